@@ -1,0 +1,213 @@
+"""The learner of MuZero: three small networks and the batched ``update_weights`` of the pseudocode."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import Tensor
+
+from gradtricks._checks import check_number, check_shape
+from gradtricks.agents.cartpole import ACTIONS, Batch, check_batch, check_weights
+from gradtricks.agents.tensorflow.devices import resolve_device
+from gradtricks.tensorflow import muzero_loss, scale_gradient, unroll
+
+
+class MuZeroLearner:
+    """Trains representation, dynamics and prediction together, by gradient descent with momentum.
+
+    Args:
+        weights: From `gradtricks.agents.cartpole.draw_weights`; their dtype is the learner's.
+        hidden_scale: Multiplies the gradient of the state after each recurrent step.
+        loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
+        learning_rate: Step size.
+        momentum: Share of the last step that is kept.
+        weight_decay: Weight of half the sum of squares that is added to the loss.
+        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, np.ndarray],
+        *,
+        hidden_scale: float = 0.5,
+        loss_scale: float | None = None,
+        learning_rate: float = 0.05,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        device: str = "auto",
+    ) -> None:
+        """Copy the weights to the device."""
+        check_weights(weights)
+        self.hidden_scale = check_number("hidden_scale", hidden_scale)
+        self.loss_scale = None if loss_scale is None else check_number("loss_scale", loss_scale)
+        self.learning_rate = check_number("learning_rate", learning_rate, low=0)
+        self.momentum = check_number("momentum", momentum, low=0, high=1)
+        self.weight_decay = check_number("weight_decay", weight_decay, low=0)
+        self.device = resolve_device(device)
+        with tf.device(self.device):
+            self.weights = {name: tf.Variable(value) for name, value in weights.items()}
+            self._velocity = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
+        self._update_graph = tf.function(self._update)
+
+    def initial_inference(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Look at a real observation.
+
+        Args:
+            observation: ``[B, 4]``.
+
+        Returns:
+            Value logits ``[B, N]``, policy logits ``[B, A]`` and the root state ``[B, S]``.
+        """
+        hidden = tf.nn.relu(self._dense("representation/hidden", observation))
+        state = tf.tanh(self._dense("representation/state", hidden))
+        return *self._predict(state), state
+
+    def recurrent_inference(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Imagine one step.
+
+        Args:
+            state: ``[B, S]``.
+            action: ``[B]``, integers.
+
+        Returns:
+            Value and reward logits ``[B, N]``, policy logits ``[B, A]`` and the next state ``[B, S]``.
+        """
+        reward, next_state = self._advance(state, action)
+        value, policy = self._predict(next_state)
+        return value, reward, policy, next_state
+
+    def loss(self, batch: Batch) -> float:
+        """Return the mean loss of a batch, without weight decay.
+
+        Args:
+            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+
+        Returns:
+            The sum over the K+1 steps, averaged over trajectories, in nats.
+        """
+        with tf.device(self.device):
+            losses, _ = self._losses(self._tensors(batch))
+        return float(tf.reduce_mean(losses))
+
+    def update(self, batch: Batch) -> float:
+        """Take one step of gradient descent.
+
+        Args:
+            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+
+        Returns:
+            The loss before the step; see `loss`.
+        """
+        with tf.device(self.device):
+            return float(self._update_graph(self._tensors(batch)))
+
+    def gradients(
+        self,
+        batch: Batch,
+        *,
+        hidden_scale: float = 0.5,
+        loss_scale: float | None = None,
+        head_scale: float = 1.0,
+        step_scales: Sequence[float] | None = None,
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Differentiate the mean loss; the weights stay as they are.
+
+        Args:
+            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            hidden_scale: As in the constructor.
+            loss_scale: As in the constructor.
+            head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
+                leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
+            step_scales: ``[K+1]``, multiplies the gradient of each step's loss once more; None is all ones.
+
+        Returns:
+            The gradient of each weight, and of the states ``[K+1, B, S]``, without weight decay.
+        """
+        tensors = self._tensors(batch)
+        with tf.device(self.device), tf.GradientTape() as tape:
+            losses, states = self._losses(tensors, hidden_scale, loss_scale, head_scale, step_scales)
+            loss = tf.reduce_mean(losses)
+        sources = [*self.weights.values(), *states]
+        gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
+        arrays = [gradient.numpy() for gradient in gradients]
+        count = len(self.weights)
+        return dict(zip(self.weights, arrays[:count], strict=True)), np.stack(arrays[count:])
+
+    def gradient_norms(self, batch: Batch, **scales: Any) -> dict[str, Any]:
+        """Measure how much gradient reaches each module and each state.
+
+        Args:
+            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            **scales: See `gradients`.
+
+        Returns:
+            For representation, dynamics and prediction the norm of the mean loss's gradient; for ``states``
+            the K+1 norms of a trajectory's gradient, averaged over the batch.
+        """
+        weights, states = self.gradients(batch, **scales)
+        norms: dict[str, Any] = {}
+        for module in ("representation", "dynamics", "prediction"):
+            parts = [np.linalg.norm(g) for name, g in weights.items() if name.startswith(module)]
+            norms[module] = float(np.linalg.norm(parts))
+        norms["states"] = (states.shape[1] * np.linalg.norm(states, axis=-1).mean(axis=-1)).tolist()
+        return norms
+
+    def _update(self, batch: Batch) -> Tensor:
+        with tf.GradientTape() as tape:
+            losses, _ = self._losses(batch, self.hidden_scale, self.loss_scale)
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, list(self.weights.values()))
+        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
+            velocity = self._velocity[name]
+            velocity.assign(self.momentum * velocity + gradient + self.weight_decay * weight)
+            weight.assign_sub(self.learning_rate * velocity)
+        return loss
+
+    def _losses(
+        self,
+        batch: Batch,
+        hidden_scale: float = 0.5,
+        loss_scale: float | None = None,
+        head_scale: float = 1.0,
+        step_scales: Sequence[float] | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        root_value, root_policy, root_state = self.initial_inference(batch.observation)
+        states = [root_state]
+
+        def recurrent_fn(state: Tensor, action: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+            reward, next_state = self._advance(state, action)
+            states.append(next_state)
+            value, policy = self._predict(scale_gradient(next_state, head_scale))
+            return (value, reward, policy), next_state
+
+        outputs, _ = unroll(recurrent_fn, root_state, batch.actions, hidden_scale=hidden_scale)
+        value, reward, policy = outputs
+        value, policy = tf.concat([root_value[None], value], 0), tf.concat([root_policy[None], policy], 0)
+        if step_scales is not None:
+            check_shape("step_scales", (len(step_scales),), (len(value),), "[K+1]")
+            scales = tf.constant(step_scales, dtype=value.dtype)[:, None, None]
+            value, policy = scale_gradient(value, scales), scale_gradient(policy, scales)
+            reward = scale_gradient(reward, scales[1:])
+        targets = (batch.target_value, batch.target_reward, batch.target_policy)
+        return muzero_loss(value, reward, policy, *targets, loss_scale=loss_scale), states
+
+    def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        inputs = tf.concat([state, tf.one_hot(action, ACTIONS, dtype=state.dtype)], -1)
+        hidden = tf.nn.relu(self._dense("dynamics/hidden", inputs))
+        next_state = tf.tanh(state + self._dense("dynamics/state", hidden))
+        return self._dense("dynamics/reward", hidden), next_state
+
+    def _predict(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = tf.nn.relu(self._dense("prediction/hidden", state))
+        return self._dense("prediction/value", hidden), self._dense("prediction/policy", hidden)
+
+    def _dense(self, layer: str, x: Tensor) -> Tensor:
+        return x @ self.weights[f"{layer}/kernel"] + self.weights[f"{layer}/bias"]
+
+    def _tensors(self, batch: Batch) -> Batch:
+        check_batch(batch)
+        dtype = self.weights["representation/state/bias"].dtype
+        dtypes = (dtype, tf.int64, dtype, dtype, dtype)
+        with tf.device(self.device):
+            return Batch(*(tf.cast(x, t) for x, t in zip(batch, dtypes)))

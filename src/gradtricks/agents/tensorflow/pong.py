@@ -1,0 +1,136 @@
+"""The Pong player: two matrices, and the policy gradient that changes them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow import Tensor
+
+from gradtricks._checks import check_number
+from gradtricks.agents.pong import SIDE, check_weights
+from gradtricks.agents.tensorflow.devices import resolve_device
+from gradtricks.tensorflow import discounted_returns, policy_gradient_loss, standardize
+
+Array = NDArray[np.floating]
+
+
+class PongPolicy:
+    """Sees a difference of pictures, prefers one of three actions, and learns by RMSProp.
+
+    Args:
+        weights: From `gradtricks.agents.pong.draw_weights`; their dtype is the learner's.
+        squares: RMSProp's running means of the squared gradients, to go on from; None starts at zeros.
+        learning_rate: Step size.
+        decay: Share of the running mean that each step keeps.
+        epsilon: Added to the root of the running mean.
+        move_cost: Added to the loss times the probability of moving, as in the talk.
+        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Array],
+        squares: Mapping[str, Array] | None = None,
+        *,
+        learning_rate: float = 3e-3,
+        decay: float = 0.99,
+        epsilon: float = 1e-8,
+        move_cost: float = 0.01,
+        device: str = "auto",
+    ) -> None:
+        """Copy the weights to the device."""
+        check_weights(weights)
+        self.learning_rate = check_number("learning_rate", learning_rate, low=0)
+        self.decay = check_number("decay", decay, low=0, high=1)
+        self.epsilon = check_number("epsilon", epsilon, low=0)
+        self.move_cost = check_number("move_cost", move_cost, low=0)
+        self.device = resolve_device(device)
+        squares = squares or {name: np.zeros_like(value) for name, value in weights.items()}
+        with tf.device(self.device):
+            self.weights = {name: tf.Variable(value) for name, value in weights.items()}
+            self.squares = {name: tf.Variable(value) for name, value in squares.items()}
+        # One signature for every batch size: no retracing.
+        seen, done = tf.TensorSpec([None, SIDE * SIDE], tf.int8), tf.TensorSpec([None], tf.int64)
+        weight_dtype = self.weights["hidden"].dtype
+        self._logits_graph = tf.function(self._logits, input_signature=[seen])
+        self._learn_graph = tf.function(
+            self._learn, input_signature=[seen, done, tf.TensorSpec([None], weight_dtype)]
+        )
+
+    def clone(self) -> "PongPolicy":
+        """Return a policy that goes on from the same weights and the same state of RMSProp."""
+        weights = {name: weight.numpy() for name, weight in self.weights.items()}
+        squares = {name: square.numpy() for name, square in self.squares.items()}
+        return PongPolicy(
+            weights,
+            squares,
+            learning_rate=self.learning_rate,
+            decay=self.decay,
+            epsilon=self.epsilon,
+            move_cost=self.move_cost,
+            device="gpu" if "GPU" in self.device else "cpu",
+        )
+
+    def logits(self, observations: NDArray[np.int8]) -> Array:
+        """Say what the policy thinks of each action.
+
+        Args:
+            observations: ``[B, 6400]``, differences of pictures.
+
+        Returns:
+            ``[B, 3]``, unnormalised log-probabilities.
+        """
+        with tf.device(self.device):
+            return self._logits_graph(tf.constant(observations)).numpy()
+
+    def advantages(self, rewards: Array, discount: float) -> Array:
+        """Process the rewards of points laid end to end: discount within each point, then standardise all.
+
+        Args:
+            rewards: ``[B]``; each point ends with its only nonzero reward.
+            discount: Within [0, 1].
+
+        Returns:
+            ``[B]``.
+        """
+        with tf.device(self.device):
+            returns = discounted_returns(self._tensor(rewards), discount, reset_at_rewards=True)
+            return standardize(returns).numpy()
+
+    def learn(self, observations: NDArray[np.int8], actions: NDArray[np.int64], advantages: Array) -> float:
+        """Take one step of RMSProp down the loss.
+
+        Args:
+            observations: ``[B, 6400]``, what was seen.
+            actions: ``[B]``, what was done.
+            advantages: ``[B]``, how good it was.
+
+        Returns:
+            The loss before the step.
+        """
+        with tf.device(self.device):
+            seen, done = tf.constant(observations), tf.constant(actions)
+            return float(self._learn_graph(seen, done, self._tensor(advantages)))
+
+    def _learn(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
+        with tf.GradientTape() as tape:
+            loss = self._loss(observations, actions, advantages)
+        gradients = tape.gradient(loss, list(self.weights.values()))
+        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
+            square = self.squares[name]
+            square.assign(self.decay * square + (1 - self.decay) * tf.square(gradient))
+            weight.assign_sub(self.learning_rate * gradient / (tf.sqrt(square) + self.epsilon))
+        return loss
+
+    def _loss(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
+        logits = self._logits(observations)
+        moving = tf.reduce_sum(tf.nn.softmax(logits)[:, 1:], -1)
+        return policy_gradient_loss(logits, actions, advantages) + self.move_cost * tf.reduce_mean(moving)
+
+    def _logits(self, observations: Tensor) -> Tensor:
+        hidden = tf.nn.relu(tf.cast(observations, self.weights["hidden"].dtype) @ self.weights["hidden"])
+        return hidden @ self.weights["logits"]
+
+    def _tensor(self, values: Array) -> Tensor:
+        return tf.constant(values, self.weights["hidden"].dtype)

@@ -1,0 +1,129 @@
+"""The Pong player: two matrices, and the policy gradient that changes them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gradtricks._checks import check_number
+from gradtricks.agents.pong import check_weights
+from gradtricks.agents.torch.devices import resolve_device
+from gradtricks.torch import discounted_returns, policy_gradient_loss, standardize
+
+Array = NDArray[np.floating]
+
+
+class PongPolicy:
+    """Sees a difference of pictures, prefers one of three actions, and learns by RMSProp.
+
+    Args:
+        weights: From `gradtricks.agents.pong.draw_weights`; their dtype is the learner's.
+        squares: RMSProp's running means of the squared gradients, to go on from; None starts at zeros.
+        learning_rate: Step size.
+        decay: Share of the running mean that each step keeps.
+        epsilon: Added to the root of the running mean.
+        move_cost: Added to the loss times the probability of moving, as in the talk.
+        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Array],
+        squares: Mapping[str, Array] | None = None,
+        *,
+        learning_rate: float = 3e-3,
+        decay: float = 0.99,
+        epsilon: float = 1e-8,
+        move_cost: float = 0.01,
+        device: str = "auto",
+    ) -> None:
+        """Copy the weights to the device."""
+        check_weights(weights)
+        self.learning_rate = check_number("learning_rate", learning_rate, low=0)
+        self.decay = check_number("decay", decay, low=0, high=1)
+        self.epsilon = check_number("epsilon", epsilon, low=0)
+        self.move_cost = check_number("move_cost", move_cost, low=0)
+        self.device = resolve_device(device)
+        squares = squares or {name: np.zeros_like(value) for name, value in weights.items()}
+        self.weights = {
+            name: torch.tensor(value, device=self.device, requires_grad=True) for name, value in weights.items()
+        }
+        self.squares = {name: torch.tensor(value, device=self.device) for name, value in squares.items()}
+
+    def clone(self) -> "PongPolicy":
+        """Return a policy that goes on from the same weights and the same state of RMSProp."""
+        weights = {name: weight.detach().cpu().numpy() for name, weight in self.weights.items()}
+        squares = {name: square.cpu().numpy() for name, square in self.squares.items()}
+        return PongPolicy(
+            weights,
+            squares,
+            learning_rate=self.learning_rate,
+            decay=self.decay,
+            epsilon=self.epsilon,
+            move_cost=self.move_cost,
+            device=self.device.type.replace("cuda", "gpu"),
+        )
+
+    def logits(self, observations: NDArray[np.int8]) -> Array:
+        """Say what the policy thinks of each action.
+
+        Args:
+            observations: ``[B, 6400]``, differences of pictures.
+
+        Returns:
+            ``[B, 3]``, unnormalised log-probabilities.
+        """
+        with torch.inference_mode():
+            return self._logits(torch.as_tensor(observations, device=self.device)).cpu().numpy()
+
+    def advantages(self, rewards: Array, discount: float) -> Array:
+        """Process the rewards of points laid end to end: discount within each point, then standardise all.
+
+        Args:
+            rewards: ``[B]``; each point ends with its only nonzero reward.
+            discount: Within [0, 1].
+
+        Returns:
+            ``[B]``.
+        """
+        returns = discounted_returns(self._tensor(rewards), discount, reset_at_rewards=True)
+        return standardize(returns).cpu().numpy()
+
+    def learn(self, observations: NDArray[np.int8], actions: NDArray[np.int64], advantages: Array) -> float:
+        """Take one step of RMSProp down the loss.
+
+        Args:
+            observations: ``[B, 6400]``, what was seen.
+            actions: ``[B]``, what was done.
+            advantages: ``[B]``, how good it was.
+
+        Returns:
+            The loss before the step.
+        """
+        seen = torch.as_tensor(observations, device=self.device)
+        done = torch.as_tensor(actions, device=self.device)
+        return self._learn(seen, done, self._tensor(advantages)).item()
+
+    def _learn(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
+        loss = self._loss(observations, actions, advantages)
+        gradients = torch.autograd.grad(loss, list(self.weights.values()))
+        with torch.no_grad():
+            for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
+                square = self.squares[name]
+                square.copy_(self.decay * square + (1 - self.decay) * gradient.square())
+                weight.sub_(self.learning_rate * gradient / (square.sqrt() + self.epsilon))
+        return loss.detach()
+
+    def _loss(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
+        logits = self._logits(observations)
+        moving = logits.softmax(-1)[:, 1:].sum(-1)
+        return policy_gradient_loss(logits, actions, advantages) + self.move_cost * moving.mean()
+
+    def _logits(self, observations: Tensor) -> Tensor:
+        hidden = (observations.to(self.weights["hidden"].dtype) @ self.weights["hidden"]).relu()
+        return hidden @ self.weights["logits"]
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.as_tensor(values, dtype=self.weights["hidden"].dtype, device=self.device)

@@ -1,0 +1,291 @@
+"""One run: a notebook and its parameters, executed by papermill and recorded."""
+
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
+
+from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME
+from gradtricks.lab.schema import ParameterError, check_parameters, read_parameters
+from gradtricks.lab.store import SCHEMA_VERSION, Store, request_digest, write_record
+
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
+
+_LOG = "kernel.log"
+
+# Sockets that only this user can reach, instead of open ports.
+_KERNEL = Config({"KernelManager": {"transport": "ipc"}})
+
+# papermill warns of every parameter whose annotation it can't read; the lab has checked them all.
+logging.getLogger("papermill").setLevel(logging.CRITICAL)
+
+
+class RunError(RuntimeError):
+    """A run that failed; the message says which, where, with which parameters, and where it is kept."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run.
+
+    Attributes:
+        notebook: Path of the source notebook.
+        parameters: A value for every declared parameter.
+        threads: That the kernel may use; pinned, since results depend on it.
+        request: Digest of all that.
+        expected_s: Seconds that the notebook's author expects it to take; None where nothing is said.
+    """
+
+    notebook: Path
+    parameters: dict[str, Any]
+    threads: int
+    request: str
+    expected_s: float | None
+
+    @property
+    def stem(self) -> str:
+        """Name of the notebook without its ending."""
+        return self.notebook.stem
+
+    @property
+    def name(self) -> str:
+        """Stem and backend, such as ``masking-torch``: what pages and folders are called."""
+        return "-".join([self.stem, *([self.parameters["backend"]] if "backend" in self.parameters else [])])
+
+
+def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int = 2) -> Run:
+    """Check a notebook and the parameters for it, before anything starts.
+
+    Args:
+        notebook: Path of the source notebook.
+        given: Parameters by name; the others keep their defaults.
+        threads: That the kernel may use.
+
+    Returns:
+        The run.
+
+    Raises:
+        FileNotFoundError: There is no such notebook.
+        ParameterError: A parameter is unknown or of the wrong type.
+    """
+    node = nbformat.read(notebook, as_version=4)
+    try:
+        parameters = check_parameters(read_parameters(node, str(notebook)), given)
+    except ParameterError as error:
+        raise ParameterError(f"{notebook}: nothing was run.\n{error}") from None
+    source = "\n".join(f"{cell.cell_type} {cell.metadata.get('tags', [])}\n{cell.source}" for cell in node.cells)
+    expected_s = node.metadata.get("gradtricks", {}).get("expected_s")
+    return Run(notebook, parameters, threads, request_digest(source, parameters, threads), expected_s)
+
+
+def execute(run: Run, store: Store, failures: Path) -> Path:
+    """Execute a run unless it is finished already.
+
+    Args:
+        run: From `plan_run`.
+        store: Where finished runs are.
+        failures: Folder that keeps the notebooks of failed runs.
+
+    Returns:
+        The folder of the finished run.
+
+    Raises:
+        RunError: A cell failed, or the kernel died.
+    """
+    finished = store.find(run.stem, run.request)
+    if finished:
+        return finished
+    with store.scratch() as folder:
+        started, clock = datetime.now(UTC), time.monotonic()
+        output = folder / "notebook.ipynb"
+        try:
+            _execute_notebook(run, output)
+            node = nbformat.read(output, as_version=4)
+            report = _take_report(node)
+            results, figures = _collect(node)
+        except (PapermillExecutionError, DeadKernelError, CellTimeoutError, ValueError) as error:
+            raise _keep_failure(run, error, output, failures) from error
+        nbformat.write(node, output)
+        record = {
+            "schema_version": SCHEMA_VERSION,
+            "stem": run.stem,
+            "name": run.name,
+            "status": "finished",
+            "parameters": run.parameters,
+            "results": results,
+            "figures": figures,
+            "request": run.request,
+            "inputs": {name: report.pop(name) for name in ("files", "versions")},
+            "started": started.isoformat(timespec="seconds"),
+            "duration_s": round(time.monotonic() - clock, 3),
+            "provenance": _provenance(run) | report,
+        }
+        return store.commit(folder, record)
+
+
+def collect_figures(node: NotebookNode) -> dict[str, str]:
+    """Take the figures that a notebook recorded.
+
+    Args:
+        node: An executed notebook.
+
+    Returns:
+        SVG by name.
+    """
+    return {
+        output.metadata.gradtricks.figure: output.data["image/svg+xml"]
+        for output in _outputs(node)
+        if "figure" in output.get("metadata", {}).get("gradtricks", {})
+    }
+
+
+def _execute_notebook(run: Run, output: Path) -> None:
+    node = nbformat.read(run.notebook, as_version=4)
+    last = nbformat.v4.new_code_cell("import gradtricks.lab.recording\n\ngradtricks.lab.recording.report()")
+    node.cells.append(last)
+    with _environment(run.threads), _stderr_to(output.with_name(_LOG)):
+        papermill.execute_notebook(
+            node, output, run.parameters, kernel_name="python3", progress_bar=False, config=_KERNEL
+        )
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """Pin what the kernel inherits, for as long as it takes to run."""
+    pinned = dict.fromkeys(_THREAD_VARIABLES, str(threads))
+    pinned |= {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    before = {name: os.environ.get(name) for name in pinned}
+    os.environ.update(pinned)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Send what the kernel's libraries print to file descriptor 2, from greetings to crashes, to a file."""
+    before = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _take_report(node: NotebookNode) -> dict[str, Any]:
+    report = next((o.data[REPORT_MIME] for o in node.cells.pop().outputs if REPORT_MIME in o.get("data", {})), None)
+    if report is None:
+        raise ValueError("the kernel ended before it could say what it ran on")
+    return dict(report)
+
+
+def _collect(node: NotebookNode) -> tuple[dict[str, Any], dict[str, str]]:
+    results: dict[str, Any] = {}
+    figures: dict[str, str] = {}
+    for output in _outputs(node):
+        new = output.get("data", {}).get(RESULTS_MIME, {})
+        tag = output.get("metadata", {}).get("gradtricks", {})
+        twice = (results.keys() & new.keys()) | ({tag.get("figure")} & figures.keys())
+        if twice:
+            raise ValueError(f"recorded twice: {', '.join(sorted(twice))}; remedy: give each result its own name")
+        results.update(new)
+        if "figure" in tag:
+            figures[tag["figure"]] = tag["alt"]
+    return results, figures
+
+
+def _outputs(node: NotebookNode) -> Iterator[NotebookNode]:
+    for cell in node.cells:
+        yield from cell.get("outputs", [])
+
+
+def _keep_failure(run: Run, error: Exception, output: Path, failures: Path) -> RunError:
+    folder = failures / f"{run.name}-{run.request[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (output, output.with_name(_LOG)):
+        if path.exists():
+            shutil.copy(path, folder)
+    failure = {"status": "failed", "error": f"{type(error).__name__}: {error}", "parameters": run.parameters}
+    write_record(folder, {"schema_version": SCHEMA_VERSION, "stem": run.stem, **failure})
+    given = "\n".join(f"    {name} = {value!r}" for name, value in run.parameters.items())
+    return RunError(
+        f"{run.notebook} failed in {_failed_cell(error, output)}\n  {_reason(error)}\n"
+        f"  with parameters\n{given}\n  The notebook as far as it came: {folder / 'notebook.ipynb'}"
+    )
+
+
+def _failed_cell(error: Exception, output: Path) -> str:
+    if isinstance(error, PapermillExecutionError):
+        first_line = next(iter(error.source.strip().splitlines()), "")
+        return f"cell {error.exec_count} ({first_line})"
+    started = [
+        cell
+        for cell in (nbformat.read(output, as_version=4).cells if output.exists() else [])
+        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
+    ]
+    first_line = next(iter(started[-1].source.strip().splitlines()), "") if started else ""
+    return f"cell {len(started)} ({first_line})"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PapermillExecutionError):
+        return f"{error.ename}: {error.evalue}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _provenance(run: Run) -> dict[str, Any]:
+    return {
+        "commit": _git(run.notebook, "rev-parse", "HEAD"),
+        "dirty": bool(_git(run.notebook, "status", "--porcelain")),
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": run.threads,
+    }
+
+
+def _git(notebook: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(notebook.resolve().parent), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

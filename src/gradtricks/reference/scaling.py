@@ -1,0 +1,35 @@
+"""Scaling a gradient without touching the value."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def scale_gradient(x: ArrayLike, scale: ArrayLike) -> NDArray[np.floating]:
+    """Identity forward; multiplies the incoming gradient by ``scale``.
+
+    Args:
+        x: Any shape.
+        scale: Finite; broadcasts to the shape of ``x``. Only the backward pass uses it.
+
+    Returns:
+        A copy of ``x``, bit for bit.
+    """
+    del scale
+    return np.array(x)
+
+
+def scale_gradient_vjp(cotangent: ArrayLike, x: ArrayLike, scale: ArrayLike) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x``: ``cotangent * scale``, and 0 wherever ``scale`` is 0.
+
+    A scale of 0 stops the gradient even where ``cotangent`` is infinite or NaN.
+
+    Args:
+        cotangent: Shape of ``x``.
+        x: Any shape.
+        scale: Finite; broadcasts to the shape of ``x``.
+
+    Returns:
+        Shape of ``x``.
+    """
+    scale = np.broadcast_to(scale, np.shape(x))
+    return np.multiply(cotangent, scale, out=np.zeros_like(cotangent), where=scale != 0)

@@ -1,0 +1,91 @@
+"""What every stem asks of its tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+
+def as_tensor(name: str, value: object) -> torch.Tensor:
+    """Return ``value`` if it is a tensor of this framework.
+
+    Args:
+        name: What the caller calls the value.
+        value: Anything.
+
+    Returns:
+        ``value`` itself.
+
+    Raises:
+        TypeError: It isn't a ``torch.Tensor``.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}; remedy: torch.as_tensor")
+    return value
+
+
+def as_floating(name: str, value: object) -> torch.Tensor:
+    """Return ``value`` if it is a floating-point tensor of this framework.
+
+    Args:
+        name: What the caller calls the value.
+        value: Anything.
+
+    Returns:
+        ``value`` itself.
+
+    Raises:
+        TypeError: It isn't a tensor, or its dtype isn't floating-point.
+    """
+    tensor = as_tensor(name, value)
+    if not tensor.dtype.is_floating_point:
+        raise TypeError(f"{name} must be floating-point; got {tensor.dtype}; remedy: {name}.float()")
+    return tensor
+
+
+def at_least_float32(x: torch.Tensor) -> torch.Tensor:
+    """Widen bfloat16 and float16, in which sums and squares overflow or stall.
+
+    Args:
+        x: Floating-point, any shape.
+
+    Returns:
+        ``x`` itself, or a float32 copy.
+    """
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def in_plain_eager(x: torch.Tensor) -> bool:
+    """Say whether ``x`` is neither being compiled nor under a functorch transform nor a dual tensor.
+
+    Custom backward passes are silently ignored in some of those, so they take another way.
+
+    Args:
+        x: Any tensor.
+
+    Returns:
+        True where an ``autograd.Function`` is safe.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return forward_ad.unpack_dual(x).tangent is None
+
+
+def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
+    """Apply ``function`` to the tensors that stand at the same place of equal structures.
+
+    Args:
+        function: Takes one tensor of each structure.
+        *structures: Tensors, or tuples, lists and dicts of structures.
+
+    Returns:
+        A structure of the results.
+    """
+    first = structures[0]
+    if isinstance(first, dict):
+        return type(first)((key, map_structure(function, *(s[key] for s in structures))) for key in first)
+    if isinstance(first, tuple | list):
+        items = [map_structure(function, *group) for group in zip(*structures, strict=True)]
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    return function(*structures)

@@ -1,0 +1,232 @@
+"""Adam for a changing set of trainable elements."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from gradtricks._checks import check_broadcast, check_number
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
+
+
+def masked_adam_step(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    m: torch.Tensor,
+    v: torch.Tensor,
+    step: torch.Tensor,
+    trainable_mask: torch.Tensor,
+    *,
+    v_max: torch.Tensor | None = None,
+    learning_rate: float = 1e-3,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Take one Adam step on the trainable elements; leave everything of the frozen ones as it was.
+
+    A frozen element keeps its parameter, moments and own step count, whatever its gradient (NaN too), and
+    thaws as if nothing had happened. A pure function: nothing is edited in place.
+
+    Args:
+        parameter: Any shape, floating-point.
+        gradient: Shape of ``parameter``.
+        m: First moments, shape of ``parameter``, float32 or wider.
+        v: Second moments, likewise.
+        step: Steps that each element has taken so far, shape of ``parameter``, int32.
+        trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
+        v_max: Largest second moments so far; given, it selects AMSGrad.
+        learning_rate: Size of a step.
+        beta_1: Decay of the first moment, within [0, 1).
+        beta_2: Decay of the second moment, within [0, 1).
+        epsilon: Added to the root of the second moment, after its bias correction.
+        weight_decay: Decoupled (AdamW).
+        maximize: Climb instead of descend.
+
+    Returns:
+        ``parameter, m, v, step, v_max`` after the step; ``v_max`` is None where it was None.
+
+    Raises:
+        TypeError: ``parameter`` isn't a floating-point tensor, or ``trainable_mask`` isn't a bool tensor.
+        ValueError: ``trainable_mask`` doesn't broadcast to the shape of ``parameter``.
+
+    References:
+        Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
+        AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
+    """
+    trainable_mask = _as_mask(trainable_mask, parameter)
+    gradient = at_least_float32(-gradient if maximize else gradient)
+    new_m = beta_1 * m + (1 - beta_1) * gradient
+    new_v = beta_2 * v + (1 - beta_2) * gradient.square()
+    new_v_max = None if v_max is None else torch.maximum(v_max, new_v)
+    new_step = step + 1
+    second = (new_v if new_v_max is None else new_v_max) / _bias_correction(beta_2, new_step, m)
+    update = learning_rate * new_m / _bias_correction(beta_1, new_step, m) / (second.sqrt() + epsilon)
+    moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
+    return (
+        torch.where(trainable_mask, moved.to(parameter.dtype), parameter),
+        torch.where(trainable_mask, new_m, m),
+        torch.where(trainable_mask, new_v, v),
+        torch.where(trainable_mask, new_step, step),
+        None if v_max is None else torch.where(trainable_mask, new_v_max, v_max),
+    )
+
+
+class MaskedAdam(torch.optim.Optimizer):
+    """Adam in which elements can be frozen and thawed at every step.
+
+    Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
+    Here a frozen element keeps everything, and thaws as if nothing had happened.
+
+    Args:
+        params: Parameters or groups, as for every optimizer of the framework. A group may override the
+            options; its learning rate is called ``lr``, so that the framework's schedulers find it.
+        learning_rate: Size of a step.
+        beta_1: Decay of the first moment, within [0, 1).
+        beta_2: Decay of the second moment, within [0, 1).
+        epsilon: Added to the root of the second moment.
+        weight_decay: Decoupled (AdamW); never moves a frozen element.
+        amsgrad: Divide by the largest second moment so far.
+        maximize: Climb instead of descend.
+
+    Raises:
+        TypeError: An option isn't a number.
+        ValueError: An option is out of range.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = MaskedAdam([weight], learning_rate=0.1)
+        >>> optimizer.set_trainable_mask(weight, torch.tensor([True, False]))
+        >>> weight.grad = torch.ones(2)
+        >>> optimizer.step()
+        >>> weight.data
+        tensor([-0.1000,  0.0000])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: float = 1e-3,
+        *,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        maximize: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": check_number("learning_rate", learning_rate, low=0),
+            "beta_1": check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0)),
+            "beta_2": check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0)),
+            "epsilon": check_number("epsilon", epsilon, low=0),
+            "weight_decay": check_number("weight_decay", weight_decay, low=0),
+            "amsgrad": bool(amsgrad),
+            "maximize": bool(maximize),
+        }
+        super().__init__(params, defaults)
+
+    def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
+        """Say which elements of a parameter may move, from the next step on.
+
+        Args:
+            parameter: One of the optimizer's parameters.
+            trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
+                None lets all of them move.
+
+        Raises:
+            TypeError: ``trainable_mask`` isn't a bool tensor.
+            ValueError: ``parameter`` isn't the optimizer's, or the mask doesn't broadcast to its shape.
+        """
+        if not any(parameter is p for group in self.param_groups for p in group["params"]):
+            raise ValueError("parameter must be one that the optimizer was given; got another tensor")
+        if trainable_mask is None:
+            trainable_mask = torch.tensor(True)
+        trainable_mask = _as_mask(trainable_mask, parameter)
+        self._state_of(parameter)["trainable_mask"] = trainable_mask.detach().clone().to(parameter.device)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step with the gradients that the parameters hold.
+
+        Args:
+            closure: Evaluates the model and returns the loss, as for every optimizer of the framework.
+
+        Returns:
+            What ``closure`` returned, or None.
+
+        Raises:
+            TypeError: A gradient is sparse or complex.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict()`` returned.
+
+        Args:
+            state_dict: Of an optimizer with the same groups.
+        """
+        super().load_state_dict(state_dict)
+        # The base class casts state to the parameter's dtype: fatal for masks, counts and wide moments.
+        indices = (index for group in state_dict["param_groups"] for index in group["params"])
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        for index, parameter in zip(indices, parameters, strict=True):
+            for name, saved in state_dict["state"].get(index, {}).items():
+                self.state[parameter][name] = saved.detach().clone().to(parameter.device)
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        gradient = parameter.grad
+        if gradient is None or gradient.layout != torch.strided:
+            raise TypeError(f"gradients must be dense; got layout {gradient.layout}; remedy: sparse=False")
+        state = self._state_of(parameter)
+        if group["amsgrad"] and "v_max" not in state:
+            state["v_max"] = torch.zeros_like(state["v"])
+        options = {name: group[name] for name in ("beta_1", "beta_2", "epsilon", "weight_decay", "maximize")}
+        new_parameter, *new_state = masked_adam_step(
+            parameter,
+            gradient,
+            state["m"],
+            state["v"],
+            state["step"],
+            state["trainable_mask"],
+            v_max=state.get("v_max"),
+            learning_rate=group["lr"],
+            **options,
+        )
+        parameter.copy_(new_parameter)
+        state.update(zip(("m", "v", "step", "v_max"), new_state, strict=True))
+
+    def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
+        state = self.state[parameter]
+        if not state:
+            as_floating("every parameter", parameter)
+            zeros = torch.zeros_like(at_least_float32(parameter), requires_grad=False)
+            state["m"], state["v"] = zeros, zeros.clone()
+            state["step"] = torch.zeros_like(parameter, dtype=torch.int32, requires_grad=False)
+            state["trainable_mask"] = torch.tensor(True, device=parameter.device)
+        return state
+
+
+def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
+    return -torch.expm1(step.to(like.dtype) * (math.log(beta) if beta else -math.inf))
+
+
+def _as_mask(trainable_mask: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    parameter = as_floating("parameter", parameter)
+    trainable_mask = as_tensor("trainable_mask", trainable_mask)
+    if trainable_mask.dtype != torch.bool:
+        raise TypeError(f"trainable_mask must be bool (True = trainable); got {trainable_mask.dtype}")
+    check_broadcast("trainable_mask", trainable_mask.shape, parameter.shape, "parameter")
+    return trainable_mask

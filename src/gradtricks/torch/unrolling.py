@@ -1,0 +1,143 @@
+"""The MuZero unroll: K applications of the dynamics, with scaled gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradtricks._checks import check_number, check_shape
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, map_structure
+from gradtricks.torch.scaling import scale_gradient
+
+
+def unroll(
+    recurrent_fn: Callable[[Any, torch.Tensor], tuple[Any, Any]],
+    root_state: Any,
+    actions: torch.Tensor,
+    *,
+    hidden_scale: float = 0.5,
+) -> tuple[Any, Any]:
+    """Apply ``recurrent_fn`` once for each action; scale the gradient of every state that it returns.
+
+    Forward, the states are untouched. Backward, what a later step sends into a state is multiplied by
+    ``hidden_scale``, so the loss of step k reaches the root through ``hidden_scale**(k - 1)``. As in the
+    paper's pseudocode the root state isn't scaled, and the outputs of a step are computed before the scale.
+
+    Args:
+        recurrent_fn: ``(state, action) -> (output, next_state)``, for a whole batch.
+        root_state: ``[B, ...]`` floating-point, or a tuple, list or dict of such tensors.
+        actions: ``[K, B, ...]``, one slice for each step.
+        hidden_scale: 1 leaves the gradient alone, 0 cuts it between steps.
+
+    Returns:
+        The outputs, stacked along a new first axis ``[K, ...]`` in the structure of one output, and the
+        last state.
+
+    Raises:
+        TypeError: ``actions`` or a state isn't a tensor.
+        ValueError: ``actions`` has no steps, or ``hidden_scale`` isn't finite.
+
+    References:
+        ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
+
+    Example:
+        >>> outputs, state = unroll(lambda s, a: (s + a, s + a), torch.zeros(1), torch.ones(3, 1))
+        >>> outputs.squeeze(-1), state
+        (tensor([1., 2., 3.]), tensor([3.]))
+    """
+    actions = as_tensor("actions", actions)
+    hidden_scale = check_number("hidden_scale", hidden_scale)
+    if actions.ndim == 0 or len(actions) == 0:
+        raise ValueError(f"actions must have shape [K, B, ...] with K >= 1; got {tuple(actions.shape)}")
+    outputs, state = [], root_state
+    for action in actions:
+        output, state = recurrent_fn(state, action)
+        outputs.append(output)
+        state = map_structure(lambda x: scale_gradient(x, hidden_scale), state)
+    return map_structure(lambda *steps: torch.stack(steps), *outputs), state
+
+
+def muzero_loss(
+    value: torch.Tensor,
+    reward: torch.Tensor,
+    policy_logits: torch.Tensor,
+    target_value: torch.Tensor,
+    target_reward: torch.Tensor,
+    target_policy: torch.Tensor,
+    *,
+    loss_scale: float | None = None,
+) -> torch.Tensor:
+    """Add the value, reward and policy losses of all steps; one sum for each trajectory.
+
+    Forward, every step counts once. Backward, the steps after the root are multiplied by ``loss_scale``:
+    the pseudocode scales gradients, not losses.
+
+    Args:
+        value: ``[K+1, B]`` for squared errors, or logits ``[K+1, B, N]`` for cross-entropy against
+            distributions. The first slice belongs to the root.
+        reward: ``[K, B]`` or ``[K, B, N]``, likewise; the root has none.
+        policy_logits: ``[K+1, B, A]``.
+        target_value: Shape of ``value``.
+        target_reward: Shape of ``reward``.
+        target_policy: Shape of ``policy_logits``; a row of zeros adds nothing.
+        loss_scale: None is 1/K, as in the paper.
+
+    Returns:
+        ``[B]``, in float32 or wider. Its sum is the loss of the pseudocode, its mean doesn't grow with B.
+
+    Raises:
+        TypeError: An argument isn't a floating-point tensor.
+        ValueError: Shapes don't fit together, or ``loss_scale`` isn't finite.
+
+    References:
+        ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
+    """
+    _check_shapes(value, reward, policy_logits, target_value, target_reward, target_policy)
+    scale = 1 / len(reward) if loss_scale is None else check_number("loss_scale", loss_scale)
+    root = _term(value[:1], target_value[:1]) + _cross_entropy(policy_logits[:1], target_policy[:1])
+    later = (
+        _term(value[1:], target_value[1:])
+        + _term(reward, target_reward)
+        + _cross_entropy(policy_logits[1:], target_policy[1:])
+    )
+    return torch.cat([root, scale_gradient(later, scale)]).sum(0)
+
+
+def _term(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if prediction.ndim == 2:
+        return (at_least_float32(prediction) - at_least_float32(target)).square()
+    return _cross_entropy(prediction, target)
+
+
+def _cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    target = at_least_float32(target)
+    log_probability = at_least_float32(logits).log_softmax(-1)
+    # An impossible class has log-probability -inf, and 0 * -inf is NaN.
+    return -torch.where(target == 0, 0, target * log_probability).sum(-1)
+
+
+def _check_shapes(
+    value: torch.Tensor,
+    reward: torch.Tensor,
+    policy_logits: torch.Tensor,
+    target_value: torch.Tensor,
+    target_reward: torch.Tensor,
+    target_policy: torch.Tensor,
+) -> None:
+    predictions = {"value": value, "reward": reward, "policy_logits": policy_logits}
+    targets = {"target_value": target_value, "target_reward": target_reward, "target_policy": target_policy}
+    for name, tensor in (predictions | targets).items():
+        as_floating(name, tensor)
+    if reward.ndim not in (2, 3) or len(reward) == 0:
+        raise ValueError(
+            f"reward must have shape [K, B] or [K, B, N] with K >= 1; got {tuple(reward.shape)}"
+        )
+    steps, batch = reward.shape[:2]
+    if value.ndim not in (2, 3):
+        raise ValueError(f"value must have shape [K+1, B] or [K+1, B, N]; got {tuple(value.shape)}")
+    if policy_logits.ndim != 3:
+        raise ValueError(f"policy_logits must have shape [K+1, B, A]; got {tuple(policy_logits.shape)}")
+    for name in ("value", "policy_logits"):
+        check_shape(f"{name}[..., 0]", predictions[name].shape[:2], (steps + 1, batch), "[K+1, B] of reward")
+    for (name, prediction), (target_name, target) in zip(predictions.items(), targets.items(), strict=True):
+        check_shape(target_name, target.shape, prediction.shape, name)
