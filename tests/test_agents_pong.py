@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from gradtricks.agents import pong
-from gradtricks.reference import discounted_returns, policy_gradient_loss, policy_gradient_loss_vjp, standardize
+from gradtricks.reference import (
+    discounted_returns,
+    policy_gradient_loss,
+    policy_gradient_loss_vjp,
+    standardize,
+)
 
 BACKENDS = ("torch", "tensorflow")
 UNITS = 8
+DECISIONS = 2000
 
 
 @pytest.fixture(params=BACKENDS)
@@ -33,6 +39,10 @@ def small_weights(seed=0, dtype=np.float64):
     return {name: value.astype(dtype) for name, value in pong.draw_weights(seed, hidden_units=UNITS).items()}
 
 
+def reference_returns(rewards, discount):
+    return discounted_returns(np.asarray(rewards)[:, None], discount, reset_at_rewards=True)[:, 0]
+
+
 def small_batch(size=64, seed=0):
     rng = np.random.default_rng(seed)
     rewards = np.zeros(size)
@@ -45,11 +55,11 @@ def to_numpy(tensors):
     return {name: value.numpy() for name, value in values.items()}
 
 
-def short_training(agents, seed, sign=1):
+def short_training(agents, seed):
     policy = agents.PongPolicy(pong.draw_weights(seed, hidden_units=UNITS), device="cpu")
     games = pong.PongGames(8, seed=seed, frame_skip=8)
     rng = np.random.default_rng(seed)
-    history = pong.train(policy, games, decisions=4000, batch_size=256, rng=rng, sign=sign)
+    history = pong.train(policy, games, decisions=DECISIONS, batch_size=256, rng=rng)
     return history, to_numpy(policy.weights)
 
 
@@ -114,7 +124,7 @@ def test_a_finished_game_starts_anew_and_its_idle_step_is_marked():
     rewards = games.step(np.zeros(2, int))
     assert not rewards[over].any()
     assert not games.observations[over].any()
-    assert games.playing.all()
+    assert games.playing[over].all()
 
 
 def test_up_is_up_and_down_is_down():
@@ -162,8 +172,8 @@ def test_the_idle_step_between_two_games_is_not_learned_from():
 
 def test_laid_end_to_end_points_have_the_returns_of_each_alone():
     points = [[0.0, 0.0, 1.0], [-1.0], [0.0, -1.0]]
-    together = discounted_returns(np.concatenate(points), 0.9, reset_at_rewards=True)
-    alone = [discounted_returns(np.array(point), 0.9) for point in points]
+    together = reference_returns(np.concatenate(points), 0.9)
+    alone = [[reward[-1] * 0.9 ** (len(reward) - 1 - t) for t in range(len(reward))] for reward in points]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-15)
 
 
@@ -180,7 +190,7 @@ def test_one_step_equals_the_reference(agents):
     weights, batch = small_weights(), small_batch()
     policy = agents.PongPolicy(weights, learning_rate=1e-3, move_cost=0.01, device="cpu")
     advantages = policy.advantages(batch.rewards, 0.99)
-    expected = standardize(discounted_returns(batch.rewards, 0.99, reset_at_rewards=True))
+    expected = standardize(reference_returns(batch.rewards, 0.99))
     np.testing.assert_allclose(advantages, expected, rtol=0, atol=1e-12)
     before = np.maximum(batch.observations @ weights["hidden"], 0)
     logits = before @ weights["logits"]
@@ -261,30 +271,61 @@ def test_the_same_seed_trains_the_same_agent(agents):
     assert history.point_times != other.point_times
     for name, value in weights.items():
         np.testing.assert_array_equal(same[name], value)
-
-
-def test_history_counts_decisions_points_and_games(agents):
-    history, _ = short_training(agents, 0)
-    assert history.decisions == 4000
+    # And the history counts decisions, points, steps and games.
+    assert history.decisions == DECISIONS
     assert set(history.point_rewards) <= {-1.0, 1.0}
     assert len(history.point_rewards) == len(history.point_times) > 20
     assert len(history.losses) == len(history.loss_times) > 5
-    assert all(-21 <= value <= 21 for value in history.game_returns)
-    first, rest = history.points_between(0, 2000), history.points_between(2000, 4000)
-    assert [*first, *rest] == history.point_rewards
+    halves = history.points_between(0, DECISIONS / 2), history.points_between(DECISIONS / 2, DECISIONS)
+    assert np.concatenate(halves).tolist() == history.point_rewards
 
 
-def test_tensorflow_traces_once_whatever_the_batch():
+class _StayingPolicy:
+    """Never moves, and keeps what it is taught."""
+
+    def __init__(self):
+        self.taught = []
+
+    def logits(self, observations):
+        return np.tile(np.float32([50, 0, 0]), (len(observations), 1))
+
+    def advantages(self, rewards, discount):
+        return reference_returns(rewards, discount)
+
+    def learn(self, observations, actions, advantages):
+        self.taught.append((len(observations), actions, advantages))
+        return 0.0
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_training_teaches_whole_points_and_flips_their_sign_when_asked(sign):
+    policy, games = _StayingPolicy(), pong.PongGames(2, seed=0, frame_skip=8)
+    rng = np.random.default_rng(0)
+    history = pong.train(policy, games, decisions=900, batch_size=50, discount=0.5, rng=rng, sign=sign)
+    # A paddle that stays loses games of 21 points.
+    assert set(history.point_rewards) == {-1.0}
+    assert history.game_returns == [-21.0] * len(history.game_returns)
+    assert len(history.game_returns) >= 1
+    assert len(policy.taught) == len(history.losses) > 3
+    for count, actions, advantages in policy.taught:
+        assert count == len(actions) == len(advantages) >= 50
+        assert not actions.any()
+        assert advantages[-1] == -sign
+        assert (sign * advantages < 0).all()
+
+
+def test_tensorflow_stops_tracing_whatever_the_batch_and_the_policy():
     pytest.importorskip("tensorflow")
-    from gradtricks.agents.tensorflow import PongPolicy
+    from gradtricks.agents.tensorflow import pong as module
 
-    policy = PongPolicy(small_weights(), device="cpu")
-    for size in (16, 32, 48):
-        batch = small_batch(size)
+    counts = []
+    for size in (16, 32, 48, 64):
+        policy, batch = module.PongPolicy(small_weights(size), device="cpu"), small_batch(size)
         policy.logits(batch.observations)
         policy.learn(batch.observations, batch.actions, batch.rewards)
-    assert policy._logits_graph.experimental_get_tracing_count() == 1
-    assert policy._learn_graph.experimental_get_tracing_count() == 1
+        graphs = (module._logits, module._gradients)
+        counts.append([graph.experimental_get_tracing_count() for graph in graphs])
+    assert counts[1] == counts[2] == counts[3]
 
 
 # Bad input

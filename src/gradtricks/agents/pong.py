@@ -81,7 +81,7 @@ class PongGames:
         difference[~self.playing] = 0  # a new game's first picture follows no other
         self._picture, self.observations = picture, difference
         self.playing = ~(terminated | truncated)
-        return rewards
+        return np.asarray(rewards, np.float32)
 
 
 class PointMemory:
@@ -217,7 +217,8 @@ def preprocess(frames: NDArray[np.uint8]) -> NDArray[np.int8]:
         ValueError: ``frames`` has another shape.
     """
     check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
-    return (frames[:, 0, 35:195:2, ::2] != BACKGROUND).astype(np.int8)
+    lit: NDArray[np.bool_] = frames[:, 0, 35:195:2, ::2] != BACKGROUND
+    return lit.astype(np.int8)
 
 
 def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -230,7 +231,8 @@ def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]
     Returns:
         ``[N]``, indices into `ACTIONS`.
     """
-    return np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
+    actions: NDArray[np.int64] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
+    return actions
 
 
 def draw_weights(seed: int = 0, *, hidden_units: int = 200) -> dict[str, Array]:
@@ -259,7 +261,9 @@ def check_weights(weights: Mapping[str, Array]) -> None:
         ValueError: A name is missing or unknown, or a shape is wrong.
     """
     if difference := sorted({"hidden", "logits"} ^ set(weights)):
-        raise ValueError(f"weights must be named as draw_weights names them; missing or unknown: {difference}")
+        raise ValueError(
+            f"weights must be named as draw_weights names them; missing or unknown: {difference}"
+        )
     check_shape("weights['hidden']", weights["hidden"].shape, (SIDE * SIDE, None), "[6400, units]")
     units = weights["hidden"].shape[1]
     check_shape("weights['logits']", weights["logits"].shape, (units, len(ACTIONS)), "[units, 3]")

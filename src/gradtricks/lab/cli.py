@@ -55,7 +55,9 @@ def book() -> None:
             publish(folders, BOOK / "experiments")
             with console.status("building the pages"):
                 build(BOOK, BUILD / "html")
-    console.print(f"The book is built: open {(BUILD / 'html' / 'index.html').resolve().as_uri()}", highlight=False)
+    console.print(
+        f"The book is built: open {(BUILD / 'html' / 'index.html').resolve().as_uri()}", highlight=False
+    )
 
 
 @contextmanager

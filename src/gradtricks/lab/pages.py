@@ -36,7 +36,9 @@ def plan_book(experiments: Path) -> list[Run]:
     """
     notebooks = sorted(experiments.glob("*.ipynb"))
     if not notebooks:
-        raise FileNotFoundError(f"expected notebooks in {experiments}; got none; remedy: run in the project's root")
+        raise FileNotFoundError(
+            f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
+        )
     return [plan_run(path, {"backend": name}) for path in notebooks for name in _backends(path)]
 
 
@@ -56,7 +58,9 @@ def publish(runs: Mapping[str, Path], pages: Path) -> None:
     for name, folder in runs.items():
         record = read_record(folder)
         if record is None:
-            raise ValueError(f"expected a record in {folder}; got none that can be read; remedy: delete the folder")
+            raise ValueError(
+                f"expected a record in {folder}; got none that can be read; remedy: delete the folder"
+            )
         node = nbformat.read(folder / "notebook.ipynb", as_version=4)
         for figure, svg in collect_figures(node).items():
             files[pages / name / f"{figure}.svg"] = svg
@@ -82,7 +86,9 @@ def build(book: Path, site: Path) -> None:
     command = [sys.executable, "-m", "jupyter_book", "build", str(book), *options]
     finished = subprocess.run(command, check=False, capture_output=True, text=True)
     if finished.returncode:
-        raise BuildError(f"{finished.stdout}{finished.stderr}\nThe book wasn't replaced: Sphinx found the above.")
+        raise BuildError(
+            f"{finished.stdout}{finished.stderr}\nThe book wasn't replaced: Sphinx found the above."
+        )
     old = site.with_name(f"{site.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if site.exists():
@@ -108,7 +114,11 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
     title.source = title.source.replace("\n", f" ({_FRAMEWORKS[backend]})\n", 1)
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
-        alts = [o.metadata.gradtricks.alt for o in cell.get("outputs", []) if "gradtricks" in o.get("metadata", {})]
+        alts = [
+            o.metadata.gradtricks.alt
+            for o in cell.get("outputs", [])
+            if "gradtricks" in o.get("metadata", {})
+        ]
         if alts:
             cell.metadata["mystnb"] = {"image": {"alt": " ".join(alts)}}
         for output in cell.get("outputs", []):

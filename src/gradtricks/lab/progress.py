@@ -33,7 +33,9 @@ def execute_all(runs: Sequence[Run], store: Store, failures: Path, console: Cons
     folders = {run.name: store.find(run.stem, run.request) for run in runs}
     missing = [run for run in runs if not folders[run.name]]
     if len(missing) < len(runs):
-        console.print(f"{len(runs) - len(missing)} of {len(runs)} runs are finished already.", highlight=False)
+        console.print(
+            f"{len(runs) - len(missing)} of {len(runs)} runs are finished already.", highlight=False
+        )
     left = [_expected_s(run, store) for run in missing]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]} left"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

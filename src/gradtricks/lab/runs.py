@@ -33,6 +33,13 @@ _THREAD_VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
 )
 
+_PINNED = {
+    "PYTHONHASHSEED": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it, matrix products on a GPU aren't deterministic
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait quarter the speed of a busy machine
+}
+
 _LOG = "kernel.log"
 
 # Sockets that only this user can reach, instead of open ports.
@@ -95,7 +102,9 @@ def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int = 2) -> R
         parameters = check_parameters(read_parameters(node, str(notebook)), given)
     except ParameterError as error:
         raise ParameterError(f"{notebook}: nothing was run.\n{error}") from None
-    source = "\n".join(f"{cell.cell_type} {cell.metadata.get('tags', [])}\n{cell.source}" for cell in node.cells)
+    source = "\n".join(
+        f"{cell.cell_type} {cell.metadata.get('tags', [])}\n{cell.source}" for cell in node.cells
+    )
     expected_s = node.metadata.get("gradtricks", {}).get("expected_s")
     return Run(notebook, parameters, threads, request_digest(source, parameters, threads), expected_s)
 
@@ -175,7 +184,7 @@ def _execute_notebook(run: Run, output: Path) -> None:
 def _environment(threads: int) -> Iterator[None]:
     """Pin what the kernel inherits, for as long as it takes to run."""
     pinned = dict.fromkeys(_THREAD_VARIABLES, str(threads))
-    pinned |= {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    pinned |= _PINNED
     before = {name: os.environ.get(name) for name in pinned}
     os.environ.update(pinned)
     try:
@@ -202,7 +211,9 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 
 def _take_report(node: NotebookNode) -> dict[str, Any]:
-    report = next((o.data[REPORT_MIME] for o in node.cells.pop().outputs if REPORT_MIME in o.get("data", {})), None)
+    report = next(
+        (o.data[REPORT_MIME] for o in node.cells.pop().outputs if REPORT_MIME in o.get("data", {})), None
+    )
     if report is None:
         raise ValueError("the kernel ended before it could say what it ran on")
     return dict(report)
@@ -216,7 +227,9 @@ def _collect(node: NotebookNode) -> tuple[dict[str, Any], dict[str, str]]:
         tag = output.get("metadata", {}).get("gradtricks", {})
         twice = (results.keys() & new.keys()) | ({tag.get("figure")} & figures.keys())
         if twice:
-            raise ValueError(f"recorded twice: {', '.join(sorted(twice))}; remedy: give each result its own name")
+            raise ValueError(
+                f"recorded twice: {', '.join(sorted(twice))}; remedy: give each result its own name"
+            )
         results.update(new)
         if "figure" in tag:
             figures[tag["figure"]] = tag["alt"]

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from pydantic import TypeAdapter, ValidationError
 
 _SIMPLE = {"bool": bool, "int": int, "float": float, "str": str, "None": NoneType}
-_GENERIC = {"list": list, "dict": dict}
+_GENERIC: dict[str, Any] = {"list": list, "dict": dict}
 
 
 class ParameterError(ValueError):

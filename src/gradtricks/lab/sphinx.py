@@ -1,9 +1,12 @@
 """Sphinx extension of the book: results and run cards from records, mathematics rendered while building."""
 
+import ast
+import inspect
 import json
 import math
 import re
 import shlex
+import textwrap
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
@@ -12,11 +15,13 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.directives.patches import Figure
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from gradtricks.lab import katex
+from gradtricks.lab.recording import decode
 
 __all__ = ["RecordError", "format_result", "read_record", "result_from", "setup"]
 
@@ -24,22 +29,20 @@ logger = logging.getLogger(__name__)
 
 _RUN = r"(?P<stem>[a-z][a-z0-9_]*)/(?P<backend>[a-z]+)"
 _RUN_TARGET = re.compile(_RUN)
+_FIGURE_TARGET = re.compile(_RUN + r"/(?P<name>[a-z][a-z0-9_]*)")
 _RESULT_TARGET = re.compile(_RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?")
 _SCIENTIFIC = re.compile(r"(?P<mantissa>.*\d)e(?P<exponent>[+-]\d+)")
 _MINUS = "\N{MINUS SIGN}"
+_SHOWN_LIBRARIES = ("torch", "tensorflow", "keras", "numpy", "envpool", "gymnasium", "scikit-learn")
 
 
 class RecordError(ValueError):
     """A record or one of its results isn't there, or can't be shown as asked."""
 
 
-def _decode_float(item: dict[str, Any]) -> Any:
-    return float(item["$float"]) if item.keys() == {"$float"} else item
-
-
 @lru_cache(maxsize=64)
 def _parse_record(path: Path, modified_ns: int) -> dict[str, Any]:
-    record = json.loads(path.read_text(encoding="utf-8"), object_hook=_decode_float)
+    record = decode(json.loads(path.read_text(encoding="utf-8")))
     if not isinstance(record, dict) or not isinstance(record.get("results"), dict):
         raise RecordError(f"{path} must be a record with results; got {type(record).__name__}")
     return record
@@ -179,6 +182,24 @@ class ResultRole(SphinxRole):
         return shown
 
 
+class RunFigure(Figure, SphinxDirective):
+    """``{run-figure} stem/backend/name``: a figure of a run, with the text for those who can't see it."""
+
+    def run(self) -> list[nodes.Node]:
+        """Build the figure; an unknown one is a warning."""
+        name = self.arguments[0]
+        try:
+            target = _FIGURE_TARGET.fullmatch(name)
+            if target is None:
+                raise RecordError("expected stem/backend/figure; remedy: masking/torch/learning_curve")
+            self.options["alt"] = result_from(_record_of(self.env, target).get("figures", {}), target["name"])
+        except RecordError as error:
+            logger.warning("run-figure %r: %s", name, error, location=self.get_location(), type="result")
+            return [nodes.problematic(name, name)]
+        self.arguments[0] = f"/experiments/{target['stem']}-{target['backend']}/{target['name']}.svg"
+        return super().run()
+
+
 class RunCard(SphinxDirective):
     """``{run-card} stem/backend``: what produced a run's results, and the command that runs it again."""
 
@@ -232,12 +253,20 @@ def _option(key: str, value: Any) -> str:
 
 
 def _rows(record: Mapping[str, Any]) -> dict[str, str]:
-    """Flatten what a reader wants to know: parameters, provenance, duration."""
-    rows = {"parameters": _plain(record.get("parameters", {}))}
-    rows |= {key.replace("_", " "): _plain(value) for key, value in record.get("provenance", {}).items()}
-    if (duration := record.get("duration_s")) is not None:
-        rows["duration"] = f"{duration:.1f} s"
-    return {key: value for key, value in rows.items() if value}
+    """What a reader wants to know of a run; what an older record lacks is left out."""
+    source, versions = record.get("provenance", {}), record.get("inputs", {}).get("versions", {})
+    commit = source.get("commit") or "unknown"
+    rows = {
+        "parameters": record.get("parameters"),
+        "started": record.get("started"),
+        "took": f"{record.get('duration_s', math.nan):.0f} s",
+        "commit": f"{commit[:12]}{' with uncommitted changes' if source.get('dirty') else ''}",
+        "processor": source.get("processor"),
+        "threads": source.get("threads"),
+        "Python": source.get("python"),
+        "libraries": {name: versions[name] for name in _SHOWN_LIBRARIES if name in versions},
+    }
+    return {key: text for key, value in rows.items() if (text := _plain(value))}
 
 
 def _plain(value: Any) -> str:
@@ -258,9 +287,30 @@ def _table_row(*cells: str) -> nodes.row:
     return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
 
 
+def _written_signature(
+    app: Sphinx, what: str, name: str, item: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str, str | None] | None:
+    """Show a signature as it is written: ``ArrayLike``, not the union of eight types behind it."""
+    try:
+        source = textwrap.dedent(inspect.getsource(item.__init__ if what == "class" else item))
+    except (AttributeError, OSError, TypeError):
+        return None
+    function = next((n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)), None)
+    if function is None:
+        return None
+    arguments = function.args
+    if what in ("class", "method"):
+        (arguments.posonlyargs or arguments.args).pop(0)
+    written = None if what == "class" or function.returns is None else ast.unparse(function.returns)
+    return f"({ast.unparse(arguments)})", written
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the role, the directive and the renderer of mathematics."""
     katex.setup(app)
     app.add_role("result", ResultRole())
+    app.setup_extension("sphinx.ext.autodoc")
+    app.connect("autodoc-process-signature", _written_signature)
     app.add_directive("run-card", RunCard)
+    app.add_directive("run-figure", RunFigure)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

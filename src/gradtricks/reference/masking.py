@@ -54,6 +54,7 @@ def masked_adam_step(
         ``parameter, m, v, step, v_max`` after the step.
     """
     new = _moments(gradient, m, v, step, v_max, beta_1, beta_2, maximize)
+    new_v_max = None if v_max is None or new.v_max is None else np.where(trainable_mask, new.v_max, v_max)
     update = learning_rate * new.m / new.correction_1 / (new.root + epsilon)
     moved = parameter * (1 - learning_rate * weight_decay) - update
     return (
@@ -61,7 +62,7 @@ def masked_adam_step(
         np.where(trainable_mask, new.m, m),
         np.where(trainable_mask, new.v, v),
         np.where(trainable_mask, step + 1, step),
-        None if v_max is None else np.where(trainable_mask, new.v_max, v_max),
+        new_v_max,
     )
 
 

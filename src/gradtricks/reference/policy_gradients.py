@@ -25,7 +25,7 @@ def discounted_returns(
     carry = _carry(rewards, discount, reset_at_rewards)
     returns = rewards.copy()
     for t in range(len(rewards) - 2, -1, -1):
-        np.add(rewards[t], carry[t] * returns[t + 1], out=returns[t], where=carry[t] != 0)
+        returns[t] = np.where(carry[t] == 0, rewards[t], rewards[t] + carry[t] * returns[t + 1])
     return returns
 
 
@@ -122,15 +122,15 @@ def _carry(rewards: NDArray[np.floating], discount: float, reset: bool) -> NDArr
     return np.where(keep, discount, 0.0).astype(rewards.dtype)
 
 
-def _standardize(x: NDArray[np.floating]) -> tuple[NDArray[np.floating], np.floating]:
+def _standardize(x: NDArray[np.floating]) -> tuple[NDArray[np.floating], float]:
     magnitude = np.abs(x).max(initial=0)
     if magnitude == 0:
-        return np.zeros_like(x), np.zeros((), x.dtype)[()]
+        return np.zeros_like(x), 0.0
     scale = np.exp2(np.floor(np.log2(magnitude)))  # squares of large values would overflow
     u = x / scale
     std = u.std()
     if std <= _ROUNDING * np.finfo(x.dtype).eps:
-        return np.zeros_like(x), np.zeros((), x.dtype)[()]
+        return np.zeros_like(x), 0.0
     return (u - u.mean()) / std, std * scale
 
 

@@ -62,10 +62,10 @@ def at_least_float32(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
-def in_plain_eager(x: tf.Tensor) -> bool:
-    """Say whether no `tf.autodiff.ForwardAccumulator` watches ``x`` in eager mode.
+def in_plain_reverse(x: tf.Tensor) -> bool:
+    """Say whether no `tf.autodiff.ForwardAccumulator` watches ``x``.
 
-    An eager accumulator silently ignores custom gradients, so they take another way.
+    An accumulator silently ignores custom gradients, so they take another way.
 
     Args:
         x: Any tensor.
@@ -73,4 +73,4 @@ def in_plain_eager(x: tf.Tensor) -> bool:
     Returns:
         True where a ``tf.custom_gradient`` is safe.
     """
-    return not tf.executing_eagerly() or not forwardprop_util.pack_tangents([x]).tangents
+    return not forwardprop_util.pack_tangents([x]).tangents

@@ -59,7 +59,10 @@ def masked_adam_step(
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     trainable_mask = _as_mask(trainable_mask, parameter)
-    learning_rate = tf.cast(learning_rate, m.dtype)
+    if isinstance(learning_rate, tf.Tensor | tf.Variable | keras.Variable):
+        learning_rate = tf.cast(
+            learning_rate, m.dtype
+        )  # a number would lose digits here, a float32 has none left
     gradient = at_least_float32(-gradient if maximize else gradient)
     new_m = beta_1 * m + (1 - beta_1) * gradient
     new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
@@ -73,7 +76,7 @@ def masked_adam_step(
         tf.where(trainable_mask, new_m, m),
         tf.where(trainable_mask, new_v, v),
         tf.where(trainable_mask, new_step, step),
-        None if v_max is None else tf.where(trainable_mask, new_v_max, v_max),
+        None if v_max is None or new_v_max is None else tf.where(trainable_mask, new_v_max, v_max),
     )
 
 
@@ -124,7 +127,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
             learning_rate = check_number("learning_rate", learning_rate, low=0)
         options.setdefault("name", "masked_adam")
         super().__init__(learning_rate=learning_rate, **options)
-        self._options = {
+        self._options: dict[str, Any] = {
             "beta_1": check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0)),
             "beta_2": check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0)),
             "epsilon": check_number("epsilon", epsilon, low=0),
@@ -164,7 +167,9 @@ class MaskedAdam(keras.optimizers.Optimizer):
                 to its shape.
         """
         if not self.built:
-            raise ValueError("the optimizer must be built; remedy: optimizer.build(model.trainable_variables)")
+            raise ValueError(
+                "the optimizer must be built; remedy: optimizer.build(model.trainable_variables)"
+            )
         if self._var_key(parameter) not in self._trainable_variables_indices:
             raise ValueError("parameter must be one that the optimizer was given; got another variable")
         if trainable_mask is None:
@@ -183,19 +188,21 @@ class MaskedAdam(keras.optimizers.Optimizer):
         """
         index = self._get_variable_index(variable)
         state = [self._m[index], self._v[index], self._step[index]]
-        v_max = self._v_max[index] if self._amsgrad else None
+        state += [self._v_max[index]] if self._amsgrad else []
+        m, v, step, *v_max = (tf.convert_to_tensor(tensor) for tensor in state)
         new_values = masked_adam_step(
             tf.convert_to_tensor(variable),
             tf.convert_to_tensor(gradient),
-            *(tf.convert_to_tensor(s) for s in state),
+            m,
+            v,
+            step,
             tf.convert_to_tensor(self._trainable_mask[index]),
-            v_max=None if v_max is None else tf.convert_to_tensor(v_max),
+            v_max=v_max[0] if v_max else None,
             learning_rate=learning_rate,
             **self._options,
         )
-        for old, new in zip([variable, *state, v_max], new_values, strict=True):
-            if old is not None:
-                self.assign(old, new)
+        for old, new in zip([variable, *state], new_values, strict=False):  # v_max is None without AMSGrad
+            self.assign(old, new)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments that make an equal optimizer.

@@ -1,5 +1,7 @@
 """Rewards to returns, returns to advantages, advantages to a loss."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -127,7 +129,7 @@ def policy_gradient_loss(
 
 def _add_later(returns: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
     # Doubling: after a round with distance d each sum covers 2d rewards, so log2(T) rounds do.
-    def one_round(distance, returns, carry):
+    def one_round(distance: Any, returns: tf.Tensor, carry: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         later = returns + carry * _later(returns, distance)
         returns = tf.where(carry == 0, returns, later)
         return 2 * distance, returns, carry * _later(carry, distance)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from gradtricks._checks import check_broadcast, check_number
-from gradtricks.tensorflow._tensors import as_floating, in_plain_eager
+from gradtricks.tensorflow._tensors import as_floating, in_plain_reverse
 
 
 def scale_gradient(x: tf.Tensor, scale: float | tf.Tensor) -> tf.Tensor:
     """Identity forward; multiplies the incoming gradient by ``scale``.
 
     The forward pass returns the bits of ``x``. A scale of 0 stops the gradient even where it is
-    infinite or NaN. ``scale`` itself gets no gradient. Under an eager `tf.autodiff.ForwardAccumulator`,
+    infinite or NaN. ``scale`` itself gets no gradient. Under a `tf.autodiff.ForwardAccumulator`,
     elements of ``x`` that are infinite pass no gradient.
 
     Args:
@@ -40,7 +40,7 @@ def scale_gradient(x: tf.Tensor, scale: float | tf.Tensor) -> tf.Tensor:
     """
     x = as_floating("x", x)
     factor = _as_factor(scale, x)
-    return _scale_by_custom_gradient(x, factor) if in_plain_eager(x) else _scale_by_arithmetic(x, factor)
+    return _scale_by_custom_gradient(x, factor) if in_plain_reverse(x) else _scale_by_arithmetic(x, factor)
 
 
 @tf.custom_gradient

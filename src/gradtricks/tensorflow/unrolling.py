@@ -129,9 +129,7 @@ def _check_shapes(
     for name, tensor in (predictions | targets).items():
         as_floating(name, tensor)
     if reward.shape.rank not in (2, 3) or not reward.shape[0]:
-        raise ValueError(
-            f"reward must have shape [K, B] or [K, B, N] with K >= 1; got {tuple(reward.shape)}"
-        )
+        raise ValueError(f"reward must have shape [K, B] or [K, B, N] with K >= 1; got {tuple(reward.shape)}")
     steps, batch = reward.shape[:2]
     if value.shape.rank not in (2, 3):
         raise ValueError(f"value must have shape [K+1, B] or [K+1, B, N]; got {tuple(value.shape)}")

@@ -56,7 +56,7 @@ def at_least_float32(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
-def in_plain_eager(x: torch.Tensor) -> bool:
+def in_plain_reverse(x: torch.Tensor) -> bool:
     """Say whether ``x`` is neither being compiled nor under a functorch transform nor a dual tensor.
 
     Custom backward passes are silently ignored in some of those, so they take another way.

@@ -71,7 +71,7 @@ def masked_adam_step(
         torch.where(trainable_mask, new_m, m),
         torch.where(trainable_mask, new_v, v),
         torch.where(trainable_mask, new_step, step),
-        None if v_max is None else torch.where(trainable_mask, new_v_max, v_max),
+        None if v_max is None or new_v_max is None else torch.where(trainable_mask, new_v_max, v_max),
     )
 
 
@@ -186,8 +186,8 @@ class MaskedAdam(torch.optim.Optimizer):
                 self.state[parameter][name] = saved.detach().clone().to(parameter.device)
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        gradient = parameter.grad
-        if gradient is None or gradient.layout != torch.strided:
+        gradient: torch.Tensor = parameter.grad  # type: ignore[assignment]  # step() asks before
+        if gradient.layout != torch.strided:
             raise TypeError(f"gradients must be dense; got layout {gradient.layout}; remedy: sparse=False")
         state = self._state_of(parameter)
         if group["amsgrad"] and "v_max" not in state:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from gradtricks._checks import check_broadcast, check_number
-from gradtricks.torch._tensors import as_floating, in_plain_eager
+from gradtricks.torch._tensors import as_floating, in_plain_reverse
 
 
 def scale_gradient(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ def scale_gradient(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor
     """
     x = as_floating("x", x)
     factor = _as_factor(scale, x)
-    return _ScaleGradient.apply(x, factor) if in_plain_eager(x) else _scale_by_arithmetic(x, factor)
+    return _ScaleGradient.apply(x, factor) if in_plain_reverse(x) else _scale_by_arithmetic(x, factor)
 
 
 class _ScaleGradient(torch.autograd.Function):
@@ -46,7 +46,9 @@ class _ScaleGradient(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, float | torch.Tensor], output: torch.Tensor) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[torch.Tensor, float | torch.Tensor], output: torch.Tensor
+    ) -> None:
         ctx.factor = inputs[1]
 
     @staticmethod

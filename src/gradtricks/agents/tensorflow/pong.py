@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from tensorflow import Tensor
 
 from gradtricks._checks import check_number
-from gradtricks.agents.pong import SIDE, check_weights
+from gradtricks.agents.pong import check_weights
 from gradtricks.agents.tensorflow.devices import resolve_device
 from gradtricks.tensorflow import discounted_returns, policy_gradient_loss, standardize
 
 Array = NDArray[np.floating]
+Weights = Mapping[str, Tensor]
 
 
 class PongPolicy:
@@ -50,13 +51,6 @@ class PongPolicy:
         with tf.device(self.device):
             self.weights = {name: tf.Variable(value) for name, value in weights.items()}
             self.squares = {name: tf.Variable(value) for name, value in squares.items()}
-        # One signature for every batch size: no retracing.
-        seen, done = tf.TensorSpec([None, SIDE * SIDE], tf.int8), tf.TensorSpec([None], tf.int64)
-        weight_dtype = self.weights["hidden"].dtype
-        self._logits_graph = tf.function(self._logits, input_signature=[seen])
-        self._learn_graph = tf.function(
-            self._learn, input_signature=[seen, done, tf.TensorSpec([None], weight_dtype)]
-        )
 
     def clone(self) -> "PongPolicy":
         """Return a policy that goes on from the same weights and the same state of RMSProp."""
@@ -82,7 +76,9 @@ class PongPolicy:
             ``[B, 3]``, unnormalised log-probabilities.
         """
         with tf.device(self.device):
-            return self._logits_graph(tf.constant(observations)).numpy()
+            seen = tf.constant(observations)
+            logits: Array = _logits(self._read(), seen).numpy()
+        return logits
 
     def advantages(self, rewards: Array, discount: float) -> Array:
         """Process the rewards of points laid end to end: discount within each point, then standardise all.
@@ -96,7 +92,8 @@ class PongPolicy:
         """
         with tf.device(self.device):
             returns = discounted_returns(self._tensor(rewards), discount, reset_at_rewards=True)
-            return standardize(returns).numpy()
+            advantages: Array = standardize(returns).numpy()
+        return advantages
 
     def learn(self, observations: NDArray[np.int8], actions: NDArray[np.int64], advantages: Array) -> float:
         """Take one step of RMSProp down the loss.
@@ -111,26 +108,41 @@ class PongPolicy:
         """
         with tf.device(self.device):
             seen, done = tf.constant(observations), tf.constant(actions)
-            return float(self._learn_graph(seen, done, self._tensor(advantages)))
+            move_cost = self._tensor(self.move_cost)
+            loss, gradients = _gradients(self._read(), seen, done, self._tensor(advantages), move_cost)
+            for name, weight in self.weights.items():
+                square = self.squares[name]
+                square.assign(self.decay * square + (1 - self.decay) * tf.square(gradients[name]))
+                weight.assign_sub(self.learning_rate * gradients[name] / (tf.sqrt(square) + self.epsilon))
+        return float(loss)
 
-    def _learn(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
-        with tf.GradientTape() as tape:
-            loss = self._loss(observations, actions, advantages)
-        gradients = tape.gradient(loss, list(self.weights.values()))
-        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
-            square = self.squares[name]
-            square.assign(self.decay * square + (1 - self.decay) * tf.square(gradient))
-            weight.assign_sub(self.learning_rate * gradient / (tf.sqrt(square) + self.epsilon))
-        return loss
+    def _read(self) -> dict[str, Tensor]:
+        # Given as tensors, the weights of every policy fit the same graph.
+        return {name: tf.convert_to_tensor(weight) for name, weight in self.weights.items()}
 
-    def _loss(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
-        logits = self._logits(observations)
-        moving = tf.reduce_sum(tf.nn.softmax(logits)[:, 1:], -1)
-        return policy_gradient_loss(logits, actions, advantages) + self.move_cost * tf.reduce_mean(moving)
-
-    def _logits(self, observations: Tensor) -> Tensor:
-        hidden = tf.nn.relu(tf.cast(observations, self.weights["hidden"].dtype) @ self.weights["hidden"])
-        return hidden @ self.weights["logits"]
-
-    def _tensor(self, values: Array) -> Tensor:
+    def _tensor(self, values: float | Array) -> Tensor:
         return tf.constant(values, self.weights["hidden"].dtype)
+
+
+@tf.function(reduce_retracing=True)
+def _logits(weights: Weights, observations: Tensor) -> Tensor:
+    hidden = tf.nn.relu(tf.cast(observations, weights["hidden"].dtype) @ weights["hidden"])
+    return hidden @ weights["logits"]
+
+
+@tf.function(reduce_retracing=True)
+def _gradients(
+    weights: Weights, observations: Tensor, actions: Tensor, advantages: Tensor, move_cost: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        loss = _loss(weights, observations, actions, advantages, move_cost)
+    return loss, tape.gradient(loss, weights)
+
+
+def _loss(
+    weights: Weights, observations: Tensor, actions: Tensor, advantages: Tensor, move_cost: Tensor
+) -> Tensor:
+    logits = _logits(weights, observations)
+    moving = tf.reduce_sum(tf.nn.softmax(logits)[:, 1:], -1)
+    return policy_gradient_loss(logits, actions, advantages) + move_cost * tf.reduce_mean(moving)

@@ -170,25 +170,29 @@ class MuZeroLearner:
         head_scale: float = 1.0,
         step_scales: Sequence[float] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        root_value, root_policy, root_state = self.initial_inference(batch.observation)
-        states = [root_state]
+        root_value, root_policy, root = self.initial_inference(batch.observation)
+        states = [root]
 
-        def recurrent_fn(state: Tensor, action: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-            reward, next_state = self._advance(state, action)
-            states.append(next_state)
-            value, policy = self._predict(scale_gradient(next_state, head_scale))
-            return (value, reward, policy), next_state
+        def recurrent_fn(state: Tensor, action: Tensor) -> tuple[Any, Tensor]:
+            reward, state = self._advance(state, action)
+            states.append(state)
+            value, policy = self._predict(scale_gradient(state, head_scale))
+            return (value, reward, policy), state
 
-        outputs, _ = unroll(recurrent_fn, root_state, batch.actions, hidden_scale=hidden_scale)
+        actions = batch.actions
+        outputs, _ = unroll(recurrent_fn, root, actions, hidden_scale=hidden_scale)
         value, reward, policy = outputs
-        value, policy = torch.cat([root_value[None], value]), torch.cat([root_policy[None], policy])
+        value = torch.cat([root_value[None], value])
+        policy = torch.cat([root_policy[None], policy])
         if step_scales is not None:
             check_shape("step_scales", (len(step_scales),), (len(value),), "[K+1]")
-            scales = torch.tensor(step_scales, dtype=value.dtype, device=self.device)[:, None, None]
-            value, policy = scale_gradient(value, scales), scale_gradient(policy, scales)
+            scales = torch.tensor(step_scales, dtype=value.dtype, device=self.device)
+            scales = scales[:, None, None]
+            value, policy = (scale_gradient(x, scales) for x in (value, policy))
             reward = scale_gradient(reward, scales[1:])
-        targets = (batch.target_value, batch.target_reward, batch.target_policy)
-        return muzero_loss(value, reward, policy, *targets, loss_scale=loss_scale), states
+        targets = batch.target_value, batch.target_reward, batch.target_policy
+        losses = muzero_loss(value, reward, policy, *targets, loss_scale=loss_scale)
+        return losses, states
 
     def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         inputs = torch.cat([state, one_hot(action, ACTIONS).to(state.dtype)], -1)

@@ -13,6 +13,7 @@ from gradtricks.agents.torch.devices import resolve_device
 from gradtricks.torch import discounted_returns, policy_gradient_loss, standardize
 
 Array = NDArray[np.floating]
+Weights = Mapping[str, Tensor]
 
 
 class PongPolicy:
@@ -48,7 +49,8 @@ class PongPolicy:
         self.device = resolve_device(device)
         squares = squares or {name: np.zeros_like(value) for name, value in weights.items()}
         self.weights = {
-            name: torch.tensor(value, device=self.device, requires_grad=True) for name, value in weights.items()
+            name: torch.tensor(value, device=self.device, requires_grad=True)
+            for name, value in weights.items()
         }
         self.squares = {name: torch.tensor(value, device=self.device) for name, value in squares.items()}
 
@@ -76,7 +78,9 @@ class PongPolicy:
             ``[B, 3]``, unnormalised log-probabilities.
         """
         with torch.inference_mode():
-            return self._logits(torch.as_tensor(observations, device=self.device)).cpu().numpy()
+            seen = torch.as_tensor(observations, device=self.device)
+            logits: Array = _logits(self.weights, seen).cpu().numpy()
+        return logits
 
     def advantages(self, rewards: Array, discount: float) -> Array:
         """Process the rewards of points laid end to end: discount within each point, then standardise all.
@@ -89,7 +93,8 @@ class PongPolicy:
             ``[B]``.
         """
         returns = discounted_returns(self._tensor(rewards), discount, reset_at_rewards=True)
-        return standardize(returns).cpu().numpy()
+        advantages: Array = standardize(returns).cpu().numpy()
+        return advantages
 
     def learn(self, observations: NDArray[np.int8], actions: NDArray[np.int64], advantages: Array) -> float:
         """Take one step of RMSProp down the loss.
@@ -104,26 +109,27 @@ class PongPolicy:
         """
         seen = torch.as_tensor(observations, device=self.device)
         done = torch.as_tensor(actions, device=self.device)
-        return self._learn(seen, done, self._tensor(advantages)).item()
-
-    def _learn(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
-        loss = self._loss(observations, actions, advantages)
+        loss = _loss(self.weights, seen, done, self._tensor(advantages), self.move_cost)
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
         with torch.no_grad():
             for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
                 square = self.squares[name]
                 square.copy_(self.decay * square + (1 - self.decay) * gradient.square())
                 weight.sub_(self.learning_rate * gradient / (square.sqrt() + self.epsilon))
-        return loss.detach()
+        return loss.item()
 
-    def _loss(self, observations: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
-        logits = self._logits(observations)
-        moving = logits.softmax(-1)[:, 1:].sum(-1)
-        return policy_gradient_loss(logits, actions, advantages) + self.move_cost * moving.mean()
-
-    def _logits(self, observations: Tensor) -> Tensor:
-        hidden = (observations.to(self.weights["hidden"].dtype) @ self.weights["hidden"]).relu()
-        return hidden @ self.weights["logits"]
-
-    def _tensor(self, values: Array) -> Tensor:
+    def _tensor(self, values: float | Array) -> Tensor:
         return torch.as_tensor(values, dtype=self.weights["hidden"].dtype, device=self.device)
+
+
+def _logits(weights: Weights, observations: Tensor) -> Tensor:
+    hidden = (observations.to(weights["hidden"].dtype) @ weights["hidden"]).relu()
+    return hidden @ weights["logits"]
+
+
+def _loss(
+    weights: Weights, observations: Tensor, actions: Tensor, advantages: Tensor, move_cost: float
+) -> Tensor:
+    logits = _logits(weights, observations)
+    moving = logits.softmax(-1)[:, 1:].sum(-1)
+    return policy_gradient_loss(logits, actions, advantages) + move_cost * moving.mean()

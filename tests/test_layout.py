@@ -1,0 +1,189 @@
+"""The house rules: one contract for both frameworks, no leaks between them, one stem everywhere."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "gradtricks"
+STEMS = sorted(path.stem for path in (PACKAGE / "reference").glob("[a-z]*.py"))
+IMPORTS = {"torch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
+
+
+def exported(folder):
+    """Return the names in a package's __all__, read without importing it."""
+    for node in ast.parse((folder / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{folder} has no __all__")
+
+
+def signatures(folder, stem):
+    """Return what callers see of a module: functions, classes and methods, and their arguments."""
+    found = {}
+    for node in ast.parse((folder / f"{stem}.py").read_text()).body:
+        members = node.body if isinstance(node, ast.ClassDef) else []
+        for item in [node, *members]:
+            if isinstance(item, ast.FunctionDef):
+                owner = f"{node.name}." if item is not node else ""
+                found[f"{owner}{item.name}"] = arguments(item.args)
+            elif isinstance(item, ast.ClassDef):
+                found[item.name] = "class"
+    private = [name for name in found if any(part.startswith("_") and part != "__init__" for part in name.split("."))]
+    return {name: value for name, value in found.items() if name not in private}
+
+
+def arguments(args):
+    """Return names, kinds and defaults of a function's arguments."""
+    defaults = [None] * (len(args.args) - len(args.defaults)) + [ast.unparse(d) for d in args.defaults]
+    positional = [(arg.arg, default) for arg, default in zip(args.args, defaults, strict=True)]
+    keyword = [
+        (arg.arg, default and ast.unparse(default))
+        for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    ]
+    return {"positional": positional, "keyword": keyword}
+
+
+# What each framework's own protocol for optimizers adds to the shared names.
+OF_THE_FRAMEWORK = {
+    "torch": {"MaskedAdam.step", "MaskedAdam.load_state_dict"},
+    "tensorflow": {"MaskedAdam.build", "MaskedAdam.update_step", "MaskedAdam.get_config"},
+}
+
+
+def test_both_frameworks_export_the_same_names():
+    assert exported(PACKAGE / "torch") == exported(PACKAGE / "tensorflow")
+    assert exported(PACKAGE / "agents" / "torch") == exported(PACKAGE / "agents" / "tensorflow")
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_both_frameworks_have_the_same_signatures(stem):
+    one, other = (
+        {n: v for n, v in signatures(PACKAGE / name, stem).items() if n not in OF_THE_FRAMEWORK[name]}
+        for name in ("torch", "tensorflow")
+    )
+    one.get("MaskedAdam.__init__", {"positional": []})["positional"] = [
+        argument
+        for argument in one.get("MaskedAdam.__init__", {"positional": []})["positional"]
+        if argument[0] != "params"  # Keras learns of the parameters later
+    ]
+    assert one == other
+    assert one
+
+
+@pytest.mark.parametrize("module", ["pong", "muzero", "devices"])
+def test_both_frameworks_agents_have_the_same_signatures(module):
+    agents = PACKAGE / "agents"
+    assert signatures(agents / "torch", module) == signatures(agents / "tensorflow", module)
+
+
+def imported(statement):
+    """Run a statement in a fresh Python and return the frameworks that it imported."""
+    names = "('torch', 'tensorflow', 'keras', 'jax')"
+    code = f"{statement}\nimport sys; print(*[name for name in {names} if name in sys.modules])"
+    command = [sys.executable, "-c", code]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "wanted"),
+    [
+        ("import gradtricks, gradtricks.lab, gradtricks.reference, gradtricks.agents", set()),
+        ("import gradtricks; gradtricks.load('torch')", IMPORTS["torch"]),
+        ("import gradtricks.agents; gradtricks.agents.load('torch')", IMPORTS["torch"]),
+        ("import gradtricks; gradtricks.load('tensorflow')", IMPORTS["tensorflow"]),
+        ("import gradtricks.agents; gradtricks.agents.load('tensorflow')", IMPORTS["tensorflow"]),
+    ],
+)
+def test_one_framework_never_imports_the_other(statement, wanted):
+    for framework in wanted:
+        pytest.importorskip(framework)
+    assert imported(statement) == wanted
+
+
+def test_the_isolation_test_can_fail():
+    pytest.importorskip("torch")
+    assert imported("import gradtricks.torch; sys = __import__('sys'); sys.modules['tensorflow'] = sys") == {
+        "torch",
+        "tensorflow",
+    }
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_stem_is_everywhere(stem):
+    places = [
+        PACKAGE / "torch" / f"{stem}.py",
+        PACKAGE / "tensorflow" / f"{stem}.py",
+        ROOT / "tests" / f"test_{stem}.py",
+        ROOT / "experiments" / f"{stem}.ipynb",
+        ROOT / "book" / f"{stem}.md",
+        ROOT / "book" / "api" / f"{stem}.md",
+    ]
+    assert [str(path) for path in places if not path.is_file()] == []
+
+
+def test_no_stem_is_missing_a_reference():
+    for name in ("torch", "tensorflow"):
+        assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
+    assert sorted(path.stem for path in (ROOT / "experiments").glob("*.ipynb")) == STEMS
+
+
+def test_loading_says_what_is_expected():
+    import gradtricks
+
+    with pytest.raises(ValueError, match="backend must be one of 'torch', 'tensorflow'; got 'jax'"):
+        gradtricks.load("jax")
+
+
+def test_a_missing_framework_is_named_with_the_remedy():
+    code = "import sys; sys.modules['torch'] = None; import gradtricks; gradtricks.load('torch')"
+    finished = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert 'remedy: pip install "gradtricks[torch]"' in finished.stderr
+
+
+def pinned():
+    """Return the versions in constraints.txt by name."""
+    lines = (ROOT / "constraints.txt").read_text().split()
+    return {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in lines}
+
+
+def declared():
+    """Return the requirements of pyproject.toml, all extras included."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    return {
+        canonicalize_name((r := Requirement(text)).name): r for requirements in lists for text in requirements
+    }
+
+
+def test_every_requirement_is_pinned_within_its_range():
+    versions = pinned()
+    for name, requirement in declared().items():
+        assert requirement.specifier.contains(versions[name]), requirement
+
+
+def test_the_conda_environment_is_the_same():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    *conda, pip = environment["dependencies"]
+    assert environment["name"] == "gradtricks"
+    assert [text.partition("=")[0] for text in conda] == ["python", "pip"]
+    required = {
+        canonicalize_name(text.partition("==")[0]): text.partition("==")[2] for text in pip["pip"][:-1]
+    }
+    assert pip["pip"][-1] == "--no-deps --editable ."
+    assert required == {name: pinned()[name] for name in declared()}
+
+
+def test_the_version_is_the_same_everywhere():
+    import gradtricks
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == gradtricks.__version__
+    assert f"## [{gradtricks.__version__}]" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,0 +1,309 @@
+"""masked_adam_step and MaskedAdam."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gradtricks import reference
+
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-12}
+OPTIONS = [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}, {"beta_1": 0.0, "beta_2": 0.9}]
+
+
+class Optimizer:
+    """MaskedAdam of either framework over one parameter, with the same few calls."""
+
+    def __init__(self, backend, start, **options):
+        self.backend = backend
+        if backend.name == "torch":
+            self.parameter = backend.framework.nn.Parameter(backend.tensor(start))
+            self.optimizer = backend.tricks.MaskedAdam([self.parameter], 0.01, **options)
+        else:
+            self.parameter = backend.framework.Variable(start)
+            self.optimizer = backend.tricks.MaskedAdam(0.01, **options)
+            self.optimizer.build([self.parameter])
+
+    def set_mask(self, mask):
+        self.optimizer.set_trainable_mask(self.parameter, None if mask is None else self.backend.tensor(mask))
+
+    def step(self, gradient):
+        if self.backend.name == "torch":
+            self.parameter.grad = self.backend.tensor(gradient)
+            self.optimizer.step()
+        else:
+            self.optimizer.apply([self.backend.tensor(gradient)])
+        return self.value()
+
+    def value(self):
+        return self.backend.array(self.parameter).copy()
+
+
+def reference_run(start, gradients, masks, amsgrad=False, **options):
+    """Return the parameter after every step of the reference."""
+    zero = np.zeros_like(start)
+    state = [start, zero, zero, np.zeros(start.shape, int), zero if amsgrad else None]
+    path = []
+    for gradient, mask in zip(gradients, masks, strict=True):
+        parameter, m, v, step, v_max = state
+        options = {"learning_rate": 0.01, **options}
+        state = list(
+            reference.masked_adam_step(parameter, gradient, m, v, step, mask, v_max=v_max, **options)
+        )
+        path.append(state[0])
+    return path
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("options", OPTIONS)
+def test_step_agrees_with_the_reference(backend, options, data):
+    numbers = arrays(np.float64, (2, 3), elements=st.floats(0.1, 3) | st.floats(-3, -0.1))
+    parameter, gradient, m = (data.draw(numbers) for _ in range(3))
+    v = np.abs(data.draw(numbers))
+    v_max = v * data.draw(st.sampled_from([0.5, 2.0]))  # never a tie, where either slope would do
+    step = data.draw(arrays(np.int32, (2, 3), elements=st.integers(0, 5000)))
+    mask = data.draw(arrays(np.bool_, (2, 3)))
+    options = dict(options)
+    v_max = v_max if options.pop("amsgrad", False) else None
+
+    def new_parameter(parameter, gradient):
+        tensors = (None if x is None else backend.tensor(x) for x in (m, v, step, mask, v_max))
+        m_, v_, step_, mask_, v_max_ = tensors
+        results.append(
+            backend.tricks.masked_adam_step(
+                parameter, gradient, m_, v_, step_, mask_, v_max=v_max_, **options
+            )
+        )
+        return results[-1][0]
+
+    results = []
+    cotangent = np.cos(np.arange(6.0)).reshape(2, 3)
+    _, gradients = backend.value_and_vjp(new_parameter, [parameter, gradient], cotangent)
+    arguments = (parameter, gradient, m, v, step, mask)
+    expected = reference.masked_adam_step(*arguments, v_max=v_max, **options)
+    for result, wanted in zip(results[-1], expected, strict=True):
+        assert (result is None) == (wanted is None)
+        if wanted is not None:
+            np.testing.assert_allclose(backend.array(result), wanted, **TOLERANCE)
+    slopes = reference.masked_adam_step_vjp(cotangent, *arguments, v_max=v_max, **options)
+    for got, wanted in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(got, wanted, **TOLERANCE)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_optimizer_agrees_with_the_reference_under_changing_masks(backend, options):
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=(4, 5)), random.normal(size=(30, 4, 5))
+    masks = random.random((30, 4, 5)) < 0.4
+    optimizer = Optimizer(backend, start, **options)
+    rate = 0.01 if backend.name == "torch" else float(np.float32(0.01))  # Keras keeps it in float32
+    for gradient, mask, wanted in zip(
+        gradients, masks, reference_run(start, gradients, masks, **options, learning_rate=rate), strict=True
+    ):
+        optimizer.set_mask(mask)
+        np.testing.assert_allclose(optimizer.step(gradient), wanted, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("options", "peer"),
+    [
+        ({}, ("Adam", {})),
+        ({"weight_decay": 0.1}, ("AdamW", {"weight_decay": 0.1})),
+        ({"amsgrad": True}, ("Adam", {"amsgrad": True})),
+        ({"maximize": True}, ("Adam", {"maximize": True})),
+    ],
+)
+def test_without_a_mask_it_is_the_adam_of_pytorch(options, peer):
+    torch = pytest.importorskip("torch")
+    name, peer_options = peer
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=(3, 2)), random.normal(size=(200, 3, 2))
+    parameter = torch.nn.Parameter(torch.tensor(start))
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.01, **peer_options)
+    for gradient in gradients:
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+    ours = reference_run(start, gradients, np.ones((200, 3, 2), bool), **options)[-1]
+    np.testing.assert_allclose(ours, parameter.detach().numpy(), rtol=1e-12)
+
+
+def test_a_frozen_element_thaws_as_if_nothing_had_happened(backend):
+    gradients = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    undisturbed = Optimizer(backend, np.zeros(2, np.float32), weight_decay=0.1)
+    interrupted = Optimizer(backend, np.zeros(2, np.float32), weight_decay=0.1)
+    for gradient in gradients[:10]:
+        undisturbed.step(gradient)
+        interrupted.step(gradient)
+    before = interrupted.value()
+    interrupted.set_mask(np.zeros(2, bool))
+    for _ in range(50):
+        np.testing.assert_array_equal(interrupted.step(np.full(2, np.nan, np.float32)), before)
+    interrupted.set_mask(None)
+    for gradient in gradients[10:]:
+        np.testing.assert_array_equal(interrupted.step(gradient), undisturbed.step(gradient))
+
+
+def test_it_does_what_sparse_adam_does(backend):
+    # torch.optim.SparseAdam is lazy Adam on rows. Its step count is global, so the rows here move at every
+    # step; its epsilon is added before the bias correction, so it is made too small to matter.
+    torch = pytest.importorskip("torch")
+    gradients = np.random.default_rng(0).normal(size=(10, 4, 2))
+    gradients[:, 2:] = 0
+    parameter = torch.nn.Parameter(torch.zeros(4, 2, dtype=torch.float64))
+    peer = torch.optim.SparseAdam([parameter], lr=0.01, eps=1e-30)
+    ours = Optimizer(backend, np.zeros((4, 2)), epsilon=1e-30)
+    ours.set_mask(np.array([[True], [True], [False], [False]]))
+    for gradient in gradients:
+        parameter.grad = torch.tensor(gradient).to_sparse(1)
+        peer.step()
+        value = ours.step(gradient)
+    np.testing.assert_allclose(value, parameter.detach().numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_keeps_wide_moments(backend, dtype):
+    start = np.ones(3, np.float32)
+    optimizer = Optimizer(backend, start)
+    half = backend.cast(backend.tensor(start), dtype)
+    if backend.name == "torch":
+        optimizer.parameter = backend.framework.nn.Parameter(half)
+        optimizer.optimizer = backend.tricks.MaskedAdam([optimizer.parameter], 0.01)
+        optimizer.parameter.grad = 1e-4 * half
+        optimizer.optimizer.step()
+    else:
+        optimizer.parameter = backend.framework.Variable(half)
+        optimizer.optimizer = backend.tricks.MaskedAdam(0.01)
+        optimizer.optimizer.build([optimizer.parameter])
+        optimizer.optimizer.apply([half * backend.cast(1e-4, dtype)])
+    # In float16 the square of 1e-4 would be 0 and the step infinite.
+    np.testing.assert_allclose(optimizer.value(), 0.99, rtol=0.01)
+
+
+def test_state_dict_round_trip():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    gradients = torch.tensor(np.random.default_rng(0).normal(size=(20, 3)), dtype=torch.bfloat16)
+
+    def make():
+        parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+        return parameter, tricks.MaskedAdam([parameter], 0.01, amsgrad=True)
+
+    parameter, optimizer = make()
+    optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
+    for gradient in gradients[:10]:
+        parameter.grad = gradient
+        optimizer.step()
+    file = io.BytesIO()
+    torch.save((parameter.data, optimizer.state_dict()), file)
+    file.seek(0)
+    data, state = torch.load(file)
+    other_parameter, other = make()
+    other_parameter.data = data
+    other.load_state_dict(state)
+    assert other.state[other_parameter]["trainable_mask"].dtype == torch.bool
+    assert other.state[other_parameter]["m"].dtype == torch.float32
+    assert other.state[other_parameter]["step"].dtype == torch.int32
+    for gradient in gradients[10:]:
+        parameter.grad, other_parameter.grad = gradient, gradient.clone()
+        optimizer.step()
+        other.step()
+        assert torch.equal(parameter, other_parameter)
+
+
+def test_schedulers_groups_and_closures():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    first, second = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimizer = tricks.MaskedAdam([{"params": [first]}, {"params": [second], "lr": 0.5}], 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (first + second).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 0
+    assert (first.item(), second.item()) == (pytest.approx(-0.1), pytest.approx(-0.5))
+    scheduler.step()
+    optimizer.step(closure)
+    assert (first.item(), second.item()) == (pytest.approx(-0.11), pytest.approx(-0.55))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_keras_fit_save_and_load(jit_compile, tmp_path):
+    keras = pytest.importorskip("keras")
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
+    optimizer = tricks.MaskedAdam(schedule, weight_decay=0.1, amsgrad=True, clipnorm=1.0)
+    model.compile(optimizer, "mse", jit_compile=jit_compile)
+    kernel = model.layers[0].kernel
+    optimizer.build(model.trainable_variables)
+    mask = np.arange(12).reshape(4, 3) % 2 == 0
+    optimizer.set_trainable_mask(kernel, tf.constant(mask))
+    x, y = np.random.default_rng(0).normal(size=(2, 32, 4)).astype(np.float32)
+    before = kernel.numpy()
+    model.fit(x, y[:, :3], batch_size=8, epochs=2, verbose=0)
+    moved = kernel.numpy() != before
+    np.testing.assert_array_equal(moved, mask)
+    optimizer.set_trainable_mask(kernel, tf.constant(~mask))  # seen by the graph that is compiled already
+    before = kernel.numpy()
+    model.fit(x, y[:, :3], batch_size=8, epochs=1, verbose=0)
+    np.testing.assert_array_equal(kernel.numpy() != before, ~mask)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == optimizer.get_config()
+    for some in (model, loaded):
+        some.fit(x, y[:, :3], batch_size=8, epochs=1, verbose=0, shuffle=False)
+    np.testing.assert_array_equal(loaded.layers[0].kernel.numpy(), kernel.numpy())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"learning_rate": -1.0}, ValueError, r"learning_rate must lie in \[0, inf\); got -1"),
+        ({"beta_1": 1.0}, ValueError, r"beta_1 must lie in \[0, 1\]; got 1"),
+        ({"beta_2": "x"}, TypeError, "beta_2 must be a real number; got str"),
+        ({"epsilon": -1e-8}, ValueError, "epsilon must lie in"),
+        ({"weight_decay": float("nan")}, ValueError, "weight_decay must be finite"),
+    ],
+)
+def test_bad_options_say_what_is_expected(backend, options, error, message):
+    parameters = [[backend.tensor(np.zeros(2))]] if backend.name == "torch" else []
+    with pytest.raises(error, match=message):
+        backend.tricks.MaskedAdam(*parameters, **options)
+
+
+def test_bad_masks_say_what_is_expected(backend):
+    optimizer = Optimizer(backend, np.zeros((2, 3)))
+    with pytest.raises(TypeError, match=r"trainable_mask must be bool \(True = trainable\); got"):
+        optimizer.set_mask(np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"must broadcast to the shape of parameter, \(2, 3\); got \(3, 2\)"):
+        optimizer.set_mask(np.ones((3, 2), bool))
+    with pytest.raises(ValueError, match="parameter must be one that the optimizer was given"):
+        optimizer.optimizer.set_trainable_mask(
+            Optimizer(backend, np.zeros((2, 3))).parameter, backend.tensor(np.ones((2, 3), bool))
+        )
+
+
+def test_an_optimizer_that_is_not_built_says_so():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    with pytest.raises(ValueError, match="the optimizer must be built; remedy"):
+        tricks.MaskedAdam().set_trainable_mask(tf.Variable(0.0), tf.constant(True))
+
+
+def test_sparse_gradients_are_refused_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    parameter = torch.nn.Parameter(torch.zeros(2, 2))
+    parameter.grad = torch.eye(2).to_sparse()
+    with pytest.raises(TypeError, match="gradients must be dense; got layout"):
+        tricks.MaskedAdam([parameter]).step()

@@ -1,0 +1,217 @@
+"""unroll and muzero_loss."""
+
+import numpy as np
+import pytest
+
+from gradtricks import reference
+
+STEPS, BATCH, STATE, ACTIONS, BINS = 4, 3, 5, 2, 6
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def recurrent(framework, weights):
+    """Make a small nonlinear dynamics: next_state = tanh((state + action) W), output = next_state ** 2."""
+
+    def recurrent_fn(state, action):
+        next_state = framework.tanh((state + action[:, None]) @ weights)
+        return next_state**2, next_state
+
+    return recurrent_fn
+
+
+def recurrent_vjp(weights):
+    """Return its vector-Jacobian product, by hand."""
+
+    def pull_back(output_cotangent, state_cotangent, state, action):
+        inputs = state + action[:, None]
+        next_state = np.tanh(inputs @ weights)
+        before_tanh = (state_cotangent + 2 * next_state * output_cotangent) * (1 - next_state**2)
+        return before_tanh @ weights.T, inputs.T @ before_tanh
+
+    return pull_back
+
+
+@pytest.mark.parametrize("hidden_scale", [0.5, 0.0, 1.0, 1 / 3])
+@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+def test_unroll_agrees_with_the_reference(backend, hidden_scale, way):
+    random = np.random.default_rng(0)
+    weights, root = random.normal(size=(STATE, STATE)), random.normal(size=(BATCH, STATE))
+    actions = random.normal(size=(STEPS, BATCH))
+    cotangent = random.normal(size=(STEPS, BATCH, STATE))
+    last = random.normal(size=(BATCH, STATE))
+
+    def unrolled(root, weights):
+        outputs, state = backend.tricks.unroll(
+            recurrent(backend.framework, weights), root, backend.tensor(actions), hidden_scale=hidden_scale
+        )
+        return (backend.tensor(cotangent) * outputs).sum() + (backend.tensor(last) * state).sum()
+
+    if backend.name == "tensorflow":
+        sum_ = backend.framework.reduce_sum
+
+        def unrolled(root, weights):
+            outputs, state = backend.tricks.unroll(
+                recurrent(backend.framework, weights),
+                root,
+                backend.tensor(actions),
+                hidden_scale=hidden_scale,
+            )
+            return sum_(backend.tensor(cotangent) * outputs) + sum_(backend.tensor(last) * state)
+
+    value, gradients = getattr(backend, way)(unrolled, [root, weights], 1.0)
+    recurrent_fn = recurrent(np, weights)
+    outputs, state = reference.unroll(recurrent_fn, root, actions, hidden_scale=hidden_scale)
+    np.testing.assert_allclose(value, (cotangent * outputs).sum() + (last * state).sum(), **TOLERANCE)
+    expected = reference.unroll_vjp(
+        cotangent, last, recurrent_fn, recurrent_vjp(weights), root, actions, hidden_scale=hidden_scale
+    )
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
+
+
+def test_the_reference_is_right_by_finite_differences():
+    random = np.random.default_rng(1)
+    weights, root = random.normal(size=(STATE, STATE)), random.normal(size=(BATCH, STATE))
+    actions = random.normal(size=(STEPS, BATCH))
+
+    def total(root, weights):
+        outputs, state = reference.unroll(recurrent(np, weights), root, actions)
+        return outputs.sum() + state.sum()
+
+    ones = np.ones((STEPS, BATCH, STATE)), np.ones((BATCH, STATE))
+    gradients = reference.unroll_vjp(
+        *ones, recurrent(np, weights), recurrent_vjp(weights), root, actions, hidden_scale=1.0
+    )
+    directions = random.normal(size=root.shape), random.normal(size=weights.shape)
+    step = 1e-6
+    ahead = total(root + step * directions[0], weights + step * directions[1])
+    behind = total(root - step * directions[0], weights - step * directions[1])
+    slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    assert (ahead - behind) / (2 * step) == pytest.approx(slope, rel=1e-7)
+
+
+def test_the_loss_of_step_k_reaches_the_root_through_k_minus_one_scales(backend):
+    actions = backend.tensor(np.zeros((STEPS, 1)))
+    for k in range(1, STEPS + 1):
+
+        def step_k(root, k=k):
+            identity = backend.tricks.unroll(lambda s, a: (s, s), root, actions, hidden_scale=0.5)[0]
+            return identity[k - 1, 0]
+
+        assert backend.value_and_vjp(step_k, [np.ones(1)], 1.0)[1][0].tolist() == [0.5 ** (k - 1)]
+
+
+def test_outputs_and_states_may_be_structures(backend):
+    def recurrent_fn(state, action):
+        h, c = state["h"] + action, state["c"] * 2
+        return (h, {"twice": 2 * c}), {"h": h, "c": c}
+
+    root = {"h": backend.tensor(np.zeros(2)), "c": backend.tensor(np.ones(2))}
+    actions = backend.tensor(np.ones((3, 2)))
+    (h, rest), state = backend.tricks.unroll(recurrent_fn, root, actions)
+    assert backend.array(h)[:, 0].tolist() == [1, 2, 3]
+    assert backend.array(rest["twice"])[:, 0].tolist() == [4, 8, 16]
+    assert backend.array(state["c"]).tolist() == [8, 8]
+
+
+def predictions(kind, seed=0):
+    """Draw predictions and targets: scalars, or logits and distributions."""
+    random = np.random.default_rng(seed)
+    bins = () if kind == "scalar" else (BINS,)
+    shapes = [(STEPS + 1, BATCH, *bins), (STEPS, BATCH, *bins), (STEPS + 1, BATCH, ACTIONS)]
+    drawn = [random.normal(size=shape) for shape in shapes]
+    targets = [random.random(shape) for shape in shapes]
+    targets = [t if t.ndim == 2 else t / t.sum(-1, keepdims=True) for t in targets]
+    targets[2][-1] = 0  # beyond the end of the episode there is no policy to learn
+    return drawn, targets
+
+
+@pytest.mark.parametrize("kind", ["scalar", "categorical"])
+@pytest.mark.parametrize("loss_scale", [None, 1.0, 0.0])
+@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+def test_loss_agrees_with_the_reference(backend, kind, loss_scale, way):
+    drawn, targets = predictions(kind)
+    cotangent = np.array([1.0, -2.0, 0.5])
+    tensors = [backend.tensor(t) for t in targets]
+    value, gradients = getattr(backend, way)(
+        lambda *p: backend.tricks.muzero_loss(*p, *tensors, loss_scale=loss_scale), drawn, cotangent
+    )
+    np.testing.assert_allclose(value, reference.muzero_loss(*drawn, *targets), **TOLERANCE)
+    expected = reference.muzero_loss_vjp(cotangent, *drawn, *targets, loss_scale=loss_scale)
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
+
+
+def test_the_loss_is_the_one_of_a_loop_over_items(backend):
+    drawn, targets = predictions("scalar")
+    value = backend.array(backend.tricks.muzero_loss(*(backend.tensor(x) for x in drawn + targets)))
+    for item in range(BATCH):
+        total = 0.0
+        for k in range(STEPS + 1):
+            logits, policy = drawn[2][k, item], targets[2][k, item]
+            total += (drawn[0][k, item] - targets[0][k, item]) ** 2
+            total -= (policy * (logits - np.log(np.exp(logits).sum()))).sum()
+            if k:
+                total += (drawn[1][k - 1, item] - targets[1][k - 1, item]) ** 2
+        assert value[item] == pytest.approx(total, rel=1e-12)
+
+
+def test_an_impossible_class_adds_nothing(backend):
+    drawn, targets = predictions("scalar")
+    drawn[2][..., 0], targets[2][..., 0] = -np.inf, 0
+    tensors = [backend.tensor(t) for t in targets]
+    value, gradients = backend.value_and_vjp(
+        lambda *p: backend.tricks.muzero_loss(*p, *tensors), drawn, np.ones(BATCH)
+    )
+    assert np.isfinite(value).all()
+    assert all(np.isfinite(g).all() for g in gradients)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_widened(backend, dtype):
+    drawn, targets = predictions("categorical")
+    half = [backend.cast(backend.tensor(x), dtype) for x in drawn + targets]
+    value = backend.tricks.muzero_loss(*half)
+    assert "float32" in str(value.dtype)
+    np.testing.assert_allclose(backend.array(value), reference.muzero_loss(*drawn, *targets), rtol=0.05)
+
+
+def test_bad_unrolls_say_what_is_expected(backend):
+    root, actions = backend.tensor(np.zeros(2)), backend.tensor(np.zeros((3, 2)))
+
+    def step(state, action):
+        return state, state
+
+    with pytest.raises(TypeError, match=r"actions must be a .*Tensor; got list; remedy"):
+        backend.tricks.unroll(step, root, [1, 2])
+    with pytest.raises(ValueError, match=r"actions must have shape \[K, B, ...\] with K >= 1; got \(0, 2\)"):
+        backend.tricks.unroll(step, root, backend.tensor(np.zeros((0, 2))))
+    with pytest.raises(ValueError, match="hidden_scale must be finite"):
+        backend.tricks.unroll(step, root, actions, hidden_scale=float("inf"))
+    with pytest.raises(TypeError, match="x must be floating-point"):
+        backend.tricks.unroll(step, backend.tensor([1, 2]), actions)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "message"),
+    [
+        (
+            0,
+            (STEPS, BATCH),
+            r"value\[..., 0\] must have the shape of \[K\+1, B\] of reward, \(5, 3\); got \(4, 3\)",
+        ),
+        (0, (STEPS + 1,), r"value must have shape \[K\+1, B\] or \[K\+1, B, N\]; got \(5,\)"),
+        (1, (0, BATCH), r"reward must have shape \[K, B\] or \[K, B, N\] with K >= 1; got \(0, 3\)"),
+        (2, (STEPS + 1, BATCH), r"policy_logits must have shape \[K\+1, B, A\]; got \(5, 3\)"),
+        (3, (STEPS + 1, BATCH + 1), r"target_value must have the shape of value, \(5, 3\); got \(5, 4\)"),
+    ],
+)
+def test_bad_losses_say_what_is_expected(backend, index, shape, message):
+    drawn, targets = predictions("scalar")
+    arguments = drawn + targets
+    arguments[index] = np.zeros(shape)
+    with pytest.raises(ValueError, match=message):
+        backend.tricks.muzero_loss(*(backend.tensor(x) for x in arguments))
+    arguments[index] = np.zeros(shape, int)
+    with pytest.raises(TypeError, match="must be floating-point"):
+        backend.tricks.muzero_loss(*(backend.tensor(x) for x in arguments))
