@@ -323,7 +323,7 @@ def test_tensorflow_stops_tracing_whatever_the_batch_and_the_policy():
         policy, batch = module.PongPolicy(small_weights(size), device="cpu"), small_batch(size)
         policy.logits(batch.observations)
         policy.learn(batch.observations, batch.actions, batch.rewards)
-        graphs = (module._logits, module._gradients)
+        graphs = (module._logits_graph, module._gradients_graph)
         counts.append([graph.experimental_get_tracing_count() for graph in graphs])
     assert counts[1] == counts[2] == counts[3]
 

@@ -36,7 +36,9 @@ def signatures(folder, stem):
                 found[f"{owner}{item.name}"] = arguments(item.args)
             elif isinstance(item, ast.ClassDef):
                 found[item.name] = "class"
-    private = [name for name in found if any(part.startswith("_") and part != "__init__" for part in name.split("."))]
+    private = [
+        name for name in found if any(part.startswith("_") and part != "__init__" for part in name.split("."))
+    ]
     return {name: value for name, value in found.items() if name not in private}
 
 

@@ -91,3 +91,7 @@ def _alone() -> Iterator[None]:
     with lock:
         yield
     lock.release()
+
+
+if __name__ == "__main__":
+    app()

@@ -83,7 +83,7 @@ def build(book: Path, site: Path) -> None:
     fresh = site.with_name(f"{site.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     options = ["-W", "--keep-going", "-n", "--all", "--quiet", "--path-output", str(fresh)]
-    command = [sys.executable, "-m", "jupyter_book", "build", str(book), *options]
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), *options]
     finished = subprocess.run(command, check=False, capture_output=True, text=True)
     if finished.returncode:
         raise BuildError(

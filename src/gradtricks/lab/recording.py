@@ -106,6 +106,19 @@ def file_digests(files: Iterable[str]) -> dict[str, str | None]:
     }
 
 
+def package_digests() -> dict[str, str | None]:
+    """Digest every file of the package that a run could import.
+
+    Returns:
+        As `file_digests`.
+    """
+    return file_digests(
+        str(path.relative_to(PACKAGE))
+        for ending in ("py", "mplstyle")
+        for path in PACKAGE.rglob(f"*.{ending}")
+    )
+
+
 def encode(value: Any, name: str) -> Any:
     """Turn a result into JSON that keeps it exactly.
 

@@ -8,9 +8,11 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -20,7 +22,7 @@ from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME
+from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME, package_digests
 from gradtricks.lab.schema import ParameterError, check_parameters, read_parameters
 from gradtricks.lab.store import SCHEMA_VERSION, Store, request_digest, write_record
 
@@ -42,9 +44,6 @@ _PINNED = {
 
 _LOG = "kernel.log"
 
-# Sockets that only this user can reach, instead of open ports.
-_KERNEL = Config({"KernelManager": {"transport": "ipc"}})
-
 # papermill warns of every parameter whose annotation it can't read; the lab has checked them all.
 logging.getLogger("papermill").setLevel(logging.CRITICAL)
 
@@ -59,6 +58,7 @@ class Run:
 
     Attributes:
         notebook: Path of the source notebook.
+        source: The notebook as it was when the run was planned.
         parameters: A value for every declared parameter.
         threads: That the kernel may use; pinned, since results depend on it.
         request: Digest of all that.
@@ -66,6 +66,7 @@ class Run:
     """
 
     notebook: Path
+    source: NotebookNode
     parameters: dict[str, Any]
     threads: int
     request: str
@@ -102,11 +103,9 @@ def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int = 2) -> R
         parameters = check_parameters(read_parameters(node, str(notebook)), given)
     except ParameterError as error:
         raise ParameterError(f"{notebook}: nothing was run.\n{error}") from None
-    source = "\n".join(
-        f"{cell.cell_type} {cell.metadata.get('tags', [])}\n{cell.source}" for cell in node.cells
-    )
+    text = "\n".join(f"{c.cell_type} {c.metadata.get('tags', [])}\n{c.source}" for c in node.cells)
     expected_s = node.metadata.get("gradtricks", {}).get("expected_s")
-    return Run(notebook, parameters, threads, request_digest(source, parameters, threads), expected_s)
+    return Run(notebook, node, parameters, threads, request_digest(text, parameters, threads), expected_s)
 
 
 def execute(run: Run, store: Store, failures: Path) -> Path:
@@ -123,34 +122,19 @@ def execute(run: Run, store: Store, failures: Path) -> Path:
     Raises:
         RunError: A cell failed, or the kernel died.
     """
-    finished = store.find(run.stem, run.request)
-    if finished:
-        return finished
-    with store.scratch() as folder:
+    with store.claim(run.request) as folder:
+        finished = store.find(run.stem, run.request)
+        if finished:
+            return finished
         started, clock = datetime.now(UTC), time.monotonic()
-        output = folder / "notebook.ipynb"
+        before, output = package_digests(), folder / "notebook.ipynb"
         try:
             _execute_notebook(run, output)
-            node = nbformat.read(output, as_version=4)
-            report = _take_report(node)
-            results, figures = _collect(node)
+            record = _record(run, output, before)
         except (PapermillExecutionError, DeadKernelError, CellTimeoutError, ValueError) as error:
             raise _keep_failure(run, error, output, failures) from error
-        nbformat.write(node, output)
-        record = {
-            "schema_version": SCHEMA_VERSION,
-            "stem": run.stem,
-            "name": run.name,
-            "status": "finished",
-            "parameters": run.parameters,
-            "results": results,
-            "figures": figures,
-            "request": run.request,
-            "inputs": {name: report.pop(name) for name in ("files", "versions")},
-            "started": started.isoformat(timespec="seconds"),
-            "duration_s": round(time.monotonic() - clock, 3),
-            "provenance": _provenance(run) | report,
-        }
+        record["started"] = started.isoformat(timespec="seconds")
+        record["duration_s"] = round(time.monotonic() - clock, 3)
         return store.commit(folder, record)
 
 
@@ -171,12 +155,18 @@ def collect_figures(node: NotebookNode) -> dict[str, str]:
 
 
 def _execute_notebook(run: Run, output: Path) -> None:
-    node = nbformat.read(run.notebook, as_version=4)
+    node = deepcopy(run.source)
     last = nbformat.v4.new_code_cell("import gradtricks.lab.recording\n\ngradtricks.lab.recording.report()")
     node.cells.append(last)
-    with _environment(run.threads), _stderr_to(output.with_name(_LOG)):
+    # Sockets in a folder that only this user can enter, instead of open ports. Their paths must be short.
+    with (
+        TemporaryDirectory(prefix="gradtricks-") as sockets,
+        _environment(run.threads),
+        _stderr_to(output.with_name(_LOG)),
+    ):
+        kernel = Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}})
         papermill.execute_notebook(
-            node, output, run.parameters, kernel_name="python3", progress_bar=False, config=_KERNEL
+            node, output, run.parameters, kernel_name="python3", progress_bar=False, config=kernel
         )
 
 
@@ -208,6 +198,30 @@ def _stderr_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(before, 2)
         os.close(before)
+
+
+def _record(run: Run, output: Path, before: Mapping[str, str | None]) -> dict[str, Any]:
+    """Read what came out, and take the lab's own last cell off the notebook."""
+    node = nbformat.read(output, as_version=4)
+    report = _take_report(node)
+    results, figures = _collect(node)
+    nbformat.write(node, output)
+    inputs = {name: report.pop(name) for name in ("files", "versions")}
+    changed = [name for name, digest in inputs["files"].items() if before.get(name) != digest]
+    if changed:
+        raise ValueError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "stem": run.stem,
+        "name": run.name,
+        "status": "finished",
+        "parameters": run.parameters,
+        "results": results,
+        "figures": figures,
+        "request": run.request,
+        "inputs": inputs,
+        "provenance": _provenance(run) | report,
+    }
 
 
 def _take_report(node: NotebookNode) -> dict[str, Any]:

@@ -4,12 +4,13 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from gradtricks.lab.recording import file_digests
 
@@ -61,24 +62,32 @@ class Store:
                 yield record
 
     @contextmanager
-    def scratch(self) -> Iterator[Path]:
-        """Make a folder beside the runs, for one that is still being written.
+    def claim(self, request: str) -> Iterator[Path]:
+        """Claim a run that is to be done, and wait while another process has it.
+
+        Args:
+            request: What `request_digest` returned.
 
         Yields:
-            The folder; what is left of it at the end is deleted.
+            An empty folder beside the runs, to write this one in; what is left of it at the end is deleted.
         """
-        folder = self.root / ".unfinished" / uuid.uuid4().hex
-        folder.mkdir(parents=True)
-        try:
-            yield folder
-        finally:
+        unfinished = self.root / ".unfinished"
+        unfinished.mkdir(parents=True, exist_ok=True)
+        _sweep(unfinished)
+        folder = unfinished / request
+        with FileLock(unfinished / f"{request}.lock"):
             shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, folder: Path, record: Mapping[str, Any]) -> Path:
         """Write the record and move a finished run into place, in one step.
 
         Args:
-            folder: Made by `scratch`.
+            folder: From `claim`.
             record: What came out.
 
         Returns:
@@ -156,6 +165,14 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _sweep(unfinished: Path) -> None:
+    """Delete what killed processes left behind: a claim ends with the process that made it."""
+    for folder in unfinished.iterdir():
+        if folder.is_dir():
+            with suppress(Timeout), FileLock(f"{folder}.lock", timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

@@ -77,7 +77,7 @@ class PongPolicy:
         """
         with tf.device(self.device):
             seen = tf.constant(observations)
-            logits: Array = _logits(self._read(), seen).numpy()
+            logits: Array = _logits_graph(self._read(), seen).numpy()
         return logits
 
     def advantages(self, rewards: Array, discount: float) -> Array:
@@ -109,7 +109,7 @@ class PongPolicy:
         with tf.device(self.device):
             seen, done = tf.constant(observations), tf.constant(actions)
             move_cost = self._tensor(self.move_cost)
-            loss, gradients = _gradients(self._read(), seen, done, self._tensor(advantages), move_cost)
+            loss, gradients = _gradients_graph(self._read(), seen, done, self._tensor(advantages), move_cost)
             for name, weight in self.weights.items():
                 square = self.squares[name]
                 square.assign(self.decay * square + (1 - self.decay) * tf.square(gradients[name]))
@@ -124,13 +124,11 @@ class PongPolicy:
         return tf.constant(values, self.weights["hidden"].dtype)
 
 
-@tf.function(reduce_retracing=True)
 def _logits(weights: Weights, observations: Tensor) -> Tensor:
     hidden = tf.nn.relu(tf.cast(observations, weights["hidden"].dtype) @ weights["hidden"])
     return hidden @ weights["logits"]
 
 
-@tf.function(reduce_retracing=True)
 def _gradients(
     weights: Weights, observations: Tensor, actions: Tensor, advantages: Tensor, move_cost: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -146,3 +144,7 @@ def _loss(
     logits = _logits(weights, observations)
     moving = tf.reduce_sum(tf.nn.softmax(logits)[:, 1:], -1)
     return policy_gradient_loss(logits, actions, advantages) + move_cost * tf.reduce_mean(moving)
+
+
+_logits_graph = tf.function(_logits, reduce_retracing=True)
+_gradients_graph = tf.function(_gradients, reduce_retracing=True)

@@ -1,0 +1,352 @@
+"""The lab, with real kernels: what is asked is checked, what is finished is kept, what fails says so."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradtricks.lab.pages import BuildError, build, plan_book, publish
+from gradtricks.lab.recording import decode, encode, record, record_figure
+from gradtricks.lab.runs import RunError, execute, plan_run
+from gradtricks.lab.schema import ParameterError, check_parameters, parse_values, read_parameters
+from gradtricks.lab.store import Store, read_record
+
+GRADTRICKS = [sys.executable, "-m", "gradtricks.lab.cli"]
+PARAMETERS = """\
+backend: Literal["torch", "tensorflow"] = "torch"  # framework
+seed: int = 0  # seeds nothing
+rate: float = 0.1  # per step
+label: str = "a"  # any text
+share: float | None = None  # None takes all
+sizes: list[int] = [1, 2]  # of the layers
+fate: Literal["well", "raise", "exit", "sleep", "twice"] = "well"  # how it ends
+"""
+BODY = """\
+import matplotlib.pyplot as plt
+from gradtricks.lab import record, record_figure, use_style
+use_style()
+record(seed=seed, rate=rate, label=label, third=1 / 3, nothing=float("nan"))
+figure, axes = plt.subplots()
+axes.plot(sizes)
+record_figure("sizes", figure, alt="the sizes")
+"""
+FATE = """\
+if fate == "raise":
+    raise RuntimeError("as asked")
+if fate == "exit":
+    import os; os._exit(3)
+if fate == "sleep":
+    import time; time.sleep(60)
+if fate == "twice":
+    record(seed=1)
+"""
+
+
+def write_notebook(path, parameters=PARAMETERS, body=BODY):
+    """Write a small experiment."""
+    new = nbformat.v4.new_code_cell
+    cells = [
+        nbformat.v4.new_markdown_cell("# A small experiment\n\nIt does little."),
+        new("from typing import Literal"),
+        new(parameters, metadata={"tags": ["parameters"]}),
+        new(body),
+        new("mine = 'torch'", metadata={"tags": ["torch"]}),
+        new("mine = 'tensorflow'", metadata={"tags": ["tensorflow"]}),
+        new(FATE),
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    return path
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Return the path of a small experiment in a project of its own."""
+    return write_notebook(tmp_path / "experiments" / "small.ipynb")
+
+
+@pytest.fixture
+def run_it(notebook, tmp_path):
+    """Return a function that plans and executes a run."""
+    return lambda **given: execute(plan_run(notebook, given), Store(tmp_path / "runs"), tmp_path / "failed")
+
+
+def test_parameters_are_read_with_type_default_and_meaning(notebook):
+    declared = read_parameters(nbformat.read(notebook, as_version=4), "small.ipynb")
+    assert list(declared) == ["backend", "seed", "rate", "label", "share", "sizes", "fate"]
+    assert (declared["rate"].annotation, declared["rate"].default) == ("float", 0.1)
+    assert declared["share"].meaning == "None takes all"
+
+
+def test_all_that_is_wrong_is_said_at_once(notebook):
+    wrong = {
+        "sead": 1,
+        "seed": "1",
+        "rate": "fast",
+        "backend": "jax",
+        "label": 3,
+        "sizes": [1, "2"],
+        "share": True,
+    }
+    with pytest.raises(ParameterError) as caught:
+        plan_run(notebook, wrong)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{notebook}: nothing was run."
+    assert {line.partition(":")[0] for line in lines[1:]} == set(wrong)
+    assert "seed: expected int; got '1'" in lines
+    assert "sead: unknown; the notebook takes backend, seed," in str(caught.value)
+
+
+def test_values_from_the_command_line_are_read_by_their_type(notebook):
+    texts = ["seed=3", "rate=1e-3", "label=1e-3", "share=null", "sizes=[4, 5]", "backend=tensorflow"]
+    assert parse_values(notebook, texts) == {
+        "seed": 3,
+        "rate": 0.001,
+        "label": "1e-3",
+        "share": None,
+        "sizes": [4, 5],
+        "backend": "tensorflow",
+    }
+    with pytest.raises(ParameterError, match="expected name=value; got 'seed'"):
+        parse_values(notebook, ["seed"])
+    with pytest.raises(ParameterError, match="seed: given twice"):
+        parse_values(notebook, ["seed=1", "seed=2"])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("seed = 0", "may hold only lines such as"),
+        ("seed: int", "may hold only lines such as"),
+        ("seed: Path = 0", "parameter seed: expected bool, int, float"),
+        ("seed: int = 'a'", "parameter seed: its default doesn't fit its type"),
+        ("seed: int = f()", "parameter seed: malformed node"),
+    ],
+)
+def test_a_parameters_cell_that_cannot_be_read_says_why(tmp_path, source, message):
+    with pytest.raises(ParameterError, match=message):
+        plan_run(write_notebook(tmp_path / "experiments" / "odd.ipynb", parameters=source), {})
+
+
+def test_a_notebook_without_parameters_cell_is_refused(tmp_path):
+    path = tmp_path / "bare.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(), path)
+    with pytest.raises(ParameterError, match="expected one cell tagged 'parameters'; got 0"):
+        plan_run(path, {})
+
+
+def test_an_int_is_a_float_and_a_bool_is_no_int(notebook):
+    declared = read_parameters(nbformat.read(notebook, as_version=4), "small.ipynb")
+    assert check_parameters(declared, {"rate": 1})["rate"] == 1.0
+    with pytest.raises(ParameterError):
+        check_parameters(declared, {"seed": True})
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(VALUES.filter(lambda value: not isinstance(value, dict) or "$float" not in value))
+def test_results_survive_json_exactly(value):
+    again = decode(json.loads(json.dumps(encode(value, "value"), allow_nan=False)))
+    assert repr(again) == repr(value)
+
+
+def test_numpy_results_become_plain_ones():
+    encoded = encode({"a": np.float32(0.5), "b": np.arange(2), "c": (np.True_, np.inf)}, "x")
+    assert encoded == {"a": 0.5, "b": [0, 1], "c": [True, {"$float": "inf"}]}
+    with pytest.raises(TypeError, match=r"x must be numbers, strings, .*; got set"):
+        encode({1}, "x")
+
+
+def test_recording_by_hand_prints(capsys):
+    record(a=1)
+    assert "a = 1" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="name must be lower-case letters"):
+        record_figure("../a", None, alt="x")
+    with pytest.raises(ValueError, match="alt must say what the figure 'a' shows"):
+        record_figure("a", None, alt=" ")
+
+
+def test_a_run_is_recorded_and_not_done_again(run_it, notebook, tmp_path):
+    label = "quotes \" and ' and \\ and\nlines; 雪"
+    folder = run_it(seed=3, label=label)
+    found = read_record(folder)
+    assert found["status"] == "finished"
+    assert found["parameters"] | {"seed": 3, "label": label} == found["parameters"]
+    results = decode(found["results"])
+    assert results["third"] == 1 / 3
+    assert results["label"] == label
+    assert np.isnan(results["nothing"])
+    assert found["figures"] == {"sizes": "the sizes"}
+    assert "lab/recording.py" in found["inputs"]["files"]
+    assert found["inputs"]["versions"]["numpy"] == np.__version__
+    assert found["provenance"]["threads"] == 2
+    assert found["provenance"]["cpu_s"] > 0
+    assert found["provenance"]["peak_memory_mib"] > 10
+    written = (folder / "record.json").stat().st_mtime_ns
+    assert run_it(seed=3, label=label) == folder
+    assert (folder / "record.json").stat().st_mtime_ns == written
+
+    # Another parameter, another text of the notebook, another file of the package: each is another run.
+    store = Store(tmp_path / "runs")
+    assert store.find("small", plan_run(notebook, {"seed": 4}).request) is None
+    request = plan_run(notebook, {"seed": 3, "label": label}).request
+    assert store.find("small", request) == folder
+    found["inputs"]["files"]["lab/recording.py"] = "0" * 64
+    (folder / "record.json").write_text(json.dumps(found))
+    assert store.find("small", request) is None
+    write_notebook(notebook, body=BODY + "# another comment\n")
+    assert plan_run(notebook, {"seed": 3, "label": label}).request != request
+
+
+@pytest.mark.parametrize("torn", ["", "{", "[]", '{"schema_version": 99}'])
+def test_a_torn_record_is_not_believed(run_it, torn):
+    folder = run_it()
+    (folder / "record.json").write_text(torn)
+    assert read_record(folder) is None
+    assert run_it() == folder
+    assert read_record(folder)["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("fate", "reason"),
+    [("raise", "RuntimeError: as asked"), ("exit", "DeadKernelError"), ("twice", "recorded twice: seed")],
+)
+def test_a_failure_says_where_and_keeps_the_notebook(run_it, notebook, tmp_path, fate, reason):
+    with pytest.raises(RunError) as caught:
+        run_it(fate=fate)
+    message = str(caught.value)
+    assert reason in message
+    assert f"fate = '{fate}'" in message
+    assert str(notebook) in message
+    if fate != "twice":
+        assert "failed in cell 7 (if fate ==" in message
+    (kept,) = (tmp_path / "failed").glob("small-torch-*")
+    assert len(nbformat.read(kept / "notebook.ipynb", as_version=4).cells) > 7
+    assert json.loads((kept / "record.json").read_text())["status"] == "failed"
+    assert list((tmp_path / "runs").glob("small-*")) == []
+    assert list((tmp_path / "runs" / ".unfinished").glob("*/")) == []
+
+
+def test_a_package_that_is_edited_meanwhile_spoils_the_run(run_it, monkeypatch):
+    monkeypatch.setattr("gradtricks.lab.runs.package_digests", lambda: {"lab/recording.py": "0" * 64})
+    with pytest.raises(
+        RunError, match="edited while the notebook ran: .*lab/recording.py; remedy: run it again"
+    ):
+        run_it()
+
+
+def command(*arguments, cwd):
+    """Start the command line."""
+    return subprocess.Popen(
+        [*GRADTRICKS, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_the_command_line_refuses_before_it_starts(notebook, tmp_path):
+    process = command("run", str(notebook), "-p", "sead=1", "-p", "rate=fast", cwd=tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "sead: unknown" in errors
+    assert "rate: expected float; got 'fast'" in errors
+    assert not (tmp_path / "_build").exists()
+    process = command("run", "none.ipynb", cwd=tmp_path)
+    assert "none.ipynb" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    process = command("book", cwd=tmp_path / "experiments")
+    assert "remedy: run in the project's root" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+
+
+def test_a_failure_on_the_command_line(notebook, tmp_path):
+    process = command("run", str(notebook), "-p", "fate=raise", cwd=tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "RuntimeError: as asked" in errors
+    assert "Traceback" not in errors
+
+
+def test_two_at_once_end_as_one(notebook, tmp_path):
+    notebook = write_notebook(
+        notebook, body=BODY + "from pathlib import Path\nPath('count').open('a').write('.')\n"
+    )
+    both = [command("run", str(notebook), cwd=tmp_path) for _ in range(2)]
+    for process in both:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert len(list((tmp_path / "_build" / "runs").glob("small-*"))) == 1
+    assert (tmp_path / "count").read_text() == "."
+
+
+def test_a_driver_that_is_killed_leaves_nothing_that_could_be_believed(notebook, tmp_path):
+    process = command("run", str(notebook), "-p", "fate=sleep", cwd=tmp_path)
+    saved = tmp_path / "_build" / "runs" / ".unfinished"
+    deadline = time.monotonic() + 60
+    while not (saved.exists() and list(saved.glob("*/notebook.ipynb"))):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    store = Store(tmp_path / "_build" / "runs")
+    assert store.find("small", plan_run(notebook, {"fate": "sleep"}).request) is None
+    after = command("run", str(notebook), cwd=tmp_path)
+    _, errors = after.communicate(timeout=120)
+    assert after.returncode == 0, errors
+    assert list(saved.glob("*/")) == []
+    assert store.find("small", plan_run(notebook, {}).request) is not None
+
+
+def test_pages_show_one_framework_and_where_it_came_from(run_it, tmp_path):
+    pages = tmp_path / "book" / "experiments"
+    folder = run_it(label="<script>")
+    publish({"small-torch": folder}, pages)
+    node = nbformat.read(pages / "small-torch.ipynb", as_version=4)
+    sources = [cell.source for cell in node.cells]
+    assert sources[0].startswith("# A small experiment (PyTorch)\n")
+    assert "mine = 'torch'" in sources
+    assert "mine = 'tensorflow'" not in sources
+    assert '-p label "<script>"' in sources[-1]
+    assert "gradtricks.lab.recording.report()" not in "".join(sources)
+    assert (pages / "small-torch" / "sizes.svg").read_text().count("<svg") == 1
+    assert json.loads((pages / "small-torch.json").read_text()) == read_record(folder)
+
+    written = {path: path.stat().st_mtime_ns for path in pages.rglob("*") if path.is_file()}
+    (pages / "stale-torch.ipynb").write_text("{}")
+    publish({"small-torch": folder}, pages)
+    assert {path: path.stat().st_mtime_ns for path in pages.rglob("*") if path.is_file()} == written
+
+
+def test_the_book_is_planned_once_for_each_backend(notebook):
+    assert [run.name for run in plan_book(notebook.parent)] == ["small-torch", "small-tensorflow"]
+
+
+def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "_config.yml").write_text("title: small\nauthor: nobody\nonly_build_toc_files: true\n")
+    book, site = Path("book"), Path("_build/html")
+    book.mkdir()
+    (book / "_toc.yml").write_text("format: jb-book\nroot: index\n")
+    (book / "index.md").write_text("# First\n")
+    build(book, site)
+    assert "First" in (site / "index.html").read_text()
+    (book / "index.md").write_text("# Second\n\n[nowhere](nowhere.md)\n")
+    with pytest.raises(BuildError, match=r"(?s)nowhere.*The book wasn't replaced"):
+        build(book, site)
+    assert "First" in (site / "index.html").read_text()
+    (book / "index.md").write_text("# Third\n")
+    build(book, site)
+    assert "Third" in (site / "index.html").read_text()
+    assert sorted(path.name for path in site.parent.iterdir()) == ["html"]
