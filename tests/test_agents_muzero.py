@@ -1,22 +1,13 @@
 """The MuZero learner on real CartPole episodes, against the pseudocode's one-by-one definitions."""
 
+import gymnasium
 import numpy as np
 import pytest
 
 from gradtricks.agents import load
-
-gymnasium = pytest.importorskip("gymnasium")
-
-from gradtricks.agents.cartpole import (  # noqa: E402
-    OBSERVATION_SCALE,
-    SUPPORT_SIZE,
-    Batch,
-    ReplayBuffer,
-    collect_trajectories,
-    draw_weights,
-    transform_value,
-    two_hot,
-)
+from gradtricks.agents.cartpole import OBSERVATION_SCALE, collect_trajectories
+from gradtricks.agents.muzero import draw_weights
+from gradtricks.agents.replay import SUPPORT_SIZE, Batch, ReplayBuffer, transform_value, two_hot
 
 DISCOUNT = 0.9
 TRAJECTORIES = collect_trajectories(24, seed=3)

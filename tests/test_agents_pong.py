@@ -40,7 +40,7 @@ def small_weights(seed=0, dtype=np.float64):
 
 
 def reference_returns(rewards, discount):
-    return discounted_returns(np.asarray(rewards)[:, None], discount, reset_at_rewards=True)[:, 0]
+    return discounted_returns(rewards, discount, reset_at_rewards=True)
 
 
 def small_batch(size=64, seed=0):
@@ -260,6 +260,8 @@ def test_a_clone_goes_on_alike_and_apart(agents):
     frozen = to_numpy(clone.weights)["hidden"].copy()
     assert policy.learn(*batch[:2], advantages) == clone.clone().learn(*batch[:2], advantages)
     np.testing.assert_array_equal(to_numpy(clone.weights)["hidden"], frozen)
+    assert clone.clone(learning_rate=0.5).learning_rate == 0.5
+    assert clone.clone().learning_rate == clone.learning_rate
     clone.learn(*batch[:2], advantages)
     for name, value in to_numpy(policy.weights).items():
         np.testing.assert_array_equal(to_numpy(clone.weights)[name], value)

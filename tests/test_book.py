@@ -18,7 +18,7 @@ pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 
 from gradtricks.lab import katex
-from gradtricks.lab.sphinx import RecordError, format_result, read_record, result_from
+from gradtricks.lab.results import RecordError, format_result, published_record, result_from
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -99,14 +99,14 @@ def test_an_unknown_part_is_refused_with_what_there_is(name, message):
 def test_a_missing_record_is_refused_with_the_records_there_are(tmp_path):
     write_record(tmp_path, "masking-torch", {})
     with pytest.raises(RecordError, match=r"got the records: masking-torch; remedy: run `make book`"):
-        read_record(tmp_path / "masking-jax.json")
+        published_record(tmp_path / "masking-jax.json")
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "must be JSON"), ("[]", "a record with results")])
 def test_a_broken_record_is_refused(tmp_path, text, message):
     (tmp_path / "masking-torch.json").write_text(text)
     with pytest.raises(RecordError, match=message):
-        read_record(tmp_path / "masking-torch.json")
+        published_record(tmp_path / "masking-torch.json")
 
 
 # Pages of a small project

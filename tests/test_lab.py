@@ -244,7 +244,7 @@ def test_a_failure_says_where_and_keeps_the_notebook(run_it, notebook, tmp_path,
 def test_a_package_that_is_edited_meanwhile_spoils_the_run(run_it, monkeypatch):
     monkeypatch.setattr("gradtricks.lab.runs.package_digests", lambda: {"lab/recording.py": "0" * 64})
     with pytest.raises(
-        RunError, match="edited while the notebook ran: .*lab/recording.py; remedy: run it again"
+        RunError, match=r"edited while the notebook ran: .*lab/recording.py; remedy: run it again"
     ):
         run_it()
 

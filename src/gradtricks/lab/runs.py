@@ -1,51 +1,23 @@
 """One run: a notebook and its parameters, executed by papermill and recorded."""
 
-import logging
-import os
-import platform
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
-import papermill
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
-from traitlets.config import Config
 
+from gradtricks.lab.kernels import LOG, run_notebook
+from gradtricks.lab.provenance import describe
 from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME, package_digests
 from gradtricks.lab.schema import ParameterError, check_parameters, read_parameters
 from gradtricks.lab.store import SCHEMA_VERSION, Store, request_digest, write_record
-
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-)
-
-_PINNED = {
-    "PYTHONHASHSEED": "0",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it, matrix products on a GPU aren't deterministic
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait quarter the speed of a busy machine
-}
-
-_LOG = "kernel.log"
-
-# papermill warns of every parameter whose annotation it can't read; the lab has checked them all.
-logging.getLogger("papermill").setLevel(logging.CRITICAL)
 
 
 class RunError(RuntimeError):
@@ -129,7 +101,7 @@ def execute(run: Run, store: Store, failures: Path) -> Path:
         started, clock = datetime.now(UTC), time.monotonic()
         before, output = package_digests(), folder / "notebook.ipynb"
         try:
-            _execute_notebook(run, output)
+            run_notebook(run.source, run.parameters, output, threads=run.threads)
             record = _record(run, output, before)
         except (PapermillExecutionError, DeadKernelError, CellTimeoutError, ValueError) as error:
             raise _keep_failure(run, error, output, failures) from error
@@ -154,52 +126,6 @@ def collect_figures(node: NotebookNode) -> dict[str, str]:
     }
 
 
-def _execute_notebook(run: Run, output: Path) -> None:
-    node = deepcopy(run.source)
-    last = nbformat.v4.new_code_cell("import gradtricks.lab.recording\n\ngradtricks.lab.recording.report()")
-    node.cells.append(last)
-    # Sockets in a folder that only this user can enter, instead of open ports. Their paths must be short.
-    with (
-        TemporaryDirectory(prefix="gradtricks-") as sockets,
-        _environment(run.threads),
-        _stderr_to(output.with_name(_LOG)),
-    ):
-        kernel = Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}})
-        papermill.execute_notebook(
-            node, output, run.parameters, kernel_name="python3", progress_bar=False, config=kernel
-        )
-
-
-@contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """Pin what the kernel inherits, for as long as it takes to run."""
-    pinned = dict.fromkeys(_THREAD_VARIABLES, str(threads))
-    pinned |= _PINNED
-    before = {name: os.environ.get(name) for name in pinned}
-    os.environ.update(pinned)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
-    """Send what the kernel's libraries print to file descriptor 2, from greetings to crashes, to a file."""
-    before = os.dup(2)
-    try:
-        with log.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-
-
 def _record(run: Run, output: Path, before: Mapping[str, str | None]) -> dict[str, Any]:
     """Read what came out, and take the lab's own last cell off the notebook."""
     node = nbformat.read(output, as_version=4)
@@ -220,7 +146,7 @@ def _record(run: Run, output: Path, before: Mapping[str, str | None]) -> dict[st
         "figures": figures,
         "request": run.request,
         "inputs": inputs,
-        "provenance": _provenance(run) | report,
+        "provenance": describe(run.notebook, run.threads) | report,
     }
 
 
@@ -258,7 +184,7 @@ def _outputs(node: NotebookNode) -> Iterator[NotebookNode]:
 def _keep_failure(run: Run, error: Exception, output: Path, failures: Path) -> RunError:
     folder = failures / f"{run.name}-{run.request[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (output, output.with_name(_LOG)):
+    for path in (output, output.with_name(LOG)):
         if path.exists():
             shutil.copy(path, folder)
     failure = {"status": "failed", "error": f"{type(error).__name__}: {error}", "parameters": run.parameters}
@@ -287,32 +213,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, PapermillExecutionError):
         return f"{error.ename}: {error.evalue}"
     return f"{type(error).__name__}: {error}"
-
-
-def _provenance(run: Run) -> dict[str, Any]:
-    return {
-        "commit": _git(run.notebook, "rev-parse", "HEAD"),
-        "dirty": bool(_git(run.notebook, "status", "--porcelain")),
-        "python": platform.python_version(),
-        "platform": platform.platform(terse=True),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": run.threads,
-    }
-
-
-def _git(notebook: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(notebook.resolve().parent), *arguments]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

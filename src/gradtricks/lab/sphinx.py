@@ -9,7 +9,6 @@ import shlex
 import textwrap
 from collections.abc import Mapping
 from decimal import Decimal
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from gradtricks.lab import katex
-from gradtricks.lab.recording import decode
+from gradtricks.lab.results import RecordError, format_result, published_record, result_from
 
-__all__ = ["RecordError", "format_result", "read_record", "result_from", "setup"]
+__all__ = ["ResultRole", "RunCard", "RunFigure", "setup"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,130 +30,14 @@ _RUN = r"(?P<stem>[a-z][a-z0-9_]*)/(?P<backend>[a-z]+)"
 _RUN_TARGET = re.compile(_RUN)
 _FIGURE_TARGET = re.compile(_RUN + r"/(?P<name>[a-z][a-z0-9_]*)")
 _RESULT_TARGET = re.compile(_RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?")
-_SCIENTIFIC = re.compile(r"(?P<mantissa>.*\d)e(?P<exponent>[+-]\d+)")
-_MINUS = "\N{MINUS SIGN}"
 _SHOWN_LIBRARIES = ("torch", "tensorflow", "keras", "numpy", "envpool", "gymnasium", "scikit-learn")
-
-
-class RecordError(ValueError):
-    """A record or one of its results isn't there, or can't be shown as asked."""
-
-
-@lru_cache(maxsize=64)
-def _parse_record(path: Path, modified_ns: int) -> dict[str, Any]:
-    record = decode(json.loads(path.read_text(encoding="utf-8")))
-    if not isinstance(record, dict) or not isinstance(record.get("results"), dict):
-        raise RecordError(f"{path} must be a record with results; got {type(record).__name__}")
-    return record
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Read the record of one run.
-
-    Args:
-        path: The record, ``<stem>-<backend>.json``.
-
-    Returns:
-        The record, with non-finite numbers as floats.
-
-    Raises:
-        RecordError: There is no such file, or it isn't a record.
-    """
-    try:
-        return _parse_record(path, path.stat().st_mtime_ns)
-    except FileNotFoundError as error:
-        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.json"))) or "none"
-        raise RecordError(
-            f"expected the record {path.name}; got the records: {there}; remedy: run `make book`, "
-            "which runs the notebooks, or mend the name"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{path.name} must be JSON; got {error}; remedy: run `make book` again") from error
-
-
-def result_from(results: Any, name: str) -> Any:
-    """Look up one result by its dotted name.
-
-    Args:
-        results: What a run recorded: a mapping of names to values.
-        name: Names of mappings and positions in lists, joined by dots: ``curve.0``, ``norms.hidden``. A key
-            that itself holds a dot, as in ``share.0.1``, is found too.
-
-    Returns:
-        The value.
-
-    Raises:
-        RecordError: There is no such result; the message lists those that there are.
-    """
-    return _descend(results, name.split("."))
-
-
-def _descend(value: Any, parts: list[str]) -> Any:
-    if not parts:
-        return value
-    if isinstance(value, Mapping):
-        for count in range(len(parts), 0, -1):
-            key = ".".join(parts[:count])
-            if key in value:
-                return _descend(value[key], parts[count:])
-        there = ", ".join(map(str, value)) or "nothing"
-        raise RecordError(f"expected one of: {there}; got {'.'.join(parts)!r}")
-    if isinstance(value, list):
-        try:
-            return _descend(value[int(parts[0])], parts[1:])
-        except (IndexError, ValueError) as error:
-            if isinstance(error, RecordError):
-                raise
-            raise RecordError(f"expected a position below {len(value)}; got {parts[0]!r}") from error
-    raise RecordError(f"expected the name to end before {'.'.join(parts)!r}; got the value {value!r}")
-
-
-def format_result(value: Any, spec: str = "") -> tuple[str, str | None]:
-    """Format one result for running text.
-
-    Args:
-        value: A number, string, bool or None.
-        spec: Python's format specification; without one, floats have four significant digits.
-
-    Returns:
-        The text, and the power of ten to set as a superscript or None.
-
-    Raises:
-        RecordError: The value is a list or a mapping, or ``spec`` doesn't fit it.
-    """
-    if isinstance(value, list | Mapping):
-        raise RecordError(
-            f"expected one value; got a {type(value).__name__} of {len(value)}; remedy: name a part of it"
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"nan": "NaN", "inf": "∞", "-inf": _MINUS + "∞"}[str(value)], None
-    if value is None or isinstance(value, bool | str):
-        return _apply(str(value), spec), None
-    return _typographic(_apply(value, spec or (".4g" if isinstance(value, float) else "")))
-
-
-def _apply(value: str | float, spec: str) -> str:
-    try:
-        return format(value, spec)
-    except ValueError as error:
-        raise RecordError(
-            f"expected a format that fits {value!r}; got {spec!r} ({error}); remedy: for instance ':.3f'"
-        ) from error
-
-
-def _typographic(text: str) -> tuple[str, str | None]:
-    scientific = _SCIENTIFIC.fullmatch(text)
-    if scientific is None:
-        return text.replace("-", _MINUS), None
-    mantissa = scientific["mantissa"].replace("-", _MINUS)
-    return f"{mantissa} × 10", str(int(scientific["exponent"])).replace("-", _MINUS)
 
 
 def _record_of(env: BuildEnvironment, target: re.Match[str]) -> dict[str, Any]:
     path = Path(env.srcdir, "experiments", f"{target['stem']}-{target['backend']}.json")
     # Noted before it is read: a page that quotes a missing record is built again once the record is there.
     env.note_dependency(str(path))
-    return read_record(path)
+    return published_record(path)
 
 
 class ResultRole(SphinxRole):

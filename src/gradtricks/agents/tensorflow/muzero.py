@@ -8,7 +8,9 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 from gradtricks._checks import check_number, check_shape
-from gradtricks.agents.cartpole import ACTIONS, Batch, check_batch, check_weights
+from gradtricks.agents.cartpole import ACTIONS
+from gradtricks.agents.muzero import check_weights
+from gradtricks.agents.replay import Batch, check_batch
 from gradtricks.agents.tensorflow.devices import resolve_device
 from gradtricks.tensorflow import muzero_loss, scale_gradient, unroll
 
@@ -17,7 +19,7 @@ class MuZeroLearner:
     """Trains representation, dynamics and prediction together, by gradient descent with momentum.
 
     Args:
-        weights: From `gradtricks.agents.cartpole.draw_weights`; their dtype is the learner's.
+        weights: From `gradtricks.agents.muzero.draw_weights`; their dtype is the learner's.
         hidden_scale: Multiplies the gradient of the state after each recurrent step.
         loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
         learning_rate: Step size.
@@ -81,7 +83,7 @@ class MuZeroLearner:
         """Return the mean loss of a batch, without weight decay.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
 
         Returns:
             The sum over the K+1 steps, averaged over trajectories, in nats.
@@ -94,7 +96,7 @@ class MuZeroLearner:
         """Take one step of gradient descent.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
 
         Returns:
             The loss before the step; see `loss`.
@@ -114,7 +116,7 @@ class MuZeroLearner:
         """Differentiate the mean loss; the weights stay as they are.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
             hidden_scale: As in the constructor.
             loss_scale: As in the constructor.
             head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
@@ -138,7 +140,7 @@ class MuZeroLearner:
         """Measure how much gradient reaches each module and each state.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
             **scales: See `gradients`.
 
         Returns:

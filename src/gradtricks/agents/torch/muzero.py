@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from gradtricks._checks import check_number, check_shape
-from gradtricks.agents.cartpole import ACTIONS, Batch, check_batch, check_weights
+from gradtricks.agents.cartpole import ACTIONS
+from gradtricks.agents.muzero import check_weights
+from gradtricks.agents.replay import Batch, check_batch
 from gradtricks.agents.torch.devices import resolve_device
 from gradtricks.torch import muzero_loss, scale_gradient, unroll
 
@@ -18,7 +20,7 @@ class MuZeroLearner:
     """Trains representation, dynamics and prediction together, by gradient descent with momentum.
 
     Args:
-        weights: From `gradtricks.agents.cartpole.draw_weights`; their dtype is the learner's.
+        weights: From `gradtricks.agents.muzero.draw_weights`; their dtype is the learner's.
         hidden_scale: Multiplies the gradient of the state after each recurrent step.
         loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
         learning_rate: Step size.
@@ -83,7 +85,7 @@ class MuZeroLearner:
         """Return the mean loss of a batch, without weight decay.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
 
         Returns:
             The sum over the K+1 steps, averaged over trajectories, in nats.
@@ -96,7 +98,7 @@ class MuZeroLearner:
         """Take one step of gradient descent.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
 
         Returns:
             The loss before the step; see `loss`.
@@ -115,7 +117,7 @@ class MuZeroLearner:
         """Differentiate the mean loss; the weights stay as they are.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
             hidden_scale: As in the constructor.
             loss_scale: As in the constructor.
             head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
@@ -137,7 +139,7 @@ class MuZeroLearner:
         """Measure how much gradient reaches each module and each state.
 
         Args:
-            batch: From `gradtricks.agents.cartpole.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
             **scales: See `gradients`.
 
         Returns:

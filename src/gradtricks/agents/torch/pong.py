@@ -54,14 +54,21 @@ class PongPolicy:
         }
         self.squares = {name: torch.tensor(value, device=self.device) for name, value in squares.items()}
 
-    def clone(self) -> "PongPolicy":
-        """Return a policy that goes on from the same weights and the same state of RMSProp."""
+    def clone(self, *, learning_rate: float | None = None) -> "PongPolicy":
+        """Make a policy that goes on from the same weights and the same state of RMSProp.
+
+        Args:
+            learning_rate: Of the new policy; None keeps this one's.
+
+        Returns:
+            The new policy, with its own copies.
+        """
         weights = {name: weight.detach().cpu().numpy() for name, weight in self.weights.items()}
         squares = {name: square.cpu().numpy() for name, square in self.squares.items()}
         return PongPolicy(
             weights,
             squares,
-            learning_rate=self.learning_rate,
+            learning_rate=self.learning_rate if learning_rate is None else learning_rate,
             decay=self.decay,
             epsilon=self.epsilon,
             move_cost=self.move_cost,
