@@ -311,14 +311,14 @@ def test_a_driver_that_is_killed_leaves_nothing_that_could_be_believed(notebook,
 
 def test_pages_show_one_framework_and_where_it_came_from(run_it, tmp_path):
     pages = tmp_path / "book" / "experiments"
-    folder = run_it(label="<script>")
+    folder = run_it()
     publish({"small-torch": folder}, pages)
     node = nbformat.read(pages / "small-torch.ipynb", as_version=4)
     sources = [cell.source for cell in node.cells]
     assert sources[0].startswith("# A small experiment (PyTorch)\n")
     assert "mine = 'torch'" in sources
     assert "mine = 'tensorflow'" not in sources
-    assert '-p label "<script>"' in sources[-1]
+    assert sources[-1].endswith("```{run-card} small/torch\n```")
     assert "gradtricks.lab.recording.report()" not in "".join(sources)
     assert (pages / "small-torch" / "sizes.svg").read_text().count("<svg") == 1
     assert json.loads((pages / "small-torch.json").read_text()) == read_record(folder)

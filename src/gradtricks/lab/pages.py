@@ -12,10 +12,11 @@ from typing import Any, get_args
 import nbformat
 from nbformat import NotebookNode
 
-from gradtricks.lab.recording import decode
 from gradtricks.lab.runs import Run, collect_figures, plan_run
 from gradtricks.lab.schema import read_parameters
 from gradtricks.lab.store import read_record
+
+_FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 class BuildError(RuntimeError):
@@ -124,32 +125,9 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.gradtricks.results+json", None)
     node.metadata.pop("papermill", None)
-    node.cells.append(nbformat.v4.new_markdown_cell(_provenance(record), id="provenance"))
+    card = f"## Where this came from\n\n```{{run-card}} {record['stem']}/{backend}\n```"
+    node.cells.append(nbformat.v4.new_markdown_cell(card, id="where-this-came-from"))
     return node
-
-
-_FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
-
-
-def _provenance(record: Mapping[str, Any]) -> str:
-    source, inputs = record["provenance"], record["inputs"]
-    given = " ".join(f"-p {name} {json.dumps(value)}" for name, value in decode(record["parameters"]).items())
-    commit = source["commit"] or "unknown"
-    rows = {
-        "Started": record["started"],
-        "Took": f"{record['duration_s']:.0f} s, of which {source['cpu_s']:.0f} s of processor time",
-        "Peak memory": f"{source['peak_memory_mib']:.0f} MiB",
-        "Commit": f"{commit[:12]}{' with uncommitted changes' if source['dirty'] else ''}",
-        "Processor": f"{source['processor']}, {source['threads']} threads of {source['cores']} cores",
-        "Python": f"{source['python']} on {source['platform']}",
-        "Libraries": ", ".join(f"{n} {inputs['versions'][n]}" for n in _NAMED if n in inputs["versions"]),
-        "Again": f"`papermill experiments/{record['stem']}.ipynb out.ipynb {given}`",
-    }
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-    return f"## Where this came from\n\n| | |\n|---|---|\n{table}"
-
-
-_NAMED = ("torch", "tensorflow", "keras", "numpy", "envpool", "gymnasium", "scikit-learn")
 
 
 def _write_changed(files: Mapping[Path, str]) -> None:
