@@ -59,7 +59,7 @@ class PongGames:
         ValueError: ``num_envs`` or ``frame_skip`` is below one.
     """
 
-    def __init__(self, num_envs: int, *, seed: int = 0, frame_skip: int = 4) -> None:
+    def __init__(self, num_envs: int, *, seed: int = 0, frame_skip: int = 8) -> None:
         """Start the games."""
         self._environment = make_environment(num_envs, seed=seed, frame_skip=frame_skip)
         self._picture = preprocess(self._environment.reset()[0])
@@ -176,7 +176,7 @@ class History:
         return np.array(self.point_rewards)[(times > start) & (times <= stop)]
 
 
-def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 4) -> Any:
+def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8) -> Any:
     """Open ALE Pong in envpool: synchronous, grey, full size, without sticky actions.
 
     Args:
@@ -275,8 +275,8 @@ def train(
     *,
     decisions: int,
     rng: np.random.Generator,
-    batch_size: int = 2048,
-    discount: float = 0.99,
+    batch_size: int = 1024,
+    discount: float = 0.98,
     sign: int = 1,
 ) -> History:
     """Play and learn, for a fixed number of decisions.

@@ -34,7 +34,7 @@ class PongPolicy:
         weights: Mapping[str, Array],
         squares: Mapping[str, Array] | None = None,
         *,
-        learning_rate: float = 3e-3,
+        learning_rate: float = 1e-3,
         decay: float = 0.99,
         epsilon: float = 1e-8,
         move_cost: float = 0.01,
