@@ -181,6 +181,7 @@ def test_recording_by_hand_prints(capsys):
 
 
 def test_a_run_is_recorded_and_not_done_again(run_it, notebook, tmp_path):
+    assert decode(read_record(run_it(rate=float("inf")))["parameters"])["rate"] == np.inf
     label = "quotes \" and ' and \\ and\nlines; 雪"
     folder = run_it(seed=3, label=label)
     found = read_record(folder)
@@ -232,8 +233,8 @@ def test_a_failure_says_where_and_keeps_the_notebook(run_it, notebook, tmp_path,
     assert reason in message
     assert f"fate = '{fate}'" in message
     assert str(notebook) in message
-    if fate != "twice":
-        assert "failed in cell 7 (if fate ==" in message
+    where = "after its last cell" if fate == "twice" else "in cell 7 (if fate =="
+    assert f"failed {where}" in message
     (kept,) = (tmp_path / "failed").glob("small-torch-*")
     assert len(nbformat.read(kept / "notebook.ipynb", as_version=4).cells) > 7
     assert json.loads((kept / "record.json").read_text())["status"] == "failed"

@@ -79,6 +79,8 @@ def test_standardize_of_equal_elements_is_zero_with_zero_gradient(backend, way, 
     value, (gradient,) = getattr(backend, way)(backend.tricks.standardize, [x], np.ones_like(x))
     np.testing.assert_array_equal(value, np.zeros_like(x))
     np.testing.assert_array_equal(gradient, np.zeros_like(x))
+    np.testing.assert_array_equal(value, reference.standardize(x))
+    np.testing.assert_array_equal(gradient, reference.standardize_vjp(np.ones_like(x), x))
 
 
 def test_standardize_of_extremes(backend):

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.kernels import LOG, run_notebook
 from gradtricks.lab.provenance import describe
-from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME, package_digests
+from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME, encode, package_digests
 from gradtricks.lab.schema import ParameterError, check_parameters, read_parameters
 from gradtricks.lab.store import SCHEMA_VERSION, Store, request_digest, write_record
 
@@ -103,7 +102,7 @@ def execute(run: Run, store: Store, failures: Path) -> Path:
         try:
             run_notebook(run.source, run.parameters, output, threads=run.threads)
             record = _record(run, output, before)
-        except (PapermillExecutionError, DeadKernelError, CellTimeoutError, ValueError) as error:
+        except (PapermillExecutionError, RuntimeError, ValueError) as error:
             raise _keep_failure(run, error, output, failures) from error
         record["started"] = started.isoformat(timespec="seconds")
         record["duration_s"] = round(time.monotonic() - clock, 3)
@@ -141,13 +140,17 @@ def _record(run: Run, output: Path, before: Mapping[str, str | None]) -> dict[st
         "stem": run.stem,
         "name": run.name,
         "status": "finished",
-        "parameters": run.parameters,
+        "parameters": _encoded(run),
         "results": results,
         "figures": figures,
         "request": run.request,
         "inputs": inputs,
         "provenance": describe(run.notebook, run.threads) | report,
     }
+
+
+def _encoded(run: Run) -> dict[str, Any]:
+    return {name: encode(value, name) for name, value in run.parameters.items()}
 
 
 def _take_report(node: NotebookNode) -> dict[str, Any]:
@@ -187,26 +190,28 @@ def _keep_failure(run: Run, error: Exception, output: Path, failures: Path) -> R
     for path in (output, output.with_name(LOG)):
         if path.exists():
             shutil.copy(path, folder)
-    failure = {"status": "failed", "error": f"{type(error).__name__}: {error}", "parameters": run.parameters}
+    failure = {"status": "failed", "error": f"{type(error).__name__}: {error}", "parameters": _encoded(run)}
     write_record(folder, {"schema_version": SCHEMA_VERSION, "stem": run.stem, **failure})
     given = "\n".join(f"    {name} = {value!r}" for name, value in run.parameters.items())
     return RunError(
-        f"{run.notebook} failed in {_failed_cell(error, output)}\n  {_reason(error)}\n"
+        f"{run.notebook} failed {_where(error, output)}\n  {_reason(error)}\n"
         f"  with parameters\n{given}\n  The notebook as far as it came: {folder / 'notebook.ipynb'}"
     )
 
 
-def _failed_cell(error: Exception, output: Path) -> str:
+def _where(error: Exception, output: Path) -> str:
+    if isinstance(error, ValueError):  # the lab's own complaint
+        return "after its last cell"
     if isinstance(error, PapermillExecutionError):
         first_line = next(iter(error.source.strip().splitlines()), "")
-        return f"cell {error.exec_count} ({first_line})"
+        return f"in cell {error.exec_count} ({first_line})"
     started = [
         cell
         for cell in (nbformat.read(output, as_version=4).cells if output.exists() else [])
         if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
     ]
     first_line = next(iter(started[-1].source.strip().splitlines()), "") if started else ""
-    return f"cell {len(started)} ({first_line})"
+    return f"in cell {len(started)} ({first_line})"
 
 
 def _reason(error: Exception) -> str:
