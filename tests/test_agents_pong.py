@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from gradtricks.agents import pong
+from gradtricks.agents import pong, reinforce
 from gradtricks.reference import (
     discounted_returns,
     policy_gradient_loss,
@@ -47,7 +47,9 @@ def small_batch(size=64, seed=0):
     rng = np.random.default_rng(seed)
     rewards = np.zeros(size)
     rewards[15::16] = rng.choice([-1.0, 1.0], size // 16)
-    return pong.Batch(rng.integers(-1, 2, (size, 6400)).astype(np.int8), rng.integers(0, 3, size), rewards)
+    return reinforce.Batch(
+        rng.integers(-1, 2, (size, 6400)).astype(np.int8), rng.integers(0, 3, size), rewards
+    )
 
 
 def to_numpy(tensors):
@@ -59,7 +61,7 @@ def short_training(agents, seed):
     policy = agents.PongPolicy(pong.draw_weights(seed, hidden_units=UNITS), device="cpu")
     games = pong.PongGames(8, seed=seed, frame_skip=8)
     rng = np.random.default_rng(seed)
-    history = pong.train(policy, games, decisions=DECISIONS, batch_size=256, rng=rng)
+    history = reinforce.train(policy, games, decisions=DECISIONS, batch_size=256, rng=rng)
     return history, to_numpy(policy.weights)
 
 
@@ -143,7 +145,7 @@ def test_up_is_up_and_down_is_down():
 
 
 def test_only_finished_points_are_learned_from_and_each_decision_once():
-    memory = pong.PointMemory(2)
+    memory = reinforce.PointMemory(2)
     marks = np.arange(12, dtype=np.int8).reshape(6, 2)
     rewards = np.array([[0, 0], [1, 0], [0, 0], [0, -1], [0, 0], [0, 0]], float)
     for row in range(4):
@@ -163,7 +165,7 @@ def test_only_finished_points_are_learned_from_and_each_decision_once():
 
 
 def test_the_idle_step_between_two_games_is_not_learned_from():
-    memory = pong.PointMemory(2)
+    memory = reinforce.PointMemory(2)
     for step, playing in enumerate([[True, False], [True, True]]):
         rewards = np.full(2, float(step))
         memory.add(np.full((2, 1), step, np.int8), np.full(2, step), rewards, np.array(playing))
@@ -179,7 +181,7 @@ def test_laid_end_to_end_points_have_the_returns_of_each_alone():
 
 def test_actions_are_drawn_with_their_probabilities():
     logits = np.log(np.tile([0.2, 0.3, 0.5], (50_000, 1)))
-    drawn = pong.sample_actions(logits, np.random.default_rng(0))
+    drawn = reinforce.sample_actions(logits, np.random.default_rng(0))
     np.testing.assert_allclose(np.bincount(drawn) / len(drawn), [0.2, 0.3, 0.5], atol=0.01)
 
 
@@ -303,7 +305,7 @@ class _StayingPolicy:
 def test_training_teaches_whole_points_and_flips_their_sign_when_asked(sign):
     policy, games = _StayingPolicy(), pong.PongGames(2, seed=0, frame_skip=8)
     rng = np.random.default_rng(0)
-    history = pong.train(policy, games, decisions=900, batch_size=50, discount=0.5, rng=rng, sign=sign)
+    history = reinforce.train(policy, games, decisions=900, batch_size=50, discount=0.5, rng=rng, sign=sign)
     # A paddle that stays loses games of 21 points.
     assert set(history.point_rewards) == {-1.0}
     assert history.game_returns == [-21.0] * len(history.game_returns)
@@ -351,7 +353,7 @@ def test_training_refuses_nonsense(option, message):
     games = pong.PongGames(1)
     options = {"decisions": 1, "rng": np.random.default_rng(0), **option}
     with pytest.raises(ValueError, match=message):
-        pong.train(None, games, **options)
+        reinforce.train(None, games, **options)
 
 
 def test_policies_refuse_nonsense(agents):

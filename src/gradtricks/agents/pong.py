@@ -1,8 +1,7 @@
-"""Atari Pong from pixels: the games, what an agent sees of them, and a training loop without a framework."""
+"""Atari Pong from pixels: the games, what an agent sees of them, and the weights it starts from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import envpool
 import numpy as np
@@ -16,33 +15,6 @@ FRAME_SHAPE = (210, 160)  # pixels of the screen
 BACKGROUND = 87  # luminance of the court; ball, paddles and walls are brighter
 
 Array = NDArray[np.floating]
-
-
-class Batch(NamedTuple):
-    """Finished points laid end to end; each ends with its only nonzero reward.
-
-    Attributes:
-        observations: ``[B, 6400]`` of ``int8``.
-        actions: ``[B]``, indices into `ACTIONS`.
-        rewards: ``[B]``, +1 for a point won, -1 for one lost, 0 before.
-    """
-
-    observations: NDArray[np.int8]
-    actions: NDArray[np.int64]
-    rewards: Array
-
-
-class Policy(Protocol):
-    """What `train` asks of an agent."""
-
-    def logits(self, observations: NDArray[np.int8]) -> Array:
-        """Return ``[B, 3]`` for ``[B, 6400]``."""
-
-    def advantages(self, rewards: Array, discount: float) -> Array:
-        """Return the processed rewards of points laid end to end, ``[B]``."""
-
-    def learn(self, observations: NDArray[np.int8], actions: NDArray[np.int64], advantages: Array) -> float:
-        """Take one step and return the loss before it."""
 
 
 class PongGames:
@@ -82,98 +54,6 @@ class PongGames:
         self._picture, self.observations = picture, difference
         self.playing = ~(terminated | truncated)
         return np.asarray(rewards, np.float32)
-
-
-class PointMemory:
-    """Keeps each decision until its point has ended, and then gives it out once.
-
-    Points go on when a batch is taken: what belongs to an unfinished point stays and is learned from later.
-
-    Args:
-        num_envs: How many games.
-    """
-
-    def __init__(self, num_envs: int) -> None:
-        """Start empty."""
-        self._open: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
-        self._finished: list[tuple[Any, ...]] = []
-
-    def __len__(self) -> int:
-        """Return the number of decisions whose points have ended."""
-        return len(self._finished)
-
-    def add(
-        self,
-        observations: NDArray[np.int8],
-        actions: NDArray[np.int64],
-        rewards: Array,
-        playing: NDArray[np.bool_],
-    ) -> None:
-        """Remember one decision in every game.
-
-        Args:
-            observations: ``[N, 6400]``, what was seen.
-            actions: ``[N]``, what was done.
-            rewards: ``[N]``, what followed.
-            playing: ``[N]``, False where the action had no effect.
-        """
-        for game in np.flatnonzero(playing):
-            decisions = self._open[game]
-            decisions.append((observations[game].copy(), actions[game], rewards[game]))
-            if rewards[game] != 0:
-                self._finished += decisions
-                decisions.clear()
-
-    def take(self) -> Batch:
-        """Return all decisions whose points have ended, and forget them.
-
-        Returns:
-            The points in the order in which they ended.
-
-        Raises:
-            ValueError: No point has ended.
-        """
-        if not self._finished:
-            raise ValueError("no point has ended yet; remedy: add more decisions before taking a batch")
-        batch = Batch(*(np.stack(column) for column in zip(*self._finished)))
-        self._finished = []
-        return batch
-
-
-@dataclass
-class History:
-    """What happened while training.
-
-    Attributes:
-        decisions: How many decisions were made, over all games.
-        point_rewards: +1 or -1 for each point, in the order in which the points ended.
-        point_times: Decisions made until then.
-        game_returns: Points won minus points lost for each finished game, from -21 to 21.
-        game_times: Decisions made until then.
-        losses: The loss of each update, before its step.
-        loss_times: Decisions made until then.
-    """
-
-    decisions: int = 0
-    point_rewards: list[float] = field(default_factory=list)
-    point_times: list[int] = field(default_factory=list)
-    game_returns: list[float] = field(default_factory=list)
-    game_times: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    loss_times: list[int] = field(default_factory=list)
-
-    def points_between(self, start: float, stop: float) -> Array:
-        """Return the rewards of the points that ended after ``start`` and by ``stop`` decisions.
-
-        Args:
-            start: Decisions.
-            stop: Decisions.
-
-        Returns:
-            ``[P]``.
-        """
-        times = np.array(self.point_times)
-        return np.array(self.point_rewards)[(times > start) & (times <= stop)]
 
 
 def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8) -> Any:
@@ -221,20 +101,6 @@ def preprocess(frames: NDArray[np.uint8]) -> NDArray[np.int8]:
     return lit.astype(np.int8)
 
 
-def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw an action from each row of logits, by the Gumbel-max trick.
-
-    Args:
-        logits: ``[N, 3]``.
-        rng: The source of chance, the same for both frameworks.
-
-    Returns:
-        ``[N]``, indices into `ACTIONS`.
-    """
-    actions: NDArray[np.int64] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
-    return actions
-
-
 def draw_weights(seed: int = 0, *, hidden_units: int = 200) -> dict[str, Array]:
     """Draw the weights of the network, the same for both frameworks; as in the talk it has no biases.
 
@@ -267,71 +133,3 @@ def check_weights(weights: Mapping[str, Array]) -> None:
     check_shape("weights['hidden']", weights["hidden"].shape, (SIDE * SIDE, None), "[6400, units]")
     units = weights["hidden"].shape[1]
     check_shape("weights['logits']", weights["logits"].shape, (units, len(ACTIONS)), "[units, 3]")
-
-
-def train(
-    policy: Policy,
-    games: PongGames,
-    *,
-    decisions: int,
-    rng: np.random.Generator,
-    batch_size: int = 1024,
-    discount: float = 0.98,
-    sign: int = 1,
-) -> History:
-    """Play and learn, for a fixed number of decisions.
-
-    The policy takes one step whenever finished points hold ``batch_size`` decisions.
-
-    Args:
-        policy: The agent; it changes.
-        games: Where it plays; they go on from where they are.
-        decisions: How many decisions to make, over all games.
-        rng: Draws the actions.
-        batch_size: Decisions per step of the policy, at least.
-        discount: Of the returns, which end with their point.
-        sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
-
-    Returns:
-        What happened.
-
-    Raises:
-        ValueError: An option is out of range.
-    """
-    decisions = int(check_number("decisions", decisions, low=1))
-    batch_size = int(check_number("batch_size", batch_size, low=1))
-    if sign not in (1, -1):
-        raise ValueError(f"sign must be 1 or -1; got {sign!r}")
-    history, memory = History(), PointMemory(len(games.playing))
-    score = np.zeros(len(games.playing))
-    while history.decisions < decisions:
-        _play(policy, games, memory, history, score, rng)
-        if len(memory) >= batch_size:
-            batch = memory.take()
-            advantages = sign * policy.advantages(batch.rewards, discount)
-            history.losses.append(policy.learn(batch.observations, batch.actions, advantages))
-            history.loss_times.append(history.decisions)
-    return history
-
-
-def _play(
-    policy: Policy,
-    games: PongGames,
-    memory: PointMemory,
-    history: History,
-    score: Array,
-    rng: np.random.Generator,
-) -> None:
-    observations, playing = games.observations, games.playing
-    actions = sample_actions(policy.logits(observations), rng)
-    rewards = games.step(actions)
-    memory.add(observations, actions, rewards, playing)
-    history.decisions += len(rewards)
-    points = rewards[rewards != 0].tolist()
-    history.point_rewards += points
-    history.point_times += [history.decisions] * len(points)
-    score += rewards
-    over = ~games.playing
-    history.game_returns += score[over].tolist()
-    history.game_times += [history.decisions] * int(over.sum())
-    score[over] = 0

@@ -84,13 +84,12 @@ def _alone() -> Iterator[None]:
     BUILD.mkdir(exist_ok=True)
     lock = FileLock(BUILD / ".lock")
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         console.print("Another build is going on here; waiting for it.")
-        lock.acquire()
-    with lock:
+        held = lock.acquire()
+    with held:
         yield
-    lock.release()
 
 
 if __name__ == "__main__":
