@@ -23,6 +23,7 @@ REPORT_MIME = "application/vnd.gradtricks.report+json"
 PACKAGE = Path(__file__).resolve().parents[1]
 
 _STYLE = Path(__file__).with_name("figures.mplstyle")
+_SHOWN = 6  # elements of a list
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -41,7 +42,7 @@ def record(**results: Any) -> None:
         final_accuracy = 0.5
     """
     encoded = {name: encode(value, name) for name, value in results.items()}
-    text = "\n".join(f"{name} = {_shortened(value)}" for name, value in results.items())
+    text = "\n".join(f"{name} = {_shown(decode(value))}" for name, value in encoded.items())
     display({RESULTS_MIME: encoded, "text/plain": text}, raw=True)
 
 
@@ -165,9 +166,16 @@ def decode(value: Any) -> Any:
     return [decode(item) for item in value] if isinstance(value, list) else value
 
 
-def _shortened(value: Any, limit: int = 200) -> str:
-    text = repr(value.tolist() if hasattr(value, "tolist") else value)
-    return text if len(text) <= limit else f"{text[:limit]} …"
+def _shown(value: Any) -> str:
+    """Show a result in a line or a few: four digits, and of a long list its beginning."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        shown = ", ".join(_shown(item) for item in value[:_SHOWN])
+        return f"[{shown}]" if len(value) <= _SHOWN else f"[{shown}, … {len(value)} in all]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_shown(item)}" for key, item in value.items()) + "}"
+    return str(value)
 
 
 def _imported_files() -> list[str]:

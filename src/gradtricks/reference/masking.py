@@ -88,18 +88,6 @@ def masked_adam_step_vjp(
     Args:
         cotangent: Arrives at the new parameter.
         parameter: As in `masked_adam_step`, like all that follow.
-        gradient: See `masked_adam_step`.
-        m: See `masked_adam_step`.
-        v: See `masked_adam_step`.
-        step: See `masked_adam_step`.
-        trainable_mask: See `masked_adam_step`.
-        v_max: See `masked_adam_step`.
-        learning_rate: See `masked_adam_step`.
-        beta_1: See `masked_adam_step`.
-        beta_2: See `masked_adam_step`.
-        epsilon: See `masked_adam_step`.
-        weight_decay: See `masked_adam_step`.
-        maximize: See `masked_adam_step`.
 
     Returns:
         Gradients of shape ``parameter``, for ``parameter`` and for ``gradient``.

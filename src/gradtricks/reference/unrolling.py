@@ -120,12 +120,7 @@ def muzero_loss_vjp(
 
     Args:
         cotangent: ``[B]``.
-        value: As in `muzero_loss`, like all that follow.
-        reward: See `muzero_loss`.
-        policy_logits: See `muzero_loss`.
-        target_value: See `muzero_loss`.
-        target_reward: See `muzero_loss`.
-        target_policy: See `muzero_loss`.
+        value: As in `muzero_loss`, like the five that follow.
         loss_scale: Multiplies the gradient of the steps after the root; None is 1/K.
 
     Returns:
