@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def record(**results: Any) -> None:
     """
     encoded = {name: encode(value, name) for name, value in results.items()}
     text = "\n".join(f"{name} = {_shown(decode(value))}" for name, value in encoded.items())
-    display({RESULTS_MIME: encoded, "text/plain": text}, raw=True)
+    _show({RESULTS_MIME: encoded, "text/plain": text})
 
 
 def record_figure(name: str, figure: "Figure", *, alt: str) -> None:
@@ -67,8 +68,7 @@ def record_figure(name: str, figure: "Figure", *, alt: str) -> None:
     # No date: equal figures are equal files.
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     pyplot.close(figure)
-    figure_metadata = {"gradtricks": {"figure": name, "alt": alt}}
-    display({"image/svg+xml": buffer.getvalue(), "text/plain": alt}, metadata=figure_metadata, raw=True)
+    _show({"image/svg+xml": buffer.getvalue(), "text/plain": alt}, gradtricks={"figure": name, "alt": alt})
 
 
 def use_style() -> None:
@@ -88,7 +88,7 @@ def report() -> None:
         "cpu_s": time.process_time(),
         "peak_memory_mib": usage.ru_maxrss * unit / 2**20,
     }
-    display({REPORT_MIME: details, "text/plain": "report"}, raw=True)
+    _show({REPORT_MIME: details, "text/plain": "report"})
 
 
 def file_digests(files: Iterable[str]) -> dict[str, str | None]:
@@ -164,6 +164,14 @@ def decode(value: Any) -> Any:
             return float(value["$float"])
         return {key: decode(item) for key, item in value.items()}
     return [decode(item) for item in value] if isinstance(value, list) else value
+
+
+def _show(data: dict[str, Any], **about: Any) -> None:
+    """Show something in the notebook; in plain Python, print its text."""
+    if InteractiveShell.initialized():
+        display(data, metadata=about, raw=True)
+    else:
+        sys.stdout.write(f"{data['text/plain']}\n")
 
 
 def _shown(value: Any) -> str:
