@@ -43,7 +43,7 @@ def record(**results: Any) -> None:
         final_accuracy = 0.5
     """
     encoded = {name: encode(value, name) for name, value in results.items()}
-    text = "\n".join(f"{name} = {_shown(decode(value))}" for name, value in encoded.items())
+    text = "\n".join(f"{name} = {_as_text(decode(value))}" for name, value in encoded.items())
     _show({RESULTS_MIME: encoded, "text/plain": text})
 
 
@@ -174,15 +174,15 @@ def _show(data: dict[str, Any], **about: Any) -> None:
         sys.stdout.write(f"{data['text/plain']}\n")
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Show a result in a line or a few: four digits, and of a long list its beginning."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):
-        shown = ", ".join(_shown(item) for item in value[:_SHOWN])
+        shown = ", ".join(_as_text(item) for item in value[:_SHOWN])
         return f"[{shown}]" if len(value) <= _SHOWN else f"[{shown}, … {len(value)} in all]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_shown(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_as_text(item)}" for key, item in value.items()) + "}"
     return str(value)
 
 
