@@ -2,6 +2,9 @@
 
 import importlib
 import os
+import shutil
+import sysconfig
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
@@ -12,9 +15,17 @@ from hypothesis import HealthCheck, settings
 
 # The frameworks' first calls are slow, and a backend has no state that examples could share.
 settings.register_profile(
-    "gradtricks", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    "gradtricks",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("gradtricks")
+
+# Code for the machine needs a C++ compiler and Python's headers. Without, the gradient rules are still traced.
+_CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()
+COMPILER = "inductor" if _CAN_COMPILE else "aot_eager"
 
 BACKENDS = ("torch", "tensorflow")
 
@@ -51,7 +62,7 @@ class TorchBackend:
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
         self.framework.compiler.reset()
-        compiled = self.framework.compile(function, fullgraph=True)
+        compiled = self.framework.compile(function, fullgraph=True, backend=COMPILER)
         return self.value_and_vjp(compiled, inputs, cotangent)
 
 
@@ -97,3 +108,9 @@ def backend(request):
     """Each framework that is installed."""
     pytest.importorskip(request.param)
     return TorchBackend() if request.param == "torch" else TensorFlowBackend()
+
+
+@pytest.fixture
+def compiler():
+    """Return the backend of torch.compile that works on this machine."""
+    return COMPILER

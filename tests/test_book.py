@@ -430,6 +430,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("page", "code"), EXAMPLES)
 def test_the_examples_on_pages_run(page, code):
+    for framework in ("torch", "tensorflow"):
+        if f"import {framework}" in code:
+            pytest.importorskip(framework)
     example = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), 0)
     report = []
     doctest.DocTestRunner(verbose=False).run(example, out=report.append)

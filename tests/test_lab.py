@@ -103,7 +103,7 @@ def test_all_that_is_wrong_is_said_at_once(notebook):
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{notebook}: nothing was run."
     assert {line.partition(":")[0] for line in lines[1:]} == set(wrong)
-    assert "seed: expected int; got '1'" in lines
+    assert "seed: expected int (seeds nothing); got '1'" in lines
     assert "sead: unknown; the notebook takes backend, seed," in str(caught.value)
 
 
@@ -131,6 +131,8 @@ def test_values_from_the_command_line_are_read_by_their_type(notebook):
         ("seed: Path = 0", "parameter seed: expected bool, int, float"),
         ("seed: int = 'a'", "parameter seed: its default doesn't fit its type"),
         ("seed: int = f()", "parameter seed: malformed node"),
+        ("seed: int = (0", "the parameters cell can't be read"),
+        ("seed: dict[str] = {}", "parameter seed: "),
     ],
 )
 def test_a_parameters_cell_that_cannot_be_read_says_why(tmp_path, source, message):
@@ -143,6 +145,24 @@ def test_a_notebook_without_parameters_cell_is_refused(tmp_path):
     nbformat.write(nbformat.v4.new_notebook(), path)
     with pytest.raises(ParameterError, match="expected one cell tagged 'parameters'; got 0"):
         plan_run(path, {})
+
+
+def test_what_is_no_notebook_is_refused_by_name(tmp_path):
+    path = tmp_path / "torn.ipynb"
+    path.write_text("{")
+    with pytest.raises(
+        ParameterError, match=r"expected a notebook at .*torn.ipynb; got a file that isn't one"
+    ):
+        plan_run(path, {})
+    with pytest.raises(FileNotFoundError, match=r"expected a notebook at .*; got nothing there"):
+        plan_run(tmp_path, {})
+
+
+def test_null_is_none_where_none_is_allowed(tmp_path):
+    path = write_notebook(
+        tmp_path / "experiments" / "n.ipynb", parameters="a: str | None = 'x'\nb: str = 'x'"
+    )
+    assert parse_values(path, ["a=null", "b=null"]) == {"a": None, "b": "null"}
 
 
 def test_an_int_is_a_float_and_a_bool_is_no_int(notebook):
@@ -262,7 +282,7 @@ def test_the_command_line_refuses_before_it_starts(notebook, tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "sead: unknown" in errors
-    assert "rate: expected float; got 'fast'" in errors
+    assert "rate: expected float (per step); got 'fast'" in errors
     assert not (tmp_path / "_build").exists()
     process = command("run", "none.ipynb", cwd=tmp_path)
     assert "none.ipynb" in process.communicate(timeout=60)[1]
@@ -345,6 +365,10 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
     assert "First" in (site / "index.html").read_text()
     (book / "index.md").write_text("# Second\n\n[nowhere](nowhere.md)\n")
     with pytest.raises(BuildError, match=r"(?s)nowhere.*The book wasn't replaced"):
+        build(book, site)
+    assert "First" in (site / "index.html").read_text()
+    site.rename(site.with_name("html.old"))  # as if killed between the renames
+    with pytest.raises(BuildError):
         build(book, site)
     assert "First" in (site / "index.html").read_text()
     (book / "index.md").write_text("# Third\n")

@@ -182,14 +182,15 @@ def test_half_precision_keeps_wide_moments(backend, dtype):
     np.testing.assert_allclose(optimizer.value(), 0.99, rtol=0.01)
 
 
-def test_state_dict_round_trip():
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_state_dict_round_trip(amsgrad):
     torch = pytest.importorskip("torch")
     tricks = pytest.importorskip("gradtricks.torch")
     gradients = torch.tensor(np.random.default_rng(0).normal(size=(20, 3)), dtype=torch.bfloat16)
 
     def make():
         parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
-        return parameter, tricks.MaskedAdam([parameter], 0.01, amsgrad=True)
+        return parameter, tricks.MaskedAdam([parameter], 0.01, amsgrad=amsgrad)
 
     parameter, optimizer = make()
     optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
@@ -211,6 +212,71 @@ def test_state_dict_round_trip():
         optimizer.step()
         other.step()
         assert torch.equal(parameter, other_parameter)
+
+
+def test_amsgrad_can_be_switched_on_midway():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = tricks.MaskedAdam([parameter], 0.01)
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    assert "v_max" not in optimizer.state[parameter]
+    optimizer.param_groups[0]["amsgrad"] = True
+    optimizer.step()
+    assert optimizer.state[parameter]["v_max"].item() > 0
+
+
+def test_bad_groups_say_what_is_expected():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match=r"a group may hold params, lr, .*; got learning_rate"):
+        tricks.MaskedAdam([{"params": [parameter], "learning_rate": 0.1}])
+    with pytest.raises(ValueError, match="beta_1 must lie in"):
+        tricks.MaskedAdam([{"params": [parameter], "beta_1": 2.0}])
+
+
+def test_the_slope_of_the_step_at_rest(backend):
+    # Element 0 is frozen with a NaN gradient; elements 1 and 2 have no gradient yet, one frozen, one not.
+    parameter, gradient, zero = np.ones(3), np.array([np.nan, 0.0, 0.0]), np.zeros(3)
+    mask = np.array([False, False, True])
+    rest = [backend.tensor(x) for x in (zero, zero, np.zeros(3, np.int32), mask)]
+    value, gradients = backend.value_and_vjp(
+        lambda p, g: backend.tricks.masked_adam_step(p, g, *rest)[0], [parameter, gradient], np.ones(3)
+    )
+    arguments = (parameter, gradient, zero, zero, np.zeros(3, int), mask)
+    np.testing.assert_array_equal(value, np.ones(3))
+    np.testing.assert_allclose(gradients[1], [0, 0, -1e-3 / 1e-8], rtol=1e-10)
+    for got, wanted in zip(gradients, reference.masked_adam_step_vjp(np.ones(3), *arguments), strict=True):
+        np.testing.assert_allclose(got, wanted, **TOLERANCE)
+
+
+def test_wrong_shapes_of_the_step_say_what_is_expected(backend):
+    good = [np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3, np.int32), np.ones(3, bool)]
+    for index, name in enumerate(["gradient", "m", "v", "step"], start=1):
+        bad = list(good)
+        bad[index] = np.zeros((2, 3), bad[index].dtype)
+        with pytest.raises(
+            ValueError, match=rf"{name} must have the shape of parameter, \(3,\); got \(2, 3\)"
+        ):
+            backend.tricks.masked_adam_step(*(backend.tensor(x) for x in bad))
+
+
+def test_clipping_in_keras_ignores_frozen_elements():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    variable = tf.Variable([1.0, 1.0])
+    optimizer = tricks.MaskedAdam(0.1, clipnorm=1.0, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay([variable])
+    optimizer.build([variable])
+    optimizer.set_trainable_mask(variable, tf.constant([True, False]))
+    optimizer.apply([tf.constant([0.5, np.nan])])
+    np.testing.assert_allclose(variable.numpy(), [0.9, 1.0], rtol=1e-6)
+    with pytest.raises(ValueError, match="use_ema would move frozen elements; got True; remedy"):
+        tricks.MaskedAdam(use_ema=True)
+    with pytest.raises(ValueError, match="parameter must be one that the optimizer was given"):
+        optimizer.set_trainable_mask("variable", None)
 
 
 def test_schedulers_groups_and_closures():

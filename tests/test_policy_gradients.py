@@ -73,7 +73,7 @@ def test_standardize_agrees_with_the_reference(backend, x, factor):
 
 
 @WAYS
-@pytest.mark.parametrize("x", [[0.1] * 7, [5.0], [0.0, 0.0], [1e30] * 3])
+@pytest.mark.parametrize("x", [[0.1] * 7, [0.1] * 100_000, [0.98] * 4096, [5.0], [0.0, 0.0], [1e30] * 3])
 def test_standardize_of_equal_elements_is_zero_with_zero_gradient(backend, way, x):
     x = np.array(x, np.float32)
     value, (gradient,) = getattr(backend, way)(backend.tricks.standardize, [x], np.ones_like(x))
@@ -110,6 +110,31 @@ def test_loss_agrees_with_the_reference(backend, data):
     np.testing.assert_allclose(value, reference.policy_gradient_loss(logits, a_t, adv_t, w_t), **TOLERANCE)
     slope = reference.policy_gradient_loss_vjp(1.0, logits, a_t, adv_t, w_t)
     np.testing.assert_allclose(gradient, slope, **TOLERANCE)
+
+
+def test_the_reference_takes_integers():
+    assert reference.discounted_returns([1, 1, 1], 0.5).tolist() == [1.75, 1.5, 1.0]
+    assert reference.discounted_returns_vjp([1, 0, 0], [1, 1, 1], 0.5).tolist() == [1.0, 0.5, 0.25]
+    assert reference.standardize([1, 3]).tolist() == [-1.0, 1.0]
+    assert reference.scale_gradient_vjp([2, 2], [1, 1], 0.5).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_actions_of_every_width_and_advantages_of_another(backend, dtype):
+    logits = backend.tensor(np.zeros((1, 2), np.float32))
+    loss = backend.tricks.policy_gradient_loss(
+        logits, backend.tensor(np.array([1], dtype)), backend.tensor(np.array([1.0]))
+    )
+    assert "float32" in str(loss.dtype)
+    assert float(backend.array(loss)) == pytest.approx(np.log(2))
+
+
+def test_the_loss_can_be_mapped_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    logits, a_t, adv_t = torch.zeros(3, 1, 2), torch.tensor([[0], [1], [0]]), torch.ones(3, 1)
+    losses = torch.func.vmap(tricks.policy_gradient_loss)(logits, a_t, adv_t)
+    torch.testing.assert_close(losses, torch.full((3,), np.log(2), dtype=torch.float32))
 
 
 def test_loss_of_rlax_own_test(backend):

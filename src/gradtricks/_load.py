@@ -29,5 +29,5 @@ def load_backend(package: str, backend: str) -> ModuleType:
             raise
         raise ImportError(
             f"{package}.{backend} needs {error.name}, which isn't installed; "
-            f'remedy: pip install "gradtricks[{backend}]"'
+            f"remedy: install gradtricks with its extra [{backend}]"
         ) from error

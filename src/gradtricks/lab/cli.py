@@ -65,13 +65,14 @@ def _explained() -> Iterator[None]:
     """Print what went wrong without a traceback: 2 for a wrong request, 1 for a failure."""
     from gradtricks.lab.pages import BuildError
     from gradtricks.lab.runs import RunError
+    from gradtricks.lab.schema import ParameterError
 
     try:
         yield
     except (RunError, BuildError) as error:
         Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False, style="red")
         raise typer.Exit(1) from error
-    except (ValueError, FileNotFoundError) as error:
+    except (ParameterError, FileNotFoundError) as error:
         Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False, style="red")
         raise typer.Exit(2) from error
 

@@ -25,7 +25,7 @@ _THREAD_VARIABLES = (
 
 _PINNED = {
     "PYTHONHASHSEED": "0",
-    "TF_CPP_MINLOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it, matrix products on a GPU aren't deterministic
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait quarter the speed of a busy machine
 }

@@ -12,15 +12,16 @@ from typing import Any, get_args
 import nbformat
 from nbformat import NotebookNode
 
+from gradtricks.lab.recording import RESULTS_MIME
 from gradtricks.lab.runs import Run, collect_figures, plan_run
-from gradtricks.lab.schema import read_parameters
+from gradtricks.lab.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.store import read_record
 
 _FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 class BuildError(RuntimeError):
-    """Sphinx found something to complain of; the book that was built before is untouched."""
+    """A page can't be built, or Sphinx found something to complain of; the old book is untouched."""
 
 
 def plan_book(experiments: Path) -> list[Run]:
@@ -53,13 +54,13 @@ def publish(runs: Mapping[str, Path], pages: Path) -> None:
         pages: Folder of the generated sources; whatever else it holds is deleted.
 
     Raises:
-        ValueError: A run's record can't be read.
+        BuildError: A run's record can't be read.
     """
     files: dict[Path, str] = {}
     for name, folder in runs.items():
         record = read_record(folder)
         if record is None:
-            raise ValueError(
+            raise BuildError(
                 f"expected a record in {folder}; got none that can be read; remedy: delete the folder"
             )
         node = nbformat.read(folder / "notebook.ipynb", as_version=4)
@@ -81,7 +82,9 @@ def build(book: Path, site: Path) -> None:
     Raises:
         BuildError: A warning or an error of Sphinx; its output has been shown.
     """
-    fresh = site.with_name(f"{site.name}.new")
+    fresh, old = site.with_name(f"{site.name}.new"), site.with_name(f"{site.name}.old")
+    if old.exists() and not site.exists():  # killed between the two renames below
+        old.rename(site)
     shutil.rmtree(fresh, ignore_errors=True)
     options = ["-W", "--keep-going", "-n", "--all", "--quiet", "--path-output", str(fresh)]
     command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), *options]
@@ -90,7 +93,6 @@ def build(book: Path, site: Path) -> None:
         raise BuildError(
             f"{finished.stdout}{finished.stderr}\nThe book wasn't replaced: Sphinx found the above."
         )
-    old = site.with_name(f"{site.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if site.exists():
         site.rename(old)
@@ -100,9 +102,11 @@ def build(book: Path, site: Path) -> None:
 
 
 def _backends(path: Path) -> tuple[str, ...]:
-    declared = read_parameters(nbformat.read(path, as_version=4), str(path))
+    declared = read_parameters(read_notebook(path), str(path))
     if "backend" not in declared or not get_args(declared["backend"].type):
-        raise ValueError(f'{path}: expected a parameter backend: Literal["torch", "tensorflow"]; got none')
+        raise ParameterError(
+            f'{path}: expected a parameter backend: Literal["torch", "tensorflow"]; got none'
+        )
     return get_args(declared["backend"].type)
 
 
@@ -123,7 +127,7 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
         if alts:
             cell.metadata["mystnb"] = {"image": {"alt": " ".join(alts)}}
         for output in cell.get("outputs", []):
-            output.get("data", {}).pop("application/vnd.gradtricks.results+json", None)
+            output.get("data", {}).pop(RESULTS_MIME, None)
     node.metadata.pop("papermill", None)
     card = f"## Where this came from\n\n```{{run-card}} {record['stem']}/{backend}\n```"
     node.cells.append(nbformat.v4.new_markdown_cell(card, id="where-this-came-from"))

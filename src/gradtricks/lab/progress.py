@@ -9,6 +9,7 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from gradtricks.lab.recording import decode
 from gradtricks.lab.runs import Run, execute
 from gradtricks.lab.store import Store
 
@@ -71,8 +72,10 @@ def _ticking(progress: Progress, task: TaskID, title: str, left: Sequence[float]
 
 def _expected_s(run: Run, store: Store) -> float:
     """Take the time of the last run with these parameters, or what the notebook says of itself."""
-    before = [r["duration_s"] for r in store.records(run.stem) if r["parameters"] == run.parameters]
-    return float(before[-1] if before else run.expected_s or _UNKNOWN_S)
+    before = [record for record in store.records(run.stem) if decode(record["parameters"]) == run.parameters]
+    if before:
+        return float(max(before, key=lambda record: record["started"])["duration_s"])
+    return float(run.expected_s or _UNKNOWN_S)
 
 
 def _spoken(seconds: float) -> str:

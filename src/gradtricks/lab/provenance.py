@@ -17,9 +17,10 @@ def describe(notebook: Path, threads: int) -> dict[str, Any]:
     Returns:
         What a record says of them.
     """
+    changes = _git(notebook, "status", "--porcelain")
     return {
         "commit": _git(notebook, "rev-parse", "HEAD"),
-        "dirty": bool(_git(notebook, "status", "--porcelain")),
+        "dirty": None if changes is None else bool(changes),
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),
         "processor": _processor(),

@@ -15,7 +15,7 @@ from papermill.exceptions import PapermillExecutionError
 from gradtricks.lab.kernels import LOG, run_notebook
 from gradtricks.lab.provenance import describe
 from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME, encode, package_digests
-from gradtricks.lab.schema import ParameterError, check_parameters, read_parameters
+from gradtricks.lab.schema import ParameterError, check_parameters, read_notebook, read_parameters
 from gradtricks.lab.store import SCHEMA_VERSION, Store, request_digest, write_record
 
 
@@ -69,7 +69,7 @@ def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int = 2) -> R
         FileNotFoundError: There is no such notebook.
         ParameterError: A parameter is unknown or of the wrong type.
     """
-    node = nbformat.read(notebook, as_version=4)
+    node = read_notebook(notebook)
     try:
         parameters = check_parameters(read_parameters(node, str(notebook)), given)
     except ParameterError as error:
@@ -98,11 +98,13 @@ def execute(run: Run, store: Store, failures: Path) -> Path:
         if finished:
             return finished
         started, clock = datetime.now(UTC), time.monotonic()
-        before, output = package_digests(), folder / "notebook.ipynb"
+        before, source = package_digests(), describe(run.notebook, run.threads)
+        output = folder / "notebook.ipynb"
         try:
             run_notebook(run.source, run.parameters, output, threads=run.threads)
             record = _record(run, output, before)
-        except (PapermillExecutionError, RuntimeError, ValueError) as error:
+            record["provenance"] = source | record["provenance"]
+        except (PapermillExecutionError, RuntimeError, ValueError, KeyError, OSError) as error:
             raise _keep_failure(run, error, output, failures) from error
         record["started"] = started.isoformat(timespec="seconds")
         record["duration_s"] = round(time.monotonic() - clock, 3)
@@ -145,7 +147,7 @@ def _record(run: Run, output: Path, before: Mapping[str, str | None]) -> dict[st
         "figures": figures,
         "request": run.request,
         "inputs": inputs,
-        "provenance": describe(run.notebook, run.threads) | report,
+        "provenance": report,
     }
 
 
@@ -186,7 +188,8 @@ def _outputs(node: NotebookNode) -> Iterator[NotebookNode]:
 
 def _keep_failure(run: Run, error: Exception, output: Path, failures: Path) -> RunError:
     folder = failures / f"{run.name}-{run.request[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # an older failure of the same run
+    folder.mkdir(parents=True)
     for path in (output, output.with_name(LOG)):
         if path.exists():
             shutil.copy(path, folder)
@@ -200,6 +203,8 @@ def _keep_failure(run: Run, error: Exception, output: Path, failures: Path) -> R
 
 
 def _where(error: Exception, output: Path) -> str:
+    if not output.exists():
+        return "before its first cell"
     if isinstance(error, ValueError):  # the lab's own complaint
         return "after its last cell"
     if isinstance(error, PapermillExecutionError):
@@ -207,7 +212,7 @@ def _where(error: Exception, output: Path) -> str:
         return f"in cell {error.exec_count} ({first_line})"
     started = [
         cell
-        for cell in (nbformat.read(output, as_version=4).cells if output.exists() else [])
+        for cell in nbformat.read(output, as_version=4).cells
         if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
     ]
     first_line = next(iter(started[-1].source.strip().splitlines()), "") if started else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, Union
+from typing import Any, Literal, Union, get_args
 
 import nbformat
 from nbformat import NotebookNode
@@ -40,6 +40,27 @@ class Parameter:
     meaning: str
 
 
+def read_notebook(path: Path) -> NotebookNode:
+    """Read a notebook.
+
+    Args:
+        path: Where it is.
+
+    Returns:
+        The notebook.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ParameterError: The file is no notebook.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"expected a notebook at {path}; got nothing there")
+    try:
+        return nbformat.read(path, as_version=4)
+    except ValueError as error:
+        raise ParameterError(f"expected a notebook at {path}; got a file that isn't one ({error})") from error
+
+
 def read_parameters(notebook: NotebookNode, path: str) -> dict[str, Parameter]:
     """Read the parameters that a notebook declares.
 
@@ -58,9 +79,12 @@ def read_parameters(notebook: NotebookNode, path: str) -> dict[str, Parameter]:
     if len(cells) != 1:
         raise ParameterError(f"{path}: expected one cell tagged 'parameters'; got {len(cells)}")
     source = cells[0].source
-    comments = _comments(source)
+    try:
+        statements, comments = ast.parse(source).body, _comments(source)
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise ParameterError(f"{path}: the parameters cell can't be read: {error}") from error
     parameters = {}
-    for node in ast.parse(source).body:
+    for node in statements:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
             raise ParameterError(
                 f"{path}: the parameters cell may hold only lines such as 'seed: int = 0  # meaning'; "
@@ -70,7 +94,7 @@ def read_parameters(notebook: NotebookNode, path: str) -> dict[str, Parameter]:
         try:
             type_, default = _resolve(node.annotation), ast.literal_eval(node.value)
             TypeAdapter(type_).validate_python(default, strict=True)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ParameterError(f"{path}: parameter {name}: {_first_line(error)}") from error
         meaning = comments.get(node.lineno, "")
         parameters[name] = Parameter(name, ast.unparse(node.annotation), type_, default, meaning)
@@ -100,7 +124,8 @@ def check_parameters(declared: Mapping[str, Parameter], given: Mapping[str, Any]
         try:
             values[name] = TypeAdapter(declared[name].type).validate_python(value, strict=True)
         except ValidationError:
-            problems.append(f"{name}: expected {declared[name].annotation}; got {value!r}")
+            meaning = f" ({declared[name].meaning})" if declared[name].meaning else ""
+            problems.append(f"{name}: expected {declared[name].annotation}{meaning}; got {value!r}")
     if problems:
         raise ParameterError("\n".join(problems))
     return values
@@ -117,6 +142,8 @@ def parse_value(parameter: Parameter, text: str) -> Any:
         The value, or ``text`` itself where it doesn't fit, for `check_parameters` to refuse.
     """
     adapter = TypeAdapter(parameter.type)
+    if text == "null" and NoneType in get_args(parameter.type):
+        return None
     for read in (adapter.validate_strings, adapter.validate_json):
         try:
             return read(text)
@@ -138,7 +165,7 @@ def parse_values(notebook: Path, given: Iterable[str]) -> dict[str, Any]:
     Raises:
         ParameterError: A text has another form, or a name comes twice.
     """
-    declared = read_parameters(nbformat.read(notebook, as_version=4), str(notebook))
+    declared = read_parameters(read_notebook(notebook), str(notebook))
     values: dict[str, Any] = {}
     for text in given:
         name, separator, value = text.partition("=")
@@ -175,7 +202,7 @@ def _comments(source: str) -> dict[int, str]:
     return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
 
 
-def _first_line(error: ValueError) -> str:
+def _first_line(error: ValueError | TypeError) -> str:
     if isinstance(error, ValidationError):
         return f"its default doesn't fit its type: {error.errors()[0]['msg']}"
     return str(error).splitlines()[0]

@@ -196,4 +196,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-signature", _written_signature)
     app.add_directive("run-card", RunCard)
     app.add_directive("run-figure", RunFigure)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

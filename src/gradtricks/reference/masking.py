@@ -95,7 +95,9 @@ def masked_adam_step_vjp(
     new = _moments(gradient, m, v, step, v_max, beta_1, beta_2, maximize)
     sign = -1 if maximize else 1
     through_m = (1 - beta_1) * sign / (new.correction_1 * (new.root + epsilon))
-    root_slope = (1 - beta_2) * gradient / (new.correction_2 * new.root)
+    # At 0 the root has no slope; there it counts as 0, which leaves that of the first moment.
+    moving = new.root > 0
+    root_slope = (1 - beta_2) * gradient / (new.correction_2 * np.where(moving, new.root, 1)) * moving
     if v_max is not None:
         root_slope = np.where(new.v >= v_max, root_slope, 0)
     through_v = new.m / new.correction_1 / (new.root + epsilon) ** 2 * root_slope

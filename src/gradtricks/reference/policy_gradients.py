@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradtricks.reference._softmax import log_softmax
+from gradtricks.reference._arrays import as_floating, log_softmax
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -21,7 +21,7 @@ def discounted_returns(
     Returns:
         Shape of ``rewards``.
     """
-    rewards = np.asarray(rewards)
+    rewards = as_floating(rewards)
     carry = _carry(rewards, discount, reset_at_rewards)
     returns = rewards.copy()
     for t in range(len(rewards) - 2, -1, -1):
@@ -43,8 +43,8 @@ def discounted_returns_vjp(
     Returns:
         Shape of ``rewards``.
     """
-    carry = _carry(np.asarray(rewards), discount, reset_at_rewards)
-    gradient = np.array(cotangent)
+    carry = _carry(as_floating(rewards), discount, reset_at_rewards)
+    gradient = as_floating(cotangent).copy()
     for t in range(1, len(gradient)):
         gradient[t] += carry[t - 1] * gradient[t - 1]
     return gradient
@@ -59,7 +59,7 @@ def standardize(x: ArrayLike) -> NDArray[np.floating]:
     Returns:
         Shape of ``x``; zeros where all elements are equal up to rounding.
     """
-    return _standardize(np.asarray(x))[0]
+    return _standardize(as_floating(x))[0]
 
 
 def standardize_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
@@ -72,10 +72,10 @@ def standardize_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
     Returns:
         Shape of ``x``.
     """
-    y, std = _standardize(np.asarray(x))
+    y, std = _standardize(as_floating(x))
     if std == 0:
         return np.zeros_like(y)
-    cotangent = np.asarray(cotangent)
+    cotangent = as_floating(cotangent)
     return (cotangent - cotangent.mean() - y * (cotangent * y).mean()) / std
 
 
@@ -128,6 +128,7 @@ def _standardize(x: NDArray[np.floating]) -> tuple[NDArray[np.floating], float]:
         return np.zeros_like(x), 0.0
     scale = np.exp2(np.floor(np.log2(magnitude)))  # squares of large values would overflow
     u = x / scale
+    u = u - (u.max() + u.min()) / 2  # so that the mean of equal elements has no rounding error
     std = u.std()
     if std <= _ROUNDING * np.finfo(x.dtype).eps:
         return np.zeros_like(x), 0.0

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gradtricks.reference._arrays import as_floating
+
 
 def scale_gradient(x: ArrayLike, scale: ArrayLike) -> NDArray[np.floating]:
     """Identity forward; multiplies the incoming gradient by ``scale``.
@@ -31,5 +33,5 @@ def scale_gradient_vjp(cotangent: ArrayLike, x: ArrayLike, scale: ArrayLike) -> 
     Returns:
         Shape of ``x``.
     """
-    scale = np.broadcast_to(scale, np.shape(x))
+    scale, cotangent = np.broadcast_to(scale, np.shape(x)), as_floating(cotangent)
     return np.multiply(cotangent, scale, out=np.zeros_like(cotangent), where=scale != 0)

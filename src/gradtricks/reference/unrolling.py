@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks.reference._softmax import log_softmax
+from gradtricks.reference._arrays import log_softmax
 from gradtricks.reference.scaling import scale_gradient_vjp
 
 Array = NDArray[np.floating]

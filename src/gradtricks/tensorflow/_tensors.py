@@ -10,6 +10,8 @@ if keras.backend.backend() != "tensorflow":
         "remedy: set KERAS_BACKEND=tensorflow before Python starts"
     )
 
+TENSORS = (tf.Tensor, tf.Variable, keras.Variable)
+
 
 def as_tensor(name: str, value: object) -> tf.Tensor:
     """Return ``value`` if it is a tensor of this framework; a variable is read.
@@ -24,7 +26,7 @@ def as_tensor(name: str, value: object) -> tf.Tensor:
     Raises:
         TypeError: It isn't a ``tf.Tensor`` or a variable.
     """
-    if not isinstance(value, tf.Tensor | tf.Variable | keras.Variable):
+    if not isinstance(value, TENSORS):
         raise TypeError(
             f"{name} must be a tf.Tensor; got {type(value).__name__}; remedy: tf.convert_to_tensor"
         )

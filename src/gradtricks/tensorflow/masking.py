@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradtricks._checks import check_broadcast, check_number
-from gradtricks.tensorflow._tensors import as_floating, as_tensor, at_least_float32
+from gradtricks._checks import check_broadcast, check_number, check_shape
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
 
 
 def masked_adam_step(
@@ -51,25 +51,31 @@ def masked_adam_step(
         ``parameter, m, v, step, v_max`` after the step; ``v_max`` is None where it was None.
 
     Raises:
-        TypeError: ``parameter`` isn't a floating-point tensor, or ``trainable_mask`` isn't a bool tensor.
-        ValueError: ``trainable_mask`` doesn't broadcast to the shape of ``parameter``.
+        TypeError: A tensor is of the wrong dtype, or isn't one.
+        ValueError: A shape isn't that of ``parameter``, or ``trainable_mask`` doesn't broadcast to it.
 
     References:
         Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
+    parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
+    m, v, step = as_floating("m", m), as_floating("v", v), as_tensor("step", step)
+    for name, tensor in {"gradient": gradient, "m": m, "v": v, "step": step}.items():
+        check_shape(name, tensor.shape, parameter.shape, "parameter")
     trainable_mask = _as_mask(trainable_mask, parameter)
-    if isinstance(learning_rate, tf.Tensor | tf.Variable | keras.Variable):
-        learning_rate = tf.cast(
-            learning_rate, m.dtype
-        )  # a number would lose digits here, a float32 has none left
-    gradient = at_least_float32(-gradient if maximize else gradient)
+    if isinstance(learning_rate, TENSORS):
+        learning_rate = tf.cast(learning_rate, m.dtype)  # of a number, this would take digits away
+    # What a frozen element's gradient holds must not reach anything, the backward pass included.
+    gradient = at_least_float32(_where_trainable(trainable_mask, -gradient if maximize else gradient))
     new_m = beta_1 * m + (1 - beta_1) * gradient
     new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
     new_v_max = None if v_max is None else tf.maximum(v_max, new_v)
     new_step = step + 1
     second = (new_v if new_v_max is None else new_v_max) / _bias_correction(beta_2, new_step, m)
-    update = learning_rate * new_m / _bias_correction(beta_1, new_step, m) / (tf.sqrt(second) + epsilon)
+    moving = second > 0  # at 0 the root has no slope; there it counts as 0
+    one, zero = tf.ones([], m.dtype), tf.zeros([], m.dtype)
+    root = tf.where(moving, tf.sqrt(tf.where(moving, second, one)), zero)
+    update = learning_rate * new_m / _bias_correction(beta_1, new_step, m) / (root + epsilon)
     moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
     return (
         tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter),
@@ -95,11 +101,12 @@ class MaskedAdam(keras.optimizers.Optimizer):
         weight_decay: Decoupled (AdamW); never moves a frozen element.
         amsgrad: Divide by the largest second moment so far.
         maximize: Climb instead of descend.
-        **options: ``name``, ``clipnorm`` and the other options of every optimizer of the framework.
+        **options: ``name``, ``clipnorm``, ``clipvalue``, ``global_clipnorm`` and ``loss_scale_factor`` of
+            every optimizer of the framework; frozen elements don't count when norms are taken.
 
     Raises:
         TypeError: An option isn't a number.
-        ValueError: An option is out of range.
+        ValueError: An option is out of range, or would move frozen elements.
 
     Example:
         >>> weight = tf.Variable(tf.zeros(2))
@@ -125,6 +132,11 @@ class MaskedAdam(keras.optimizers.Optimizer):
     ) -> None:
         if not callable(learning_rate):
             learning_rate = check_number("learning_rate", learning_rate, low=0)
+        for name, neutral in {"use_ema": False, "gradient_accumulation_steps": None}.items():
+            if options.get(name, neutral) != neutral:
+                raise ValueError(
+                    f"{name} would move frozen elements; got {options[name]}; remedy: leave it out"
+                )
         options.setdefault("name", "masked_adam")
         super().__init__(learning_rate=learning_rate, **options)
         self._options: dict[str, Any] = {
@@ -170,13 +182,32 @@ class MaskedAdam(keras.optimizers.Optimizer):
             raise ValueError(
                 "the optimizer must be built; remedy: optimizer.build(model.trainable_variables)"
             )
-        if self._var_key(parameter) not in self._trainable_variables_indices:
+        if not _is_known(self, parameter):
             raise ValueError("parameter must be one that the optimizer was given; got another variable")
         if trainable_mask is None:
             trainable_mask = tf.constant(True)
         trainable_mask = _as_mask(trainable_mask, parameter)
         index = self._get_variable_index(parameter)
         self._trainable_mask[index].assign(tf.broadcast_to(trainable_mask, parameter.shape))
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
+        """Take one step; Keras calls this, and everybody who has gradients at hand.
+
+        Args:
+            grads: One for each variable, in order.
+            trainable_variables: None means those that the optimizer was built with.
+
+        Returns:
+            What the base class returns.
+        """
+        if trainable_variables is not None:
+            self.build(list(trainable_variables))
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        masked = [
+            g if g is None else _where_trainable(self._trainable_mask[self._get_variable_index(v)], g)
+            for g, v in zip(grads, variables, strict=True)
+        ]
+        return super().apply(masked, trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Take one step of one variable; Keras calls this.
@@ -199,7 +230,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
             tf.convert_to_tensor(self._trainable_mask[index]),
             v_max=v_max[0] if v_max else None,
             learning_rate=learning_rate,
-            **self._options,
+            **self._options | ({} if self._use_weight_decay(variable) else {"weight_decay": 0.0}),
         )
         for old, new in zip([variable, *state], new_values, strict=False):  # v_max is None without AMSGrad
             self.assign(old, new)
@@ -214,6 +245,18 @@ class MaskedAdam(keras.optimizers.Optimizer):
 
     def _add_moments(self, variables: Sequence[Any], name: str) -> list[Any]:
         return [self.add_variable(v.shape, "zeros", _wide_dtype(v), name=name) for v in variables]
+
+
+def _is_known(optimizer: Any, variable: Any) -> bool:
+    variables = (tf.Variable, keras.Variable)
+    return isinstance(variable, variables) and (
+        optimizer._var_key(variable) in optimizer._trainable_variables_indices
+    )
+
+
+def _where_trainable(trainable_mask: Any, gradient: Any) -> tf.Tensor:
+    gradient = tf.convert_to_tensor(gradient)
+    return tf.where(tf.convert_to_tensor(trainable_mask), gradient, tf.zeros_like(gradient))
 
 
 def _wide_dtype(variable: Any) -> str:

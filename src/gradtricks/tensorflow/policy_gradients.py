@@ -70,6 +70,8 @@ def standardize(x: tf.Tensor) -> tf.Tensor:
     one, zero = tf.ones([], wide.dtype), tf.zeros([], wide.dtype)
     # Squares of large values would overflow; a power of two takes no digits away.
     u = wide / tf.where(magnitude == 0, one, tf.pow(2 * one, tf.floor(tf.experimental.numpy.log2(magnitude))))
+    middle = (tf.reduce_max(u) + tf.reduce_min(u)) / 2
+    u = u - tf.stop_gradient(middle)  # so that the mean of equal elements has no rounding error
     centered = u - tf.reduce_mean(u)
     variance = tf.reduce_mean(tf.square(centered))
     constant = variance <= (_ROUNDING * np.finfo(u.dtype.as_numpy_dtype).eps) ** 2
@@ -98,7 +100,7 @@ def policy_gradient_loss(
         use_stop_gradient: Treat the advantages as constants.
 
     Returns:
-        A scalar, in float32 or wider.
+        A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
 
     Raises:
         TypeError: A dtype is wrong.
@@ -154,7 +156,7 @@ def _later(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
 def _as_factor(name: str, value: tf.Tensor, logits_t: tf.Tensor) -> tf.Tensor:
     value = as_floating(name, value)
     check_shape(name, value.shape, logits_t.shape[:-1], "logits_t without its last axis")
-    return at_least_float32(value)
+    return tf.cast(value, at_least_float32(logits_t).dtype)
 
 
 def _as_actions(a_t: tf.Tensor, logits_t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -162,7 +164,8 @@ def _as_actions(a_t: tf.Tensor, logits_t: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     if not a_t.dtype.is_integer:
         raise TypeError(f"a_t must hold integers; got {a_t.dtype.name}; remedy: tf.cast(a_t, tf.int32)")
     check_shape("a_t", a_t.shape, logits_t.shape[:-1], "logits_t without its last axis")
-    count = tf.shape(logits_t, out_type=a_t.dtype)[-1]
+    a_t = tf.cast(a_t, tf.int64)
+    count = tf.shape(logits_t, out_type=tf.int64)[-1]
     possible = (a_t >= 0) & (a_t < count)
     if tf.executing_eagerly() and not tf.reduce_all(possible):
         low, high = int(tf.reduce_min(a_t)), int(tf.reduce_max(a_t))

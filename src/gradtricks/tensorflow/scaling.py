@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from gradtricks._checks import check_broadcast, check_number
-from gradtricks.tensorflow._tensors import as_floating, in_plain_reverse
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, in_plain_reverse
 
 
 def scale_gradient(x: tf.Tensor, scale: float | tf.Tensor) -> tf.Tensor:
@@ -17,7 +17,8 @@ def scale_gradient(x: tf.Tensor, scale: float | tf.Tensor) -> tf.Tensor:
 
     Args:
         x: Floating-point, any shape.
-        scale: A finite number, or a tensor that broadcasts to the shape of ``x``; negative reverses.
+        scale: A finite number, or a floating-point tensor that broadcasts to the shape of ``x``; negative
+            reverses. The elements of a tensor aren't checked.
             In a `tf.function`, give a scale that changes as a tensor: a number retraces for each value.
 
     Returns:
@@ -25,7 +26,7 @@ def scale_gradient(x: tf.Tensor, scale: float | tf.Tensor) -> tf.Tensor:
 
     Raises:
         TypeError: ``x`` isn't a floating-point tensor, or ``scale`` isn't a number or a tensor.
-        ValueError: ``scale`` isn't finite, or doesn't broadcast to the shape of ``x``.
+        ValueError: ``scale`` is a number that isn't finite, or doesn't broadcast to the shape of ``x``.
 
     References:
         ``scale_gradient`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
@@ -63,7 +64,8 @@ def _scale_by_arithmetic(x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
 
 
 def _as_factor(scale: float | tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    if not isinstance(scale, tf.Tensor | tf.Variable):
+    if not isinstance(scale, TENSORS):
         return tf.constant(check_number("scale", scale), x.dtype)
+    scale = as_floating("scale", scale)
     check_broadcast("scale", scale.shape, x.shape, "x")
     return tf.stop_gradient(tf.cast(scale, x.dtype))

@@ -92,6 +92,10 @@ def muzero_loss(
     References:
         ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
     """
+    value, target_value = as_floating("value", value), as_floating("target_value", target_value)
+    reward, target_reward = as_floating("reward", reward), as_floating("target_reward", target_reward)
+    policy_logits = as_floating("policy_logits", policy_logits)
+    target_policy = as_floating("target_policy", target_policy)
     _check_shapes(value, reward, policy_logits, target_value, target_reward, target_policy)
     scale = 1 / reward.shape[0] if loss_scale is None else check_number("loss_scale", loss_scale)
     root = _term(value[:1], target_value[:1]) + _cross_entropy(policy_logits[:1], target_policy[:1])
@@ -105,13 +109,14 @@ def muzero_loss(
 
 def _term(prediction: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     if prediction.shape.rank == 2:
-        return tf.square(at_least_float32(prediction) - at_least_float32(target))
+        prediction = at_least_float32(prediction)
+        return tf.square(prediction - tf.cast(target, prediction.dtype))
     return _cross_entropy(prediction, target)
 
 
 def _cross_entropy(logits: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    target = at_least_float32(target)
     log_probability = tf.nn.log_softmax(at_least_float32(logits))
+    target = tf.cast(target, log_probability.dtype)
     # An impossible class has log-probability -inf, and 0 * -inf is NaN.
     return -tf.reduce_sum(tf.where(target == 0, tf.zeros_like(target), target * log_probability), axis=-1)
 
@@ -124,10 +129,6 @@ def _check_shapes(
     target_reward: tf.Tensor,
     target_policy: tf.Tensor,
 ) -> None:
-    predictions = {"value": value, "reward": reward, "policy_logits": policy_logits}
-    targets = {"target_value": target_value, "target_reward": target_reward, "target_policy": target_policy}
-    for name, tensor in (predictions | targets).items():
-        as_floating(name, tensor)
     if reward.shape.rank not in (2, 3) or not reward.shape[0]:
         raise ValueError(f"reward must have shape [K, B] or [K, B, N] with K >= 1; got {tuple(reward.shape)}")
     steps, batch = reward.shape[:2]
@@ -135,7 +136,8 @@ def _check_shapes(
         raise ValueError(f"value must have shape [K+1, B] or [K+1, B, N]; got {tuple(value.shape)}")
     if policy_logits.shape.rank != 3:
         raise ValueError(f"policy_logits must have shape [K+1, B, A]; got {tuple(policy_logits.shape)}")
-    for name in ("value", "policy_logits"):
-        check_shape(f"{name}[..., 0]", predictions[name].shape[:2], (steps + 1, batch), "[K+1, B] of reward")
-    for (name, prediction), (target_name, target) in zip(predictions.items(), targets.items(), strict=True):
-        check_shape(target_name, target.shape, prediction.shape, name)
+    check_shape("value[..., 0]", value.shape[:2], (steps + 1, batch), "[K+1, B] of reward")
+    check_shape("policy_logits[..., 0]", policy_logits.shape[:2], (steps + 1, batch), "[K+1, B] of reward")
+    check_shape("target_value", target_value.shape, value.shape, "value")
+    check_shape("target_reward", target_reward.shape, reward.shape, "reward")
+    check_shape("target_policy", target_policy.shape, policy_logits.shape, "policy_logits")

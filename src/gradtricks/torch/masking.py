@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_broadcast, check_number
+from gradtricks._checks import check_broadcast, check_number, check_shape
 from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
 
 
@@ -50,21 +50,28 @@ def masked_adam_step(
         ``parameter, m, v, step, v_max`` after the step; ``v_max`` is None where it was None.
 
     Raises:
-        TypeError: ``parameter`` isn't a floating-point tensor, or ``trainable_mask`` isn't a bool tensor.
-        ValueError: ``trainable_mask`` doesn't broadcast to the shape of ``parameter``.
+        TypeError: A tensor is of the wrong dtype, or isn't one.
+        ValueError: A shape isn't that of ``parameter``, or ``trainable_mask`` doesn't broadcast to it.
 
     References:
         Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
+    parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
+    m, v, step = as_floating("m", m), as_floating("v", v), as_tensor("step", step)
+    for name, tensor in {"gradient": gradient, "m": m, "v": v, "step": step}.items():
+        check_shape(name, tensor.shape, parameter.shape, "parameter")
     trainable_mask = _as_mask(trainable_mask, parameter)
-    gradient = at_least_float32(-gradient if maximize else gradient)
+    # What a frozen element's gradient holds must not reach anything, the backward pass included.
+    gradient = at_least_float32(torch.where(trainable_mask, -gradient if maximize else gradient, 0))
     new_m = beta_1 * m + (1 - beta_1) * gradient
     new_v = beta_2 * v + (1 - beta_2) * gradient.square()
     new_v_max = None if v_max is None else torch.maximum(v_max, new_v)
     new_step = step + 1
     second = (new_v if new_v_max is None else new_v_max) / _bias_correction(beta_2, new_step, m)
-    update = learning_rate * new_m / _bias_correction(beta_1, new_step, m) / (second.sqrt() + epsilon)
+    moving = second > 0  # at 0 the root has no slope; there it counts as 0
+    root = torch.where(moving, torch.where(moving, second, 1).sqrt(), 0)
+    update = learning_rate * new_m / _bias_correction(beta_1, new_step, m) / (root + epsilon)
     moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
     return (
         torch.where(trainable_mask, moved.to(parameter.dtype), parameter),
@@ -118,16 +125,26 @@ class MaskedAdam(torch.optim.Optimizer):
         amsgrad: bool = False,
         maximize: bool = False,
     ) -> None:
-        defaults = {
-            "lr": check_number("learning_rate", learning_rate, low=0),
-            "beta_1": check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0)),
-            "beta_2": check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0)),
-            "epsilon": check_number("epsilon", epsilon, low=0),
-            "weight_decay": check_number("weight_decay", weight_decay, low=0),
-            "amsgrad": bool(amsgrad),
-            "maximize": bool(maximize),
-        }
-        super().__init__(params, defaults)
+        options = {"lr": learning_rate, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
+        options |= {"weight_decay": weight_decay, "amsgrad": bool(amsgrad), "maximize": bool(maximize)}
+        _check_options(options)
+        super().__init__(params, options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, with options of their own.
+
+        Args:
+            param_group: ``params``, and options that differ from the optimizer's.
+
+        Raises:
+            TypeError: An option isn't a number.
+            ValueError: An option is unknown or out of range.
+        """
+        unknown = sorted(param_group.keys() - {"params", "param_names", *self.defaults})
+        if unknown:
+            raise ValueError(f"a group may hold params, {', '.join(self.defaults)}; got {', '.join(unknown)}")
+        _check_options({**self.defaults, **param_group})
+        super().add_param_group(param_group)
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
         """Say which elements of a parameter may move, from the next step on.
@@ -200,12 +217,12 @@ class MaskedAdam(torch.optim.Optimizer):
             state["v"],
             state["step"],
             state["trainable_mask"],
-            v_max=state.get("v_max"),
+            v_max=state["v_max"] if group["amsgrad"] else None,
             learning_rate=group["lr"],
             **options,
         )
         parameter.copy_(new_parameter)
-        state.update(zip(("m", "v", "step", "v_max"), new_state, strict=True))
+        state.update((n, s) for n, s in zip(("m", "v", "step", "v_max"), new_state) if s is not None)
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         state = self.state[parameter]
@@ -221,6 +238,14 @@ class MaskedAdam(torch.optim.Optimizer):
 def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
     return -torch.expm1(step.to(like.dtype) * (math.log(beta) if beta else -math.inf))
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    check_number("learning_rate", options["lr"], low=0)
+    check_number("beta_1", options["beta_1"], low=0, high=math.nextafter(1, 0))
+    check_number("beta_2", options["beta_2"], low=0, high=math.nextafter(1, 0))
+    check_number("epsilon", options["epsilon"], low=0)
+    check_number("weight_decay", options["weight_decay"], low=0)
 
 
 def _as_mask(trainable_mask: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import torch
 
 from gradtricks._checks import check_number, check_shape
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, in_plain_reverse
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -76,6 +76,7 @@ def standardize(x: torch.Tensor) -> torch.Tensor:
     magnitude = wide.detach().abs().max()
     # Squares of large values would overflow; a power of two takes no digits away.
     u = wide / torch.where(magnitude == 0, 1, magnitude.log2().floor().exp2())
+    u = u - ((u.max() + u.min()) / 2).detach()  # so that the mean of equal elements has no rounding error
     centered = u - u.mean()
     variance = centered.square().mean()
     constant = variance <= (_ROUNDING * torch.finfo(u.dtype).eps) ** 2
@@ -104,12 +105,12 @@ def policy_gradient_loss(
         use_stop_gradient: Treat the advantages as constants.
 
     Returns:
-        A scalar, in float32 or wider.
+        A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
 
     Raises:
         TypeError: A dtype is wrong.
-        ValueError: A shape is wrong, or an action lies outside ``[0, A)``. On a GPU and in compiled code
-            the framework's own check of the indices raises instead.
+        ValueError: A shape is wrong, or an action lies outside ``[0, A)``. On a GPU, in compiled code and
+            under a transform the framework's own check of the indices raises instead.
 
     References:
         ``policy_gradient_loss`` of rlax, whose names these are.
@@ -128,7 +129,7 @@ def policy_gradient_loss(
     if w_t is not None:
         weight = weight * _as_factor("w_t", w_t, logits_t)
     log_pi = at_least_float32(logits_t).log_softmax(-1)
-    log_pi_a = log_pi.gather(-1, a_t.long().unsqueeze(-1)).squeeze(-1)
+    log_pi_a = log_pi.gather(-1, a_t.unsqueeze(-1)).squeeze(-1)
     return -(weight * log_pi_a).mean()
 
 
@@ -139,7 +140,7 @@ def _later(x: torch.Tensor, distance: int) -> torch.Tensor:
 def _as_factor(name: str, value: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:
     value = as_floating(name, value)
     check_shape(name, value.shape, logits_t.shape[:-1], "logits_t without its last axis")
-    return at_least_float32(value)
+    return value.to(at_least_float32(logits_t).dtype)
 
 
 def _as_actions(a_t: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:
@@ -148,9 +149,9 @@ def _as_actions(a_t: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"a_t must hold integers; got {a_t.dtype}; remedy: a_t.long()")
     check_shape("a_t", a_t.shape, logits_t.shape[:-1], "logits_t without its last axis")
     # Asking a GPU would wait for it; there the gather itself refuses.
-    if a_t.device.type == "cpu" and not torch.compiler.is_compiling() and a_t.numel():
+    if a_t.device.type == "cpu" and in_plain_reverse(logits_t) and a_t.numel():
         count = logits_t.shape[-1]
         low, high = int(a_t.min()), int(a_t.max())
         if low < 0 or high >= count:
             raise ValueError(f"a_t must lie in [0, {count}); got values from {low} to {high}")
-    return a_t
+    return a_t.long()

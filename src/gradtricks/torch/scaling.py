@@ -17,14 +17,15 @@ def scale_gradient(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor
 
     Args:
         x: Floating-point, any shape.
-        scale: A finite number, or a tensor that broadcasts to the shape of ``x``; negative reverses.
+        scale: A finite number, or a floating-point tensor that broadcasts to the shape of ``x``; negative
+            reverses. The elements of a tensor aren't checked.
 
     Returns:
         Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
 
     Raises:
         TypeError: ``x`` isn't a floating-point tensor, or ``scale`` isn't a number or a tensor.
-        ValueError: ``scale`` isn't finite, or doesn't broadcast to the shape of ``x``.
+        ValueError: ``scale`` is a number that isn't finite, or doesn't broadcast to the shape of ``x``.
 
     References:
         ``scale_gradient`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
@@ -75,5 +76,6 @@ def _scale_by_arithmetic(x: torch.Tensor, factor: float | torch.Tensor) -> torch
 def _as_factor(scale: float | torch.Tensor, x: torch.Tensor) -> float | torch.Tensor:
     if not isinstance(scale, torch.Tensor):
         return check_number("scale", scale)
+    scale = as_floating("scale", scale)
     check_broadcast("scale", scale.shape, x.shape, "x")
     return scale.detach().to(x.dtype)
