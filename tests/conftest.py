@@ -23,7 +23,7 @@ settings.register_profile(
 )
 settings.load_profile("gradtricks")
 
-# Code for the machine needs a C++ compiler and Python's headers. Without, the gradient rules are still traced.
+# Inductor needs a C++ compiler and Python's headers. Without, the gradient rules are still traced.
 _CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()
 COMPILER = "inductor" if _CAN_COMPILE else "aot_eager"
 
