@@ -283,7 +283,9 @@ def test_schedulers_groups_and_closures():
     torch = pytest.importorskip("torch")
     tricks = pytest.importorskip("gradtricks.torch")
     first, second = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
-    optimizer = tricks.MaskedAdam([{"params": [first]}, {"params": [second], "lr": 0.5}], 0.1)
+    optimizer = tricks.MaskedAdam(
+        [{"params": [first]}, {"params": [second], "lr": 0.5, "initial_lr": 0.5}], 0.1
+    )
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)
 
     def closure():

@@ -140,7 +140,7 @@ class MaskedAdam(torch.optim.Optimizer):
             TypeError: An option isn't a number.
             ValueError: An option is unknown or out of range.
         """
-        unknown = sorted(param_group.keys() - {"params", "param_names", *self.defaults})
+        unknown = sorted(param_group.keys() - {"params", "param_names", "initial_lr", *self.defaults})
         if unknown:
             raise ValueError(f"a group may hold params, {', '.join(self.defaults)}; got {', '.join(unknown)}")
         _check_options({**self.defaults, **param_group})
