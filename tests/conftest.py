@@ -1,17 +1,10 @@
-"""One face for both frameworks, so that each test is written once."""
+"""Fixtures: each framework, and each way in which a framework differentiates."""
 
-import importlib
-import os
-import shutil
-import sysconfig
-from pathlib import Path
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from backends import BACKENDS, COMPILER
+from transforms import FIRST_ORDER, SECOND_ORDER
 
 # The frameworks' first calls are slow, and a backend has no state that examples could share.
 settings.register_profile(
@@ -23,91 +16,29 @@ settings.register_profile(
 )
 settings.load_profile("gradtricks")
 
-# Inductor needs a C++ compiler and Python's headers. Without, the gradient rules are still traced.
-_CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()
-COMPILER = "inductor" if _CAN_COMPILE else "aot_eager"
 
-BACKENDS = ("torch", "tensorflow")
-
-
-class TorchBackend:
-    """PyTorch, as the tests see it."""
-
-    name = "torch"
-
-    def __init__(self):
-        self.framework = importlib.import_module("torch")
-        self.tricks = importlib.import_module("gradtricks.torch")
-
-    def tensor(self, array):
-        """Make a tensor."""
-        return self.framework.as_tensor(np.array(array))
-
-    def array(self, tensor):
-        """Read a tensor."""
-        tensor = tensor.detach()
-        return (tensor.float() if tensor.dtype.itemsize == 2 else tensor).numpy()
-
-    def cast(self, tensor, dtype):
-        """Convert to a dtype given by name."""
-        return tensor.to(getattr(self.framework, dtype))
-
-    def value_and_vjp(self, function, inputs, cotangent):
-        """Return the value, and the gradients that reach the inputs, as arrays."""
-        tensors = [self.tensor(x).requires_grad_() for x in inputs]
-        value = function(*tensors)
-        grads = self.framework.autograd.grad(value, tensors, self.tensor(cotangent).to(value.dtype))
-        return self.array(value), [self.array(g) for g in grads]
-
-    def compiled_value_and_vjp(self, function, inputs, cotangent):
-        """Do the same inside the framework's compiler."""
-        self.framework.compiler.reset()
-        compiled = self.framework.compile(function, fullgraph=True, backend=COMPILER)
-        return self.value_and_vjp(compiled, inputs, cotangent)
+def made(framework):
+    """Make the backend of a framework, or skip the test where that isn't installed."""
+    pytest.importorskip(framework)
+    return BACKENDS[framework]()
 
 
-class TensorFlowBackend:
-    """TensorFlow, as the tests see it."""
-
-    name = "tensorflow"
-
-    def __init__(self):
-        self.framework = importlib.import_module("tensorflow")
-        self.tricks = importlib.import_module("gradtricks.tensorflow")
-
-    def tensor(self, array):
-        """Make a tensor."""
-        return self.framework.constant(np.array(array))
-
-    def array(self, tensor):
-        """Read a tensor."""
-        array = self.framework.convert_to_tensor(tensor).numpy()
-        return array.astype(np.float32) if array.dtype.itemsize == 2 else array
-
-    def cast(self, tensor, dtype):
-        """Convert to a dtype given by name."""
-        return self.framework.cast(tensor, dtype)
-
-    def value_and_vjp(self, function, inputs, cotangent):
-        """Return the value, and the gradients that reach the inputs, as arrays."""
-        tensors = [self.tensor(x) for x in inputs]
-        with self.framework.GradientTape() as tape:
-            tape.watch(tensors)
-            value = function(*tensors)
-        grads = tape.gradient(value, tensors, self.framework.cast(self.tensor(cotangent), value.dtype))
-        return self.array(value), [self.array(g) for g in grads]
-
-    def compiled_value_and_vjp(self, function, inputs, cotangent):
-        """Do the same inside the framework's compiler."""
-        compiled = self.framework.function(function, jit_compile=True)
-        return self.value_and_vjp(compiled, inputs, cotangent)
-
-
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=list(BACKENDS))
 def backend(request):
     """Each framework that is installed."""
-    pytest.importorskip(request.param)
-    return TorchBackend() if request.param == "torch" else TensorFlowBackend()
+    return made(request.param)
+
+
+@pytest.fixture(params=FIRST_ORDER, ids=lambda way: way.id)
+def way(request):
+    """Each way of taking a gradient: eager, compiled, and under every transform of each framework."""
+    return request.param(made(request.param.framework))
+
+
+@pytest.fixture(params=SECOND_ORDER, ids=lambda way: way.id)
+def second(request):
+    """Each way of taking the gradient of a gradient."""
+    return request.param(made(request.param.framework))
 
 
 @pytest.fixture

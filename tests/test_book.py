@@ -369,7 +369,7 @@ def test_every_stem_has_its_chapter_experiment_and_api_page(stem):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_public_name_is_documented(backend):
-    tree = ast.parse((ROOT / f"src/gradtricks/{backend}/__init__.py").read_text())
+    tree = ast.parse((ROOT / f"src/gradtricks/{backend}/__init__.pyi").read_text())
     (names,) = (
         ast.literal_eval(node.value)
         for node in tree.body

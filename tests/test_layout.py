@@ -19,8 +19,8 @@ IMPORTS = {"torch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
 
 
 def exported(folder):
-    """Return the names in a package's __all__, read without importing it."""
-    for node in ast.parse((folder / "__init__.py").read_text()).body:
+    """Return the names in the __all__ of a package's stub, read without importing it."""
+    for node in ast.parse((folder / "__init__.pyi").read_text()).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return ast.literal_eval(node.value)
     raise AssertionError(f"{folder} has no __all__")

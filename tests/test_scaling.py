@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from gradtricks import reference
+from transforms import numerical_second_vjp
 
 SCALES = st.floats(-3, 3, allow_subnormal=False) | st.sampled_from([0.0, -1.0, 1 / 3, 0.1, 2.0])
 EXTREMES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45, 1.0], np.float32)
@@ -169,3 +170,26 @@ def test_bad_input_says_what_is_expected(backend, x, scale, error, message):
     scale = {"wide": backend.tensor([1.0, 2.0]), "integers": backend.tensor([1])}.get(scale, scale)
     with pytest.raises(error, match=message):
         backend.tricks.scale_gradient(x, scale)
+
+
+def test_under_every_transform(way):
+    x, cotangent = np.array([[1.5, -2.0, 0.0]]), np.array([[1.0, -3.0, 2.0]])
+    value, (gradient,) = way.value_and_vjp(lambda t: way.tricks.scale_gradient(t, -0.5), [x], cotangent)
+    np.testing.assert_allclose(value, reference.scale_gradient(x, -0.5), rtol=way.rtol)
+    np.testing.assert_allclose(
+        gradient, reference.scale_gradient_vjp(cotangent, x, -0.5), rtol=way.rtol, atol=1e-12
+    )
+
+
+def test_twice_under_every_transform(second):
+    x, cotangent, direction = np.array([1.5, -2.0]), np.array([1.0, -3.0]), np.array([0.3, 0.7])
+
+    def vjp(cotangent, x):
+        return reference.scale_gradient_vjp(3 * np.square(x) * cotangent, x, -0.5)
+
+    (gradient,) = second.second_vjp(
+        lambda t: second.tricks.scale_gradient(t, -0.5) ** 3, [x], cotangent, [direction]
+    )
+    # The outer derivative meets the scale again.
+    (once,) = numerical_second_vjp(vjp, [x], cotangent, [direction])
+    np.testing.assert_allclose(gradient, -0.5 * once, rtol=1e-5)

@@ -1,17 +1,7 @@
-"""The tricks in TensorFlow."""
+"""The tricks in TensorFlow; each module is imported when one of its names is first used."""
 
-from gradtricks.tensorflow.masking import MaskedAdam, masked_adam_step
-from gradtricks.tensorflow.policy_gradients import discounted_returns, policy_gradient_loss, standardize
-from gradtricks.tensorflow.scaling import scale_gradient
-from gradtricks.tensorflow.unrolling import muzero_loss, unroll
+import lazy_loader
 
-__all__ = [
-    "MaskedAdam",
-    "discounted_returns",
-    "masked_adam_step",
-    "muzero_loss",
-    "policy_gradient_loss",
-    "scale_gradient",
-    "standardize",
-    "unroll",
-]
+from gradtricks.tensorflow import _tensors as _tensors  # a missing framework is noticed at once
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

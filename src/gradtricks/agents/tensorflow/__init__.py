@@ -1,7 +1,7 @@
-"""The agents in TensorFlow."""
+"""The agents in TensorFlow; each module is imported when one of its names is first used."""
 
-from gradtricks.agents.tensorflow.devices import resolve_device, set_seed
-from gradtricks.agents.tensorflow.muzero import MuZeroLearner
-from gradtricks.agents.tensorflow.pong import PongPolicy
+import lazy_loader
 
-__all__ = ["MuZeroLearner", "PongPolicy", "resolve_device", "set_seed"]
+from gradtricks.agents.tensorflow import devices as devices  # a missing framework is noticed at once
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,7 @@
-"""The agents in PyTorch."""
+"""The agents in PyTorch; each module is imported when one of its names is first used."""
 
-from gradtricks.agents.torch.devices import resolve_device, set_seed
-from gradtricks.agents.torch.muzero import MuZeroLearner
-from gradtricks.agents.torch.pong import PongPolicy
+import lazy_loader
 
-__all__ = ["MuZeroLearner", "PongPolicy", "resolve_device", "set_seed"]
+from gradtricks.agents.torch import devices as devices  # a missing framework is noticed at once
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

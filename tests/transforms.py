@@ -1,0 +1,543 @@
+"""Every way in which the frameworks differentiate, each as value and vector-Jacobian product.
+
+A function that is right under all of them has the same gradient as its reference whichever way it is asked.
+Forward modes are asked for the whole Jacobian, column by column, so that one reference serves all: keep the
+inputs of such tests below about ten elements.
+"""
+
+import numpy as np
+
+from backends import COMPILER
+
+
+class Way:
+    """One way of taking a gradient.
+
+    Attributes:
+        backend: The framework, as the tests see it.
+        tricks: Its tricks.
+        name: Of the way, such as "jvp".
+        rtol: How near to the reference a float64 result has to be.
+    """
+
+    framework = name = ""
+    rtol = 1e-10
+
+    def __init__(self, backend):
+        self.backend, self.tricks = backend, backend.tricks
+
+    def value_and_vjp(self, function, inputs, cotangent):
+        """Return the value of ``function(*inputs)`` and the gradients of ``inputs``, as arrays.
+
+        Args:
+            function: Takes one tensor for each input, returns one tensor.
+            inputs: Float64 arrays.
+            cotangent: Array of the shape of the value.
+        """
+        tensors = [self.backend.tensor(np.asarray(x, np.float64)) for x in inputs]
+        value, gradients = self.differentiate(function, tensors, self.backend.tensor(cotangent))
+        return self.backend.array(value), [self.backend.array(gradient) for gradient in gradients]
+
+    def differentiate(self, function, tensors, cotangent):
+        """Return the value and the gradients, as tensors."""
+        raise NotImplementedError
+
+
+def _contract(columns, cotangent):
+    """Multiply the columns of a Jacobian, one array for each element of an input, by the cotangent."""
+    return np.array([np.sum(column * cotangent) for column in columns])
+
+
+def _basis(shape):
+    """Return the unit arrays of a shape."""
+    size = int(np.prod(shape))
+    return np.eye(size).reshape(size, *shape)
+
+
+# PyTorch
+
+
+class TorchWay(Way):
+    framework = "torch"
+
+    def __init__(self, backend):
+        super().__init__(backend)
+        self.torch = backend.framework
+        self.torch.compiler.reset()
+
+    def vjp(self, function):
+        """Return ``(cotangent, *tensors) -> (value, gradients)`` in functional form."""
+
+        def value_and_gradients(cotangent, *tensors):
+            value, pull = self.torch.func.vjp(function, *tensors)
+            return value, pull(cotangent.to(value.dtype))
+
+        return value_and_gradients
+
+    def compile(self, function):
+        # Dynamo and AOT autograd trace the transforms; what inductor makes of a trace is TorchCompile's.
+        return self.torch.compile(function, fullgraph=True, backend="aot_eager")
+
+    def differentiate_columns(self, function, tensors, cotangent, jvp):
+        value, gradients = None, []
+        for index, tensor in enumerate(tensors):
+            columns = []
+            for unit in _basis(tuple(tensor.shape)):
+                tangents = [self.torch.zeros_like(t) for t in tensors]
+                tangents[index] = self.torch.as_tensor(unit, dtype=tensor.dtype)
+                value, column = jvp(function, tuple(tensors), tuple(tangents))
+                columns.append(column.detach().numpy())
+            gradient = _contract(columns, cotangent.numpy()).reshape(tuple(tensor.shape))
+            gradients.append(self.torch.as_tensor(gradient))
+        return (function(*tensors) if value is None else value), gradients
+
+
+class TorchEager(TorchWay):
+    name = "eager"
+
+    def differentiate(self, function, tensors, cotangent):
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        value = function(*tensors)
+        return value, self.torch.autograd.grad(value, tensors, cotangent.to(value.dtype))
+
+
+class TorchCompile(TorchEager):
+    name = "compile"
+
+    def differentiate(self, function, tensors, cotangent):
+        compiled = self.torch.compile(function, fullgraph=True, backend=COMPILER)
+        return super().differentiate(compiled, tensors, cotangent)
+
+
+class TorchAutocast(TorchEager):
+    name = "autocast"
+    rtol = 1e-2  # bfloat16 keeps eight bits
+
+    def differentiate(self, function, tensors, cotangent):
+        with self.torch.autocast("cpu", self.torch.bfloat16):
+            value, gradients = super().differentiate(function, [t.float() for t in tensors], cotangent)
+        return value.double(), [gradient.double() for gradient in gradients]
+
+
+class TorchVjp(TorchWay):
+    name = "func.vjp"
+
+    def differentiate(self, function, tensors, cotangent):
+        return self.vjp(function)(cotangent, *tensors)
+
+
+class TorchCompiledVjp(TorchWay):
+    name = "compile of func.vjp"
+
+    def differentiate(self, function, tensors, cotangent):
+        return self.compile(self.vjp(function))(cotangent, *tensors)
+
+
+class TorchVmap(TorchWay):
+    name = "vmap of func.vjp"
+
+    def batched(self, function):
+        return self.torch.func.vmap(self.vjp(function))
+
+    def differentiate(self, function, tensors, cotangent):
+        twice = [self.torch.stack([tensor, tensor]) for tensor in tensors]
+        cotangents = self.torch.stack([cotangent, 2 * cotangent])
+        values, gradients = self.batched(function)(cotangents, *twice)
+        for gradient in gradients:
+            np.testing.assert_allclose(gradient[1], 2 * gradient[0], rtol=self.rtol, atol=1e-12)
+        return values[1], [gradient[0] for gradient in gradients]
+
+
+class TorchCompiledVmap(TorchVmap):
+    name = "compile of vmap of func.vjp"
+
+    def batched(self, function):
+        return self.compile(super().batched(function))
+
+
+class TorchJvp(TorchWay):
+    name = "func.jvp"
+
+    def differentiate(self, function, tensors, cotangent):
+        return self.differentiate_columns(function, tensors, cotangent, self.torch.func.jvp)
+
+
+class TorchCompiledJvp(TorchWay):
+    name = "compile of func.jvp"
+
+    def differentiate(self, function, tensors, cotangent):
+        def jvp(function, primals, tangents):
+            return compiled(primals, tangents)
+
+        compiled = self.compile(lambda p, t: self.torch.func.jvp(function, p, t))
+        return self.differentiate_columns(function, tensors, cotangent, jvp)
+
+
+class TorchDual(TorchWay):
+    name = "dual numbers"
+
+    def differentiate(self, function, tensors, cotangent):
+        forward_ad = self.torch.autograd.forward_ad
+
+        def jvp(function, primals, tangents):
+            with forward_ad.dual_level():
+                duals = [forward_ad.make_dual(*pair) for pair in zip(primals, tangents)]
+                value, tangent = forward_ad.unpack_dual(function(*duals))
+            return value, self.torch.zeros_like(value) if tangent is None else tangent
+
+        return self.differentiate_columns(function, tensors, cotangent, jvp)
+
+
+class TorchJacobian(TorchWay):
+    name = "func.jacrev"
+
+    def jacobian(self, function, index):
+        return self.torch.func.jacrev(function, argnums=index)
+
+    def differentiate(self, function, tensors, cotangent):
+        value = function(*tensors)
+        gradients = []
+        for index, tensor in enumerate(tensors):
+            jacobian = self.jacobian(function, index)(*tensors)
+            flat = jacobian.reshape(value.numel(), tensor.numel())
+            gradients.append((cotangent.to(flat.dtype).reshape(-1) @ flat).reshape(tensor.shape))
+        return value, gradients
+
+
+class TorchForwardJacobian(TorchJacobian):
+    name = "func.jacfwd"
+
+    def jacobian(self, function, index):
+        return self.torch.func.jacfwd(function, argnums=index)
+
+
+class TorchCompiledJacobian(TorchJacobian):
+    name = "compile of func.jacrev"
+
+    def jacobian(self, function, index):
+        return self.compile(super().jacobian(function, index))
+
+
+# TensorFlow
+
+
+class TensorFlowWay(Way):
+    framework = "tensorflow"
+
+    def __init__(self, backend):
+        super().__init__(backend)
+        self.tf = backend.framework
+
+    def vjp(self, function):
+        """Return ``(cotangent, *tensors) -> (value, gradients)``."""
+
+        def value_and_gradients(cotangent, *tensors):
+            with self.tf.GradientTape() as tape:
+                tape.watch(tensors)
+                value = function(*tensors)
+            return value, tape.gradient(value, tensors, self.tf.cast(cotangent, value.dtype))
+
+        return value_and_gradients
+
+    def differentiate_columns(self, tensors, cotangent, jvp):
+        value, gradients = None, []
+        for index, tensor in enumerate(tensors):
+            columns = []
+            for unit in _basis(tuple(tensor.shape)):
+                tangents = [self.tf.zeros_like(t) for t in tensors]
+                tangents[index] = self.tf.constant(unit, tensor.dtype)
+                value, column = jvp(tensors, tangents)
+                columns.append(column.numpy())
+            gradient = _contract(columns, cotangent.numpy()).reshape(tuple(tensor.shape))
+            gradients.append(self.tf.constant(gradient))
+        return value, gradients
+
+
+class TensorFlowTape(TensorFlowWay):
+    name = "tape"
+
+    def differentiate(self, function, tensors, cotangent):
+        return self.vjp(function)(cotangent, *tensors)
+
+
+class TensorFlowFunction(TensorFlowWay):
+    name = "function"
+
+    def differentiate(self, function, tensors, cotangent):
+        return self.tf.function(self.vjp(function))(cotangent, *tensors)
+
+
+class TensorFlowXla(TensorFlowWay):
+    name = "xla"
+
+    def differentiate(self, function, tensors, cotangent):
+        return self.tf.function(self.vjp(function), jit_compile=True)(cotangent, *tensors)
+
+
+class TensorFlowUnknownShapes(TensorFlowWay):
+    name = "function of unknown shapes"
+
+    def differentiate(self, function, tensors, cotangent):
+        signature = [self.tf.TensorSpec([None] * t.shape.rank, t.dtype) for t in (cotangent, *tensors)]
+        return self.tf.function(self.vjp(function), input_signature=signature)(cotangent, *tensors)
+
+
+class TensorFlowPersistentTape(TensorFlowWay):
+    name = "persistent tape"
+
+    def differentiate(self, function, tensors, cotangent):
+        with self.tf.GradientTape(persistent=True) as tape:
+            tape.watch(tensors)
+            value = function(*tensors)
+        cotangent = self.tf.cast(cotangent, value.dtype)
+        first, again = (tape.gradient(value, tensors, cotangent) for _ in range(2))
+        for one, other in zip(first, again):
+            np.testing.assert_array_equal(one, other)
+        return value, first
+
+
+class TensorFlowAccumulator(TensorFlowWay):
+    name = "accumulator"
+
+    def jvp(self, function):
+        def value_and_tangent(primals, tangents):
+            with self.tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
+                value = function(*primals)
+            return value, accumulator.jvp(value, unconnected_gradients="zero")
+
+        return value_and_tangent
+
+    def differentiate(self, function, tensors, cotangent):
+        return self.differentiate_columns(tensors, cotangent, self.jvp(function))
+
+
+class TensorFlowAccumulatorInFunction(TensorFlowAccumulator):
+    name = "accumulator in a function"
+
+    def jvp(self, function):
+        return self.tf.function(super().jvp(function))
+
+
+class TensorFlowAccumulatorOfFunction(TensorFlowAccumulator):
+    name = "accumulator around a function"
+
+    def jvp(self, function):
+        return super().jvp(self.tf.function(function))
+
+
+class TensorFlowVectorizedMap(TensorFlowWay):
+    name = "vectorized_map"
+
+    def differentiate(self, function, tensors, cotangent):
+        twice = [self.tf.stack([tensor, tensor]) for tensor in tensors]
+        cotangents = self.tf.stack([cotangent, 2 * cotangent])
+        values, gradients = self.tf.vectorized_map(
+            lambda slices: self.vjp(function)(*slices), (cotangents, *twice)
+        )
+        for gradient in gradients:
+            np.testing.assert_allclose(gradient[1], 2 * gradient[0], rtol=self.rtol, atol=1e-12)
+        return values[1], [gradient[0] for gradient in gradients]
+
+
+class TensorFlowJacobian(TensorFlowWay):
+    name = "batch_jacobian"
+
+    def differentiate(self, function, tensors, cotangent):
+        gradients = []
+        for index, tensor in enumerate(tensors):
+            batch = tensor[None]
+            with self.tf.GradientTape() as tape:
+                tape.watch(batch)
+                value = function(*tensors[:index], batch[0], *tensors[index + 1 :])
+                row = self.tf.reshape(value, [1, -1])
+            jacobian = tape.batch_jacobian(row, batch)[0]
+            weights = self.tf.reshape(self.tf.cast(cotangent, jacobian.dtype), [1, -1])
+            flat = self.tf.reshape(jacobian, [weights.shape[1], -1])
+            gradients.append(self.tf.reshape(weights @ flat, tensor.shape))
+        return value, gradients
+
+
+FIRST_ORDER = [
+    TorchEager,
+    TorchCompile,
+    TorchAutocast,
+    TorchVjp,
+    TorchCompiledVjp,
+    TorchVmap,
+    TorchCompiledVmap,
+    TorchJvp,
+    TorchCompiledJvp,
+    TorchDual,
+    TorchJacobian,
+    TorchForwardJacobian,
+    TorchCompiledJacobian,
+    TensorFlowTape,
+    TensorFlowFunction,
+    TensorFlowXla,
+    TensorFlowUnknownShapes,
+    TensorFlowPersistentTape,
+    TensorFlowAccumulator,
+    TensorFlowAccumulatorInFunction,
+    TensorFlowAccumulatorOfFunction,
+    TensorFlowVectorizedMap,
+    TensorFlowJacobian,
+]
+
+
+# The gradient of <vjp(cotangent), directions>
+
+
+class SecondWay(Way):
+    """One way of taking the gradient of a gradient."""
+
+    def second_vjp(self, function, inputs, cotangent, directions):
+        """Return the gradients of ``sum(vjp(function)(cotangent) * directions)``, as arrays.
+
+        Args:
+            function: Takes one tensor for each input, returns one tensor.
+            inputs: Float64 arrays.
+            cotangent: Array of the shape of the value.
+            directions: One array for each input, of its shape.
+        """
+        tensors, directions = (
+            [self.backend.tensor(np.asarray(x, np.float64)) for x in arrays]
+            for arrays in (inputs, directions)
+        )
+        gradients = self.differentiate(function, tensors, self.backend.tensor(cotangent), directions)
+        return [self.backend.array(gradient) for gradient in gradients]
+
+
+class TorchDoubleBackward(SecondWay, TorchWay):
+    name = "double backward"
+
+    def differentiate(self, function, tensors, cotangent, directions):
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        grad = self.torch.autograd.grad
+        first = grad(function(*tensors), tensors, cotangent, create_graph=True)
+        along = sum((g * d).sum() for g, d in zip(first, directions))
+        if not along.requires_grad:
+            return [self.torch.zeros_like(tensor) for tensor in tensors]
+        return grad(along, tensors, allow_unused=True, materialize_grads=True)
+
+
+class TorchReverseOverReverse(SecondWay, TorchWay):
+    name = "func.vjp of func.vjp"
+
+    def second(self, function, cotangent):
+        def gradients(*tensors):
+            return self.vjp(function)(cotangent, *tensors)[1]
+
+        return lambda tensors, directions: self.torch.func.vjp(gradients, *tensors)[1](tuple(directions))
+
+    def differentiate(self, function, tensors, cotangent, directions):
+        return self.second(function, cotangent)(tensors, directions)
+
+
+class TorchCompiledReverseOverReverse(TorchReverseOverReverse):
+    name = "compile of func.vjp of func.vjp"
+
+    def second(self, function, cotangent):
+        return self.compile(super().second(function, cotangent))
+
+
+class TorchForwardOverReverse(SecondWay, TorchWay):
+    name = "func.jvp of func.vjp"  # what func.hessian does
+
+    def differentiate(self, function, tensors, cotangent, directions):
+        def along(*tensors):
+            gradients = self.vjp(function)(cotangent, *tensors)[1]
+            return sum((g * d).sum() for g, d in zip(gradients, directions))
+
+        ones = self.torch.ones((), dtype=cotangent.dtype)
+        return self.differentiate_columns(along, tensors, ones, self.torch.func.jvp)[1]
+
+
+class TensorFlowNestedTapes(SecondWay, TensorFlowWay):
+    name = "nested tapes"
+
+    def second(self, function):
+        def gradients(cotangent, tensors, directions):
+            with self.tf.GradientTape() as tape:
+                tape.watch(tensors)
+                first = self.vjp(function)(cotangent, *tensors)[1]
+                along = sum(self.tf.reduce_sum(g * d) for g, d in zip(first, directions))
+            return tape.gradient(along, tensors, unconnected_gradients="zero")
+
+        return gradients
+
+    def differentiate(self, function, tensors, cotangent, directions):
+        return self.second(function)(cotangent, tensors, directions)
+
+
+class TensorFlowNestedTapesInFunction(TensorFlowNestedTapes):
+    name = "nested tapes in a function"
+
+    def second(self, function):
+        return self.tf.function(super().second(function))
+
+
+class TensorFlowNestedTapesInXla(TensorFlowNestedTapes):
+    name = "nested tapes in xla"
+
+    def second(self, function):
+        return self.tf.function(super().second(function), jit_compile=True)
+
+
+class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay):
+    name = "accumulator over a tape"
+
+    def differentiate(self, function, tensors, cotangent, directions):
+        def jvp(primals, tangents):
+            with self.tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
+                first = self.vjp(function)(cotangent, *primals)[1]
+                along = sum(self.tf.reduce_sum(g * d) for g, d in zip(first, directions))
+            return along, accumulator.jvp(along, unconnected_gradients="zero")
+
+        return self.differentiate_columns(tensors, self.tf.ones((), cotangent.dtype), jvp)[1]
+
+
+SECOND_ORDER = [
+    TorchDoubleBackward,
+    TorchReverseOverReverse,
+    TorchCompiledReverseOverReverse,
+    TorchForwardOverReverse,
+    TensorFlowNestedTapes,
+    TensorFlowNestedTapesInFunction,
+    TensorFlowNestedTapesInXla,
+    TensorFlowAccumulatorOverTape,
+]
+
+for _way in (*FIRST_ORDER, *SECOND_ORDER):
+    _way.id = f"{_way.framework}-{_way.name}"
+
+
+def numerical_second_vjp(vjp, inputs, cotangent, directions, step=1e-6):
+    """Differentiate a reference's vector-Jacobian product by central differences.
+
+    Args:
+        vjp: ``vjp(cotangent, *inputs)`` returns one array, or one for each input.
+        inputs: Float64 arrays.
+        cotangent: Array of the shape of the value.
+        directions: One array for each input.
+        step: Half the distance of the differences.
+
+    Returns:
+        What ``SecondWay.second_vjp`` has to return, to about 1e-6.
+    """
+
+    def along(*arrays):
+        gradients = vjp(cotangent, *arrays)
+        gradients = gradients if isinstance(gradients, tuple | list) else [gradients]
+        return sum(np.sum(g * d) for g, d in zip(gradients, directions))
+
+    seconds = []
+    for index, x in enumerate(inputs):
+        x = np.asarray(x, np.float64)
+        moved = [
+            [*inputs[:index], x + sign * step * unit, *inputs[index + 1 :]]
+            for unit in _basis(x.shape)
+            for sign in (1, -1)
+        ]
+        values = [along(*arrays) for arrays in moved]
+        seconds.append((np.subtract(values[::2], values[1::2]) / (2 * step)).reshape(x.shape))
+    return seconds
