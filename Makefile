@@ -2,12 +2,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .venv/.peers
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Two commands at once must not install into each other, nor share a type checker's cache.
 LOCKED = $(PYTHON) -c 'import fcntl, subprocess, sys; f = open(".venv.lock", "w"); fcntl.flock(f, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 
 .PHONY: book test lint clean
 
-book: $(READY)
+book: $(READY) $(PEERS)
 	$(BIN)/gradtricks book
 
 test: lint
@@ -29,6 +31,21 @@ install:
 	@if [ ! -f $(READY) ] || [ pyproject.toml -nt $(READY) ] || [ constraints.txt -nt $(READY) ]; then \
 		echo "Setting up .venv: this happens once and takes a few minutes."; \
 		$(PYTHON) -m venv .venv && \
-		$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,tensorflow,lab,book,dev]' && \
+		$(PIP) --editable '.[torch,tensorflow,lab,book,dev]' && \
 		touch $(READY); \
+	fi
+
+# What the benchmarks are measured against. torchsort is compiled here, and wants CUDA wherever it finds nvcc: hence the
+# short PATH. JAX stands apart, because Keras imports it wherever it can. Without them the benchmarks say so and go on.
+$(PEERS): $(READY)
+	@$(LOCKED) $(MAKE) --no-print-directory peers
+
+.PHONY: peers
+peers:
+	@if [ ! -f $(PEERS) ] || [ $(READY) -nt $(PEERS) ]; then \
+		PATH=/usr/bin:/bin $(PIP) --no-build-isolation --no-deps torchsort \
+			|| echo "The benchmarks go on without torchsort."; \
+		$(PIP) --no-deps --target .venv/peers --upgrade optax jax jaxlib opt_einsum \
+			|| echo "The benchmarks go on without optax."; \
+		touch $(PEERS); \
 	fi

@@ -135,7 +135,33 @@ def test_every_stem_is_everywhere(stem):
 def test_no_stem_is_missing_a_reference():
     for name in ("torch", "tensorflow"):
         assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
-    assert sorted(path.stem for path in (ROOT / "experiments").glob("*.ipynb")) == STEMS
+    notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
+    assert notebooks == {*STEMS, "benchmarks"}
+
+
+# What isn't a function of tensors: it looks at functions or models, and has tests of its own.
+OF_FUNCTIONS = {"check_gradient", "explain_gradient", "gradient_override_map", "hessian_norm"}
+OF_MODELS = {"MaskedAdam", "ScaleGradient"}
+
+
+def stem_of(name):
+    """Return the stem that a public name comes from, read from the stub."""
+    for node in ast.parse((PACKAGE / "torch" / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == name:
+            return node.module
+    raise AssertionError(f"{name} comes from no stem")
+
+
+@pytest.mark.parametrize("name", sorted({*exported(PACKAGE / "torch")} - OF_FUNCTIONS - OF_MODELS))
+@pytest.mark.parametrize("fixture", ["way", "second"])
+def test_every_function_of_tensors_goes_through_every_transform(name, fixture):
+    tree = ast.parse((ROOT / "tests" / f"test_{stem_of(name)}.py").read_text())
+    tests = [
+        ast.unparse(node)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and fixture in {arg.arg for arg in node.args.args}
+    ]
+    assert any(f".{name}(" in test or f"'{name}'" in test for test in tests)
 
 
 def test_loading_says_what_is_expected():
