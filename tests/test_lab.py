@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import nbformat
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradtricks.lab.kernels import LOG, Kernels
 from gradtricks.lab.pages import BuildError, build, plan_book, publish
 from gradtricks.lab.recording import decode, encode, record, record_figure
 from gradtricks.lab.runs import RunError, execute, plan_run
@@ -75,10 +77,18 @@ def notebook(tmp_path):
     return write_notebook(tmp_path / "experiments" / "small.ipynb")
 
 
+@pytest.fixture(scope="module")
+def kernels():
+    """Keep warm processes from test to test."""
+    with closing(Kernels(threads=2)) as kernels:
+        yield kernels
+
+
 @pytest.fixture
-def run_it(notebook, tmp_path):
+def run_it(notebook, tmp_path, kernels):
     """Return a function that plans and executes a run."""
-    return lambda **given: execute(plan_run(notebook, given), Store(tmp_path / "runs"), tmp_path / "failed")
+    store, failures = Store(tmp_path / "runs"), tmp_path / "failed"
+    return lambda **given: execute(plan_run(notebook, given), store, failures, kernels)
 
 
 def test_parameters_are_read_with_type_default_and_meaning(notebook):
@@ -265,7 +275,7 @@ def test_a_failure_says_where_and_keeps_the_notebook(run_it, notebook, tmp_path,
 def test_a_package_that_is_edited_meanwhile_spoils_the_run(run_it, monkeypatch):
     monkeypatch.setattr("gradtricks.lab.runs.package_digests", lambda: {"lab/recording.py": "0" * 64})
     with pytest.raises(
-        RunError, match=r"edited while the notebook ran: .*lab/recording.py; remedy: run it again"
+        RunError, match=r"edited while the notebook ran: .*lab/recording.py.*; remedy: run it again"
     ):
         run_it()
 
@@ -375,3 +385,104 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
     build(book, site)
     assert "Third" in (site / "index.html").read_text()
     assert sorted(path.name for path in site.parent.iterdir()) == ["html"]
+
+
+# Warm kernels
+
+
+def warm_and_fresh(tmp_path, kernels, *sources):
+    """Run cells in a fork and in a fresh kernel, and return both notebooks."""
+    for name, fresh in (("warm", False), ("fresh", True)):
+        cells = [nbformat.v4.new_code_cell(source) for source in sources]
+        metadata = {
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+            "gradtricks": {"fresh_kernel": fresh},
+        }
+        source = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+        kernels.run(source, {}, tmp_path / f"{name}.ipynb")
+        yield nbformat.read(tmp_path / f"{name}.ipynb", as_version=4)
+
+
+def shown(node):
+    """Return what the cells show, without what differs by design: the lab's report and places in memory."""
+    return [
+        [{k: v for k, v in output.items() if k != "traceback"} for output in cell.get("outputs", [])]
+        for cell in node.cells[:-1]
+    ]
+
+
+SHOWS = """\
+import sys
+from IPython.display import HTML, clear_output, display
+print("one", flush=True); print("two", file=sys.stderr, flush=True); print("three", end="")
+display(HTML("<b>four</b>"), metadata={"five": 6})
+7
+"""
+UPDATES = """\
+from IPython.display import clear_output
+handle = display("old", display_id=True)
+handle.update("new")
+print("gone")
+clear_output()
+print("stays")
+"""
+DRAWS = "import matplotlib.pyplot as plt\nplt.plot([0, 1])\nplt.gca().get_title()"
+
+
+@pytest.mark.parametrize("source", [SHOWS, UPDATES, DRAWS, "print('x' * 200_000)", "%pwd", "_ = 3"])
+def test_a_fork_shows_what_a_fresh_kernel_shows(tmp_path, kernels, source):
+    warm, fresh = warm_and_fresh(tmp_path, kernels, source, "_")
+    assert shown(warm) == shown(fresh)
+    assert [cell.execution_count for cell in warm.cells] == [cell.execution_count for cell in fresh.cells]
+
+
+def test_a_fork_computes_what_a_fresh_kernel_computes(tmp_path, kernels):
+    source = (
+        "import numpy as np\nx = np.random.default_rng(0).normal(size=(300, 300))\n"
+        "for _ in range(20):\n    x = np.tanh(x @ x / 300)\nx.sum().hex()"
+    )
+    warm, fresh = warm_and_fresh(tmp_path, kernels, source)
+    assert shown(warm) == shown(fresh)
+
+
+LEAKS = """\
+import builtins, os, sys, numpy as np
+import matplotlib.pyplot as plt
+before = [os.environ.get("LEAK"), hasattr(builtins, "leak"), "leak" in sys.modules, "/leak" in sys.path]
+before += [plt.rcParams["lines.linewidth"], os.getcwd() == "/", np.geterr()["over"]]
+drawn = np.random.random()
+os.environ["LEAK"] = "1"; builtins.leak = 1; sys.modules["leak"] = os; sys.path.append("/leak")
+plt.rcParams["lines.linewidth"] = 99; np.seterr(over="raise"); os.chdir("/")
+before
+"""
+
+
+def test_nothing_leaks_from_run_to_run(tmp_path, kernels):
+    first, second = (next(warm_and_fresh(tmp_path, kernels, LEAKS, "drawn")) for _ in range(2))
+    assert shown(first)[0] == shown(second)[0]
+    assert shown(first)[1] != shown(second)[1], "two runs drew the same unseeded number"
+
+
+def test_what_a_run_started_ends_with_it(tmp_path, kernels):
+    source = "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\nchild.pid"
+    warm = next(warm_and_fresh(tmp_path, kernels, source))
+    child = int(warm.cells[0].outputs[0].data["text/plain"])
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_fork_that_dies_leaves_the_next_one_alone(tmp_path, kernels):
+    dying = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os; os.abort()")])
+    with pytest.raises(RuntimeError, match="Kernel died"):
+        kernels.run(dying, {}, tmp_path / "dying.ipynb")
+    statuses = [c.metadata.papermill.status for c in nbformat.read(tmp_path / "dying.ipynb", 4).cells]
+    assert statuses[0] == "failed"
+    warm = next(warm_and_fresh(tmp_path, kernels, "1 + 1"))
+    assert warm.cells[0].outputs[0].data["text/plain"] == "2"
+
+
+def test_what_libraries_print_goes_to_the_log(tmp_path, kernels):
+    next(warm_and_fresh(tmp_path, kernels, "import os; os.write(2, b'a library speaks')"))
+    assert "a library speaks" in (tmp_path / LOG).read_text()

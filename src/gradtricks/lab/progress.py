@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from gradtricks.lab.kernels import Kernels
 from gradtricks.lab.recording import decode
 from gradtricks.lab.runs import Run, execute
 from gradtricks.lab.store import Store
@@ -39,12 +40,15 @@ def execute_all(runs: Sequence[Run], store: Store, failures: Path, console: Cons
         )
     left = [_expected_s(run, store) for run in missing]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]} left"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with (
+        closing(Kernels(max((run.threads for run in missing), default=1))) as kernels,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
         task = progress.add_task("", total=sum(left), left="")
         for index, run in enumerate(missing):
             title, started = f"{index + 1}/{len(missing)} {run.name}", monotonic()
             with _ticking(progress, task, title, left[index:]):
-                folders[run.name] = execute(run, store, failures)
+                folders[run.name] = execute(run, store, failures, kernels)
             console.print(f"{title}: {monotonic() - started:.0f} s", highlight=False)
     return {name: folder for name, folder in folders.items() if folder}
 

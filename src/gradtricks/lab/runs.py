@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import nbformat
 from nbformat import NotebookNode
 from papermill.exceptions import PapermillExecutionError
 
-from gradtricks.lab.kernels import LOG, run_notebook
+from gradtricks.lab.kernels import LOG, Kernels
 from gradtricks.lab.provenance import describe
 from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME, encode, package_digests
 from gradtricks.lab.schema import ParameterError, check_parameters, read_notebook, read_parameters
@@ -79,13 +80,14 @@ def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int = 2) -> R
     return Run(notebook, node, parameters, threads, request_digest(text, parameters, threads), expected_s)
 
 
-def execute(run: Run, store: Store, failures: Path) -> Path:
+def execute(run: Run, store: Store, failures: Path, kernels: Kernels | None = None) -> Path:
     """Execute a run unless it is finished already.
 
     Args:
         run: From `plan_run`.
         store: Where finished runs are.
         failures: Folder that keeps the notebooks of failed runs.
+        kernels: Where the cells run; None makes one for this run only.
 
     Returns:
         The folder of the finished run.
@@ -101,7 +103,8 @@ def execute(run: Run, store: Store, failures: Path) -> Path:
         before, source = package_digests(), describe(run.notebook, run.threads)
         output = folder / "notebook.ipynb"
         try:
-            run_notebook(run.source, run.parameters, output, threads=run.threads)
+            with nullcontext(kernels) if kernels else closing(Kernels(run.threads)) as running:
+                running.run(run.source, run.parameters, output)
             record = _record(run, output, before)
             record["provenance"] = source | record["provenance"]
         except (PapermillExecutionError, RuntimeError, ValueError, KeyError, OSError) as error:
