@@ -54,10 +54,16 @@ def arguments(args):
     return {"positional": positional, "keyword": keyword}
 
 
-# What each framework's own protocol for optimizers adds to the shared names.
+# What each framework's own protocol for optimizers and layers adds to the shared names.
 OF_THE_FRAMEWORK = {
-    "torch": {f"MaskedAdam.{name}" for name in ("add_param_group", "load_state_dict", "step")},
-    "tensorflow": {f"MaskedAdam.{name}" for name in ("apply", "build", "get_config", "update_step")},
+    "torch": {
+        *(f"MaskedAdam.{name}" for name in ("add_param_group", "load_state_dict", "step")),
+        *(f"ScaleGradient.{name}" for name in ("extra_repr", "forward")),
+    },
+    "tensorflow": {
+        *(f"MaskedAdam.{name}" for name in ("apply", "build", "get_config", "update_step")),
+        *(f"ScaleGradient.{name}" for name in ("call", "get_config")),
+    },
 }
 
 

@@ -1,5 +1,9 @@
 """scale_gradient: identity forward, scaled backward."""
 
+import pickle
+from collections import namedtuple
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -124,6 +128,24 @@ def test_forward_mode_sees_the_scale_in_torch():
     assert tangent.tolist() == [0.5, 1.0]
 
 
+@pytest.mark.parametrize("backend_of_compile", ["aot_eager", "eager"])
+def test_dual_numbers_in_a_compiled_function_are_never_ignored_in_torch(backend_of_compile):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    forward_ad = torch.autograd.forward_ad
+    torch.compiler.reset()
+    compile_ = partial(torch.compile, backend=backend_of_compile)
+    whole, broken = (compile_(lambda x: tricks.scale_gradient(x, 0.5), fullgraph=f) for f in (True, False))
+    whole(torch.ones(2))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(torch.ones(2), torch.tensor([1.0, 2.0]))
+        with pytest.raises(RuntimeError, match="scale_gradient must not meet dual numbers"):
+            whole(dual)
+        # Where the compiler may give up, Python takes over.
+        assert forward_ad.unpack_dual(broken(dual)).tangent.tolist() == [0.5, 1.0]
+    assert whole(torch.ones(2)).tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("graph", ["none", "around the accumulator", "inside the accumulator"])
 def test_forward_mode_sees_the_scale_in_tensorflow(graph):
     tf = pytest.importorskip("tensorflow")
@@ -140,7 +162,125 @@ def test_forward_mode_sees_the_scale_in_tensorflow(graph):
             return accumulator.jvp(scaled(x))
 
     tangent = tf.function(tangent) if graph == "around the accumulator" else tangent
-    assert tangent().numpy()[0] == 0.5
+    np.testing.assert_array_equal(tangent(), [0.5, 1.0])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_tape_around_vectorized_map_sees_the_scale_in_tensorflow(graph):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+
+    def value_and_gradient(x, incoming):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.vectorized_map(lambda row: tricks.scale_gradient(row, -0.5), x)
+        return y, tape.gradient(y, x, incoming)
+
+    value_and_gradient = tf.function(value_and_gradient) if graph else value_and_gradient
+    x = np.stack([EXTREMES, EXTREMES[::-1]])
+    y, gradient = value_and_gradient(tf.constant(x), tf.range(16.0)[:, None][:2] + tf.ones((2, 8)))
+    assert y.numpy().tobytes() == x.tobytes()
+    np.testing.assert_array_equal(gradient, -0.5 * np.array([[1.0], [2.0]]) * np.ones((2, 8)))
+
+
+def test_a_function_in_vectorized_map_raises_in_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    halved = tf.function(lambda row: tricks.scale_gradient(row, 0.5))
+    halved(tf.ones(2))
+    x = tf.ones((3, 2))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with pytest.raises(LookupError, match=r"scale_gradient in a tf\.function in a tf\.vectorized_map"):
+            tf.vectorized_map(halved, x)
+
+
+def test_a_sparse_gradient_is_scaled_in_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    table = tf.Variable([[1.0], [2.0], [3.0]])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(tricks.scale_gradient(table, 0.5), [0, 0, 2]))
+    np.testing.assert_array_equal(tape.gradient(loss, table), [[1.0], [0.0], [0.5]])
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+def test_structures_are_kept(backend):
+    one, other = backend.tensor([1.0]), backend.tensor([[2.0, 3.0]])
+    tree = {"pair": Pair(one, [other]), "rest": (one,)}
+    scaled = backend.tricks.scale_gradient(tree, 0.5)
+    assert isinstance(scaled["pair"], Pair)
+    assert isinstance(scaled["pair"].second, list)
+    assert isinstance(scaled["rest"], tuple)
+    np.testing.assert_array_equal(backend.array(scaled["pair"].second[0]), [[2.0, 3.0]])
+    _, gradients = backend.value_and_vjp(
+        lambda a, b: sum(backend.tricks.reverse_gradient((a, b))), [np.ones(2), np.ones(2)], np.arange(2.0)
+    )
+    np.testing.assert_array_equal(gradients, -np.stack([np.arange(2.0)] * 2))
+
+
+def test_the_layer_scales_and_can_be_set_anew(backend):
+    layer = backend.tricks.ScaleGradient(0.5)
+    for scale in (0.5, -2.0, 0.0):
+        layer.scale = scale
+        assert layer.scale == scale
+        x = np.float32([1.0, np.inf, -0.0])
+        value, (gradient,) = backend.value_and_vjp(layer, [x], np.float32([1, 2, np.inf]))
+        assert value.tobytes() == x.tobytes()
+        np.testing.assert_array_equal(gradient, reference.scale_gradient_vjp([1, 2, np.inf], x, scale))
+
+
+@pytest.mark.parametrize(
+    ("scale", "error"), [("half", TypeError), (True, TypeError), (float("inf"), ValueError)]
+)
+def test_the_layer_checks_its_scale(backend, scale, error):
+    with pytest.raises(error, match="scale must be"):
+        backend.tricks.ScaleGradient(scale)
+    layer = backend.tricks.ScaleGradient(1.0)
+    with pytest.raises(error, match="scale must be"):
+        layer.scale = scale
+    assert layer.scale == 1
+
+
+def test_the_module_shows_its_scale_and_compiles_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    torch.compiler.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), tricks.ScaleGradient(-0.25))
+    assert "ScaleGradient(scale=-0.25)" in repr(model)
+    assert pickle.loads(pickle.dumps(model))[1].scale == -0.25  # noqa: S301
+    assert list(model.state_dict()) == ["0.weight", "0.bias"]
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for scale in (-0.25, 3.0):
+        model[1].scale = scale
+        model.zero_grad()
+        compiled(torch.ones(1, 2)).sum().backward()
+        assert model[0].bias.grad.tolist() == [scale, scale]
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_the_layer_trains_in_fit_in_tensorflow(policy, tmp_path):
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    inputs = keras.Input((2,))
+    dense = keras.layers.Dense(1, kernel_initializer="ones", dtype=policy)
+    layer = tricks.ScaleGradient(0.0, dtype=policy)
+    model = keras.Model(inputs, layer(dense(inputs)))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, y = np.ones((4, 2), np.float32), np.zeros((4, 1), np.float32)
+    for scale, moved in ((0.0, 0.0), (0.5, -0.2), (-0.5, 0.2)):
+        layer.scale = scale
+        dense.set_weights([np.ones((2, 1)), np.zeros(1)])
+        model.fit(x, y, batch_size=4, verbose=0)
+        # The loss is (w1 + w2)**2, its gradient 4.
+        np.testing.assert_allclose(dense.get_weights()[0] - 1, moved, atol=1e-2)
+    assert model(x).dtype == dense.compute_dtype
+    path = tmp_path / "model.keras"
+    model.save(path)
+    assert keras.saving.load_model(path).layers[-1].scale == -0.5
+    assert tricks.ScaleGradient.from_config(layer.get_config()).scale == -0.5
 
 
 def test_a_variable_is_read_in_tensorflow():
@@ -172,6 +312,22 @@ def test_bad_input_says_what_is_expected(backend, x, scale, error, message):
         backend.tricks.scale_gradient(x, scale)
 
 
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+def test_infinities_under_every_transform(way, scale):
+    smallest = 2.0**-149 if way.name == "autocast" else 5e-324
+    x, cotangent = np.array([np.inf, -np.inf, -0.0, smallest, 1.5]), np.arange(1.0, 6.0)
+    value, (gradient,) = way.value_and_vjp(lambda t: way.tricks.scale_gradient(t, scale), [x], cotangent)
+    assert value.tobytes() == x.tobytes()
+    np.testing.assert_array_equal(gradient, scale * cotangent)
+
+
+def test_reverse_gradient_under_every_transform(way):
+    x, cotangent = np.array([[1.5, -2.0, 0.0]]), np.array([[1.0, -3.0, 2.0]])
+    value, (gradient,) = way.value_and_vjp(way.tricks.reverse_gradient, [x], cotangent)
+    np.testing.assert_allclose(value, reference.reverse_gradient(x), rtol=way.rtol)
+    np.testing.assert_allclose(gradient, reference.reverse_gradient_vjp(cotangent, x), rtol=way.rtol)
+
+
 def test_under_every_transform(way):
     x, cotangent = np.array([[1.5, -2.0, 0.0]]), np.array([[1.0, -3.0, 2.0]])
     value, (gradient,) = way.value_and_vjp(lambda t: way.tricks.scale_gradient(t, -0.5), [x], cotangent)
@@ -179,6 +335,15 @@ def test_under_every_transform(way):
     np.testing.assert_allclose(
         gradient, reference.scale_gradient_vjp(cotangent, x, -0.5), rtol=way.rtol, atol=1e-12
     )
+
+
+def test_reverse_gradient_twice_under_every_transform(second):
+    x, cotangent, direction = np.array([1.5, -2.0]), np.array([1.0, -3.0]), np.array([0.3, 0.7])
+    (gradient,) = second.second_vjp(
+        lambda t: second.tricks.reverse_gradient(t) ** 3, [x], cotangent, [direction]
+    )
+    # Reversed twice: what is left is the second derivative of the cube.
+    np.testing.assert_allclose(gradient, 6 * x * cotangent * direction, rtol=1e-10)
 
 
 def test_twice_under_every_transform(second):
@@ -193,3 +358,20 @@ def test_twice_under_every_transform(second):
     # The outer derivative meets the scale again.
     (once,) = numerical_second_vjp(vjp, [x], cotangent, [direction])
     np.testing.assert_allclose(gradient, -0.5 * once, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.1, 0.5, 0.9, 1.0, 2.0, -0.5])
+def test_squares_of_peers(backend, scale):
+    # Sonnet 1, scale_gradient_test.py: the square of 0 ... 5, scaled.
+    x = np.arange(6.0)
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.scale_gradient(t * t, scale), [x], np.ones(6)
+    )
+    np.testing.assert_array_equal(value, x**2)
+    np.testing.assert_allclose(gradient, 2 * scale * x)
+    # Sonnet 2, scale_gradient_test.py: -1, 0, 1, scaled, then squared.
+    x = np.array([-1.0, 0.0, 1.0])
+    _, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.scale_gradient(t, scale) ** 2, [x], np.ones(3)
+    )
+    np.testing.assert_array_equal(gradient, 2 * x * scale)

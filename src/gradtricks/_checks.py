@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 
 
 def check_number(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
@@ -24,11 +24,34 @@ def check_number(name: str, value: object, *, low: float = -math.inf, high: floa
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number; got {type(value).__name__}")
     number = float(value)
-    if not math.isfinite(number):
+    # torch.compile traces comparisons of a number that changes, but not math.isfinite.
+    if not -math.inf < number < math.inf:
         raise ValueError(f"{name} must be finite; got {number}")
     if not low <= number <= high:
         raise ValueError(f"{name} must lie in {_interval(low, high)}; got {number}")
     return number
+
+
+def check_integer(name: str, value: object, *, low: int) -> int:
+    """Return ``value`` if it is an integer that is large enough.
+
+    Args:
+        name: What the caller calls the value.
+        value: Anything; a bool isn't an integer here.
+        low: Smallest value allowed.
+
+    Returns:
+        The integer.
+
+    Raises:
+        TypeError: ``value`` isn't an integer.
+        ValueError: ``value`` is below ``low``.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}; got {value}")
+    return int(value)
 
 
 def check_shape(name: str, shape: Sequence[int | None], expected: Sequence[int | None], like: str) -> None:
@@ -65,6 +88,32 @@ def check_broadcast(name: str, shape: Sequence[int | None], target: Sequence[int
     )
     if not fits:
         raise ValueError(f"{name} must broadcast to the shape of {like}, {tuple(target)}; got {tuple(shape)}")
+
+
+def check_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
+    """Return axes as numbers from 0 on, or say what they should have been.
+
+    Args:
+        name: What the caller calls the axes.
+        value: An integer, a sequence of integers, or None for all axes; negative ones count from the end.
+        rank: Number of axes that there are.
+
+    Returns:
+        The axes in increasing order.
+
+    Raises:
+        TypeError: ``value`` isn't made of integers; a bool isn't one here.
+        ValueError: An axis doesn't exist or comes twice, or there is none.
+    """
+    axes = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if value is None:
+        return tuple(range(rank))
+    if not all(isinstance(axis, Integral) and not isinstance(axis, bool) for axis in axes):
+        raise TypeError(f"{name} must be an integer or a sequence of them; got {value!r}")
+    found = {axis % rank for axis in axes if -rank <= axis < rank}
+    if not axes or len(found) < len(axes):
+        raise ValueError(f"{name} must name different axes of {rank}; got {value!r}")
+    return tuple(sorted(found))
 
 
 def _interval(low: float, high: float) -> str:

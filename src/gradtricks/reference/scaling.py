@@ -35,3 +35,29 @@ def scale_gradient_vjp(cotangent: ArrayLike, x: ArrayLike, scale: ArrayLike) -> 
     """
     scale, cotangent = np.broadcast_to(scale, np.shape(x)), as_floating(cotangent)
     return np.multiply(cotangent, scale, out=np.zeros_like(cotangent), where=scale != 0)
+
+
+def reverse_gradient(x: ArrayLike) -> NDArray[np.floating]:
+    """Identity forward; reverses the sign of the incoming gradient.
+
+    Args:
+        x: Any shape.
+
+    Returns:
+        A copy of ``x``, bit for bit.
+    """
+    return np.array(x)
+
+
+def reverse_gradient_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x``: ``-cotangent``.
+
+    Args:
+        cotangent: Shape of ``x``.
+        x: Any shape.
+
+    Returns:
+        Shape of ``x``.
+    """
+    del x
+    return -as_floating(cotangent)

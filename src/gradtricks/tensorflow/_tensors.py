@@ -76,3 +76,14 @@ def in_plain_reverse(x: tf.Tensor) -> bool:
         True where a ``tf.custom_gradient`` is safe.
     """
     return not forwardprop_util.pack_tangents([x]).tangents
+
+
+def in_vectorized_map() -> bool:
+    """Say whether the body of a `tf.vectorized_map` is being traced.
+
+    What becomes of the body has lost its custom gradients, so a tape around it would not see them.
+
+    Returns:
+        True within the body, and in a name scope called ``loop_body``.
+    """
+    return "loop_body" in tf.get_current_name_scope().split("/")

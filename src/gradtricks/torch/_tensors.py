@@ -1,5 +1,6 @@
 """What every stem asks of its tensors."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,34 @@ def in_plain_reverse(x: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(x).tangent is None
 
 
+def _in_transform() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+# torch.compile can't read the stack of transforms, so it takes the answer as a constant. This is all that
+# torch.compiler.assume_constant_result does, but that one imports the whole compiler.
+vars(_in_transform)["_dynamo_marked_constant"] = True
+
+
+def refuse_compiled_duals(name: str) -> None:
+    """Raise where a compiled function is called on dual numbers.
+
+    What it was traced with has no tangents, so it would ignore the rule for them without a word.
+    `torch.func.jvp` within the compiled function is traced rightly.
+
+    Args:
+        name: The function that asks.
+
+    Raises:
+        RuntimeError: A level of dual numbers is open around a compiled function.
+    """
+    if torch.compiler.is_compiling() and forward_ad._current_level >= 0 and not _in_transform():
+        raise RuntimeError(
+            f"{name} must not meet dual numbers in a compiled function; got an open dual level; "
+            "remedy: torch.func.jvp inside of the compiled function"
+        )
+
+
 def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
     """Apply ``function`` to the tensors that stand at the same place of equal structures.
 
@@ -84,7 +113,12 @@ def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
     """
     first = structures[0]
     if isinstance(first, dict):
-        return type(first)((key, map_structure(function, *(s[key] for s in structures))) for key in first)
+        mapped = {key: map_structure(function, *(s[key] for s in structures)) for key in first}
+        if type(first) is dict:
+            return mapped
+        same_kind = copy.copy(first)  # a defaultdict can't be made from its items
+        same_kind.update(mapped)
+        return same_kind
     if isinstance(first, tuple | list):
         items = [map_structure(function, *group) for group in zip(*structures, strict=True)]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)

@@ -5,20 +5,19 @@ from typing import Any
 import torch
 
 from gradtricks._checks import check_broadcast, check_number
-from gradtricks.torch._tensors import as_floating, in_plain_reverse
+from gradtricks.torch._tensors import as_floating, in_plain_reverse, map_structure, refuse_compiled_duals
 
 
-def scale_gradient(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor:
+def scale_gradient(x: Any, scale: float | torch.Tensor) -> Any:
     """Identity forward; multiplies the incoming gradient by ``scale``.
 
     The forward pass returns the bits of ``x``. A scale of 0 stops the gradient even where it is
-    infinite or NaN. ``scale`` itself gets no gradient. Compiled or under a `torch.func` transform,
-    elements of ``x`` that are infinite pass no gradient.
+    infinite or NaN. ``scale`` itself gets no gradient.
 
     Args:
-        x: Floating-point, any shape.
-        scale: A finite number, or a floating-point tensor that broadcasts to the shape of ``x``; negative
-            reverses. The elements of a tensor aren't checked.
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors, nested as you like.
+        scale: A finite number, or a floating-point tensor that broadcasts to the shape of every ``x``;
+            negative reverses. The elements of a tensor aren't checked.
 
     Returns:
         Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
@@ -26,6 +25,7 @@ def scale_gradient(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor
     Raises:
         TypeError: ``x`` isn't a floating-point tensor, or ``scale`` isn't a number or a tensor.
         ValueError: ``scale`` is a number that isn't finite, or doesn't broadcast to the shape of ``x``.
+        RuntimeError: A compiled function is called on dual numbers.
 
     References:
         ``scale_gradient`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
@@ -36,9 +36,87 @@ def scale_gradient(x: torch.Tensor, scale: float | torch.Tensor) -> torch.Tensor
         >>> y.item(), torch.autograd.grad(y, x)[0].item()
         (3.0, 0.5)
     """
+    return map_structure(lambda leaf: _scale_tensor(leaf, scale), x)
+
+
+def reverse_gradient(x: Any) -> Any:
+    """Identity forward; reverses the sign of the incoming gradient.
+
+    What comes before ``x`` then climbs a loss that what comes after ``x`` descends. For a reversal of
+    strength lambda, take ``scale_gradient(x, -lambda)``.
+
+    Args:
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors, nested as you like.
+
+    Returns:
+        Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor.
+        RuntimeError: A compiled function is called on dual numbers.
+
+    References:
+        The gradient reversal layer of Ganin and Lempitsky, https://arxiv.org/abs/1409.7495.
+
+    Example:
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> y = reverse_gradient(x)
+        >>> y.item(), torch.autograd.grad(y, x)[0].item()
+        (3.0, -1.0)
+    """
+    return scale_gradient(x, -1.0)
+
+
+class ScaleGradient(torch.nn.Module):
+    """Identity forward; multiplies the incoming gradient by ``scale``. The layer of `scale_gradient`.
+
+    Args:
+        scale: A finite number, which may be set anew at any time: ``layer.scale = 0.1``.
+
+    Raises:
+        TypeError: ``scale`` isn't a number.
+        ValueError: ``scale`` isn't finite.
+
+    Example:
+        >>> reverse = ScaleGradient(-1.0)
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> torch.autograd.grad(reverse(x), x)[0].item()
+        -1.0
+    """
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    @property
+    def scale(self) -> float:
+        """The number that multiplies the incoming gradient."""
+        return self._scale
+
+    @scale.setter
+    def scale(self, scale: float) -> None:
+        self._scale = check_number("scale", scale)
+
+    def forward(self, x: Any) -> Any:
+        """Return ``x``.
+
+        Args:
+            x: Floating-point, any shape; or a tuple, list or dict of such tensors.
+
+        Returns:
+            Shape and dtype of ``x``.
+        """
+        return scale_gradient(x, self._scale)
+
+    def extra_repr(self) -> str:
+        """Show the scale in the layer's description."""
+        return f"scale={self.scale:g}"
+
+
+def _scale_tensor(x: object, scale: float | torch.Tensor) -> torch.Tensor:
     x = as_floating("x", x)
     factor = _as_factor(scale, x)
-    return _ScaleGradient.apply(x, factor) if in_plain_reverse(x) else _scale_by_arithmetic(x, factor)
+    return _ScaleGradient.apply(x, factor) if in_plain_reverse(x) else _scale_by_replacement(x, factor)
 
 
 class _ScaleGradient(torch.autograd.Function):
@@ -63,14 +141,14 @@ def _scaled(gradient: torch.Tensor, factor: float | torch.Tensor) -> torch.Tenso
     return torch.where(factor == 0, 0, gradient * factor)
 
 
-def _scale_by_arithmetic(x: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    # Transforms differentiate this form by themselves. Subtracting +0 keeps every bit, the sign of zero
-    # included; that is why the sign of the factor is moved into x.
-    value = x.detach()
+def _scale_by_replacement(x: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
+    # Some transforms ignore a Function; a product they differentiate by themselves. Its value is then
+    # overwritten through an alias that they don't follow, which its slope doesn't notice.
+    refuse_compiled_duals("scale_gradient")
     factor = torch.as_tensor(factor, dtype=x.dtype, device=x.device)
-    signed = torch.where(factor < 0, -x, x)
-    scaled = value - (signed.detach() - signed) * factor.abs()
-    return torch.where((factor == 0) | value.isinf(), value, scaled)
+    y = torch.where(factor == 0, 0, x * factor)
+    y.detach().copy_(x.detach())
+    return y
 
 
 def _as_factor(scale: float | torch.Tensor, x: torch.Tensor) -> float | torch.Tensor:

@@ -1,0 +1,223 @@
+"""Clipping a gradient, by value or by norm, and the projection that is often taken for it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradtricks._checks import check_axis
+from gradtricks.reference._arrays import as_floating
+
+Axis = int | Sequence[int] | None
+
+
+def clip_gradient(x: ArrayLike, gradient_min: float, gradient_max: float) -> NDArray[np.floating]:
+    """Identity forward; clips each element of the incoming gradient.
+
+    Args:
+        x: Any shape.
+        gradient_min: Lower bound. Only the backward pass uses it.
+        gradient_max: Upper bound, likewise.
+
+    Returns:
+        A copy of ``x``, bit for bit.
+    """
+    del gradient_min, gradient_max
+    return np.array(x)
+
+
+def clip_gradient_vjp(
+    cotangent: ArrayLike, x: ArrayLike, gradient_min: float, gradient_max: float
+) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x``: ``cotangent``, clipped. A NaN stays NaN.
+
+    Args:
+        cotangent: Shape of ``x``.
+        x: Any shape.
+        gradient_min: Lower bound.
+        gradient_max: Upper bound.
+
+    Returns:
+        Shape of ``x``.
+    """
+    del x
+    return np.clip(as_floating(cotangent), gradient_min, gradient_max)
+
+
+def clip_gradient_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> NDArray[np.floating]:
+    """Identity forward; shrinks the incoming gradient to a norm of at most ``max_norm``.
+
+    Args:
+        x: Any shape.
+        max_norm: Not negative. Only the backward pass uses it.
+        axis: Axes over which the norm is taken; None is all.
+
+    Returns:
+        A copy of ``x``, bit for bit.
+    """
+    del max_norm, axis
+    return np.array(x)
+
+
+def clip_gradient_norm_vjp(
+    cotangent: ArrayLike, x: ArrayLike, max_norm: float, *, axis: Axis = None
+) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x``: ``cotangent``, projected onto the ball of radius ``max_norm``.
+
+    Args:
+        cotangent: Shape of ``x``.
+        x: Any shape.
+        max_norm: Not negative.
+        axis: Axes over which the norm is taken; None is all.
+
+    Returns:
+        Shape of ``x``.
+    """
+    del x
+    return project_to_max_norm(cotangent, max_norm, axis)
+
+
+def normalize_gradient(x: ArrayLike, norm: float) -> NDArray[np.floating]:
+    """Identity forward; rescales the incoming gradient to the norm ``norm``.
+
+    Args:
+        x: Any shape.
+        norm: Not negative. Only the backward pass uses it.
+
+    Returns:
+        A copy of ``x``, bit for bit.
+    """
+    del norm
+    return np.array(x)
+
+
+def normalize_gradient_vjp(cotangent: ArrayLike, x: ArrayLike, norm: float) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x``: ``cotangent`` at the norm ``norm``; zero stays zero.
+
+    Args:
+        cotangent: Shape of ``x``.
+        x: Any shape.
+        norm: Not negative.
+
+    Returns:
+        Shape of ``x``.
+    """
+    del x
+    cotangent = as_floating(cotangent)
+    unit, length, _ = _polar(cotangent, tuple(range(cotangent.ndim)))
+    return np.where(length > 0, unit * (norm / np.where(length > 0, length, 1)), cotangent)
+
+
+def clip_by_global_norm(
+    gradients: Sequence[ArrayLike], max_norm: float
+) -> tuple[list[NDArray[np.floating]], np.float64]:
+    """Shrink arrays together, so that the norm of all their elements is at most ``max_norm``.
+
+    Args:
+        gradients: Arrays of any shapes.
+        max_norm: Not negative.
+
+    Returns:
+        The arrays, clipped, and the norm before clipping.
+    """
+    arrays = [as_floating(gradient) for gradient in gradients]
+    flat = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in arrays)])
+    _, length, largest = _polar(flat, (0,))
+    clipped = project_to_max_norm(flat, max_norm, None)
+    pieces = np.split(clipped, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
+    return [p.reshape(a.shape) for p, a in zip(pieces, arrays)], np.float64((largest * length).item())
+
+
+def clip_by_global_norm_vjp(
+    cotangent: tuple[Sequence[ArrayLike], float], gradients: Sequence[ArrayLike], max_norm: float
+) -> list[NDArray[np.floating]]:
+    """Return the gradient of each of ``gradients``.
+
+    Args:
+        cotangent: One for each clipped array, and one for the norm.
+        gradients: Arrays of any shapes.
+        max_norm: Not negative.
+
+    Returns:
+        Shapes of ``gradients``.
+    """
+    arrays = [as_floating(gradient) for gradient in gradients]
+    flat = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in arrays)])
+    clipped_bar, norm_bar = cotangent
+    flat_bar = np.concatenate([np.zeros(0), *(np.reshape(bar, -1) for bar in clipped_bar)])
+    unit, length, _ = _polar(flat, (0,))
+    gradient = project_to_max_norm_vjp(flat_bar, flat, max_norm, None)
+    gradient = gradient + norm_bar * unit / np.where(length > 0, length, 1)
+    pieces = np.split(gradient, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
+    return [p.reshape(a.shape) for p, a in zip(pieces, arrays)]
+
+
+def project_to_max_norm(x: ArrayLike, max_norm: float, axis: Axis) -> NDArray[np.floating]:
+    """Shrink ``x`` itself to a norm of at most ``max_norm``.
+
+    Infinity counts as the largest number that there is. A NaN makes the norm NaN, and all that shares it.
+
+    Args:
+        x: Any shape.
+        max_norm: Not negative.
+        axis: Axes over which the norm is taken; None is all.
+
+    Returns:
+        Shape of ``x``.
+    """
+    x = as_floating(x)
+    unit, length, largest = _polar(x, check_axis("axis", axis, x.ndim))
+    fits = largest * length <= max_norm * (1 + rounding(x.dtype))
+    return np.where(fits, x, unit * (max_norm / np.where(length > 0, length, 1)))
+
+
+def project_to_max_norm_vjp(
+    cotangent: ArrayLike, x: ArrayLike, max_norm: float, axis: Axis
+) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x``.
+
+    Where the norm fits, it is ``cotangent``. Where it doesn't, ``cotangent`` loses its part along ``x``,
+    since a move along ``x`` changes nothing, and shrinks as ``x`` did.
+
+    Args:
+        cotangent: Shape of ``x``.
+        x: Any shape.
+        max_norm: Not negative.
+        axis: Axes over which the norm is taken; None is all.
+
+    Returns:
+        Shape of ``x``.
+    """
+    x, cotangent = as_floating(x), as_floating(cotangent)
+    axes = check_axis("axis", axis, x.ndim)
+    unit, length, largest = _polar(x, axes)
+    fits = largest * length <= max_norm * (1 + rounding(x.dtype))
+    length = np.where(length > 0, length, 1)
+    direction = unit / length
+    across = cotangent - direction * np.sum(direction * cotangent, axis=axes, keepdims=True)
+    return np.where(fits, cotangent, across * (max_norm / length / np.where(fits, 1, largest)))
+
+
+def rounding(dtype: np.dtype) -> float:
+    """Return by how much a norm may exceed its maximum, relatively, and still count as equal to it.
+
+    Args:
+        dtype: Of the elements.
+
+    Returns:
+        One unit in the last place of ``dtype``, and eight of the dtype in which norms are taken.
+    """
+    return float(np.finfo(dtype).eps + 8 * np.finfo(np.result_type(dtype, np.float32)).eps)
+
+
+def _polar(
+    x: NDArray[np.floating], axes: tuple[int, ...]
+) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
+    """Return ``x`` divided by its largest magnitude, the norm of that, and the largest magnitude.
+
+    Infinity counts as the largest number that there is.
+    """
+    largest = np.max(np.abs(x), axis=axes, keepdims=True, initial=0)
+    finite = np.minimum(largest, np.finfo(x.dtype).max)
+    unit = np.clip(x / np.where(largest > 0, finite, 1), -1, 1)
+    return unit, np.sqrt(np.sum(np.square(unit), axis=axes, keepdims=True)), largest

@@ -1,0 +1,351 @@
+"""Clipping a gradient, by value or by norm, and the projection that is often taken for it."""
+
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from gradtricks._checks import check_axis, check_number
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32, in_plain_reverse
+
+_Axes = tuple[int, ...] | None
+
+
+def clip_gradient(
+    x: tf.Tensor, gradient_min: float | tf.Tensor, gradient_max: float | tf.Tensor
+) -> tf.Tensor:
+    """Identity forward; clips each element of the incoming gradient.
+
+    An infinite element becomes the bound, a NaN stays NaN. Differentiated again, the gradient has slope 1
+    where it was within the bounds, and 0 elsewhere.
+
+    Args:
+        x: Floating-point, any shape.
+        gradient_min: A finite number, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+        gradient_max: The same, not below ``gradient_min``.
+
+    Returns:
+        Shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor, or a bound isn't a number or a tensor.
+        ValueError: ``gradient_min`` is above ``gradient_max``, or a bound isn't finite or a scalar.
+        RuntimeError: In forward mode, in which a clipped gradient has no meaning.
+        LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
+
+    References:
+        ``clip_gradient`` of Sonnet and RLax, https://github.com/google-deepmind/rlax.
+
+    Example:
+        >>> x = tf.Variable(tf.zeros(3))
+        >>> with tf.GradientTape() as tape:
+        ...     loss = tf.reduce_sum(clip_gradient(x, -1.0, 1.0) * [0.5, 7.0, -7.0])
+        >>> tape.gradient(loss, x).numpy()
+        array([ 0.5,  1. , -1. ], dtype=float32)
+    """
+    x = as_floating("x", x)
+    low, high = _as_scalar("gradient_min", gradient_min, x), _as_scalar("gradient_max", gradient_max, x)
+    numbers = not isinstance(gradient_min, TENSORS) and not isinstance(gradient_max, TENSORS)
+    if numbers and gradient_min > gradient_max:
+        raise ValueError(f"gradient_min must be <= gradient_max; got {gradient_min} and {gradient_max}")
+    return _with_rule("clip_gradient", x, (), low, high)
+
+
+def clip_gradient_norm(
+    x: tf.Tensor, max_norm: float | tf.Tensor, *, axis: int | Sequence[int] | None = None
+) -> tf.Tensor:
+    """Identity forward; shrinks the incoming gradient to a norm of at most ``max_norm``.
+
+    The direction stays. A gradient whose norm is at most ``max_norm``, up to rounding, passes bit for bit. An
+    infinite element counts as the largest finite number. A NaN makes the norm NaN, and all that shares it.
+
+    Args:
+        x: Floating-point, any shape.
+        max_norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+        axis: Axes over which the norm is taken. None is all axes, so one norm for the whole tensor, batch
+            included; for one norm per example, give all axes but the first.
+
+    Returns:
+        Shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor, ``max_norm`` isn't a number or a tensor, or ``axis``
+            isn't made of integers.
+        ValueError: ``max_norm`` is negative, not finite or not a scalar, or ``axis`` doesn't name axes of
+            ``x``.
+        RuntimeError: In forward mode, in which a clipped gradient has no meaning.
+        LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
+
+    References:
+        Pascanu, Mikolov and Bengio, https://arxiv.org/abs/1211.5063.
+
+    Example:
+        >>> x = tf.Variable(tf.zeros(2))
+        >>> with tf.GradientTape() as tape:
+        ...     loss = tf.reduce_sum(clip_gradient_norm(x, 1.0) * [3.0, 4.0])
+        >>> tape.gradient(loss, x).numpy()
+        array([0.6, 0.8], dtype=float32)
+    """
+    x = as_floating("x", x)
+    max_norm = _as_scalar("max_norm", max_norm, x, low=0.0)
+    return _with_rule("clip_gradient_norm", x, _as_axes(axis, x), max_norm)
+
+
+def normalize_gradient(x: tf.Tensor, norm: float | tf.Tensor) -> tf.Tensor:
+    """Identity forward; rescales the incoming gradient to the norm ``norm``.
+
+    The direction stays; a gradient of zero stays zero. An infinite element counts as the largest finite
+    number. A NaN makes the whole gradient NaN.
+
+    Args:
+        x: Floating-point, any shape.
+        norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+
+    Returns:
+        Shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor, or ``norm`` isn't a number or a tensor.
+        ValueError: ``norm`` is negative, not finite or not a scalar.
+        RuntimeError: In forward mode, in which a rescaled gradient has no meaning.
+        LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
+
+    Example:
+        >>> x = tf.Variable(tf.zeros(2))
+        >>> with tf.GradientTape() as tape:
+        ...     loss = tf.reduce_sum(normalize_gradient(x, 10.0) * [3.0, 4.0])
+        >>> tape.gradient(loss, x).numpy()
+        array([6., 8.], dtype=float32)
+    """
+    x = as_floating("x", x)
+    norm = _as_scalar("norm", norm, x, low=0.0)
+    return _with_rule("normalize_gradient", x, _as_axes(None, x), norm)
+
+
+def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """Shrink tensors together, so that the norm of all their elements is at most ``max_norm``.
+
+    Here the gradients are in hand, and go on to the optimizer. The rules for equal norms, infinities and NaN
+    are those of `clip_gradient_norm`, over all tensors as one; the norm that is returned is infinite or NaN.
+
+    Args:
+        gradients: Floating-point tensors in a list, tuple or dict, nested as you like. None stays None: a
+            parameter without a gradient.
+        max_norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+
+    Returns:
+        The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
+
+    Raises:
+        TypeError: A gradient isn't a floating-point tensor, or ``max_norm`` isn't a number or a tensor.
+        ValueError: ``max_norm`` is negative, not finite or not a scalar.
+
+    References:
+        Pascanu, Mikolov and Bengio, https://arxiv.org/abs/1211.5063.
+
+    Example:
+        >>> clipped, norm = clip_by_global_norm([tf.constant([3.0]), None, tf.constant([4.0])], 1.0)
+        >>> clipped[0].numpy(), clipped[1], clipped[2].numpy(), float(norm)
+        (array([0.6], dtype=float32), None, array([0.8], dtype=float32), 5.0)
+    """
+    leaves = [as_floating("gradients", g) for g in tf.nest.flatten(gradients) if g is not None]
+    zero = _wide_zero(leaves)
+    max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
+    wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in leaves]
+    largest = tf.reduce_max(tf.stack([zero, *(_largest(leaf, (0,))[0] for leaf in wide)]))
+    squares = [tf.reduce_sum(tf.square(_unit(leaf, largest))) for leaf in wide]
+    length = _root(tf.add_n([zero, *squares]))
+    clipped = tf.nest.map_structure(
+        lambda g: (
+            g if g is None else _fitted(g, _unit(tf.cast(g, zero.dtype), largest), length, largest, max_norm)
+        ),
+        gradients,
+    )
+    # An infinite factor would make NaN of a gradient of 0.
+    infinite = tf.math.is_inf(largest)
+    return clipped, tf.where(infinite, largest, length * tf.where(infinite, zero, largest))
+
+
+def project_to_max_norm(
+    x: tf.Tensor, max_norm: float | tf.Tensor, axis: int | Sequence[int] | None
+) -> tf.Tensor:
+    """Shrink ``x`` itself to a norm of at most ``max_norm``; backward, the derivative of that.
+
+    This is the constraint that Keras calls MaxNorm. It is no way to clip a gradient: it changes the value,
+    and of the gradient it takes away the part along ``x``. The rules for equal norms, infinities and NaN
+    are those of `clip_gradient_norm`.
+
+    Args:
+        x: Floating-point, any shape.
+        max_norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+        axis: Axes over which the norm is taken; None is all.
+
+    Returns:
+        Shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor, ``max_norm`` isn't a number or a tensor, or ``axis``
+            isn't made of integers.
+        ValueError: ``max_norm`` is negative, not finite or not a scalar, or ``axis`` doesn't name axes of
+            ``x``.
+
+    References:
+        Srebro and Shraibman, https://doi.org/10.1007/11503415_37.
+
+    Example:
+        >>> project_to_max_norm(tf.constant([[3.0, 4.0], [0.3, 0.4]]), 1.0, 1).numpy()
+        array([[0.6, 0.8],
+               [0.3, 0.4]], dtype=float32)
+    """
+    x = as_floating("x", x)
+    max_norm = _as_scalar("max_norm", max_norm, x, low=0.0)
+    return _shrink(x, _as_axes(axis, x), max_norm)
+
+
+# Rules: what becomes of a gradient
+
+
+def _clip_by_value(gradient: tf.Tensor, axes: _Axes, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+    return tf.clip_by_value(gradient, tf.cast(low, gradient.dtype), tf.cast(high, gradient.dtype))
+
+
+def _shrink(gradient: tf.Tensor, axes: _Axes, max_norm: tf.Tensor) -> tf.Tensor:
+    unit, largest = _divided(gradient, axes)
+    return _fitted(gradient, unit, _length(unit, axes), largest, max_norm)
+
+
+def _rescale(gradient: tf.Tensor, axes: _Axes, norm: tf.Tensor) -> tf.Tensor:
+    unit, largest = _divided(gradient, axes)
+    rescaled = unit * (norm / _length(unit, axes))
+    return tf.where(largest == 0, gradient, tf.cast(rescaled, gradient.dtype))
+
+
+def _fitted(
+    gradient: tf.Tensor, unit: tf.Tensor, length: tf.Tensor, largest: tf.Tensor, max_norm: tf.Tensor
+) -> tf.Tensor:
+    # The norm is length * largest. That may overflow, which only says that it doesn't fit.
+    tolerance = _EPSILON[gradient.dtype] + 8 * _EPSILON[unit.dtype]
+    fits = length * largest <= max_norm * (1 + tolerance)
+    return tf.where(fits, gradient, tf.cast(unit * (max_norm / length), gradient.dtype))
+
+
+def _divided(gradient: tf.Tensor, axes: _Axes) -> tuple[tf.Tensor, tf.Tensor]:
+    # Divided by the largest magnitude, so that no square overflows.
+    wide = at_least_float32(gradient)
+    largest = _largest(wide, axes)
+    return _unit(wide, largest), largest
+
+
+def _largest(wide: tf.Tensor, axes: _Axes) -> tf.Tensor:
+    # The maximum of nothing is -inf, and so is that of NaN alone under XLA.
+    return tf.maximum(tf.reduce_max(tf.abs(tf.stop_gradient(wide)), axes, keepdims=True), 0)
+
+
+def _unit(wide: tf.Tensor, largest: tf.Tensor) -> tf.Tensor:
+    # Infinity counts as the largest number that there is.
+    finite = tf.minimum(largest, wide.dtype.max)
+    return tf.clip_by_value(wide / tf.where(largest == 0, tf.ones_like(largest), finite), -1, 1)
+
+
+def _length(unit: tf.Tensor, axes: _Axes) -> tf.Tensor:
+    return _root(tf.reduce_sum(tf.square(unit), axes, keepdims=True))
+
+
+def _root(square: tf.Tensor) -> tf.Tensor:
+    # Of 0 it is 1: it divides zeros, and the root of 0 has no slope.
+    return tf.sqrt(tf.where(square == 0, tf.ones_like(square), square))
+
+
+_RULES: dict[str, Callable[..., tf.Tensor]] = {
+    "clip_gradient": _clip_by_value,
+    "clip_gradient_norm": _shrink,
+    "normalize_gradient": _rescale,
+}
+_EPSILON = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23, tf.float64: 2.0**-52}
+
+
+# How the framework learns of a rule
+
+
+def _with_rule(name: str, x: tf.Tensor, axes: _Axes, *parameters: tf.Tensor) -> tf.Tensor:
+    if not in_plain_reverse(x):
+        _refuse_tangent(name)
+    return _gradient_rule(x, name, axes, parameters)
+
+
+def _gradient_rule(x: tf.Tensor, name: str, axes: _Axes, parameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    @tf.custom_gradient
+    def apply(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def backward(gradient: tf.Tensor) -> tf.Tensor:
+            # What a tf.gather sends back is sparse until it is converted.
+            return _RULES[name](_reverse_only(tf.convert_to_tensor(gradient), name), axes, *parameters)
+
+        # An identity whose own gradient raises: vectorized_map loses the custom one.
+        return tf.raw_ops.PreventGradient(input=x, message=_LOST.format(name)), backward
+
+    return apply(x)
+
+
+_LOST = (
+    "{} in a tf.vectorized_map around which a tape is; remedy: the tape in the mapped function, or tf.map_fn"
+)
+
+
+def _reverse_only(gradient: tf.Tensor, name: str) -> tf.Tensor:
+    @tf.custom_gradient
+    def apply(gradient: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def backward(again: tf.Tensor) -> tf.Tensor:
+            if _transposed_to_forward_mode():
+                _refuse_tangent(name)
+            return again
+
+        return tf.identity(gradient), backward
+
+    return apply(gradient)
+
+
+def _transposed_to_forward_mode() -> bool:
+    # An accumulator around a tf.function makes its tangents by differentiating its gradient, which is right
+    # for linear rules only. That the second derivative is for a tangent, only the callers' names tell.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "imperative_grad":
+        code = frame.f_code
+        if (
+            code.co_name in ("_wrap_forward_function_with_jvps", "record")
+            and "concrete_function" in code.co_filename
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _refuse_tangent(name: str) -> NoReturn:
+    raise RuntimeError(
+        f"{name} must be differentiated in reverse mode, its rule isn't linear; got a tangent; "
+        "remedy: tf.GradientTape"
+    )
+
+
+def _as_axes(axis: int | Sequence[int] | None, x: tf.Tensor) -> _Axes:
+    if axis is not None and x.shape.rank is None:
+        raise ValueError(
+            f"axis must come with an x of known rank; got {axis} and none; remedy: tf.ensure_shape"
+        )
+    return None if axis is None else check_axis("axis", axis, x.shape.rank)
+
+
+def _wide_zero(leaves: list[tf.Tensor]) -> tf.Tensor:
+    wide = tf.float64 if any(leaf.dtype == tf.float64 for leaf in leaves) else tf.float32
+    return tf.zeros((), wide)
+
+
+def _as_scalar(name: str, value: float | tf.Tensor, x: tf.Tensor, *, low: float = -float("inf")) -> tf.Tensor:
+    dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
+    if not isinstance(value, TENSORS):
+        return tf.constant(check_number(name, value, low=low), dtype)
+    value = as_floating(name, value)
+    if value.shape.rank != 0:
+        raise ValueError(f"{name} must be a number or have shape (); got {value.shape}")
+    return tf.stop_gradient(tf.cast(value, dtype))
