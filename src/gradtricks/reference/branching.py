@@ -1,0 +1,133 @@
+"""Choosing between a function and a fallback, element by element."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradtricks.reference._arrays import as_floating
+
+
+class WhereGradients(NamedTuple):
+    """What flows where when ``where(condition, function(x), fallback)`` is differentiated.
+
+    A named tuple, so that it passes through every transform. Each field has the shape of ``x``.
+
+    Attributes:
+        to_function: What arrives at ``function(x)`` for each 1 at the result: 1 where the condition holds.
+        to_fallback: What arrives at the fallback: the other ones.
+        derivative: Of ``function``, at every ``x``, chosen or not.
+        gradient: What reaches ``x`` through the plain ``where``. By the chain rule ``to_function *
+            derivative``, and 0 times an infinity is NaN.
+        safe_gradient: What reaches ``x`` through ``safe_where``.
+        poisoned: True where ``gradient`` isn't finite and ``safe_gradient`` is.
+    """
+
+    to_function: Any
+    to_fallback: Any
+    derivative: Any
+    gradient: Any
+    safe_gradient: Any
+    poisoned: Any
+
+
+def safe_where(
+    condition: ArrayLike,
+    x: ArrayLike,
+    function: Callable[[NDArray[np.floating]], ArrayLike],
+    fallback: ArrayLike,
+) -> NDArray[np.floating]:
+    """Return ``function(x)`` where the condition holds, and the fallback elsewhere.
+
+    Args:
+        condition: Bool; broadcasts to the shape of ``x``.
+        x: Any shape.
+        function: Element by element. It sees only elements for which the condition holds.
+        fallback: Broadcasts to the shape of ``x``.
+
+    Returns:
+        Shape of ``x``.
+    """
+    x = as_floating(x)
+    chosen = np.broadcast_to(condition, x.shape)
+    result = np.array(np.broadcast_to(as_floating(fallback), x.shape))
+    result[chosen] = function(x[chosen])
+    return result
+
+
+def safe_where_vjp(
+    cotangent: ArrayLike,
+    condition: ArrayLike,
+    x: ArrayLike,
+    derivative: Callable[[NDArray[np.floating]], ArrayLike],
+    fallback: ArrayLike,
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Return the gradients that reach ``x`` and the fallback.
+
+    Args:
+        cotangent: Shape of ``x``.
+        condition: Bool; broadcasts to the shape of ``x``.
+        x: Any shape.
+        derivative: Of the function, element by element.
+        fallback: Broadcasts to the shape of ``x``.
+
+    Returns:
+        ``cotangent * derivative(x)`` where the condition holds and 0 elsewhere, and what is left of the
+        cotangent, summed to the shape of the fallback.
+    """
+    x, cotangent = as_floating(x), as_floating(cotangent)
+    chosen = np.broadcast_to(condition, x.shape)
+    to_x = np.zeros(x.shape)
+    to_x[chosen] = cotangent[chosen] * derivative(x[chosen])
+    return to_x, _summed_to(np.shape(fallback), np.where(chosen, 0, cotangent))
+
+
+def where_gradients(
+    condition: ArrayLike,
+    x: ArrayLike,
+    derivative: Callable[[NDArray[np.floating]], ArrayLike],
+) -> WhereGradients:
+    """Say what flows where, by the chain rule in IEEE arithmetic.
+
+    Args:
+        condition: Bool; broadcasts to the shape of ``x``.
+        x: Any shape.
+        derivative: Of the function, element by element.
+
+    Returns:
+        One array for each question.
+    """
+    x = as_floating(x)
+    to_function = np.broadcast_to(condition, x.shape).astype(x.dtype)
+    with np.errstate(all="ignore"):  # what goes wrong here is the answer
+        slope = np.asarray(derivative(x))
+        gradient = to_function * slope
+    safe_gradient, _ = safe_where_vjp(np.ones(x.shape), condition, x, derivative, 0.0)
+    poisoned = ~np.isfinite(gradient) & np.isfinite(safe_gradient)
+    return WhereGradients(to_function, 1 - to_function, slope, gradient, safe_gradient, poisoned)
+
+
+def where_gradients_vjp(
+    cotangent: ArrayLike,
+    condition: ArrayLike,
+    x: ArrayLike,
+    second_derivative: Callable[[NDArray[np.floating]], ArrayLike],
+) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x`` from the field ``safe_gradient``.
+
+    Args:
+        cotangent: Shape of ``x``.
+        condition: Bool; broadcasts to the shape of ``x``.
+        x: Any shape.
+        second_derivative: Of the function, element by element.
+
+    Returns:
+        Shape of ``x``.
+    """
+    return safe_where_vjp(cotangent, condition, x, second_derivative, 0.0)[0]
+
+
+def _summed_to(shape: tuple[int, ...], x: NDArray[np.floating]) -> NDArray[np.floating]:
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    return x.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1), keepdims=True)

@@ -1,0 +1,73 @@
+"""One step of gradient descent."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from gradtricks._checks import check_number, check_shape
+from gradtricks.reference.descent import map_pairs
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
+
+
+def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float | tf.Tensor) -> Any:
+    """Subtract ``learning_rate`` times its gradient from every parameter.
+
+    Backward, a cotangent reaches the parameter unchanged, the gradient times ``-learning_rate``, and the
+    learning rate summed against the gradient. A pure function: nothing is edited in place, and it can be
+    differentiated through, any number of times.
+
+    A parameter without a gradient (None) stays as it is. The arithmetic is IEEE's, so a learning rate of 0
+    doesn't hide a gradient that is NaN or infinite: 0 times either is NaN.
+
+    Args:
+        parameters: A floating-point tensor or variable, or tuples, lists and dicts of them, nested or not.
+        gradients: The same structure, each tensor of the shape of its parameter; a list may be paired with
+            a tuple. Sparse gradients (``tf.IndexedSlices``) are made dense.
+        learning_rate: A finite number, at least 0, or a floating-point tensor of shape []. The value of a
+            tensor isn't checked.
+            In a `tf.function`, give a rate that changes as a tensor: a number retraces for each value.
+
+    Returns:
+        Structure of ``parameters``, each tensor of the shape and dtype of its parameter. float16 and
+        bfloat16 are computed in float32.
+
+    Raises:
+        TypeError: Something is not a floating-point tensor, or ``learning_rate`` not a number.
+        ValueError: The structures or the shapes differ, every gradient is None, or ``learning_rate`` is
+            negative, not finite or not a scalar.
+
+    References:
+        Cauchy, Méthode générale pour la résolution des systèmes d'équations simultanées, 1847.
+
+    Example:
+        >>> weights = {"w": tf.constant([1.0, 2.0]), "b": tf.constant(0.5)}
+        >>> slopes = {"w": tf.constant([10.0, 0.0]), "b": tf.constant(-5.0)}
+        >>> stepped = gradient_descent_step(weights, slopes, 0.1)
+        >>> stepped["w"].numpy(), float(stepped["b"])
+        (array([0., 2.], dtype=float32), 1.0)
+    """
+    rate = _as_rate(learning_rate)
+
+    def step(place: str, parameter: tf.Tensor, gradient: tf.Tensor | None) -> tf.Tensor:
+        return _stepped(place, parameter, gradient, rate)
+
+    return map_pairs(step, parameters, gradients)
+
+
+def _stepped(place: str, parameter: tf.Tensor, gradient: tf.Tensor | None, rate: tf.Tensor) -> tf.Tensor:
+    parameter = as_floating(f"parameters{place}", parameter)
+    if gradient is None:
+        return parameter
+    gradient = tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+    gradient = as_floating(f"gradients{place}", gradient)
+    check_shape(f"gradients{place}", gradient.shape, parameter.shape, f"parameters{place}")
+    wide = at_least_float32(parameter)
+    return tf.cast(wide - tf.cast(rate, wide.dtype) * tf.cast(gradient, wide.dtype), parameter.dtype)
+
+
+def _as_rate(learning_rate: float | tf.Tensor) -> tf.Tensor:
+    if not isinstance(learning_rate, TENSORS):
+        return tf.constant(check_number("learning_rate", learning_rate, low=0), tf.float64)
+    learning_rate = as_floating("learning_rate", learning_rate)
+    check_shape("learning_rate", learning_rate.shape, (), "a scalar")
+    return learning_rate

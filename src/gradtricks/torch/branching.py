@@ -1,0 +1,159 @@
+"""Choosing between a function and a fallback, element by element."""
+
+import math
+from collections.abc import Callable
+from numbers import Real
+
+import torch
+
+from gradtricks._checks import check_broadcast, check_number, check_shape
+from gradtricks.reference.branching import WhereGradients
+from gradtricks.torch._tensors import as_floating, as_tensor
+
+
+def safe_where(
+    condition: torch.Tensor,
+    x: torch.Tensor,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    fallback: float | torch.Tensor,
+    *,
+    safe_value: float | None = None,
+) -> torch.Tensor:
+    """Return ``function(x)`` where the condition holds, and the fallback elsewhere.
+
+    Backward, ``x`` gets the function's gradient where the condition holds and exactly 0 elsewhere, whatever
+    the function's derivative is there; the fallback gets the rest.
+
+    The function is evaluated at every element, but where the condition fails it is handed a stand-in: the
+    largest element of ``x`` for which the condition holds, or 1 if it holds for none. So tensors that the
+    function closes over stay free of NaN too.
+
+    Args:
+        condition: Bool; broadcasts to the shape of ``x``. It gets no gradient.
+        x: Floating-point, any shape.
+        function: Works element by element; returns a floating-point tensor of the shape that it is given.
+        fallback: A number, infinite or NaN as you like, or a floating-point tensor that broadcasts to the
+            shape of ``x``. If it is computed from ``x``, that has to be safe by itself.
+        safe_value: The stand-in, a finite number. Give one if the condition may hold for no element and the
+            function isn't finite at 1.
+
+    Returns:
+        Shape of ``x``, dtype of what ``function`` returns.
+
+    Raises:
+        TypeError: Something is of the wrong type or dtype; ``function`` was called instead of handed over.
+        ValueError: ``condition`` or ``fallback`` doesn't broadcast to the shape of ``x``, ``function``
+            changes the shape, or ``safe_value`` isn't finite in the dtype of ``x``.
+
+    References:
+        The double ``where``,
+        https://github.com/tensorflow/probability/blob/main/discussion/where-nan.pdf.
+
+    Example:
+        >>> x = torch.tensor([0.0, 4.0], requires_grad=True)
+        >>> y = safe_where(x > 0, x, torch.sqrt, 0.0)
+        >>> y.detach(), torch.autograd.grad(y.sum(), x)[0]
+        (tensor([0., 2.]), tensor([0.0000, 0.2500]))
+    """
+    condition, x = _checked(condition, x, function)
+    inside = torch.where(condition, x, _stand_in(condition, x, safe_value))
+    result = _apply(function, inside)
+    return torch.where(condition, result, _as_fallback(fallback, result))
+
+
+def where_gradients(
+    condition: torch.Tensor,
+    x: torch.Tensor,
+    function: Callable[[torch.Tensor], torch.Tensor],
+    fallback: float | torch.Tensor,
+    *,
+    safe_value: float | None = None,
+) -> WhereGradients:
+    """Say which gradient reaches which branch of ``where(condition, function(x), fallback)``, and ``x``.
+
+    Takes the arguments of `safe_where`, to be put in its place when a gradient is NaN. Backward, each field
+    can be differentiated once more.
+
+    Args:
+        condition: Bool; broadcasts to the shape of ``x``.
+        x: Floating-point, any shape.
+        function: Works element by element; returns a floating-point tensor of the shape that it is given.
+        fallback: A number, or a floating-point tensor that broadcasts to the shape of ``x``.
+        safe_value: As for `safe_where`.
+
+    Returns:
+        Tensors of the shape of ``x``: ``to_function``, ``to_fallback``, ``derivative``, ``gradient``,
+        ``safe_gradient`` and ``poisoned``. What they hold is measured by differentiating, not computed by
+        a rule: it is what happens where it is called, eager or compiled.
+
+    Raises:
+        TypeError: As for `safe_where`.
+        ValueError: As for `safe_where`.
+
+    Example:
+        >>> x = torch.tensor([0.0, 4.0])
+        >>> flow = where_gradients(x > 0, x, torch.sqrt, 0.0)
+        >>> flow.to_function, flow.derivative
+        (tensor([0., 1.]), tensor([   inf, 0.2500]))
+        >>> flow.gradient, flow.safe_gradient
+        (tensor([   nan, 0.2500]), tensor([0.0000, 0.2500]))
+    """
+    condition, x = _checked(condition, x, function)
+
+    def choose(result: torch.Tensor, otherwise: float | torch.Tensor) -> torch.Tensor:
+        return torch.where(condition, result, otherwise)
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        result = _apply(function, x)
+        return choose(result, _as_fallback(fallback, result))
+
+    def safe(x: torch.Tensor) -> torch.Tensor:
+        return safe_where(condition, x, function, fallback, safe_value=safe_value)
+
+    to_function, to_fallback = _gradients(choose, x, torch.zeros_like(x))
+    (derivative,) = _gradients(lambda x: _apply(function, x), x)
+    (gradient,), (safe_gradient,) = _gradients(plain, x), _gradients(safe, x)
+    poisoned = ~gradient.isfinite() & safe_gradient.isfinite()
+    return WhereGradients(to_function, to_fallback, derivative, gradient, safe_gradient, poisoned)
+
+
+def _gradients(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    value, pull = torch.func.vjp(function, *inputs)[:2]  # its type allows for auxiliary outputs
+    return pull(torch.ones_like(value))
+
+
+def _apply(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    result = as_floating("function(x)", function(x))
+    check_shape("function(x)", result.shape, x.shape, "x")
+    return result
+
+
+def _stand_in(condition: torch.Tensor, x: torch.Tensor, safe_value: float | None) -> float | torch.Tensor:
+    if safe_value is not None:
+        limit = torch.finfo(x.dtype).max
+        return check_number("safe_value", safe_value, low=-limit, high=limit)
+    if x.numel() == 0:  # has no largest element
+        return 1.0
+    largest = torch.where(condition, x.detach(), -math.inf).amax()
+    return torch.where(largest == -math.inf, 1, largest)
+
+
+def _checked(
+    condition: torch.Tensor, x: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    condition, x = as_tensor("condition", condition), as_floating("x", x)
+    if condition.dtype != torch.bool:
+        raise TypeError(f"condition must be bool; got {condition.dtype}; remedy: a comparison, such as x > 0")
+    check_broadcast("condition", condition.shape, x.shape, "x")
+    if not callable(function):
+        got = type(function).__name__
+        raise TypeError(f"function must be callable; got {got}; remedy: hand over sqrt, not sqrt(x)")
+    return condition, x
+
+
+def _as_fallback(fallback: float | torch.Tensor, result: torch.Tensor) -> float | torch.Tensor:
+    if isinstance(fallback, Real) and not isinstance(fallback, bool):
+        return float(fallback)
+    fallback = as_floating("fallback", fallback)
+    check_broadcast("fallback", fallback.shape, result.shape, "x")
+    return fallback.to(result.dtype)

@@ -1,0 +1,74 @@
+"""One step of gradient descent."""
+
+from typing import Any
+
+import torch
+
+from gradtricks._checks import check_number, check_shape
+from gradtricks.reference.descent import map_pairs
+from gradtricks.torch._tensors import as_floating, at_least_float32
+
+
+def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float | torch.Tensor) -> Any:
+    """Subtract ``learning_rate`` times its gradient from every parameter.
+
+    Backward, a cotangent reaches the parameter unchanged, the gradient times ``-learning_rate``, and the
+    learning rate summed against the gradient. A pure function: nothing is edited in place, and it can be
+    differentiated through, any number of times.
+
+    A parameter without a gradient (None) stays as it is. The arithmetic is IEEE's, so a learning rate of 0
+    doesn't hide a gradient that is NaN or infinite: 0 times either is NaN.
+
+    Args:
+        parameters: A floating-point tensor, or tuples, lists and dicts of them, nested or not.
+        gradients: The same structure, each tensor of the shape of its parameter; a list may be paired with
+            a tuple. Sparse gradients are made dense.
+        learning_rate: A finite number, at least 0, or a floating-point tensor of shape []. The value of a
+            tensor isn't checked.
+
+    Returns:
+        Structure of ``parameters``, each tensor of the shape and dtype of its parameter. float16 and
+        bfloat16 are computed in float32.
+
+    Raises:
+        TypeError: Something is not a floating-point tensor, or ``learning_rate`` not a number.
+        ValueError: The structures or the shapes differ, every gradient is None, or ``learning_rate`` is
+            negative, not finite or not a scalar.
+
+    References:
+        Cauchy, Méthode générale pour la résolution des systèmes d'équations simultanées, 1847.
+
+    Example:
+        >>> weights = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor(0.5)}
+        >>> slopes = {"w": torch.tensor([10.0, 0.0]), "b": torch.tensor(-5.0)}
+        >>> gradient_descent_step(weights, slopes, 0.1)
+        {'w': tensor([0., 2.]), 'b': tensor(1.)}
+    """
+    rate = _as_rate(learning_rate)
+
+    def step(place: str, parameter: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+        return _stepped(place, parameter, gradient, rate)
+
+    return map_pairs(step, parameters, gradients)
+
+
+def _stepped(
+    place: str, parameter: torch.Tensor, gradient: torch.Tensor | None, rate: float | torch.Tensor
+) -> torch.Tensor:
+    parameter = as_floating(f"parameters{place}", parameter)
+    if gradient is None:
+        return parameter
+    gradient = as_floating(f"gradients{place}", gradient)
+    check_shape(f"gradients{place}", gradient.shape, parameter.shape, f"parameters{place}")
+    gradient = gradient.to_dense() if gradient.is_sparse else gradient
+    wide = at_least_float32(parameter)
+    rate = rate.to(wide) if isinstance(rate, torch.Tensor) else rate
+    return (wide - rate * gradient.to(wide)).to(parameter.dtype)
+
+
+def _as_rate(learning_rate: float | torch.Tensor) -> float | torch.Tensor:
+    if not isinstance(learning_rate, torch.Tensor):
+        return check_number("learning_rate", learning_rate, low=0)
+    learning_rate = as_floating("learning_rate", learning_rate)
+    check_shape("learning_rate", learning_rate.shape, (), "a scalar")
+    return learning_rate

@@ -1,0 +1,356 @@
+"""safe_where: a function inside its domain, a fallback outside; where_gradients: what flows where."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from gradtricks import reference
+from transforms import numerical_second_vjp
+
+
+def log_of(backend):
+    """Return the framework's logarithm."""
+    return backend.framework.log if backend.name == "torch" else backend.framework.math.log
+
+
+def root(x):
+    return x**0.5
+
+
+def root_slope(x):
+    return 0.5 * x**-0.5
+
+
+def root_curvature(x):
+    return -0.25 * x**-1.5
+
+
+def inverse(x):
+    return 1 / x
+
+
+def inverse_slope(x):
+    return -1 / x**2
+
+
+X = np.array([4.0, 0.0, -1.0, 0.25])
+COTANGENT = np.array([1.0, -3.0, 2.0, 0.5])
+
+
+@given(data=st.data())
+@pytest.mark.parametrize(("function", "slope"), [(root, root_slope), (inverse, inverse_slope)])
+def test_agrees_with_the_reference(backend, data, function, slope):
+    shape = data.draw(array_shapes(min_dims=0, max_dims=3, min_side=0))
+    elements = st.floats(-9, 9).filter(lambda v: v == 0 or abs(v) > 1e-3)
+    x, cotangent = (data.draw(arrays(np.float64, shape, elements=elements)) for _ in "12")
+    narrow = data.draw(st.sampled_from([shape, shape[1:], (1,) * len(shape)]))
+    fallback = data.draw(arrays(np.float64, narrow, elements=st.floats(-9, 9)))
+    condition = x > data.draw(st.sampled_from([0.0, 3.0, 9.0]))
+    value, gradients = backend.value_and_vjp(
+        lambda t, f: backend.tricks.safe_where(backend.tensor(condition), t, function, f),
+        [x, fallback],
+        cotangent,
+    )
+    np.testing.assert_allclose(value, reference.safe_where(condition, x, function, fallback), rtol=1e-10)
+    expected = reference.safe_where_vjp(cotangent, condition, x, slope, fallback)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("as_number", [True, False])
+def test_keeps_the_dtype(backend, dtype, as_number):
+    x = backend.cast(backend.tensor(X), dtype)
+    fallback = -2.0 if as_number else backend.tensor(-2.0)
+    result = backend.tricks.safe_where(x > 0, x, root, fallback)
+    assert result.dtype == x.dtype
+    np.testing.assert_array_equal(backend.array(result), [2.0, -2.0, -2.0, 0.5])
+
+
+@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+def test_extremes_outside_the_condition_leave_no_trace(backend, way):
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2e-38, 3e38, 4.0], np.float32)
+    good = np.isfinite(x) & (x > 0)
+    _, (gradient,) = getattr(backend, way)(
+        lambda t: backend.tricks.safe_where(backend.tensor(good), t, log_of(backend), 0.0),
+        [x],
+        np.ones_like(x),
+    )
+    np.testing.assert_array_equal(gradient[~good], 0)
+    np.testing.assert_allclose(gradient[good], 1 / x[good], rtol=1e-6, atol=1e-37)
+
+
+def test_a_large_tensor(backend):
+    x = np.random.default_rng(0).normal(size=(1000, 1000))
+    _, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.safe_where(t > 0, t, root, 0.0), [x], np.ones_like(x)
+    )
+    expected, _ = reference.safe_where_vjp(np.ones_like(x), x > 0, x, root_slope, 0.0)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10)
+
+
+def test_a_condition_broadcasts(backend):
+    x, rows = np.array([[1.0, 4.0], [0.0, -1.0]]), np.array([[True], [False]])
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.safe_where(backend.tensor(rows), t, root, 7.0), [x], np.ones((2, 2))
+    )
+    np.testing.assert_array_equal(value, [[1, 2], [7, 7]])
+    np.testing.assert_array_equal(gradient, [[0.5, 0.25], [0, 0]])
+
+
+@pytest.mark.parametrize("fallback", [np.inf, -np.inf, np.nan])
+def test_a_fallback_need_not_be_finite(backend, fallback):
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.safe_where(t > 0, t, root, fallback), [X], np.ones(4)
+    )
+    np.testing.assert_array_equal(value, [2, fallback, fallback, 0.5])
+    np.testing.assert_array_equal(gradient, [0.25, 0, 0, 1])
+
+
+# The stand-in, of which only what the function closes over can tell
+
+
+def weight_gradient(backend, condition, function, *, way="value_and_vjp", **options):
+    """Return the gradient of a weight that the function closes over."""
+
+    def weighted(weight):
+        x = backend.tensor(X)
+        return backend.tricks.safe_where(condition(x), x, lambda t: weight * function(t), 0.0, **options)
+
+    return getattr(backend, way)(weighted, [np.float64(3.0)], np.ones(4))[1][0]
+
+
+@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+def test_closed_over_weights_stay_free_of_nan(backend, way):
+    # tensorflow/tensorflow issue 27684. Neither 0 nor 1 is in the domain of this function; the largest
+    # element that qualifies is.
+    log = log_of(backend)
+    gradient = weight_gradient(backend, lambda x: x > 2, lambda t: log(t - 2), way=way)
+    assert gradient == pytest.approx(np.log(2))
+
+
+def test_where_nothing_qualifies_the_stand_in_is_one_or_yours(backend):
+    log = log_of(backend)
+    assert weight_gradient(backend, lambda x: x > 9, log) == 0
+    assert np.isnan(weight_gradient(backend, lambda x: x > 9, lambda t: log(t - 9)))
+    assert weight_gradient(backend, lambda x: x > 9, lambda t: log(t - 9), safe_value=10) == 0
+
+
+def test_a_stand_in_of_ones_own_changes_no_result(backend):
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.safe_where(t > 0, t, root, 0.0, safe_value=5), [X], np.ones(4)
+    )
+    np.testing.assert_array_equal(value, [2, 0, 0, 0.5])
+    np.testing.assert_array_equal(gradient, [0.25, 0, 0, 1])
+
+
+def test_the_function_sees_only_its_domain(backend):
+    seen = []
+
+    def record(t):
+        seen.append(backend.array(t))
+        return t
+
+    x = backend.tensor(X)
+    backend.tricks.safe_where(x > 0, x, record, 0.0)
+    np.testing.assert_array_equal(seen, [[4, 4, 4, 0.25]])
+
+
+def test_an_always_true_condition_is_the_function(backend):
+    x = np.array([1.0, 4.0])
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.safe_where(t > 0, t, root, 0.0), [x], np.ones(2)
+    )
+    np.testing.assert_array_equal(value, root(x))
+    np.testing.assert_array_equal(gradient, root_slope(x))
+
+
+def test_complementary_conditions_make_a_function_of_two_pieces(backend):
+    log, safe_where = log_of(backend), backend.tricks.safe_where
+    x = np.array([-2.0, -1.0, 0.0, 1.0])
+
+    def pieces(t):
+        # 1 / (1 - t) breaks at 1, the logarithm at -1, which is why each needs the other as its fallback.
+        left = safe_where(t < 0, t, lambda s: 1 / (1 - s), 0.0)
+        return safe_where(t >= 0, t, lambda s: log(s + 1), left)
+
+    _, (gradient,) = backend.value_and_vjp(pieces, [x], np.ones(4))
+    np.testing.assert_allclose(gradient, [1 / 9, 1 / 4, 1, 1 / 2])
+
+
+# Published cases: each is an issue in which the plain where gave NaN
+
+
+def test_the_case_of_the_tensorflow_documentation(backend):
+    # tf.where, notes: where(x < 1, 0, 1 / x) at 0
+    x = backend.tensor(np.array([0.0]))
+    flow = backend.tricks.where_gradients(x >= 1, x, inverse, 0.0)
+    assert np.isnan(backend.array(flow.gradient))
+    assert backend.array(flow.safe_gradient) == 0
+
+
+def published(backend):
+    """Return condition, function, fallback, x and the gradient that the thread asks for."""
+    log = log_of(backend)
+    exp = backend.framework.exp
+    return {
+        # tensorflow/tensorflow issue 118674
+        "tensorflow 118674": (lambda x: x > 0, root, lambda x: 0.0, [-1, 0, 1, 4], [0, 0, 0.5, 0.25]),
+        # tensorflow/tensorflow issue 2540: select(x > 0, 0, exp(x)) at 1e10
+        "tensorflow 2540": (lambda x: x <= 0, exp, lambda x: 0.0, [1e10], [0]),
+        # pytorch/pytorch issue 108618: where(x > 2, log2(x), 2 x)
+        "pytorch 108618": (
+            lambda x: x > 2,
+            lambda x: log(x) / np.log(2),
+            lambda x: 2 * x,
+            [0, 2, 3],
+            [2, 2, 0.4809],
+        ),
+        # pytorch/pytorch issue 68425: where(a <= 0, exp(a), 1 + a)
+        "pytorch 68425": (lambda x: x <= 0, exp, lambda x: 1 + x, [1000.0], [1]),
+        # pytorch/pytorch issue 23395: where(x == 0, x / 2, sqrt(x) + 1)
+        "pytorch 23395": (lambda x: x > 0, lambda x: root(x) + 1, lambda x: x / 2, [16, 0], [0.125, 0.5]),
+    }
+
+
+@pytest.mark.parametrize(
+    "case", ["tensorflow 118674", "tensorflow 2540", "pytorch 108618", "pytorch 68425", "pytorch 23395"]
+)
+def test_published_cases(backend, case):
+    condition, function, fallback, x, expected = published(backend)[case]
+    _, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.safe_where(condition(t), t, function, fallback(t)),
+        [np.array(x, np.float64)],
+        np.ones(len(x)),
+    )
+    np.testing.assert_allclose(gradient, expected, atol=5e-5)
+
+
+# where_gradients
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_flows_where_is_the_chain_rule(backend, compiled, compiler):
+    def report(x):
+        return backend.tricks.where_gradients(x > 0, x, log_of(backend), 0.0)
+
+    if compiled and backend.name == "torch":
+        backend.framework.compiler.reset()
+        report = backend.framework.compile(report, fullgraph=True, backend=compiler)
+    elif compiled:
+        report = backend.framework.function(report, jit_compile=True)
+    flow = [backend.array(field) for field in report(backend.tensor(X))]
+    for ours, theirs in zip(flow, reference.where_gradients(X > 0, X, inverse), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_tensorflow_hides_the_nan_of_a_root_except_in_xla(jit_compile):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+
+    @tf.function(jit_compile=jit_compile)
+    def poisoned(x):
+        return tricks.where_gradients(x > 0, x, tf.sqrt, 0.0).poisoned
+
+    assert poisoned(tf.constant([0.0, 4.0])).numpy().tolist() == [jit_compile, False]
+
+
+def test_a_fallback_tensor_gets_what_the_function_does_not(backend):
+    x = backend.tensor(X)
+    flow = backend.tricks.where_gradients(x > 0, x, inverse, 2 * x)
+    np.testing.assert_array_equal(backend.array(flow.to_function), [1, 0, 0, 1])
+    np.testing.assert_array_equal(backend.array(flow.to_fallback), [0, 1, 1, 0])
+
+
+# Errors
+
+
+@pytest.mark.parametrize("name", ["safe_where", "where_gradients"])
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": [1, 2]}, TypeError, "x must be floating-point; got"),
+        ({"x": np.ones(2)}, TypeError, "x must be a .*Tensor; got ndarray; remedy"),
+        ({"condition": [1.0, 0.0]}, TypeError, "condition must be bool; got .*float.*; remedy: a comparison"),
+        ({"condition": np.ones(2, bool)}, TypeError, "condition must be a .*Tensor; got ndarray; remedy"),
+        ({"condition": [True] * 3}, ValueError, r"condition must broadcast to the shape of x, \(2,\); got"),
+        ({"condition": [[True]]}, ValueError, r"condition must broadcast to the shape of x, \(2,\); got"),
+        ({"function": [1.0]}, TypeError, r"function must be callable; got .*; remedy: hand over sqrt, not"),
+        ({"function": "sum"}, ValueError, r"function\(x\) must have the shape of x, \(2,\); got \(1, 2\)"),
+        ({"function": "number"}, TypeError, r"function\(x\) must be a .*Tensor; got float"),
+        ({"function": "compare"}, TypeError, r"function\(x\) must be floating-point; got"),
+        ({"fallback": "none"}, TypeError, "fallback must be a .*Tensor; got str"),
+        ({"fallback": True}, TypeError, "fallback must be a .*Tensor; got bool"),
+        ({"fallback": [1]}, TypeError, "fallback must be floating-point; got"),
+        (
+            {"fallback": [1.0] * 3},
+            ValueError,
+            r"fallback must broadcast to the shape of x, \(2,\); got \(3,\)",
+        ),
+        ({"safe_value": "one"}, TypeError, "safe_value must be a real number; got str"),
+        ({"safe_value": np.inf}, ValueError, "safe_value must be finite; got inf"),
+    ],
+)
+def test_bad_input_says_what_is_expected(backend, name, change, error, message):
+    functions = {"sum": lambda t: t[None], "number": lambda t: 1.0, "compare": lambda t: t > 0}
+    given = {"condition": [True, False], "x": [1.0, 2.0], "function": root, "fallback": 0.0} | change
+    if isinstance(given["function"], str):
+        given["function"] = functions[given["function"]]
+    given = {key: backend.tensor(value) if isinstance(value, list) else value for key, value in given.items()}
+    with pytest.raises(error, match=message):
+        getattr(backend.tricks, name)(**given)
+
+
+# Transforms
+
+
+def test_under_every_transform(way):
+    fallback = np.array([0.5, -1.0, 2.0, 3.0])
+
+    def choose(t, f):
+        return way.tricks.safe_where(t > 0, t, root, f)
+
+    value, gradients = way.value_and_vjp(choose, [X, fallback], COTANGENT)
+    np.testing.assert_allclose(value, reference.safe_where(X > 0, X, root, fallback), rtol=way.rtol)
+    expected = reference.safe_where_vjp(COTANGENT, X > 0, X, root_slope, fallback)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=way.rtol)
+
+
+def test_where_nothing_qualifies_under_every_transform(way):
+    # The function is infinite at the stand-in, and so is its slope.
+    value, (gradient,) = way.value_and_vjp(
+        lambda t: way.tricks.safe_where(t > 9, t, lambda s: 1 / (1 - s), -2.0), [X], COTANGENT
+    )
+    np.testing.assert_array_equal(value, np.full(4, -2.0))
+    np.testing.assert_array_equal(gradient, np.zeros(4))
+
+
+def test_what_flows_where_under_every_transform(way):
+    def safe_gradient(t):
+        return way.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient
+
+    value, (gradient,) = way.value_and_vjp(safe_gradient, [X], COTANGENT)
+    flow = reference.where_gradients(X > 0, X, root_slope)
+    np.testing.assert_allclose(value, flow.safe_gradient, rtol=way.rtol)
+    expected = reference.where_gradients_vjp(COTANGENT, X > 0, X, root_curvature)
+    np.testing.assert_allclose(gradient, expected, rtol=way.rtol)
+
+
+def test_twice_under_every_transform(second):
+    directions = [np.array([0.3, 0.7, -0.1, 0.4]), np.array([0.2, -0.4, 0.6, 1.0])]
+    inputs = [X, np.array([0.5, -1.0, 2.0, 3.0])]
+
+    def vjp(cotangent, x, fallback):
+        value = reference.safe_where(X > 0, x, root, fallback)
+        return reference.safe_where_vjp(3 * value**2 * cotangent, X > 0, x, root_slope, fallback)
+
+    gradients = second.second_vjp(
+        lambda t, f: second.tricks.safe_where(t > 0, t, root, f) ** 3, inputs, COTANGENT, directions
+    )
+    expected = numerical_second_vjp(vjp, inputs, COTANGENT, directions)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
