@@ -1,0 +1,139 @@
+"""Checking a gradient against differences of its function."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradtricks.reference import checking
+from gradtricks.torch._tensors import as_floating, in_plain_reverse
+
+Function = Callable[..., torch.Tensor]
+
+
+def check_gradient(
+    function: Function,
+    inputs: torch.Tensor | Sequence[torch.Tensor],
+    *,
+    surrogate: Function | None = None,
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+    num_samples: int = 100,
+    seed: int = 0,
+) -> checking.GradientCheck:
+    """Compare the gradient of ``function`` with central differences in float64, and say what is amiss.
+
+    Every element is moved by many steps, so that truncation and rounding are told apart, and to each side by
+    itself, so that kinks and jumps are found. A gradient that isn't the derivative is called wrong. There is
+    one exception: a function that is flat far and wide, as floor is, can only have a gradient that was
+    declared, a surrogate. Any other intent has to be said with ``surrogate``, because no measurement tells
+    `reverse_gradient` from a wrong sign.
+
+    Args:
+        function: Takes one tensor for each input, returns one tensor of any shape. It is given float64; where
+            it computes in float32 nevertheless, that is found and allowed for.
+        inputs: A floating-point tensor of any shape, or a sequence of them. They are copied to float64 on
+            their device.
+        surrogate: The function whose derivative the gradient is meant to be, where that isn't ``function``.
+        rtol: Relative error that passes; never below the square root of the function's rounding noise.
+        atol: Absolute error that passes.
+        num_samples: How many elements of the inputs are moved at most, chosen at random. A result with more
+            elements is added up, with random weights, into as many sums.
+        seed: Of what is chosen at random.
+
+    Returns:
+        A `gradtricks.reference.checking.GradientCheck`: the verdict, the reason, the largest relative error
+        and where it is. Print it.
+
+    Raises:
+        TypeError: An input or what ``function`` returns isn't a real floating-point tensor, ``function``
+            refuses float64 or returns 16 bits, or an option isn't a number.
+        ValueError: ``function`` returns something else when it is called again, ``surrogate`` another shape,
+            or an option is out of range.
+        RuntimeError: Called inside `torch.compile` or a `torch.func` transform.
+
+    Example:
+        >>> print(check_gradient(torch.floor, torch.tensor([0.5, 2.0])).verdict)
+        not differentiable here
+        >>> print(check_gradient(torch.sin, torch.tensor([0.5, 2.0])).verdict)
+        correct
+    """
+    tensors = _as_inputs(inputs)
+    if not all(in_plain_reverse(tensor) for tensor in tensors):
+        raise RuntimeError("check_gradient must run eagerly; got a call inside torch.compile or a transform")
+    _accepts_float64(function, tensors)
+    return checking.check_gradient(
+        _on_arrays(function, tensors),
+        _vjp_on_arrays(function, tensors),
+        [_array(tensor.double()) for tensor in tensors],
+        surrogate=surrogate and _on_arrays(surrogate, tensors),
+        rtol=rtol,
+        atol=atol,
+        num_samples=num_samples,
+        seed=seed,
+    )
+
+
+def _as_inputs(inputs: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    if isinstance(inputs, list | tuple):
+        return [as_floating(f"inputs[{i}]", x).detach() for i, x in enumerate(inputs)]
+    return [as_floating("inputs", inputs).detach()]
+
+
+def _accepts_float64(function: Function, tensors: list[torch.Tensor]) -> None:
+    try:
+        function(*(tensor.double() for tensor in tensors))
+    except Exception as error:
+        # An error that has nothing to do with float64 is the caller's own.
+        function(*(x.float() if x.dtype == torch.float64 else x for x in tensors))
+        raise TypeError(
+            f"function must accept float64; got {type(error).__name__} from it; "
+            "remedy: make its parameters and constants float64 too, as module.double() does"
+        ) from error
+
+
+def _on_arrays(function: Function, tensors: list[torch.Tensor]) -> Callable[..., NDArray]:
+    def on_arrays(*arrays: NDArray) -> NDArray:
+        with torch.no_grad():
+            return _array(_result(function, _moved_to(tensors, arrays)))
+
+    return on_arrays
+
+
+def _vjp_on_arrays(function: Function, tensors: list[torch.Tensor]) -> Callable[..., list[NDArray]]:
+    def on_arrays(cotangent: NDArray, *arrays: NDArray) -> list[NDArray]:
+        points = [point.requires_grad_() for point in _moved_to(tensors, arrays)]
+        with torch.enable_grad():
+            value = _result(function, points)
+        if not value.requires_grad:
+            return [np.zeros(array.shape) for array in arrays]
+        weights = torch.as_tensor(cotangent, dtype=value.dtype, device=value.device)
+        gradients = torch.autograd.grad(value, points, weights, allow_unused=True, materialize_grads=True)
+        return [_array(gradient) for gradient in gradients]
+
+    return on_arrays
+
+
+def _moved_to(tensors: list[torch.Tensor], arrays: Sequence[NDArray]) -> list[torch.Tensor]:
+    return [torch.tensor(array, device=tensor.device) for array, tensor in zip(arrays, tensors)]
+
+
+def _result(function: Function, points: list[torch.Tensor]) -> torch.Tensor:
+    value = function(*points)
+    if isinstance(value, list | tuple):
+        raise TypeError(
+            f"function must return one tensor; got {type(value).__name__}; "
+            "remedy: check one of them at a time"
+        )
+    value = as_floating("function's result", value)
+    if value.dtype.itemsize < 4:
+        raise TypeError(
+            f"function must return float32 or float64; got {value.dtype}; "
+            "remedy: check it outside autocast, with float64 parameters"
+        )
+    return value
+
+
+def _array(tensor: torch.Tensor) -> NDArray:
+    return tensor.detach().cpu().numpy()

@@ -1,0 +1,190 @@
+"""Curvature: products with a Hessian, and its norm, without the matrix."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradtricks._checks import check_shape
+from gradtricks.reference.curvature import (
+    HessianNorm,
+    check_norm,
+    leaves,
+    norm_of_products,
+    rebuilt,
+    step_along,
+)
+from gradtricks.torch._tensors import as_floating, in_plain_reverse
+
+
+def hessian_vector_product(function: Callable[[Any], torch.Tensor], x: Any, vector: Any) -> Any:
+    """Return the Hessian of ``function`` at ``x`` times ``vector``; differentiable again in both.
+
+    The gradient is differentiated once more along ``vector``, backward over backward: hooks and custom
+    gradients inside ``function`` count. It costs a few gradients, whatever the size of ``x``. Where
+    ``function`` declares its gradient (`scale_gradient`, for one), the matrix is the transposed Jacobian of
+    what was declared, and needn't be symmetric.
+
+    Args:
+        function: Maps ``x`` to a scalar tensor. For a network, take its parameters as a dict to
+            `torch.func.functional_call`. PyTorch refuses one that `torch.compile` has made: compile around
+            the product instead.
+        x: A floating-point tensor of any shape, or lists, tuples and dicts of such.
+        vector: The same structure and shapes.
+
+    Returns:
+        The structure, shapes and dtypes of ``x``.
+
+    Raises:
+        TypeError: ``x``, ``vector`` or what ``function`` returns isn't a floating-point tensor.
+        ValueError: ``vector`` has another structure or other shapes, or ``function`` returns no scalar.
+
+    References:
+        B. A. Pearlmutter, "Fast exact multiplication by the Hessian",
+        https://doi.org/10.1162/neco.1994.6.1.147.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0])
+        >>> hessian_vector_product(lambda x: (x**3).sum(), x, torch.tensor([1.0, -1.0]))
+        tensor([  6., -12.])
+    """
+    points = _as_points(x)
+    directions = _as_directions(vector, points)
+    pull = torch.func.vjp(lambda points: _gradient(function, x, points), points)[1]
+    return rebuilt(x, iter(pull(directions)[0]))
+
+
+def hessian_norm(
+    function: Callable[[Any], torch.Tensor],
+    x: Any,
+    *,
+    ord: str | int = "fro",  # noqa: A002 (NumPy's own name for it)
+    method: str = "exact",
+    samples: int = 32,
+    seed: int = 0,
+) -> HessianNorm:
+    """Return a norm of the Hessian of ``function`` at ``x``, with its standard error; no gradient.
+
+    The Frobenius norm is the root of the mean of ``|Hz|**2`` over vectors z of random signs. The spectral
+    norm comes from Lanczos steps. With as many samples as ``x`` has elements, either is exact. For a norm
+    that can be trained on, average the squares of `hessian_vector_product` instead.
+
+    Args:
+        function: Maps ``x`` to a scalar tensor; the same value each time.
+        x: A floating-point tensor of any shape, or lists, tuples and dicts of such.
+        ord: ``"fro"``, or 2 for the spectral norm: the largest singular value.
+        method: ``"exact"`` products, or a ``"finite_difference"`` of two gradients for each, which does
+            without second derivatives but is wrong across kinks such as ReLU's.
+        samples: Number of products.
+        seed: Of the random signs, which are the same in both frameworks.
+
+    Returns:
+        A named tuple ``(value, standard_error)`` of floats. For ``ord=2`` the error is the residual.
+
+    Raises:
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``samples`` or
+            ``seed`` isn't an integer.
+        ValueError: ``function`` returns no scalar, or an option has another value.
+        RuntimeError: Called inside `torch.compile` or a `torch.func` transform.
+
+    References:
+        M. F. Hutchinson, https://doi.org/10.1080/03610919008812866.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0])
+        >>> hessian_norm(lambda x: (x**2).sum(), x, ord=2)
+        HessianNorm(value=2.0, standard_error=0.0)
+    """
+    check_norm(ord, method, samples, seed)
+    points = _as_points(x)
+    if not all(in_plain_reverse(point) for point in points):
+        raise RuntimeError(
+            "hessian_norm must run eagerly; got a call inside torch.compile or a transform; "
+            "remedy: hessian_vector_product"
+        )
+    points = [point.detach() for point in points]
+    product = _exact_product if method == "exact" else _difference
+    size = sum(point.numel() for point in points)
+    return norm_of_products(product(function, x, points), size, ord=ord, samples=samples, seed=seed)
+
+
+def _exact_product(
+    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
+) -> Callable[[NDArray], NDArray]:
+    def product(z: NDArray) -> NDArray:
+        def along(points: list[torch.Tensor]) -> torch.Tensor:
+            return _scalar(function, x, points)
+
+        return _flat(hessian_vector_product(along, points, _split(z, points)))
+
+    return product
+
+
+def _difference(
+    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
+) -> Callable[[NDArray], NDArray]:
+    itemsize = min(point.dtype.itemsize for point in points)
+
+    def product(z: NDArray) -> NDArray:
+        step = step_along(_flat(points), z, itemsize)
+        shifts = [step * part for part in _split(z, points)]
+        above = _flat(_plain_gradient(function, x, [point + shift for point, shift in zip(points, shifts)]))
+        below = _flat(_plain_gradient(function, x, [point - shift for point, shift in zip(points, shifts)]))
+        return (above - below) / (2 * step)
+
+    return product
+
+
+def _gradient(
+    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    return torch.func.grad(lambda points: _scalar(function, x, points))(points)
+
+
+def _plain_gradient(
+    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    # Unlike torch.func, it differentiates what torch.compile has made.
+    points = [point.requires_grad_() for point in points]
+    with torch.enable_grad():
+        value = _scalar(function, x, points)
+    if not value.requires_grad:
+        return [torch.zeros_like(point) for point in points]
+    return torch.autograd.grad(value, points, allow_unused=True, materialize_grads=True)
+
+
+def _scalar(function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]) -> torch.Tensor:
+    value = as_floating("function's result", function(rebuilt(x, iter(points))))
+    if value.shape != ():
+        raise ValueError(f"function must return a scalar; got shape {tuple(value.shape)}; remedy: sum it")
+    return value
+
+
+def _as_points(x: Any) -> list[torch.Tensor]:
+    points = [as_floating("x", leaf) for leaf in leaves(x)]
+    if not points:
+        raise ValueError("x must hold at least one tensor; got none")
+    return points
+
+
+def _as_directions(vector: Any, points: list[torch.Tensor]) -> list[torch.Tensor]:
+    directions = [as_floating("vector", leaf) for leaf in leaves(vector)]
+    if len(directions) != len(points):
+        raise ValueError(f"vector must have as many tensors as x, {len(points)}; got {len(directions)}")
+    for direction, point in zip(directions, points):
+        check_shape("vector", direction.shape, point.shape, "x")
+    return [direction.to(point.dtype) for direction, point in zip(directions, points)]
+
+
+def _split(z: NDArray, points: list[torch.Tensor]) -> list[torch.Tensor]:
+    ends = np.cumsum([point.numel() for point in points])[:-1]
+    return [
+        torch.as_tensor(part, dtype=point.dtype, device=point.device).reshape(point.shape)
+        for part, point in zip(np.split(z, ends), points)
+    ]
+
+
+def _flat(tensors: Sequence[torch.Tensor]) -> NDArray:
+    return np.concatenate([t.detach().double().cpu().numpy().reshape(-1) for t in tensors])

@@ -1,0 +1,521 @@
+"""Checks of gradients: correct, wrong, not differentiable, surrogate, inconclusive."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from gradtricks import reference
+from gradtricks.reference import checking
+from gradtricks.reference.checking import (
+    CORRECT,
+    INCONCLUSIVE,
+    NOT_DIFFERENTIABLE,
+    SURROGATE,
+    WRONG,
+)
+
+AT = np.array([0.5, -1.3, 2.0])
+
+
+def check(function, gradient, x, **options):
+    """Check an elementwise function in NumPy; ``gradient(x)`` is what's claimed of its derivative."""
+    with np.errstate(all="ignore"):
+        return reference.check_gradient(
+            function, lambda cotangent, x: [cotangent * gradient(x)], [np.asarray(x, float)], **options
+        )
+
+
+def with_gradient(backend, forward, gradient):
+    """Make a function of one tensor, in the framework, with a gradient of one's own."""
+    if backend.name == "torch":
+        torch = backend.framework
+
+        class Declared(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return forward(x)
+
+            @staticmethod
+            def backward(ctx, incoming):
+                return incoming * gradient(*ctx.saved_tensors)
+
+        return Declared.apply
+    tf = backend.framework
+    return tf.custom_gradient(
+        lambda x: (forward(x), lambda incoming: incoming * tf.cast(gradient(x), incoming.dtype))
+    )
+
+
+# What has a derivative
+
+
+@pytest.mark.parametrize(
+    ("function", "derivative", "x"),
+    [
+        (np.sin, np.cos, [0.5, 2.0, -1e3, 1e-5, 0.0]),
+        (np.exp, np.exp, [-30.0, 0.0, 30.0]),
+        (np.tanh, lambda x: 1 - np.tanh(x) ** 2, AT),
+        (np.log, lambda x: 1 / x, [1e-10, 1e-3, 5.0, 1e8]),
+        (lambda x: np.abs(x) ** 1.5, lambda x: 1.5 * np.abs(x) ** 0.5 * np.sign(x), [0.0, 1.0]),
+        (lambda x: x**4, lambda x: 4 * x**3, [0.0, 1e-8, 3.0]),
+        (lambda x: np.maximum(x, 0), lambda x: x > 0, [0.5, 1e-5, -1e-7]),
+        (lambda x: np.sin(1e4 * x), lambda x: 1e4 * np.cos(1e4 * x), [0.3, 1.0]),
+        (lambda x: np.sin(2048 * np.pi * x), lambda x: 2048 * np.pi * np.cos(2048 * np.pi * x), [0.3, 1.0]),
+        (lambda x: x**2 + 1e6, lambda x: 2 * x, [0.3, 1.0]),
+        (lambda x: (x + 1e8) - 1e8, np.ones_like, [0.3, 1.0]),
+        (lambda x: 0 * x + 3, np.zeros_like, AT),
+        (np.floor, np.zeros_like, [0.5, -1.3]),
+    ],
+)
+def test_a_right_gradient_is_correct(function, derivative, x):
+    report = check(function, derivative, x)
+    assert report.verdict == CORRECT, str(report)
+    assert report.relative_error < 1e-4
+    wrong = check(function, lambda x: derivative(x) + 0.01 * (1 + np.abs(derivative(x))), x)
+    assert wrong.verdict in (WRONG, SURROGATE), str(wrong)
+
+
+@settings(max_examples=25)
+@given(data=st.data(), size=st.sampled_from([0.1, 1.0, 30.0]))
+def test_random_polynomials(backend, data, size):
+    shape = data.draw(array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=3))
+    x, w = (data.draw(arrays(np.float64, shape, elements=st.floats(-size, size))) for _ in range(2))
+    report = backend.tricks.check_gradient(
+        lambda x, w: w * x**3 - 2 * x, [backend.tensor(x), backend.tensor(w)], num_samples=4
+    )
+    assert report.verdict == CORRECT, str(report)
+    assert report.num_elements == 2 * x.size
+    assert report.num_checked == min(4, 2 * x.size)
+
+
+def test_agrees_with_the_reference(backend):
+    maths = backend.framework.math if backend.name == "tensorflow" else backend.framework
+    ours = backend.tricks.check_gradient(maths.tanh, backend.tensor(AT))
+    theirs = check(np.tanh, lambda x: 1 - np.tanh(x) ** 2, AT)
+    assert (ours.verdict, ours.counts, ours.index) == (theirs.verdict, theirs.counts, ours.index)
+    np.testing.assert_allclose(ours.analytic, 1 - np.tanh(AT[ours.index[0]]) ** 2, rtol=1e-10)
+    assert ours.relative_error < 1e-9
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_inputs_are_widened(backend, dtype):
+    x = backend.cast(backend.tensor([0.5, -1.25]), dtype)
+    report = backend.tricks.check_gradient(lambda x: x * x, x)
+    assert report.verdict == CORRECT
+    assert report.noise < 1e-14
+
+
+def test_single_precision_inside_is_found(backend):
+    def inside(x):
+        narrow = backend.cast(x, "float32")
+        return backend.cast(narrow * narrow * narrow, "float64")
+
+    for function in (inside, lambda x: backend.cast(x, "float32") ** 3):
+        report = backend.tricks.check_gradient(function, backend.tensor(AT))
+        assert report.verdict == CORRECT, str(report)
+        assert 1e-8 < report.noise < 1e-5
+        wrong = with_gradient(backend, function, lambda x: 3.1 * x**2)
+        assert backend.tricks.check_gradient(wrong, backend.tensor(AT)).verdict == WRONG
+
+
+def test_several_inputs_and_a_large_result(backend):
+    random = np.random.default_rng(0)
+    x, w = backend.tensor(random.normal(size=(30, 4))), backend.tensor(random.normal(size=(4, 5)))
+    report = backend.tricks.check_gradient(lambda x, w: (x @ w) ** 2, (x, w))
+    assert report.verdict == CORRECT, str(report)
+    assert report.output_index is None
+    assert (report.num_checked, report.num_elements) == (100, 140)
+    assert sum(report.counts.values()) == 100 * 100
+    assert "a sum of outputs" in str(report)
+
+
+def test_one_wrong_element_among_many_is_found_and_named(backend):
+    x = np.linspace(-1, 1, 12).reshape(3, 4)
+    factor = np.ones((3, 4))
+    factor[1, 2] = 1.001
+    tensor = backend.tensor(factor)
+    function = with_gradient(backend, lambda x: x**3, lambda x: 3 * x**2 * tensor)
+    report = backend.tricks.check_gradient(lambda a, b: a + function(b), [backend.tensor(x)] * 2)
+    assert (report.verdict, report.input, report.index, report.output_index) == (WRONG, 1, (1, 2), (1, 2))
+    np.testing.assert_allclose(report.relative_error, 0.001, rtol=0.01)
+    assert report.counts[WRONG] == 1
+    assert report.reason == "1 of 144 aren't the derivative of the function"
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [
+        (-1.0, "everywhere -1 times the derivative"),
+        (0.5, "everywhere 0.5 times"),
+        (0.0, "no gradient arrives"),
+    ],
+)
+def test_a_common_factor_is_named(backend, factor, reason):
+    function = with_gradient(backend, lambda x: x**2, lambda x: factor * 2 * x)
+    report = backend.tricks.check_gradient(function, backend.tensor(AT))
+    assert report.verdict == WRONG
+    assert reason in report.reason
+    np.testing.assert_allclose(report.relative_error, abs(1 - factor), rtol=1e-6)
+
+
+def test_an_output_cut_off_from_its_input(backend):
+    def cut(x):
+        return backend.tensor(backend.array(x) ** 2)
+
+    report = backend.tricks.check_gradient(cut, backend.tensor(AT))
+    assert (report.verdict, report.reason[:19]) == (WRONG, "no gradient arrives")
+    assert backend.tricks.check_gradient(lambda x: x, backend.tensor([])).verdict == INCONCLUSIVE
+
+
+def test_a_forgotten_mask_is_wrong_and_no_surrogate():
+    # The rectifier is flat at each of these points, but not everywhere.
+    report = check(lambda x: np.maximum(x, 0), np.ones_like, [-0.5, -1e-5, -1.0])
+    assert report.verdict == WRONG, str(report)
+    biggest = check(lambda x: np.max(x)[None], np.ones_like, np.random.default_rng(0).normal(size=50))
+    assert (biggest.verdict, biggest.counts) == (WRONG, {WRONG: 49, CORRECT: 1})
+
+
+def test_nan_where_there_is_a_derivative_is_wrong():
+    report = check(np.square, lambda x: np.where(x > 1, np.nan, 2 * x), AT)
+    assert (report.verdict, report.index) == (WRONG, (2,))
+    assert report.relative_error == np.inf
+
+
+# What has no derivative
+
+
+@pytest.mark.parametrize(
+    ("function", "derivative", "x", "reason"),
+    [
+        (
+            np.abs,
+            np.sign,
+            [0.5, 0.0],
+            "the slopes to the left and to the right differ; the gradient lies between",
+        ),
+        (np.abs, lambda x: np.sign(x) + 2 * (x == 0), [0.5, 0.0], "the gradient does not lie between"),
+        (
+            lambda x: np.maximum(x, 0),
+            lambda x: x > 0,
+            [0.0],
+            "the slopes to the left and to the right differ",
+        ),
+        (np.floor, np.zeros_like, [0.5, 2.0], "grows as 1/h, as at a jump"),
+        (np.round, np.ones_like, [0.2, 1.5], "grows as 1/h, as at a jump"),
+        (lambda x: (x == 2.0) * 1.0, np.zeros_like, [0.5, 2.0], "grows as 1/h, as at a jump"),
+        (
+            np.cbrt,
+            lambda x: np.cbrt(x) / (3 * x),
+            [1.0, 0.0],
+            "grows without limit, as at a vertical tangent",
+        ),
+        (np.sqrt, lambda x: 0.5 / np.sqrt(x), [1.0, 0.0], "the function is finite on one side only"),
+        (np.log, lambda x: 1 / x, [1.0, -1.0], "the value isn't finite"),
+        (lambda x: x * np.inf, lambda x: x * np.inf, [1.0], "the value isn't finite"),
+    ],
+)
+def test_points_without_a_derivative(function, derivative, x, reason):
+    report = check(function, derivative, x)
+    assert report.verdict == NOT_DIFFERENTIABLE, str(report)
+    assert reason in report.reason
+    assert report.index == (len(x) - 1,) or report.output_index == (len(x) - 1,)
+
+
+def test_slopes_on_both_sides_are_told():
+    report = check(np.abs, np.sign, [0.0])
+    np.testing.assert_allclose([report.left, report.right, report.numerical], [-1, 1, 0], atol=1e-12)
+    assert np.isnan(report.relative_error)
+    jump = check(np.floor, np.zeros_like, [2.0])
+    assert jump.left > 1e7
+    assert jump.right == 0.0
+    assert jump.uncertainty == np.inf
+
+
+def test_square_root_at_zero_in_the_frameworks(backend):
+    # The gradient of the other output with respect to the zero is 0 / 0; that's no error of its own.
+    maths = backend.framework.math if backend.name == "tensorflow" else backend.framework
+    report = backend.tricks.check_gradient(maths.sqrt, backend.tensor([1.0, 0.0]))
+    assert (report.verdict, report.index) == (NOT_DIFFERENTIABLE, (1,))
+    assert report.reason == "the function is finite on one side only"
+
+
+# What was declared
+
+
+@pytest.mark.parametrize("levels", [1, 255, 1e4])
+def test_a_staircase_with_a_gradient_is_a_surrogate(backend, levels):
+    rounding = backend.framework.round
+    function = with_gradient(backend, lambda x: rounding(x * levels) / levels, lambda x: 1.0)
+    x = backend.tensor(AT + 0.123456)
+    report = backend.tricks.check_gradient(function, x)
+    assert report.verdict == SURROGATE, str(report)
+    assert (report.relative_error, report.numerical) == (1.0, 0.0)
+    weighted = backend.tricks.check_gradient(lambda x, w: w * function(x), [x, x])
+    assert (weighted.verdict, weighted.input) == (SURROGATE, 0)
+    assert weighted.counts[SURROGATE] == 3
+    assert WRONG not in weighted.counts
+
+
+def test_half_precision_is_a_staircase(backend):
+    def narrow(x):
+        return backend.cast(backend.cast(x, "float16"), "float64")
+
+    assert backend.tricks.check_gradient(narrow, backend.tensor(AT + 0.0001)).verdict == SURROGATE
+
+
+def test_where_a_staircase_cannot_be_told_it_is_wrong():
+    def fenced(x):
+        return np.where(np.abs(x - 0.5) < 0.2, 1.0, np.nan)
+
+    assert check(fenced, np.ones_like, [0.5]).verdict == WRONG
+
+
+@pytest.mark.parametrize("name", ["scale", "reverse", "rounded"])
+def test_a_declared_surrogate(backend, name):
+    tricks, x = backend.tricks, backend.tensor(AT)
+    rounding = backend.framework.round
+    function, surrogate = {
+        "scale": (lambda x: tricks.scale_gradient(x, 0.5) ** 2, lambda x: 0.5 * x**2),
+        "reverse": (lambda x: tricks.reverse_gradient(x) ** 2, lambda x: -(x**2)),
+        "rounded": (with_gradient(backend, rounding, lambda x: 1.0), lambda x: x),
+    }[name]
+    report = tricks.check_gradient(function, x, surrogate=surrogate)
+    assert report.verdict == SURROGATE, str(report)
+    assert report.reason == "the gradient is the derivative of the declared surrogate"
+    other = tricks.check_gradient(function, x, surrogate=lambda x: 3 * surrogate(x))
+    assert other.verdict == WRONG
+    assert "times the derivative of the declared surrogate" in other.reason
+    kinked = tricks.check_gradient(function, x, surrogate=lambda x: abs(x - 2.0))
+    assert kinked.verdict in (NOT_DIFFERENTIABLE, WRONG)
+
+
+# What can't be said
+
+
+def test_too_rough_for_differences():
+    def saw(x):
+        return np.sin(1e9 * x)
+
+    report = check(saw, lambda x: 1e9 * np.cos(1e9 * x), [0.3, 1.0])
+    assert report.verdict == INCONCLUSIVE, str(report)
+    assert report.reason == "the function is too rough for differences"
+
+
+def test_noise_hides_the_derivative():
+    report = check(lambda x: 1e-3 * np.sin(x) + np.sin(1e12 * x), lambda x: 1e-3 * np.cos(x), [0.3])
+    assert report.verdict == INCONCLUSIVE, str(report)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_nothing_to_compare(backend, shape):
+    report = backend.tricks.check_gradient(lambda x: x * 2, backend.tensor(np.zeros(shape)))
+    assert (report.verdict, report.num_checked) == (INCONCLUSIVE, 0)
+    assert "nothing compared" in str(report)
+    empty = backend.tricks.check_gradient(lambda x: x[:0], backend.tensor([1.0, 2.0]))
+    assert (empty.verdict, empty.num_elements) == (INCONCLUSIVE, 2)
+
+
+def test_a_scalar_and_its_report(backend):
+    report = backend.tricks.check_gradient(lambda x: x * x, backend.tensor(1.5))
+    assert str(report).splitlines()[:2] == [
+        "correct: the gradient agrees with the differences",
+        f"  at input 0 [], output []: analytic 3, numerical 3 ± {report.uncertainty:.1g}",
+    ]
+    assert str(report).endswith("1 correct; moved 1 of 1 elements")
+
+
+# The thread's numbers, and the peers' own checks
+
+
+@pytest.mark.parametrize(("x", "error", "verdict"), [(2.0, 499.0, NOT_DIFFERENTIABLE), (2.4, 1.0, SURROGATE)])
+def test_500_and_1(backend, x, error, verdict):
+    # tf.test.compute_gradient_error takes the difference (f(x + d) - f(x - d)) / 2d with d = 0.001.
+    function = with_gradient(backend, backend.framework.floor, lambda x: 1.0)
+    above, below = (float(function(backend.tensor(x + step))) for step in (0.001, -0.001))
+    np.testing.assert_allclose(abs((above - below) / 0.002 - 1.0), error)
+    assert backend.tricks.check_gradient(function, backend.tensor([x])).verdict == verdict
+
+
+@pytest.mark.parametrize("name", ["right", "wrong"])
+def test_agrees_with_tensorflows_own_check(name):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    factor = {"right": 2.0, "wrong": 2.1}[name]
+    function = tf.custom_gradient(lambda x: (x**2, lambda g: g * factor * x))
+    x = tf.constant(AT)
+    theirs = max(np.abs(a - n).max() for a, n in zip(*tf.test.compute_gradient(function, [x])))
+    report = tricks.check_gradient(function, x)
+    assert (theirs < 1e-6, report.verdict) == ((True, CORRECT) if name == "right" else (False, WRONG))
+
+
+@pytest.mark.parametrize("name", ["right", "wrong"])
+def test_agrees_with_torchs_own_check(name):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**2
+
+        @staticmethod
+        def backward(ctx, incoming):
+            return incoming * {"right": 2.0, "wrong": 2.1}[name] * ctx.saved_tensors[0]
+
+    x = torch.tensor(AT, requires_grad=True)
+    theirs = torch.autograd.gradcheck(Square.apply, (x,), raise_exception=False)
+    assert (theirs, tricks.check_gradient(Square.apply, x).verdict) == (
+        (True, CORRECT) if name == "right" else (False, WRONG)
+    )
+
+
+# Environments
+
+
+@pytest.mark.parametrize("trick", ["discounted_returns", "standardize"])
+def test_our_own_gradients_pass(backend, trick):
+    x = backend.tensor(np.random.default_rng(0).normal(size=(4, 2)))
+    functions = {
+        "discounted_returns": lambda x: backend.tricks.discounted_returns(x, 0.9),
+        "standardize": backend.tricks.standardize,
+    }
+    report = backend.tricks.check_gradient(functions[trick], x)
+    assert report.verdict == CORRECT, str(report)
+
+
+def test_of_what_a_compiler_made(backend, compiler):
+    def function(x):
+        return backend.tricks.scale_gradient(x, 0.5) ** 2
+
+    if backend.name == "torch":
+        backend.framework.compiler.reset()
+        compiled = backend.framework.compile(function, fullgraph=True, backend="aot_eager")
+    else:
+        compiled = backend.framework.function(function, jit_compile=True)
+    report = backend.tricks.check_gradient(compiled, backend.tensor(AT), surrogate=lambda x: 0.5 * x**2)
+    assert report.verdict == SURROGATE, str(report)
+
+
+def test_of_what_a_transform_made_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    function = torch.func.vmap(torch.func.grad(lambda x: x**4))
+    assert tricks.check_gradient(function, torch.tensor(AT)).verdict == CORRECT
+    with torch.no_grad():
+        assert tricks.check_gradient(torch.sin, torch.tensor(AT)).verdict == CORRECT
+
+
+def test_variables_and_layers_in_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    variable = tf.Variable(AT)
+    assert tricks.check_gradient(tf.sin, [variable]).verdict == CORRECT
+    # A layer casts what it is given to its own dtype: float32.
+    report = tricks.check_gradient(keras.layers.Dense(2, "tanh"), tf.constant(AT[None]))
+    assert report.verdict == CORRECT, str(report)
+    assert report.noise > 1e-8
+    assert tricks.check_gradient(keras.layers.Dense(2, dtype="float64"), tf.constant(AT[None])).noise < 1e-14
+    with pytest.raises(TypeError, match="function must return float32 or float64; got bfloat16; remedy"):
+        tricks.check_gradient(keras.layers.Dense(2, dtype="mixed_bfloat16"), tf.constant(AT[None]))
+    with pytest.raises(TypeError, match=r"function must accept float64; got .*; remedy"):
+        tricks.check_gradient(lambda x: x @ tf.ones((3, 2)), tf.constant(AT[None]))
+
+
+def test_modules_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    layer, x = torch.nn.Linear(3, 2), torch.tensor(AT[None])
+    with pytest.raises(TypeError, match="function must accept float64; got RuntimeError from it; remedy"):
+        tricks.check_gradient(layer, x)
+    assert tricks.check_gradient(layer.double(), x.float()).verdict == CORRECT
+    assert layer.weight.grad is None
+    refused = pytest.raises(TypeError, match=r"function must return float32 or float64; got torch\.bfloat16")
+    with torch.autocast("cpu", torch.bfloat16), refused:
+        tricks.check_gradient(lambda x: layer.float()(x.float()), x)
+    with pytest.raises(ZeroDivisionError):
+        tricks.check_gradient(lambda x: x * (1 // 0), x)
+
+
+EAGER = ("eager", "autocast", "dual numbers", "tape", "persistent tape", "accumulator", "batch_jacobian")
+
+
+def test_under_every_transform(way):
+    """It needs numbers, and where there are none it says so."""
+
+    def checked(x):
+        assert way.tricks.check_gradient(lambda x: x * x, x).verdict == CORRECT
+        return x * 1.0
+
+    if way.name in EAGER:
+        way.value_and_vjp(checked, [AT], np.ones(3))
+    else:
+        with pytest.raises(Exception, match="check_gradient must run eagerly"):
+            way.value_and_vjp(checked, [AT], np.ones(3))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("inputs", "function", "options", "error", "message"),
+    [
+        ([1, 2], "square", {}, TypeError, "inputs must be floating-point; got"),
+        ([1j, 2], "square", {}, TypeError, "inputs must be floating-point; got"),
+        ("array", "square", {}, TypeError, "inputs must be a .*Tensor; got ndarray; remedy"),
+        ("list", "square", {}, TypeError, r"inputs\[1\] must be a .*Tensor; got ndarray; remedy"),
+        ([1.0], "pair", {}, TypeError, "function must return one tensor; got tuple; remedy"),
+        ([1.0], "number", {}, TypeError, "function's result must be a .*Tensor; got float"),
+        (
+            [1.0],
+            "noise",
+            {},
+            ValueError,
+            "function must return the same result each time; got two that differ",
+        ),
+        ([1.0], "square", {"rtol": float("nan")}, ValueError, "rtol must be finite; got nan"),
+        ([1.0], "square", {"atol": -1.0}, ValueError, "atol must lie in .*; got -1"),
+        ([1.0], "square", {"num_samples": 0}, ValueError, "num_samples must be at least 1; got 0"),
+        ([1.0], "square", {"num_samples": 2.0}, TypeError, "num_samples must be an integer; got float"),
+        ([1.0], "square", {"seed": True}, TypeError, "seed must be an integer; got bool"),
+        ([1.0], "square", {"surrogate": lambda x: x[:0]}, ValueError, r"surrogate must return the shape of"),
+    ],
+)
+def test_bad_input_says_what_is_expected(backend, inputs, function, options, error, message):
+    random = np.random.default_rng(0)
+    functions = {
+        "square": lambda *x: x[0] ** 2,
+        "pair": lambda x: (x, x),
+        "number": lambda x: 1.0,
+        "noise": lambda x: x + random.normal(),
+    }
+    if isinstance(inputs, str):
+        inputs = {"array": np.ones(2), "list": [backend.tensor([1.0]), np.ones(2)]}[inputs]
+    else:
+        inputs = backend.tensor(inputs)
+    with pytest.raises(error, match=message):
+        backend.tricks.check_gradient(functions[function], inputs, **options)
+
+
+def test_another_frameworks_tensor_is_refused(backend):
+    other = pytest.importorskip("tensorflow" if backend.name == "torch" else "torch")
+    with pytest.raises(TypeError, match=r"inputs must be a .*Tensor; got"):
+        backend.tricks.check_gradient(lambda x: x, other.ones(2))
+
+
+def test_every_verdict_has_a_name():
+    assert {CORRECT, WRONG, SURROGATE, NOT_DIFFERENTIABLE, INCONCLUSIVE} == {
+        "correct",
+        "wrong gradient",
+        "surrogate",
+        "not differentiable here",
+        "inconclusive",
+    }
+    assert set(checking.REASONS) == {"not finite", "edge", "jump", "steep", "kink"}

@@ -1,0 +1,447 @@
+"""Hessian-vector products and norms of Hessians."""
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from gradtricks import reference
+from gradtricks.reference.curvature import HessianNorm, leaves, norm_of_products, rebuilt, step_along
+from transforms import numerical_second_vjp
+
+MATRIX = np.array([[2.0, -1.0, 0.5], [-1.0, 0.0, 3.0], [0.5, 3.0, -4.0]])
+
+
+def quartic(backend):
+    """Return sum(x**4) / 12 + x.Mx / 2, whose third derivative is 2x on the diagonal and 0 elsewhere."""
+    matrix = backend.tensor(MATRIX)
+
+    def torch_function(x):
+        return (x**4).sum() / 12 + 0.5 * (x * (matrix.to(x.dtype) @ x)).sum()
+
+    def tensorflow_function(x):
+        tf = backend.framework
+        product = tf.linalg.matvec(tf.cast(matrix, x.dtype), x)
+        return tf.reduce_sum(x**4) / 12 + 0.5 * tf.reduce_sum(x * product)
+
+    return torch_function if backend.name == "torch" else tensorflow_function
+
+
+def quartic_gradient(x):
+    return x**3 / 3 + MATRIX @ x
+
+
+def summed(backend, x):
+    return x.sum() if backend.name == "torch" else backend.framework.reduce_sum(x)
+
+
+def log_sum_exp(backend):
+    tf = torch = backend.framework
+    return (lambda x: torch.logsumexp(x, 0)) if backend.name == "torch" else tf.reduce_logsumexp
+
+
+def softmax(x):
+    exponentials = np.exp(x - x.real.max())
+    return exponentials / exponentials.sum()
+
+
+def log_sum_exp_hessian(x):
+    p = softmax(x)
+    return np.diag(p) - np.outer(p, p)
+
+
+def test_under_every_transform(way):
+    x, vector, cotangent = np.array([1.5, -2.0, 0.5]), np.array([0.3, 1.0, -0.7]), np.array([1.0, -3.0, 2.0])
+    function = quartic(way.backend)
+    value, gradients = way.value_and_vjp(
+        lambda x, vector: way.tricks.hessian_vector_product(function, x, vector), [x, vector], cotangent
+    )
+    product = reference.hessian_vector_product(quartic_gradient, x, vector)
+    expected = reference.hessian_vector_product_vjp(cotangent, quartic_gradient, x, vector)
+    np.testing.assert_allclose(product, np.square(x) * vector + MATRIX @ vector, rtol=1e-14)
+    np.testing.assert_allclose(expected[0], 2 * x * vector * cotangent, rtol=1e-11, atol=1e-11)
+    # Autocast multiplies matrices in bfloat16, and one of these sums cancels.
+    atol = 0.02 if way.name == "autocast" else 1e-10
+    np.testing.assert_allclose(value, product, rtol=way.rtol, atol=atol)
+    for gradient, right in zip(gradients, expected):
+        np.testing.assert_allclose(gradient, right, rtol=way.rtol, atol=atol)
+
+
+def test_twice_under_every_transform(second):
+    x, vector, direction = np.array([1.5, -2.0, 0.5]), np.array([0.3, 1.0, -0.7]), np.array([0.3, 0.7, -1.1])
+    cotangent, function = np.array([1.0, -3.0, 2.0]), quartic(second.backend)
+    tensor = second.backend.tensor(vector)
+
+    def vjp(cotangent, x):
+        return reference.hessian_vector_product_vjp(cotangent, quartic_gradient, x, vector)[0]
+
+    (gradient,) = second.second_vjp(
+        lambda x: second.tricks.hessian_vector_product(function, x, tensor),
+        [x],
+        cotangent,
+        [direction],
+    )
+    (expected,) = numerical_second_vjp(vjp, [x], cotangent, [direction])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient, 2 * vector * cotangent * direction, rtol=1e-10)
+
+
+@given(data=st.data())
+def test_agrees_with_the_reference(backend, data):
+    shape = data.draw(array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+    x, vector, weights = (data.draw(arrays(np.float64, shape, elements=st.floats(-3, 3))) for _ in range(3))
+    tensor = backend.tensor(weights)
+    product = backend.tricks.hessian_vector_product(
+        lambda x: summed(backend, tensor * x**3) * summed(backend, x),
+        backend.tensor(x),
+        backend.tensor(vector),
+    )
+
+    def gradient(x):
+        return 3 * weights * x**2 * x.sum() + (weights * x**3).sum()
+
+    expected = reference.hessian_vector_product(gradient, x, vector)
+    np.testing.assert_allclose(backend.array(product), expected, rtol=1e-10, atol=1e-10)
+    assert backend.array(product).shape == shape
+
+
+def test_log_sum_exp_in_closed_form(backend):
+    random = np.random.default_rng(0)
+    x, vector = random.normal(size=40), random.normal(size=40)
+    product = backend.tricks.hessian_vector_product(
+        log_sum_exp(backend), backend.tensor(x), backend.tensor(vector)
+    )
+    np.testing.assert_allclose(backend.array(product), log_sum_exp_hessian(x) @ vector, rtol=1e-10)
+    np.testing.assert_allclose(
+        reference.hessian_vector_product(softmax, x, vector), log_sum_exp_hessian(x) @ vector, rtol=1e-12
+    )
+
+
+def test_logistic_regression_in_closed_form(backend):
+    # The Hessian of the mean logistic loss is X'DX / n with D = p(1 - p).
+    random = np.random.default_rng(1)
+    features, weights, vector = random.normal(size=(50, 6)), random.normal(size=6), random.normal(size=6)
+    labels = backend.tensor((random.random(50) < 0.5).astype(float))
+    matrix = backend.tensor(features)
+
+    def loss(w):
+        if backend.name == "torch":
+            functional = backend.framework.nn.functional
+            return functional.binary_cross_entropy_with_logits(matrix @ w, labels)
+        tf = backend.framework
+        logits = tf.linalg.matvec(matrix, w)
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+
+    p = 1 / (1 + np.exp(-features @ weights))
+    hessian = features.T @ (features * (p * (1 - p))[:, None]) / 50
+    w = backend.tensor(weights)
+    product = backend.tricks.hessian_vector_product(loss, w, backend.tensor(vector))
+    np.testing.assert_allclose(backend.array(product), hessian @ vector, rtol=1e-10)
+    for order in ("fro", 2):
+        norm = backend.tricks.hessian_norm(loss, w, ord=order)
+        np.testing.assert_allclose(norm, (np.linalg.norm(hessian, order), 0.0), rtol=1e-10)
+
+
+Layer = namedtuple("Layer", ["kernel", "bias"])
+
+
+def test_structures(backend):
+    layers = {"b": [Layer(np.array([2.0]), np.array(3.0))], "a": (np.array([[1.0, -1.0]]),)}
+
+    def function(layers):
+        (layer,), (kernel,) = layers["b"], layers["a"]
+        return summed(backend, layer.kernel**2 * layer.bias) + summed(backend, kernel**3)
+
+    x = rebuilt(layers, map(backend.tensor, leaves(layers)))
+    product = backend.tricks.hessian_vector_product(function, x, x)
+    assert isinstance(product["b"][0], Layer)
+    got = [backend.array(leaf) for leaf in leaves(product)]
+    # For k**2 b: 2b k + 2k b along k and 2k k along b; for a**3: 6a a.
+    for one, other in zip(got, [[24.0], 8.0, [[6.0, 6.0]]]):
+        np.testing.assert_allclose(one, other)
+    dense = np.zeros((4, 4))
+    dense[:2, :2], dense[2, 2], dense[3, 3] = [[6, 4], [4, 0]], 6, -6
+    norm = backend.tricks.hessian_norm(function, x)
+    np.testing.assert_allclose(norm, (np.linalg.norm(dense), 0.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_low_precision_stays(backend, dtype):
+    x = backend.cast(backend.tensor([1.0, 2.0, -1.5]), dtype)
+    vector = backend.tensor([1.0, -1.0, 0.5])
+    product = backend.tricks.hessian_vector_product(lambda x: summed(backend, x**3), x, vector)
+    assert product.dtype == x.dtype
+    np.testing.assert_allclose(backend.array(product), [6.0, -12.0, -4.5], rtol=1e-2)
+    for method in ("exact", "finite_difference"):
+        norm = backend.tricks.hessian_norm(lambda x: summed(backend, x**3), x, method=method)
+        np.testing.assert_allclose(norm, (np.sqrt(36 + 144 + 81), 0.0), rtol=0.1)
+
+
+@pytest.mark.parametrize("extreme", [np.inf, np.nan, 1e200])
+def test_what_is_not_finite_shows(backend, extreme):
+    x = backend.tensor([1.0, extreme])
+
+    def function(x):
+        return summed(backend, x**4)
+
+    product = backend.tricks.hessian_vector_product(function, x, backend.tensor([1.0, 1.0]))
+    assert not np.isfinite(backend.array(product)[1])
+    for order in ("fro", 2):
+        assert np.isnan(backend.tricks.hessian_norm(function, x, ord=order).value)
+        assert not np.isfinite(backend.tricks.hessian_norm(function, x, ord=order, samples=1).value)
+
+
+def test_what_is_linear_or_unconnected_has_no_curvature(backend):
+    x, vector = backend.tensor([1.0, 2.0]), backend.tensor([1.0, -1.0])
+    for function in (lambda x: summed(backend, 3 * x), lambda x: backend.tensor(1.5)):
+        product = backend.tricks.hessian_vector_product(function, x, vector)
+        np.testing.assert_array_equal(backend.array(product), [0.0, 0.0])
+        assert backend.tricks.hessian_norm(function, x, method="finite_difference").value < 1e-9
+        for samples in (1, 2, 3):
+            for order in ("fro", 2):
+                assert backend.tricks.hessian_norm(function, x, ord=order, samples=samples).value == 0.0
+
+
+def test_empty_tensors_have_no_curvature(backend):
+    x = backend.tensor(np.zeros((0, 2)))
+    for order in ("fro", 2):
+        for method in ("exact", "finite_difference"):
+            norm = backend.tricks.hessian_norm(lambda x: summed(backend, x**2), x, ord=order, method=method)
+            assert norm == HessianNorm(0.0, 0.0)
+
+
+def test_declared_gradients_count(backend):
+    # d/dx of 0.5 * 3x**2 is 3x, and it passes the scale once more on its way back.
+    x, vector = backend.tensor([2.0, -1.0]), backend.tensor([1.0, 1.0])
+    product = backend.tricks.hessian_vector_product(
+        lambda x: summed(backend, backend.tricks.scale_gradient(x, 0.5) ** 3), x, vector
+    )
+    np.testing.assert_allclose(backend.array(product), 0.5 * 0.5 * 6 * np.array([2.0, -1.0]))
+
+
+def test_hooks_count_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+
+    def function(x):
+        y = x * 1.0
+        y.register_hook(lambda gradient: 3 * gradient)
+        return (y**3).sum()
+
+    x = torch.tensor([2.0, -1.0])
+    # The gradient is 3 * 3x**2, and the product its derivative. Forward mode would have left the 3 out.
+    product = tricks.hessian_vector_product(function, x, torch.ones(2))
+    torch.testing.assert_close(product, 18 * x)
+
+
+def test_a_variable_is_read_in_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    variable = tf.Variable([2.0, -1.0])
+    product = tricks.hessian_vector_product(lambda x: tf.reduce_sum(x**3), variable, tf.ones(2))
+    np.testing.assert_allclose(product, [12.0, -6.0])
+    table = tricks.hessian_vector_product(
+        lambda x: tf.reduce_sum(tf.gather(x, [1, 1]) ** 3), variable, tf.ones(2)
+    )
+    np.testing.assert_allclose(table, [0.0, -12.0])
+
+
+def test_mixed_precision_in_keras():
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    layer = keras.layers.Dense(3, "tanh", dtype="mixed_bfloat16")
+    x = tf.constant([[0.5, -1.0]])
+    layer.build(x.shape)
+
+    def loss(weights):
+        y, _ = layer.stateless_call(weights, [], x)
+        return tf.reduce_sum(tf.cast(y, tf.float32) ** 2)
+
+    weights = [variable.value for variable in layer.trainable_variables]
+    product = tricks.hessian_vector_product(loss, weights, [tf.ones_like(w) for w in weights])
+    assert [p.dtype for p in product] == [tf.float32, tf.float32]
+    exact, difference = (
+        tricks.hessian_norm(loss, weights, method=method).value for method in ("exact", "finite_difference")
+    )
+    assert np.isfinite([exact, difference]).all()
+
+
+@pytest.mark.parametrize("order", ["fro", 2])
+@pytest.mark.parametrize("samples", [1, 7, 40])
+def test_both_frameworks_draw_the_same_probes(backend, order, samples):
+    x = np.random.default_rng(2).normal(size=40)
+    norm = backend.tricks.hessian_norm(
+        log_sum_exp(backend), backend.tensor(x), ord=order, samples=samples, seed=5
+    )
+    expected = reference.hessian_norm(softmax, x, ord=order, samples=samples, seed=5)
+    np.testing.assert_allclose(norm, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_the_standard_error_covers_the_truth():
+    x = np.random.default_rng(3).normal(size=60)
+    truth = np.linalg.norm(log_sum_exp_hessian(x))
+    scores = []
+    for seed in range(200):
+        norm = reference.hessian_norm(softmax, x, samples=20, seed=seed)
+        scores.append((norm.value - truth) / norm.standard_error)
+    assert 0.85 < np.mean(np.abs(scores) < 2) <= 1.0
+    assert np.isnan(reference.hessian_norm(softmax, x, samples=1).standard_error)
+
+
+def test_the_spectral_residual_bounds_the_error():
+    random = np.random.default_rng(4)
+    square = random.normal(size=(80, 80))
+    matrix = square + square.T
+    values = np.abs(np.linalg.eigvalsh(matrix))
+    for samples in (2, 5, 15, 40):
+        norm = norm_of_products(lambda z: matrix @ z, 80, ord=2, samples=samples, seed=0)
+        assert np.abs(values - norm.value).min() <= norm.standard_error * (1 + 1e-9)
+    np.testing.assert_allclose(norm.value, values.max(), rtol=1e-6)
+
+
+def test_lanczos_stops_where_the_space_is_exhausted():
+    norm = norm_of_products(lambda z: 3 * z, 10, ord=2, samples=5, seed=0)
+    np.testing.assert_allclose(norm, (3.0, 0.0), atol=1e-12)
+
+
+def test_frobenius_norm_of_curvlinops():
+    # curvlinops, test/norm/test_hutchinson.py: a matrix of 20 x 30 uniform numbers after seed(0), and 2e-3 as
+    # the relative error of the squared norm that the estimates have to reach. Ours has to be square: A'A.
+    np.random.seed(0)
+    a = np.random.rand(20, 30)
+    matrix = a.T @ a
+    norm = norm_of_products(lambda z: matrix @ z, 30, ord="fro", samples=29, seed=0)
+    assert abs(norm.value - np.linalg.norm(matrix)) < 4 * norm.standard_error
+    many = np.mean(
+        [
+            norm_of_products(lambda z: matrix @ z, 30, ord="fro", samples=8, seed=s).value ** 2
+            for s in range(8000)
+        ]
+    )
+    np.testing.assert_allclose(many, np.square(matrix).sum(), rtol=2e-2)
+
+
+def test_finite_differences_agree_where_the_function_is_smooth(backend):
+    x = np.random.default_rng(5).normal(size=30)
+    for order, samples in (("fro", 10), (2, 10), ("fro", 30)):
+        exact, difference = (
+            backend.tricks.hessian_norm(
+                log_sum_exp(backend), backend.tensor(x), ord=order, method=method, samples=samples
+            )
+            for method in ("exact", "finite_difference")
+        )
+        np.testing.assert_allclose(difference, exact, rtol=1e-6, atol=1e-8)
+
+
+def test_finite_differences_fail_across_a_kink(backend):
+    # A rectifier has no curvature where it has a derivative; a difference across the kink sees 1 / 2h.
+    relu = backend.framework.nn.functional.relu if backend.name == "torch" else backend.framework.nn.relu
+    x = backend.tensor(np.array([1e-7, 1.0]))
+    exact, difference = (
+        backend.tricks.hessian_norm(lambda x: summed(backend, relu(x)), x, method=method).value
+        for method in ("exact", "finite_difference")
+    )
+    assert exact == 0.0
+    assert difference > 1e4
+
+
+def test_the_step_is_relative_and_never_divides_by_zero():
+    assert step_along(np.zeros(3), np.zeros(3), 8) == 0.0
+    step = step_along(np.array([300.0, 400.0]), np.array([0.0, 2.0]), 8)
+    np.testing.assert_allclose(step, 500 * 2 ** (-52 / 3) / 2)
+
+
+def compiled(backend, function):
+    if backend.name == "torch":
+        backend.framework.compiler.reset()
+        return backend.framework.compile(function, fullgraph=True, backend="aot_eager")
+    return backend.framework.function(function, jit_compile=True)
+
+
+def test_of_what_a_compiler_made(backend):
+    function, x = log_sum_exp(backend), backend.tensor(np.array([0.5, -1.0, 2.0]))
+    once = compiled(backend, function)
+    norm = backend.tricks.hessian_norm(function, x)
+    again = backend.tricks.hessian_norm(once, x, method="finite_difference")
+    np.testing.assert_allclose(again, norm, rtol=1e-6)
+    if backend.name == "torch":
+        with pytest.raises(RuntimeError, match="compiled_fn"):
+            backend.tricks.hessian_vector_product(once, x, x)
+    else:
+        product = backend.tricks.hessian_vector_product(once, x, x)
+        expected = backend.tricks.hessian_vector_product(function, x, x)
+        np.testing.assert_allclose(product, expected, rtol=1e-12)
+
+
+EAGER = ("eager", "autocast", "tape", "persistent tape", "accumulator", "batch_jacobian")
+
+
+def test_a_norm_says_where_it_cannot_run(way):
+    def product(x):
+        norm = way.tricks.hessian_norm(log_sum_exp(way.backend), x)
+        np.testing.assert_allclose(
+            norm.value, np.linalg.norm(log_sum_exp_hessian(np.array([0.5, -1.0]))), rtol=1e-6
+        )
+        return x * 1.0
+
+    x = np.array([0.5, -1.0])
+    if way.name in EAGER:
+        way.value_and_vjp(product, [x], np.ones(2))
+    else:
+        with pytest.raises(Exception, match="hessian_norm must run eagerly"):
+            way.value_and_vjp(product, [x], np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"ord": "nuc"}, ValueError, "ord must be one of 'fro', 2; got 'nuc'"),
+        ({"method": "guess"}, ValueError, "method must be one of 'exact', 'finite_difference'; got 'guess'"),
+        ({"samples": 0}, ValueError, "samples must be at least 1; got 0"),
+        ({"samples": 2.0}, TypeError, "samples must be an integer; got float"),
+        ({"seed": -1}, ValueError, "seed must be at least 0; got -1"),
+        ({"seed": True}, TypeError, "seed must be an integer; got bool"),
+        ({"seed": float("nan")}, TypeError, "seed must be an integer; got float"),
+    ],
+)
+def test_bad_options_say_what_is_expected(backend, options, error, message):
+    with pytest.raises(error, match=message):
+        backend.tricks.hessian_norm(log_sum_exp(backend), backend.tensor([1.0, 2.0]), **options)
+
+
+@pytest.mark.parametrize(
+    ("x", "vector", "function", "error", "message"),
+    [
+        ([1, 2], [1.0, 2.0], "sum", TypeError, "x must be floating-point; got"),
+        ("array", [1.0, 2.0], "sum", TypeError, "x must be a .*Tensor; got ndarray; remedy"),
+        ("none", [1.0, 2.0], "sum", ValueError, "x must hold at least one tensor; got none"),
+        ([1.0, 2.0], [1, 2], "sum", TypeError, "vector must be floating-point; got"),
+        ([1.0, 2.0], [1.0], "sum", ValueError, r"vector must have the shape of x, \(2,\); got \(1,\)"),
+        ([1.0, 2.0], "two", "sum", ValueError, "vector must have as many tensors as x, 1; got 2"),
+        (
+            [1.0, 2.0],
+            [1.0, 2.0],
+            "none",
+            ValueError,
+            r"must return a scalar; got shape \(2,\); remedy: sum it",
+        ),
+        ([1.0, 2.0], [1.0, 2.0], "float", TypeError, "function's result must be a .*Tensor; got float"),
+    ],
+)
+def test_bad_input_says_what_is_expected(backend, x, vector, function, error, message):
+    x = {"array": np.ones(2), "none": []}[x] if isinstance(x, str) else backend.tensor(x)
+    vector = [backend.tensor([1.0])] * 2 if vector == "two" else backend.tensor(vector)
+    functions = {"sum": lambda x: summed(backend, x**2), "none": lambda x: x, "float": lambda x: 1.0}
+    with pytest.raises(error, match=message):
+        backend.tricks.hessian_vector_product(functions[function], x, vector)
+
+
+def test_another_frameworks_tensor_is_refused(backend):
+    other = pytest.importorskip("tensorflow" if backend.name == "torch" else "torch")
+    x = other.ones(2)
+    with pytest.raises(TypeError, match=r"x must be a .*Tensor; got"):
+        backend.tricks.hessian_vector_product(log_sum_exp(backend), x, x)
