@@ -13,7 +13,7 @@ book: $(READY) $(PEERS)
 	$(BIN)/gradtricks book
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --cov
 
 lint: $(READY)
 	$(BIN)/ruff check

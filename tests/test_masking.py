@@ -1,5 +1,6 @@
 """masked_adam_step and MaskedAdam."""
 
+import copy
 import io
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gradtricks import reference
+from transforms import numerical_second_vjp
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-12}
 OPTIONS = [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}, {"beta_1": 0.0, "beta_2": 0.9}]
@@ -252,6 +254,187 @@ def test_the_slope_of_the_step_at_rest(backend):
         np.testing.assert_allclose(got, wanted, **TOLERANCE)
 
 
+STATE = [  # m, v, step, trainable_mask
+    np.array([[0.5, -0.25], [1.0, 0.0]]),
+    np.array([[0.25, 1.5], [0.5, 0.75]]),
+    np.array([[0, 7], [3, 1]], np.int32),
+    np.array([[True, False], [True, True]]),
+]
+START, GRADIENT = np.array([[1.0, -2.0], [0.5, 3.0]]), np.array([[0.5, 1.0], [-1.5, 0.25]])
+STEP_OPTIONS = {"learning_rate": 0.5, "weight_decay": 0.125, "maximize": True}
+
+
+def new_parameter(backend, dtype="float64"):
+    """Make a function of parameter and gradient that returns the parameter after the step."""
+    m, v, step, mask = (backend.tensor(x) for x in STATE)
+    m, v = backend.cast(m, dtype), backend.cast(v, dtype)
+    v_max = 2 * v
+
+    def function(parameter, gradient):
+        step_ = backend.tricks.masked_adam_step
+        return step_(parameter, gradient, m, v, step, mask, v_max=v_max, **STEP_OPTIONS)[0]
+
+    return function
+
+
+def new_parameter_vjp(cotangent, parameter, gradient):
+    m, v, step, mask = STATE
+    arguments = parameter, gradient, m, v, step, mask
+    return reference.masked_adam_step_vjp(cotangent, *arguments, v_max=2 * v, **STEP_OPTIONS)
+
+
+def test_masked_adam_step_under_every_transform(way):
+    cotangent = np.array([[1.0, -2.0], [0.5, 3.0]])
+    dtype = "float32" if way.name == "autocast" else "float64"
+    value, gradients = way.value_and_vjp(new_parameter(way.backend, dtype), [START, GRADIENT], cotangent)
+    m, v, step, mask = STATE
+    arguments = START, GRADIENT, m, v, step, mask
+    expected = reference.masked_adam_step(*arguments, v_max=2 * v, **STEP_OPTIONS)[0]
+    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    for gradient, wanted in zip(gradients, new_parameter_vjp(cotangent, START, GRADIENT), strict=True):
+        np.testing.assert_allclose(gradient, wanted, rtol=way.rtol, atol=1e-12)
+
+
+def test_masked_adam_step_twice_under_every_transform(second):
+    cotangent = np.array([[1.0, -2.0], [0.5, 3.0]])
+    directions = [np.array([[0.5, 1.0], [-1.0, 0.25]]), np.array([[1.0, -1.0], [0.5, 2.0]])]
+    got = second.second_vjp(new_parameter(second.backend), [START, GRADIENT], cotangent, directions)
+    wanted = numerical_second_vjp(new_parameter_vjp, [START, GRADIENT], cotangent, directions)
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_the_case_of_optax_own_test(backend):
+    # Parameters, mask and gradients of optax/transforms/_masking_test.py, test_masked and
+    # test_update_requires_params. Adam's first step is one learning rate whatever the gradient; weight decay
+    # adds 0.1 of the parameter to it.
+    start = np.arange(1.0, 7.0)
+    mask = np.array([True, False, True, True, False, True])
+    for decay in (0.0, 0.1):
+        optimizer = Optimizer(backend, start, weight_decay=decay, epsilon=0.0)
+        optimizer.set_mask(mask)
+        expected = start - 0.01 * mask * (1 + decay * start)
+        np.testing.assert_allclose(optimizer.step(start / 10), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("layout", ["one pass", "by tensors"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_both_ways_of_torch_agree_with_the_reference(layout, dtype, options):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=(40, 30)), random.normal(size=(12, 40, 30))
+    masks = (random.random((3, 40, 30)) < 0.5).repeat(4, axis=0)  # some set anew while nothing changes
+    masks[:4] = True
+    tensor = torch.tensor(start, dtype=getattr(torch, dtype))
+    tensor = tensor if layout == "one pass" else tensor.T.contiguous().T
+    parameter = torch.nn.Parameter(tensor)
+    optimizer = tricks.MaskedAdam([parameter], 0.01, **options)
+    path = reference_run(start, gradients, masks, **options)
+    for index, (gradient, mask, wanted) in enumerate(zip(gradients, masks, path, strict=True)):
+        if index % 2 == 0:
+            optimizer.set_trainable_mask(parameter, torch.tensor(mask))
+        parameter.grad = torch.tensor(gradient, dtype=parameter.dtype)
+        optimizer.step()
+        rtol = 1e-5 if dtype == "float32" else 1e-10
+        np.testing.assert_allclose(parameter.detach().numpy(), wanted, rtol=rtol, atol=rtol)
+    state = optimizer.state[parameter]
+    counted = state["step"].numpy() + state["since"] * masks[-1]
+    np.testing.assert_array_equal(counted, masks.sum(axis=0))
+    assert (state["since"] == 0) == (layout == "by tensors")
+
+
+def test_many_elements_take_several_threads_and_no_rounding_of_their_own():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    threads = torch.get_num_threads()
+    random = np.random.default_rng(0)
+    start, gradient = random.normal(size=(2, 300_001)).astype(np.float32)
+    mask = random.random(start.size) < 0.5
+    values = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            parameter = torch.nn.Parameter(torch.tensor(start))
+            optimizer = tricks.MaskedAdam([parameter], amsgrad=True)
+            parameter.grad = torch.tensor(gradient)
+            optimizer.step()
+            optimizer.set_trainable_mask(parameter, torch.tensor(mask))
+            optimizer.step()
+            optimizer.set_trainable_mask(parameter, None)  # now the counts differ
+            optimizer.step()
+            values.append(parameter.detach().numpy())
+    finally:
+        torch.set_num_threads(threads)
+    np.testing.assert_array_equal(*values)
+    wanted = reference_run(
+        start.astype(float), [gradient] * 3, [start == start, mask, start == start], True, learning_rate=1e-3
+    )
+    np.testing.assert_allclose(values[0], wanted[-1], rtol=1e-5, atol=1e-6)
+
+
+def test_autograd_notices_that_a_parameter_was_edited():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    parameter = torch.nn.Parameter(torch.ones(2))
+    loss = parameter.square().sum()
+    loss.backward(retain_graph=True)
+    tricks.MaskedAdam([parameter]).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("beta_2", [0.0, 0.9999999])
+def test_decays_without_a_table_and_without_an_average(backend, beta_2):
+    gradients = np.random.default_rng(0).normal(size=(3, 2))
+    optimizer = Optimizer(backend, np.ones(2), beta_2=beta_2)
+    rate = 0.01 if backend.name == "torch" else float(np.float32(0.01))
+    path = reference_run(np.ones(2), gradients, np.ones((3, 2), bool), beta_2=beta_2, learning_rate=rate)
+    for gradient, wanted in zip(gradients, path, strict=True):
+        np.testing.assert_allclose(optimizer.step(gradient), wanted, rtol=1e-9)
+
+
+def test_empty_and_scalar_parameters(backend):
+    for start in (np.zeros((0, 3), np.float32), np.array(1.0, np.float32)):
+        optimizer = Optimizer(backend, start)
+        value = optimizer.step(np.ones_like(start))
+        np.testing.assert_allclose(value, start - np.float32(0.01), rtol=1e-6)
+        assert value.shape == start.shape
+
+
+def test_a_compiled_step_in_torch(compiler):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    torch.compiler.reset()
+    results = []
+    for compiled in (False, True):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = tricks.MaskedAdam([parameter], 0.1)
+        optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
+        parameter.grad = torch.tensor([1.0, 2.0, -3.0])
+        step = torch.compile(optimizer.step, backend=compiler) if compiled else optimizer.step
+        for _ in range(3):
+            step()
+        results.append(parameter.detach())
+    torch.testing.assert_close(*results)
+
+
+def test_gradient_scaler_and_deep_copies_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = tricks.MaskedAdam([parameter], 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for gradient, wanted in [(1.0, 0.9), (torch.inf, 0.9), (1.0, 0.8)]:
+        optimizer.zero_grad()
+        scaler.scale((gradient * parameter).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert parameter[0].item() == pytest.approx(wanted)
+    assert copy.deepcopy(optimizer).state_dict()["state"][0]["since"] == 2
+
+
 def test_wrong_shapes_of_the_step_say_what_is_expected(backend):
     good = [np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3, np.int32), np.ones(3, bool)]
     for index, name in enumerate(["gradient", "m", "v", "step"], start=1):
@@ -261,6 +444,26 @@ def test_wrong_shapes_of_the_step_say_what_is_expected(backend):
             ValueError, match=rf"{name} must have the shape of parameter, \(3,\); got \(2, 3\)"
         ):
             backend.tricks.masked_adam_step(*(backend.tensor(x) for x in bad))
+    tensors = [backend.tensor(x) for x in good]
+    with pytest.raises(ValueError, match=r"v_max must have the shape of parameter, \(3,\); got \(2,\)"):
+        backend.tricks.masked_adam_step(*tensors, v_max=backend.tensor(np.zeros(2)))
+    with pytest.raises(TypeError, match="v_max must be floating-point"):
+        backend.tricks.masked_adam_step(*tensors, v_max=tensors[4])
+    with pytest.raises(ValueError, match="beta_1 must lie in"):
+        backend.tricks.masked_adam_step(*tensors, beta_1=1.0)
+    with pytest.raises(TypeError, match=r"step must hold integers; got .*; remedy"):
+        backend.tricks.masked_adam_step(*tensors[:4], tensors[0], tensors[5])
+
+
+def test_the_learning_rate_may_be_a_tensor_that_learns(backend):
+    tensors = [backend.tensor(x) for x in (START, GRADIENT, *STATE)]
+    rate = np.float64(0.25)
+    value, (slope,) = backend.value_and_vjp(
+        lambda rate: backend.tricks.masked_adam_step(*tensors, learning_rate=rate)[0], [rate], np.ones((2, 2))
+    )
+    expected = reference.masked_adam_step(START, GRADIENT, *STATE, learning_rate=rate)[0]
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    assert slope == pytest.approx((expected - START).sum() / rate)
 
 
 def test_clipping_in_keras_ignores_frozen_elements():
@@ -299,6 +502,68 @@ def test_schedulers_groups_and_closures():
     scheduler.step()
     optimizer.step(closure)
     assert (first.item(), second.item()) == (pytest.approx(-0.11), pytest.approx(-0.55))
+
+
+@pytest.mark.parametrize("graph", ["eager", "function", "xla"])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_large_parameters_in_keras_agree_with_the_reference(graph, amsgrad):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=(200, 100)), random.normal(size=(4, 200, 100))
+    masks = (random.random((2, 200, 100)) < 0.5).repeat(2, axis=0)
+    variable = tf.Variable(start)
+    optimizer = tricks.MaskedAdam(0.01, amsgrad=amsgrad, weight_decay=0.1)
+    optimizer.build([variable])
+
+    def step(gradient):
+        optimizer.apply([gradient])
+
+    step = step if graph == "eager" else tf.function(step, jit_compile=graph == "xla")
+    path = reference_run(
+        start, gradients, masks, amsgrad, weight_decay=0.1, learning_rate=float(np.float32(0.01))
+    )
+    for gradient, mask, wanted in zip(gradients, masks, path, strict=True):
+        optimizer.set_trainable_mask(variable, tf.constant(mask))
+        step(tf.constant(np.where(mask, gradient, np.nan)))
+        np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_keras_mixed_precision(policy):
+    keras = pytest.importorskip("keras")
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    keras.utils.set_random_seed(0)
+    inputs = keras.layers.Input((64,))
+    model = keras.Sequential([inputs, keras.layers.Dense(256, dtype=policy), keras.layers.Dense(1)])
+    optimizer = tricks.MaskedAdam(0.01)
+    whole = keras.optimizers.LossScaleOptimizer(optimizer) if policy == "mixed_float16" else optimizer
+    model.compile(whole, "mse", jit_compile=False)
+    whole.build(model.trainable_variables)
+    kernel = model.layers[0].kernel
+    mask = np.arange(64 * 256).reshape(64, 256) % 3 == 0
+    optimizer.set_trainable_mask(kernel, tf.constant(mask))
+    x, y = np.random.default_rng(0).normal(size=(2, 32, 64)).astype(np.float32)
+    before = kernel.numpy()
+    history = model.fit(x, y[:, :1], batch_size=8, epochs=3, verbose=0).history["loss"]
+    np.testing.assert_array_equal(kernel.numpy() != before, mask)
+    assert history[-1] < history[0]
+
+
+def test_an_embedding_trains_the_rows_that_the_mask_allows():
+    keras = pytest.importorskip("keras")
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Embedding(4, 1)])
+    optimizer = tricks.MaskedAdam(0.1)
+    model.compile(optimizer, "mse", jit_compile=False)
+    table = model.layers[0].embeddings
+    optimizer.build(model.trainable_variables)
+    optimizer.set_trainable_mask(table, tf.constant([[True], [True], [False], [False]]))
+    before = table.numpy()
+    model.fit(np.array([[0, 2]]), np.ones((1, 2, 1), np.float32), verbose=0)
+    assert (table.numpy() != before)[:, 0].tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

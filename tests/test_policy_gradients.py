@@ -1,4 +1,4 @@
-"""discounted_returns, standardize, policy_gradient_loss."""
+"""discounted_returns, advantages, and the losses of policy gradients."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from gradtricks import reference
+from transforms import numerical_second_vjp
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
+EQUAL = [[0.1] * 7, [0.1] * 100_000, [0.98] * 4096, [5.0], [0.0, 0.0], [1e30] * 3]
 WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
 
 
@@ -44,7 +46,9 @@ def test_a_time_axis_of_unknown_length_in_a_graph():
     tf = pytest.importorskip("tensorflow")
     tricks = pytest.importorskip("gradtricks.tensorflow")
     signature = [tf.TensorSpec([None, 2], tf.float64)]
-    graph = tf.function(lambda r: tricks.discounted_returns(r, 0.9, reset_at_rewards=True), signature)
+    graph = tf.function(
+        lambda r: tricks.discounted_returns(r, 0.9, reset_at_rewards=True), signature, autograph=False
+    )
     for steps in (0, 1, 2, 37):
         rewards = np.where(np.arange(steps * 2) % 7 == 0, 1.0, 0.0).reshape(steps, 2)
         expected = reference.discounted_returns(rewards, 0.9, reset_at_rewards=True)
@@ -72,8 +76,10 @@ def test_standardize_agrees_with_the_reference(backend, x, factor):
     np.testing.assert_allclose(gradient, slope, rtol=1e-10, atol=1e-10 / factor)
 
 
-@WAYS
-@pytest.mark.parametrize("x", [[0.1] * 7, [0.1] * 100_000, [0.98] * 4096, [5.0], [0.0, 0.0], [1e30] * 3])
+@pytest.mark.parametrize(
+    ("way", "x"),
+    [("value_and_vjp", x) for x in EQUAL] + [("compiled_value_and_vjp", x) for x in EQUAL[:2]],
+)
 def test_standardize_of_equal_elements_is_zero_with_zero_gradient(backend, way, x):
     x = np.array(x, np.float32)
     value, (gradient,) = getattr(backend, way)(backend.tricks.standardize, [x], np.ones_like(x))
@@ -137,15 +143,162 @@ def test_the_loss_can_be_mapped_in_torch():
     torch.testing.assert_close(losses, torch.full((3,), np.log(2), dtype=torch.float32))
 
 
-def test_loss_of_rlax_own_test(backend):
-    # The numbers of rlax' _src/policy_gradients_test.py, PolicyGradientTest.
-    logits = np.array([[0, 1], [0, 1], [1, 1], [0, 100], [0, 50]], float)
-    a_t, adv_t = np.array([1, 0, 1, 0, 1]), np.array([-1, 2, -3, 4, 5], float)
-    log_pi = reference.policy_gradient_loss(logits[:1], a_t[:1], np.ones(1))
-    assert log_pi == pytest.approx(np.log1p(np.exp(-1)))
-    value = backend.tricks.policy_gradient_loss(*(backend.tensor(x) for x in (logits, a_t, adv_t)))
-    by_hand = [np.log1p(np.exp(-1)) * -1, np.log1p(np.exp(1)) * 2, np.log(2) * -3, 100 * 4, 0]
-    assert float(backend.array(value)) == pytest.approx(np.mean(by_hand))
+def test_losses_of_rlax_own_tests(backend):
+    # The numbers of rlax/_src/policy_gradients_test.py: PolicyGradientLossTest, EntropyLossTest,
+    # ClippedSurrogatePGLossTest.
+    logits = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 0.0], [-1.0, -2.0, -3.0]])
+    old_logits = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 0.0], [-3.0, -2.0, -1.0]])
+    weights, advantages = np.array([-2.0, 2.0, 0.0]), np.array([0.3, 0.2, 0.1])
+    actions = np.array([[0, 1, 2], [0, 0, 0]])
+    cases = [
+        (logits, actions[0], advantages, weights, 0.0788835088, 0.288693),
+        (logits + 1, actions[1], -advantages, weights - 1, 0.327200909, 1.15422),
+    ]
+    for z, a_t, adv_t, w_t, loss, entropy in cases:
+        z_, a_t_, adv_t_, w_t_ = (backend.tensor(x) for x in (z, a_t, adv_t, w_t))
+        assert float(backend.tricks.policy_gradient_loss(z_, a_t_, adv_t_, w_t_)) == pytest.approx(
+            loss, abs=1e-6
+        )
+        assert float(backend.tricks.entropy_loss(z_, w_t_)) == pytest.approx(entropy, abs=1e-5)
+    pi, old_pi = (np.exp(z) / np.exp(z).sum(-1, keepdims=True) for z in (logits, old_logits))
+    ratio = backend.tensor((pi / old_pi)[np.arange(3), actions[0]])
+    for adv_t, loss in [(advantages, -0.17117467), (-advantages, 0.19333333)]:
+        clipped = backend.tricks.clipped_surrogate_pg_loss(ratio, backend.tensor(adv_t), 0.2)
+        assert float(clipped) == pytest.approx(loss, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("lambda_", "expected"),
+    [
+        (1.0, [[-1.45118, -4.4557, 2.5396, 0.5249, -0.49], [3.0, 2.0, 1.0, 0.0, -4.9]]),
+        (0.7, [[-0.676979, -5.248167, 2.4846, 0.6704, -0.49], [2.2899, 1.73, 1.0, 0.0, -4.9]]),
+        (0.4, [[0.56731, -6.042, 2.3431, 0.815, -0.49], [1.725, 1.46, 1.0, 0.0, -4.9]]),
+    ],
+)
+def test_advantages_of_rlax_own_test(backend, lambda_, expected):
+    # The numbers of rlax/_src/multistep_test.py, TruncatedGeneralizedAdvantageEstimationTest, [B, T].
+    r_t = np.array([[0.0, 0.0, 1.0, 0.0, -0.5], [0.0, 0.0, 0.0, 0.0, 1.0]]).T
+    values = np.array([[1.0, 4.0, -3.0, -2.0, -1.0, -1.0], [-3.0, -2.0, -1.0, 0.0, 5.0, -1.0]]).T
+    discount_t = np.array([[0.99] * 5, [0.9, 0.9, 0.9, 0.0, 0.9]]).T
+    estimate = backend.tricks.truncated_generalized_advantage_estimation
+    r_t, discount_t, values = (backend.tensor(x) for x in (r_t, discount_t, values))
+    adv_t = estimate(r_t, discount_t, lambda_, values)
+    np.testing.assert_allclose(backend.array(adv_t).T, expected, atol=1e-3)
+    lambda_t = backend.tensor(np.full((5, 2), lambda_))
+    np.testing.assert_allclose(
+        backend.array(estimate(r_t, discount_t, lambda_t, values)), backend.array(adv_t), **TOLERANCE
+    )
+
+
+def test_returns_of_rlax_own_test(backend):
+    # The numbers of rlax/_src/multistep_test.py, DiscountedReturnsTest. With values of zero and lambda 1 the
+    # advantages are the returns for discounts that change; the bootstrapped value comes with the last reward.
+    r_t = np.array([[1.0, 0.0, -1.0, 0.0, 1.0], [0.5, 0.8, -0.7, 0.0, 2.1]]).T
+    discount_t = np.array([[0.5, 0.9, 1.0, 0.5, 0.8], [0.9, 0.5, 0.3, 0.8, 0.7]]).T
+    values = np.zeros((6, 2))
+    values[-1] = [3.0, 2.7]
+    adv_t = backend.tricks.truncated_generalized_advantage_estimation(
+        backend.tensor(r_t), backend.tensor(discount_t), 1.0, backend.tensor(values)
+    )
+    expected = [[1.315, 0.63, 0.7, 1.7, 3.4], [1.33592, 0.9288, 0.2576, 3.192, 3.99]]
+    np.testing.assert_allclose(backend.array(adv_t).T, expected, rtol=1e-6)
+
+
+@given(data=st.data(), discount=st.sampled_from([0.0, 0.9, 1.0]))
+def test_advantages_agree_with_the_reference(backend, data, discount):
+    shape = data.draw(array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=9))
+    numbers = st.floats(-3, 3)
+    r_t, lambda_ = (data.draw(arrays(np.float64, shape, elements=numbers)) for _ in range(2))
+    discount_t = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 0.5, discount])))
+    values = data.draw(arrays(np.float64, (shape[0] + 1, *shape[1:]), elements=numbers))
+    cotangent = np.cos(np.arange(r_t.size, dtype=float)).reshape(shape)
+    arguments = (r_t, discount_t, lambda_, values)
+    value, gradients = backend.value_and_vjp(
+        backend.tricks.truncated_generalized_advantage_estimation, arguments, cotangent
+    )
+    expected = reference.truncated_generalized_advantage_estimation(*arguments)
+    slopes = reference.truncated_generalized_advantage_estimation_vjp(cotangent, *arguments)
+    for got, wanted in zip([value, *gradients], [expected, *slopes], strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+@WAYS
+def test_the_end_of_an_episode_keeps_an_infinity_back(backend, way):
+    # In compiled code the recursion is run in another way, with powers of the discount that underflow.
+    def function(rewards):
+        returns = backend.tricks.discounted_returns
+        with_reset = returns(rewards, 0.5, reset_at_rewards=True)
+        stack = backend.framework.stack
+        return stack([with_reset, returns(rewards, 0.0), returns(rewards, 1e-200)])
+
+    rewards = np.array([1.0, 1.0, np.inf, 2.0])
+    value, _ = getattr(backend, way)(function, [rewards], np.ones((3, 4)))
+    np.testing.assert_array_equal(value, [rewards, rewards, [np.inf, np.inf, np.inf, 2.0]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_advantages_and_losses_of_every_width(backend, dtype):
+    r_t, discount_t, values, logits = (
+        backend.cast(backend.tensor(x), dtype)
+        for x in (np.ones(3), np.full(3, 0.5), np.array([1.0, 2, 4, 8]), np.zeros((3, 2)))
+    )
+    adv_t = backend.tricks.truncated_generalized_advantage_estimation(r_t, discount_t, 1.0, values)
+    assert adv_t.dtype == r_t.dtype
+    np.testing.assert_array_equal(backend.array(adv_t), [1.75, 1.5, 1.0])
+    wide = "float64" if dtype == "float64" else "float32"
+    for loss in (
+        backend.tricks.clipped_surrogate_pg_loss(r_t, adv_t, 0.2),
+        backend.tricks.entropy_loss(logits, adv_t),
+    ):
+        assert wide in str(loss.dtype)
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_advantages_can_be_made_constants(backend, stop):
+    zeros, discount_t = np.zeros(2), backend.tensor(np.full(2, 0.5))
+
+    def first(r_t):
+        adv_t = backend.tricks.truncated_generalized_advantage_estimation(
+            r_t, discount_t, 1.0, backend.tensor(np.zeros(3)), stop_target_gradients=stop
+        )
+        return adv_t[0] + 0 * r_t[0]
+
+    assert backend.value_and_vjp(first, [zeros], 1.0)[1][0].tolist() == ([0, 0] if stop else [1, 0.5])
+
+
+@given(data=st.data())
+def test_clipped_loss_agrees_with_the_reference(backend, data):
+    shape = data.draw(array_shapes(min_dims=0, max_dims=2, max_side=5))
+    ratio = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 0.5, 0.75, 1.0, 1.25, 2.0])))
+    adv_t = data.draw(arrays(np.float64, shape, elements=st.sampled_from([-2.0, -1.0, 0.0, 1.0, 3.0])))
+    loss, gradients = backend.value_and_vjp(
+        lambda r, a: backend.tricks.clipped_surrogate_pg_loss(r, a, 0.25, use_stop_gradient=False),
+        [ratio, adv_t],
+        1.0,
+    )
+    np.testing.assert_allclose(loss, reference.clipped_surrogate_pg_loss(ratio, adv_t, 0.25), **TOLERANCE)
+    slopes = reference.clipped_surrogate_pg_loss_vjp(1.0, ratio, adv_t, 0.25)
+    for got, wanted in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(got, wanted, **TOLERANCE)
+    constants = backend.tensor(adv_t)
+    _, (gradient,) = backend.value_and_vjp(
+        lambda r: backend.tricks.clipped_surrogate_pg_loss(r, constants, 0.25), [ratio], 1.0
+    )
+    np.testing.assert_allclose(gradient, slopes[0], **TOLERANCE)
+
+
+@given(data=st.data())
+def test_entropy_agrees_with_the_reference(backend, data):
+    shape = data.draw(array_shapes(max_dims=2, max_side=4))
+    logits = data.draw(arrays(np.float64, (*shape, 3), elements=st.floats(-50, 50) | st.just(-np.inf)))
+    logits[..., 0] = 0  # one action is always possible
+    w_t = data.draw(arrays(np.float64, shape, elements=st.floats(-2, 2)))
+    loss, gradients = backend.value_and_vjp(backend.tricks.entropy_loss, [logits, w_t], 1.0)
+    np.testing.assert_allclose(loss, reference.entropy_loss(logits, w_t), **TOLERANCE)
+    for got, wanted in zip(gradients, reference.entropy_loss_vjp(1.0, logits, w_t), strict=True):
+        np.testing.assert_allclose(got, wanted, **TOLERANCE)
+    unweighted = backend.tricks.entropy_loss(backend.tensor(logits))
+    np.testing.assert_allclose(backend.array(unweighted), reference.entropy_loss(logits), **TOLERANCE)
 
 
 def test_a_negative_advantage_lowers_the_probability_whatever_the_sign_of_the_loss(backend):
@@ -210,3 +363,241 @@ def test_bad_rewards_say_what_is_expected(backend):
 def test_bad_losses_say_what_is_expected(backend, logits, a_t, adv_t, error, message):
     with pytest.raises(error, match=message):
         backend.tricks.policy_gradient_loss(*(backend.tensor(x) for x in (logits, a_t, adv_t)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"r_t": np.float64(0)}, ValueError, r"r_t must have shape \[T, ...\], time first; got a scalar"),
+        ({"r_t": np.zeros(3, int)}, TypeError, "r_t must be floating-point; got"),
+        ({"discount_t": np.zeros((3, 1))}, ValueError, r"discount_t must have the shape of r_t, \(3,\); got"),
+        (
+            {"values": np.zeros(3)},
+            ValueError,
+            r"values must have the shape of r_t with one more step, \(4,\); got \(3,\)",
+        ),
+        ({"lambda_": np.zeros(2)}, ValueError, r"lambda_ must have the shape of r_t, \(3,\); got \(2,\)"),
+        ({"lambda_": 1.5}, ValueError, r"lambda_ must lie in \[0, 1\]; got 1.5"),
+        ({"lambda_": "1"}, TypeError, "lambda_ must be a real number; got str"),
+    ],
+)
+def test_bad_advantages_say_what_is_expected(backend, changed, error, message):
+    arguments = {"r_t": np.zeros(3), "discount_t": np.zeros(3), "lambda_": 0.9, "values": np.zeros(4)}
+    arguments |= changed
+    arguments = {
+        n: x if isinstance(x, float | str) and n == "lambda_" else backend.tensor(x)
+        for n, x in arguments.items()
+    }
+    with pytest.raises(error, match=message):
+        backend.tricks.truncated_generalized_advantage_estimation(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((np.zeros(3, int), np.zeros(3), 0.2), TypeError, "prob_ratios_t must be floating-point"),
+        ((np.zeros(3), np.zeros(2), 0.2), ValueError, r"adv_t must have the shape of prob_ratios_t, \(3,\)"),
+        ((np.zeros(3), np.zeros(3), -0.2), ValueError, r"epsilon must lie in \[0, inf\); got -0.2"),
+        ((np.zeros(0), np.zeros(0), 0.2), ValueError, r"prob_ratios_t must not be empty, .* got \(0,\)"),
+    ],
+)
+def test_bad_surrogates_say_what_is_expected(backend, arguments, error, message):
+    with pytest.raises(error, match=message):
+        backend.tricks.clipped_surrogate_pg_loss(*(backend.tensor(x) for x in arguments[:2]), arguments[2])
+
+
+def test_a_mean_of_nothing_is_refused(backend):
+    nothing = [backend.tensor(x) for x in (np.zeros((0, 3)), np.zeros(0, int), np.zeros(0))]
+    for call in (
+        lambda: backend.tricks.policy_gradient_loss(*nothing),
+        lambda: backend.tricks.entropy_loss(nothing[0]),
+    ):
+        with pytest.raises(ValueError, match=r"logits_t must not be empty, .* got \(0, 3\)"):
+            call()
+
+
+REWARDS = np.array([[0.0, 0.5], [1.0, 0.0], [0.0, 0.0], [-2.0, 3.0]])
+COSINES = np.cos(np.arange(8.0)).reshape(4, 2)
+ESTIMATE = [
+    np.array([1.0, -0.5]),
+    np.array([0.9, 0.0]),
+    np.array([0.8, 0.5]),
+    np.array([0.25, -1.0, 2.0]),
+]
+ACTIONS = np.array([1, 0])
+LOSS_INPUTS = [  # logits, advantages, weights, ratios; one ratio is clipped
+    np.array([[0.5, -1.0], [2.0, 0.25]]),
+    np.array([-1.0, 2.0]),
+    np.array([0.5, 1.5]),
+    np.array([0.5, 1.125]),
+]
+
+
+def two_returns(tricks):
+    def function(rewards):
+        with_reset = tricks.discounted_returns(rewards, 0.75, reset_at_rewards=True)
+        return tricks.discounted_returns(rewards, 0.5) + 2 * with_reset
+
+    return function
+
+
+def two_returns_vjp(cotangent, rewards):
+    with_reset = reference.discounted_returns_vjp(cotangent, rewards, 0.75, reset_at_rewards=True)
+    return reference.discounted_returns_vjp(cotangent, rewards, 0.5) + 2 * with_reset
+
+
+def three_losses(tricks, backend):
+    actions = backend.tensor(ACTIONS)
+
+    def function(logits, adv_t, w_t, ratio):
+        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
+        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
+        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
+
+    return function
+
+
+def three_losses_vjp(cotangent, logits, adv_t, w_t, ratio):
+    each = np.array(
+        [reference.policy_gradient_loss(z[None], a[None], [1.0]) for z, a in zip(logits, ACTIONS)]
+    )
+    loss = (
+        reference.policy_gradient_loss_vjp(cotangent, logits, ACTIONS, adv_t, w_t),
+        cotangent * w_t * each / 2,
+        cotangent * adv_t * each / 2,
+    )
+    to_ratio, to_adv_t = reference.clipped_surrogate_pg_loss_vjp(2 * cotangent, ratio, adv_t, 0.25)
+    to_logits, to_w_t = reference.entropy_loss_vjp(3 * cotangent, logits, w_t)
+    return loss[0] + to_logits, loss[1] + to_adv_t, loss[2] + to_w_t, to_ratio
+
+
+def check(way, function, inputs, cotangent, vjp):
+    value, gradients = way.value_and_vjp(function, inputs, cotangent)
+    wanted = vjp(cotangent, *inputs)
+    for got, expected in zip(gradients, wanted if isinstance(wanted, tuple) else [wanted], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=way.rtol, atol=way.rtol)
+    return value
+
+
+def test_discounted_returns_under_every_transform(way):
+    value = check(way, two_returns(way.tricks), [REWARDS], COSINES, two_returns_vjp)
+    with_reset = reference.discounted_returns(REWARDS, 0.75, reset_at_rewards=True)
+    expected = reference.discounted_returns(REWARDS, 0.5) + 2 * with_reset
+    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+
+
+def test_truncated_generalized_advantage_estimation_under_every_transform(way):
+    value = check(
+        way,
+        way.tricks.truncated_generalized_advantage_estimation,
+        ESTIMATE,
+        np.array([1.0, -2.0]),
+        reference.truncated_generalized_advantage_estimation_vjp,
+    )
+    expected = reference.truncated_generalized_advantage_estimation(*ESTIMATE)
+    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+
+
+def test_standardize_under_every_transform(way):
+    value = check(way, way.tricks.standardize, [REWARDS], COSINES, reference.standardize_vjp)
+    np.testing.assert_allclose(value, reference.standardize(REWARDS), rtol=way.rtol)
+
+
+def test_the_losses_under_every_transform(way):
+    # policy_gradient_loss, clipped_surrogate_pg_loss and entropy_loss, added up as an agent does.
+    function = three_losses(way.tricks, way.backend)
+    value = check(way, function, LOSS_INPUTS, np.float64(2.0), three_losses_vjp)
+    logits, adv_t, w_t, ratio = LOSS_INPUTS
+    expected = reference.policy_gradient_loss(logits, ACTIONS, adv_t, w_t)
+    expected += 2 * reference.clipped_surrogate_pg_loss(ratio, adv_t, 0.25)
+    np.testing.assert_allclose(value, expected + 3 * reference.entropy_loss(logits, w_t), rtol=way.rtol)
+
+
+def check_twice(second, function, inputs, cotangent, vjp):
+    directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in inputs]
+    got = second.second_vjp(function, inputs, cotangent, directions)
+    for one, wanted in zip(got, numerical_second_vjp(vjp, inputs, cotangent, directions), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_returns_and_advantages_twice_under_every_transform(second):
+    # A square makes the second derivative of the linear returns something else than 0.
+    def squared_vjp(cotangent, rewards):
+        returns = reference.discounted_returns(rewards, 0.75)
+        return reference.discounted_returns_vjp(2 * returns * cotangent, rewards, 0.75)
+
+    def squared(rewards):
+        return second.tricks.discounted_returns(rewards, 0.75) ** 2
+
+    check_twice(second, squared, [REWARDS], COSINES, squared_vjp)
+    check_twice(
+        second,
+        second.tricks.truncated_generalized_advantage_estimation,
+        [ESTIMATE[0], np.array([0.9, 0.5]), *ESTIMATE[2:]],
+        np.array([1.0, -2.0]),
+        reference.truncated_generalized_advantage_estimation_vjp,
+    )
+
+
+def test_standardize_and_the_losses_twice_under_every_transform(second):
+    check_twice(second, second.tricks.standardize, [REWARDS], COSINES, reference.standardize_vjp)
+    function = three_losses(second.tricks, second.backend)
+    check_twice(second, function, LOSS_INPUTS, np.float64(2.0), three_losses_vjp)
+
+
+def test_powers_of_the_discount_may_underflow_in_forward_mode(backend):
+    rewards = backend.tensor(np.array([1.0, 1.0, np.inf, 2.0]))
+    if backend.name == "torch":
+        jvp = backend.framework.func.jvp
+        ones = backend.framework.ones_like(rewards)
+        value, slope = jvp(lambda r: backend.tricks.discounted_returns(r, 1e-200), (rewards,), (ones,))
+    else:
+        ones = backend.framework.ones_like(rewards)
+        with backend.framework.autodiff.ForwardAccumulator(rewards, ones) as accumulator:
+            value = backend.tricks.discounted_returns(rewards, 1e-200)
+        slope = accumulator.jvp(value)
+    np.testing.assert_array_equal(backend.array(value), [np.inf, np.inf, np.inf, 2.0])
+    np.testing.assert_allclose(backend.array(slope)[[0, 3]], [1, 1])
+
+
+def test_a_gradient_for_many_cotangents_at_once():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    inputs = [torch.tensor(x, requires_grad=True) for x in ESTIMATE]
+    adv_t = tricks.truncated_generalized_advantage_estimation(*inputs)
+    cotangents = torch.eye(2, dtype=torch.float64)
+    many = torch.autograd.grad(adv_t, inputs, cotangents, is_grads_batched=True, retain_graph=True)
+    for row in range(2):
+        one = torch.autograd.grad(adv_t, inputs, cotangents[row], retain_graph=True)
+        for gradients, gradient in zip(many, one, strict=True):
+            torch.testing.assert_close(gradients[row], gradient)
+
+
+def test_a_jacobian_of_eager_advantages():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    inputs = [tf.constant(x) for x in ESTIMATE]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(inputs)
+        adv_t = tricks.truncated_generalized_advantage_estimation(*inputs)
+        parts = tf.unstack(adv_t)
+        returns = tricks.discounted_returns(inputs[0], 0.5)
+    for x in inputs:
+        rows = [tape.gradient(part, x) for part in parts]
+        np.testing.assert_allclose(tape.jacobian(adv_t, x).numpy(), np.stack(rows), rtol=1e-12)
+    np.testing.assert_allclose(tape.jacobian(returns, inputs[0]).numpy(), [[1, 0.5], [0, 1]])
+
+
+def test_the_loop_is_what_the_reference_does():
+    kernel = pytest.importorskip("gradtricks._kernels.policy_gradients")
+    x, carry = np.random.default_rng(0).normal(size=(2, 5, 2, 3))
+    y = kernel.accumulate(x, carry, transposed=False)
+    adjoint = kernel.accumulate(x, carry, transposed=True)
+    zeros = np.zeros((6, 2, 3))
+    np.testing.assert_allclose(
+        y, reference.truncated_generalized_advantage_estimation(x, carry, 1.0, zeros), rtol=1e-12
+    )
+    z = np.random.default_rng(1).normal(size=x.shape)
+    turned = kernel.accumulate(z, carry, transposed=False)
+    assert (adjoint * z).sum() == pytest.approx((x * turned).sum())
+    assert kernel.accumulate(x[:0], carry[:0], transposed=False).shape == (0, 2, 3)

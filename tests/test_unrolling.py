@@ -1,9 +1,12 @@
 """unroll and muzero_loss."""
 
+from collections import defaultdict
+
 import numpy as np
 import pytest
 
 from gradtricks import reference
+from transforms import numerical_second_vjp
 
 STEPS, BATCH, STATE, ACTIONS, BINS = 4, 3, 5, 2, 6
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -32,8 +35,7 @@ def recurrent_vjp(weights):
 
 
 @pytest.mark.parametrize("hidden_scale", [0.5, 0.0, 1.0, 1 / 3])
-@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
-def test_unroll_agrees_with_the_reference(backend, hidden_scale, way):
+def test_unroll_agrees_with_the_reference(backend, hidden_scale):
     random = np.random.default_rng(0)
     weights, root = random.normal(size=(STATE, STATE)), random.normal(size=(BATCH, STATE))
     actions = random.normal(size=(STEPS, BATCH))
@@ -58,9 +60,9 @@ def test_unroll_agrees_with_the_reference(backend, hidden_scale, way):
             )
             return sum_(backend.tensor(cotangent) * outputs) + sum_(backend.tensor(last) * state)
 
-    value, gradients = getattr(backend, way)(unrolled, [root, weights], 1.0)
+    value, gradients = backend.value_and_vjp(unrolled, [root, weights], 1.0)
     recurrent_fn = recurrent(np, weights)
-    outputs, state = reference.unroll(recurrent_fn, root, actions, hidden_scale=hidden_scale)
+    outputs, state = reference.unroll(recurrent_fn, root, actions)
     np.testing.assert_allclose(value, (cotangent * outputs).sum() + (last * state).sum(), **TOLERANCE)
     expected = reference.unroll_vjp(
         cotangent, last, recurrent_fn, recurrent_vjp(weights), root, actions, hidden_scale=hidden_scale
@@ -90,6 +92,83 @@ def test_the_reference_is_right_by_finite_differences():
     assert (ahead - behind) / (2 * step) == pytest.approx(slope, rel=1e-7)
 
 
+PREDICT = np.array([[0.5, -1.0], [2.0, 0.25]])
+ROOT, WEIGHTS = np.array([[0.5, -0.25]]), np.array([[0.75, -1.0], [0.5, 1.25]])
+TWO_ACTIONS = np.array([[0.5], [-1.0]])
+
+
+def unrolled(backend, **options):
+    """Make a function of root and weights that lays outputs, predictions and the last state end to end."""
+    framework = backend.framework
+    predict, actions = backend.tensor(PREDICT), backend.tensor(TWO_ACTIONS)
+
+    def like(root, x):
+        return x.to(root.dtype) if backend.name == "torch" else framework.cast(x, root.dtype)
+
+    def function(root, weights):
+        (outputs, predictions), state = backend.tricks.unroll(
+            recurrent(framework, weights),
+            root,
+            like(root, actions),
+            hidden_scale=0.25,
+            prediction_fn=lambda state: state @ like(root, predict),
+            **options,
+        )
+        parts = [framework.reshape(x, (-1,)) for x in (outputs, predictions, state)]
+        return framework.cat(parts) if backend.name == "torch" else framework.concat(parts, 0)
+
+    return function
+
+
+def unrolled_vjp(cotangent, root, weights, **options):
+    return reference.unroll_vjp(
+        cotangent[:4].reshape(2, 1, 2),
+        cotangent[8:].reshape(1, 2),
+        recurrent(np, weights),
+        recurrent_vjp(weights),
+        root,
+        TWO_ACTIONS,
+        hidden_scale=0.25,
+        predictions_cotangent=cotangent[4:8].reshape(2, 1, 2),
+        prediction_vjp=lambda gradient, state: gradient @ PREDICT.T,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"scale_predictions": True}, {"scale_root_state": True}])
+def test_each_variant_of_the_unroll_agrees_with_the_reference(backend, options):
+    cotangent = np.cos(np.arange(10.0))
+    _, gradients = backend.value_and_vjp(unrolled(backend, **options), [ROOT, WEIGHTS], cotangent)
+    for gradient, wanted in zip(gradients, unrolled_vjp(cotangent, ROOT, WEIGHTS, **options), strict=True):
+        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
+
+
+@pytest.mark.parametrize("variant", [False, True])
+def test_unroll_under_every_transform(way, variant):
+    options = {"scale_predictions": variant, "scale_root_state": variant}
+    cotangent = np.cos(np.arange(10.0))
+    value, gradients = way.value_and_vjp(unrolled(way.backend, **options), [ROOT, WEIGHTS], cotangent)
+    (outputs, predictions), state = reference.unroll(
+        recurrent(np, WEIGHTS), ROOT, TWO_ACTIONS, prediction_fn=lambda state: state @ PREDICT
+    )
+    expected = np.concatenate([x.ravel() for x in (outputs, predictions, state)])
+    np.testing.assert_allclose(value, expected, rtol=way.rtol, atol=way.rtol)
+    for gradient, wanted in zip(gradients, unrolled_vjp(cotangent, ROOT, WEIGHTS, **options), strict=True):
+        np.testing.assert_allclose(gradient, wanted, rtol=way.rtol, atol=way.rtol)
+
+
+def test_unroll_twice_under_every_transform(second):
+    # h_1 = w h_0 and h_2 = w scaled(h_1), so the slope of h_2 is scaled(h_1) + 0.25 w h_0, and the slope of
+    # that meets the scale again: 2 * 0.25 h_0.
+    def last_state(w):
+        root = second.backend.tensor(np.array([3.0]))
+        actions = second.backend.tensor(np.zeros((2, 1)))
+        return second.tricks.unroll(lambda h, _: (h * w, h * w), root, actions, hidden_scale=0.25)[0][1]
+
+    (gradient,) = second.second_vjp(last_state, [np.array([0.5])], np.array([2.0]), [np.array([1.0])])
+    np.testing.assert_allclose(gradient, [2 * 2 * 0.25 * 3])
+
+
 def test_the_loss_of_step_k_reaches_the_root_through_k_minus_one_scales(backend):
     actions = backend.tensor(np.zeros((STEPS, 1)))
     for k in range(1, STEPS + 1):
@@ -114,6 +193,17 @@ def test_outputs_and_states_may_be_structures(backend):
     assert backend.array(state["c"]).tolist() == [8, 8]
 
 
+def test_every_kind_of_dict_is_kept(backend):
+    root = defaultdict(list, h=backend.tensor(np.zeros(2)))
+    _, state = backend.tricks.unroll(
+        lambda state, action: (state["h"], defaultdict(list, h=state["h"] + action)),
+        root,
+        backend.tensor(np.ones((3, 2))),
+    )
+    assert type(state) is defaultdict
+    assert backend.array(state["h"]).tolist() == [3, 3]
+
+
 def predictions(kind, seed=0):
     """Draw predictions and targets: scalars, or logits and distributions."""
     random = np.random.default_rng(seed)
@@ -128,12 +218,11 @@ def predictions(kind, seed=0):
 
 @pytest.mark.parametrize("kind", ["scalar", "categorical"])
 @pytest.mark.parametrize("loss_scale", [None, 1.0, 0.0])
-@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
-def test_loss_agrees_with_the_reference(backend, kind, loss_scale, way):
+def test_loss_agrees_with_the_reference(backend, kind, loss_scale):
     drawn, targets = predictions(kind)
     cotangent = np.array([1.0, -2.0, 0.5])
     tensors = [backend.tensor(t) for t in targets]
-    value, gradients = getattr(backend, way)(
+    value, gradients = backend.value_and_vjp(
         lambda *p: backend.tricks.muzero_loss(*p, *tensors, loss_scale=loss_scale), drawn, cotangent
     )
     np.testing.assert_allclose(value, reference.muzero_loss(*drawn, *targets), **TOLERANCE)
@@ -156,15 +245,86 @@ def test_the_loss_is_the_one_of_a_loop_over_items(backend):
         assert value[item] == pytest.approx(total, rel=1e-12)
 
 
-def test_an_impossible_class_adds_nothing(backend):
-    drawn, targets = predictions("scalar")
-    drawn[2][..., 0], targets[2][..., 0] = -np.inf, 0
+VARIANTS = [
+    {"scale_root_loss": True},
+    {"loss_scale": np.array([0.5, 1.0, 0.0]), "scale_root_loss": True},
+    {"loss_scale": 0.25, "value_weight": 0.25, "reward_weight": 2.0, "policy_weight": -1.0},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize("kind", ["scalar", "categorical"])
+def test_each_variant_of_the_loss_agrees_with_the_reference(backend, kind, options):
+    drawn, targets = predictions(kind)
+    cotangent = np.array([1.0, -2.0, 0.5])
     tensors = [backend.tensor(t) for t in targets]
+    given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
     value, gradients = backend.value_and_vjp(
-        lambda *p: backend.tricks.muzero_loss(*p, *tensors), drawn, np.ones(BATCH)
+        lambda *p: backend.tricks.muzero_loss(*p, *tensors, **given), drawn, cotangent
     )
+    weights = {name: x for name, x in options.items() if name.endswith("weight")}
+    np.testing.assert_allclose(value, reference.muzero_loss(*drawn, *targets, **weights), **TOLERANCE)
+    expected = reference.muzero_loss_vjp(cotangent, *drawn, *targets, **options)
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
+
+
+LOSS_INPUTS = [  # K = 1, B = 1: value, reward, policy logits
+    np.array([[0.5], [-1.0]]),
+    np.array([[[0.25, -0.5]]]),
+    np.array([[[1.0, 0.0]], [[-0.5, 2.0]]]),
+]
+LOSS_TARGETS = [np.array([[1.0], [0.0]]), np.array([[[0.75, 0.25]]]), np.array([[[0.5, 0.5]], [[0.0, 1.0]]])]
+LOSS_OPTIONS = {"loss_scale": 0.25, "scale_root_loss": True, "value_weight": 0.5}
+
+
+def loss_of(backend):
+    """Make a function of the predictions that adds the pseudocode's loss and a variant."""
+
+    targets = [backend.tensor(target) for target in LOSS_TARGETS]
+
+    def function(*predicted):
+        loss = backend.tricks.muzero_loss(*predicted, *targets)
+        return loss + backend.tricks.muzero_loss(*predicted, *targets, **LOSS_OPTIONS)
+
+    return function
+
+
+def loss_vjp(cotangent, *predicted):
+    one = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS)
+    other = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS, **LOSS_OPTIONS)
+    return tuple(a + b for a, b in zip(one, other))
+
+
+def test_muzero_loss_under_every_transform(way):
+    cotangent = np.array([2.0])
+    value, gradients = way.value_and_vjp(loss_of(way.backend), LOSS_INPUTS, cotangent)
+    expected = reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS)
+    expected = expected + reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS, value_weight=0.5)
+    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    for gradient, wanted in zip(gradients, loss_vjp(cotangent, *LOSS_INPUTS), strict=True):
+        np.testing.assert_allclose(gradient, wanted, rtol=way.rtol, atol=way.rtol)
+
+
+def test_muzero_loss_twice_under_every_transform(second):
+    cotangent = np.array([2.0])
+    directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in LOSS_INPUTS]
+    got = second.second_vjp(loss_of(second.backend), LOSS_INPUTS, cotangent, directions)
+    wanted = numerical_second_vjp(loss_vjp, LOSS_INPUTS, cotangent, directions)
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_an_impossible_class_adds_nothing(backend):
+    drawn, targets = predictions("categorical")
+    for logits, target in zip(drawn[::2], targets[::2]):
+        logits[..., 0], target[..., 0] = -np.inf, 0
+    targets[0][..., 1] = 0
+    value, gradients = backend.value_and_vjp(backend.tricks.muzero_loss, drawn + targets, np.ones(BATCH))
     assert np.isfinite(value).all()
     assert all(np.isfinite(g).all() for g in gradients)
+    # A target that is 0 for a possible class has a slope all the same.
+    assert (gradients[3][..., 1] != 0).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -190,6 +350,18 @@ def test_bad_unrolls_say_what_is_expected(backend):
         backend.tricks.unroll(step, root, actions, hidden_scale=float("inf"))
     with pytest.raises(TypeError, match="x must be floating-point"):
         backend.tricks.unroll(step, backend.tensor([1, 2]), actions)
+    with pytest.raises(TypeError, match=r"each output must be a .*Tensor; got str; remedy"):
+        backend.tricks.unroll(lambda state, _: ("output", state), root, actions)
+    with pytest.raises(ValueError, match=r"scale_predictions needs prediction_fn, .*; got None"):
+        backend.tricks.unroll(step, root, actions, scale_predictions=True)
+    growing = []
+
+    def grow(state, action):
+        growing.append(state)
+        return tuple(growing), state
+
+    with pytest.raises(ValueError, match=r"every step must put out the same structure; got .*'tensor'"):
+        backend.tricks.unroll(grow, root, actions)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +387,23 @@ def test_bad_losses_say_what_is_expected(backend, index, shape, message):
     arguments[index] = np.zeros(shape, int)
     with pytest.raises(TypeError, match="must be floating-point"):
         backend.tricks.muzero_loss(*(backend.tensor(x) for x in arguments))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"loss_scale": float("nan")}, ValueError, "loss_scale must be finite; got nan"),
+        (
+            {"loss_scale": np.ones(2)},
+            ValueError,
+            r"loss_scale must have the shape of \[B\] of reward, \(3,\)",
+        ),
+        ({"loss_scale": np.ones(3, int)}, TypeError, "loss_scale must be floating-point"),
+        ({"value_weight": "1"}, TypeError, "value_weight must be a real number; got str"),
+    ],
+)
+def test_bad_options_of_the_loss_say_what_is_expected(backend, options, error, message):
+    drawn, targets = predictions("scalar")
+    given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
+    with pytest.raises(error, match=message):
+        backend.tricks.muzero_loss(*(backend.tensor(x) for x in drawn + targets), **given)

@@ -1,0 +1,333 @@
+"""Steps with a gradient: straight through, soft, and with ramps."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from gradtricks import reference
+from transforms import numerical_second_vjp
+
+EXTREMES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45, 1.0, -0.3], np.float32)
+# TensorFlow's arithmetic takes subnormal numbers for 0.
+NUMBERS = st.floats(-99, 99, allow_subnormal=False)
+FLOORS = {
+    "floor_straight_through": (),
+    "round_straight_through": (),
+    "soft_floor": (0.1,),
+    "piecewise_linear_floor": (0.25,),
+}
+
+
+def shaped(elements):
+    """Return float64 arrays of all small shapes, 0-d and empty ones too."""
+    return arrays(np.float64, array_shapes(min_dims=0, max_dims=3, min_side=0), elements=elements)
+
+
+def check(backend, name, x, *options):
+    """Compare value and gradient with the reference."""
+    cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
+    function = getattr(backend.tricks, name)
+    value, (gradient,) = backend.value_and_vjp(lambda t: function(t, *options), [x], cotangent)
+    expected = getattr(reference, name)(x, *options)
+    np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-10)
+    expected = getattr(reference, f"{name}_vjp")(cotangent, x, *options)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
+
+
+@given(x=shaped(NUMBERS))
+def test_straight_through_agrees_with_the_reference(backend, x):
+    cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
+    hard = np.where(x > 1, np.inf, -x)
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.straight_through(backend.tensor(hard), t), [x], cotangent
+    )
+    np.testing.assert_array_equal(value, reference.straight_through(hard, x))
+    np.testing.assert_array_equal(gradient, reference.straight_through_vjp(cotangent, hard, x)[1])
+
+
+@pytest.mark.parametrize("name", ["floor_straight_through", "round_straight_through"])
+@given(x=shaped(st.floats(width=32, allow_subnormal=False) | st.integers(-9, 9).map(lambda n: n / 2)))
+def test_straight_floors_agree_with_the_reference(backend, name, x):
+    check(backend, name, x)
+
+
+@given(x=shaped(NUMBERS), temperature=st.floats(1e-6, 3))
+def test_soft_floor_agrees_with_the_reference(backend, x, temperature):
+    check(backend, "soft_floor", x, temperature)
+
+
+@given(x=shaped(NUMBERS), width=st.floats(0.01, 1))
+def test_piecewise_linear_floor_agrees_with_the_reference(backend, x, width):
+    check(backend, "piecewise_linear_floor", x, width)
+
+
+def test_hard_gets_no_gradient(backend):
+    x = np.array([1.5, -2.0])
+    _, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.straight_through(5 * t, 3 * t), [x], np.ones(2)
+    )
+    np.testing.assert_array_equal(gradient, [3.0, 3.0])
+    hard, _ = reference.straight_through_vjp(np.ones(2), x, x)
+    np.testing.assert_array_equal(hard, np.zeros(2))
+
+
+@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+@pytest.mark.parametrize("soft", [1.0, np.inf])
+def test_forward_returns_the_same_bits(backend, way, soft):
+    hard = np.concatenate([EXTREMES, np.random.default_rng(0).normal(size=100).astype(np.float32)])
+    constant = backend.tensor(hard)
+    value, (gradient,) = getattr(backend, way)(
+        lambda t: backend.tricks.straight_through(constant, t), [np.full_like(hard, soft)], np.ones_like(hard)
+    )
+    # A NaN may change its payload on the way through a compiler; everything else is bit for bit.
+    numbers = ~np.isnan(hard)
+    np.testing.assert_array_equal(value[numbers].view(np.int32), hard[numbers].view(np.int32))
+    assert np.isnan(value[~numbers]).all()
+    compiled_torch = backend.name == "torch" and way != "value_and_vjp"
+    passed = 0.0 if compiled_torch and not np.isfinite(soft) else 1.0
+    np.testing.assert_array_equal(gradient, np.full_like(hard, passed))
+
+
+def test_forward_returns_the_same_bits_in_forward_mode(backend):
+    extremes = np.delete(EXTREMES, 6)  # TensorFlow's arithmetic takes a subnormal number for 0
+    hard, soft = backend.tensor(extremes), backend.tensor(np.ones_like(extremes))
+    if backend.name == "torch":
+        value, tangent = backend.framework.func.jvp(
+            lambda s: backend.tricks.straight_through(hard, s), (soft,), (soft,)
+        )
+    else:
+        with backend.framework.autodiff.ForwardAccumulator(soft, soft) as accumulator:
+            value = backend.tricks.straight_through(hard, soft)
+        tangent = accumulator.jvp(value)
+    np.testing.assert_array_equal(np.signbit(backend.array(value))[:4], np.signbit(extremes)[:4])
+    np.testing.assert_array_equal(backend.array(value), extremes)
+    np.testing.assert_array_equal(backend.array(tangent), np.ones_like(extremes))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name", FLOORS)
+def test_keeps_the_dtype(backend, name, dtype):
+    x = backend.cast(backend.tensor(np.array([0.1, -2.0, 7.9, np.inf, -np.inf, np.nan])), dtype)
+    value = getattr(backend.tricks, name)(x, *FLOORS[name])
+    assert value.dtype == x.dtype
+    expected = getattr(reference, name)(backend.array(x).astype(np.float64), *FLOORS[name])
+    expected = backend.cast(backend.tensor(expected), dtype)
+    tolerance = {"bfloat16": 1e-2, "float16": 1e-3, "float32": 1e-5, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(
+        backend.array(value), backend.array(expected), rtol=tolerance, atol=tolerance / 10
+    )
+
+
+@pytest.mark.parametrize(
+    ("hard", "soft", "expected"),
+    [
+        ("bool", "float32", "float32"),
+        ("int64", "bfloat16", "bfloat16"),
+        ("bfloat16", "float32", "bfloat16"),
+        ("float64", "float16", "float64"),
+    ],
+)
+def test_dtypes_may_differ(backend, hard, soft, expected):
+    hard = backend.cast(backend.tensor(np.array([0.0, 1.0])), hard)
+    dtype = backend.cast(backend.tensor(np.zeros(1)), expected).dtype
+
+    def function(t):
+        value = backend.tricks.straight_through(hard, backend.cast(t, soft))
+        assert value.dtype == dtype
+        return value
+
+    value, (gradient,) = backend.value_and_vjp(function, [np.array([0.3, np.nan])], np.array([2.0, 4.0]))
+    np.testing.assert_array_equal(value, [0.0, 1.0])
+    np.testing.assert_array_equal(gradient, [2.0, 4.0])
+    assert reference.straight_through([False, True], [0.3, 0.4]).dtype == np.float64
+
+
+def test_rounding_breaks_ties_to_even(backend):
+    halves = backend.tensor(np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]))
+    rounded = backend.array(backend.tricks.round_straight_through(halves))
+    np.testing.assert_array_equal(rounded, [-2.0, -2.0, 0.0, 0.0, 2.0, 2.0])
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-3])
+def test_a_cold_soft_floor_is_the_floor_off_the_integers(backend, temperature):
+    x = np.linspace(-3.95, 3.95, 80)
+    value = backend.array(backend.tricks.soft_floor(backend.tensor(x), temperature))
+    np.testing.assert_allclose(value, np.floor(x), atol=1e-20)
+    at_an_integer = backend.array(backend.tricks.soft_floor(backend.tensor(np.array([2.0])), temperature))
+    np.testing.assert_array_equal(at_an_integer, [1.5])
+
+
+def test_a_warm_soft_floor_is_a_line(backend):
+    x = np.linspace(-4, 4, 33)
+    value = backend.array(backend.tricks.soft_floor(backend.tensor(x), 1e6))
+    np.testing.assert_allclose(value, x - 0.5, atol=1e-12)
+
+
+def test_sigmoids_and_waves_meet(backend):
+    x = backend.tensor(np.linspace(-2, 2, 41))
+    below, above = (backend.tricks.soft_floor(x, 0.25 + shift) for shift in (-1e-15, 0.0))
+    np.testing.assert_allclose(backend.array(below), backend.array(above), atol=1e-13)
+
+
+def test_soft_floor_is_the_mean_over_logistic_noise(backend):
+    # Simpson's rule over the quantiles: E[floor(x + t * logit(u))] for uniform u.
+    u = (np.arange(200_000) + 0.5) / 200_000
+    x = np.array([0.1, 0.5, 0.8, 1.0])
+    mean = np.floor(x[:, None] + 0.3 * np.log(u / (1 - u))).mean(axis=1)
+    np.testing.assert_allclose(
+        backend.array(backend.tricks.soft_floor(backend.tensor(x), 0.3)), mean, atol=1e-4
+    )
+
+
+def test_a_ramp_of_width_one_is_the_identity(backend):
+    x = np.linspace(-3, 3, 97)
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.piecewise_linear_floor(t, 1.0), [x], np.ones_like(x)
+    )
+    np.testing.assert_array_equal(value, x)
+    np.testing.assert_array_equal(gradient, np.ones_like(x))
+
+
+def test_integers_and_values_off_the_ramps_are_floored(backend):
+    x = np.array([-2.0, 0.0, 3.0, 0.5, -0.4, 2.0**53, 1e300])
+    value = backend.array(backend.tricks.piecewise_linear_floor(backend.tensor(x), 0.25))
+    np.testing.assert_array_equal(value, np.floor(x))
+
+
+@pytest.mark.parametrize("name", ["soft_floor", "piecewise_linear_floor"])
+def test_values_that_are_not_finite_stay_with_a_slope_of_zero(backend, name):
+    x = np.array([np.inf, -np.inf, np.nan])
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: getattr(backend.tricks, name)(t, 0.5), [x], np.ones(3)
+    )
+    np.testing.assert_array_equal(value, x)
+    np.testing.assert_array_equal(gradient, np.zeros(3))
+
+
+def test_large_values(backend):
+    # Where floats are whole numbers there is no fraction left; the half is rounded.
+    x = np.array([2.0**24, -(2.0**24), 3e38], np.float32)
+    value, (gradient,) = backend.value_and_vjp(lambda t: backend.tricks.soft_floor(t, 0.1), [x], np.ones(3))
+    np.testing.assert_allclose(value, x, rtol=1e-7)
+    np.testing.assert_allclose(gradient, reference.soft_floor_vjp(np.ones(3), x, 0.1), rtol=1e-5)
+
+
+def test_published_numbers_of_peers(backend):
+    # TensorFlow, array_ops_test.py, QuantizeAndDequantizeTest.testAxis: to 8 signed bits, that is to 128ths.
+    x = np.array([-1, -0.5, 0, 0.3, 0.8, 0.555, 0.5])
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.round_straight_through(t * 128) / 128, [x], np.ones(7)
+    )
+    np.testing.assert_array_equal(value, [-1, -0.5, 0, 38.0 / 128, 102.0 / 128, 71.0 / 128, 0.5])
+    np.testing.assert_array_equal(gradient, np.ones(7))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_unknown_shapes_are_checked_at_run(jit_compile):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    unknown = tf.TensorSpec([None], tf.float32)
+    function = tf.function(
+        tricks.straight_through, input_signature=[unknown, unknown], jit_compile=jit_compile
+    )
+    assert function(tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])).shape == (2,)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        function(tf.constant([1.0, 2.0]), tf.constant([3.0]))
+
+
+@pytest.mark.parametrize(
+    ("hard", "soft", "error", "message"),
+    [
+        ("array", [1.0], TypeError, "hard must be a .*Tensor; got ndarray; remedy"),
+        ([1.0], "array", TypeError, "soft must be a .*Tensor; got ndarray; remedy"),
+        ([1.0], [1], TypeError, "soft must be floating-point; got"),
+        ([1j], [1.0], TypeError, "hard must be real; got .*complex128; remedy"),
+        ([1.0], [1.0, 2.0], ValueError, r"hard must have the shape of soft, \(2,\); got \(1,\)"),
+    ],
+)
+def test_bad_pairs_say_what_is_expected(backend, hard, soft, error, message):
+    hard, soft = (np.ones(1) if value == "array" else backend.tensor(value) for value in (hard, soft))
+    with pytest.raises(error, match=message):
+        backend.tricks.straight_through(hard, soft)
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_bad_input_says_what_is_expected(backend, name):
+    function, options = getattr(backend.tricks, name), FLOORS[name]
+    with pytest.raises(TypeError, match=r"x must be a .*Tensor; got ndarray; remedy"):
+        function(np.ones(1), *options)
+    with pytest.raises(TypeError, match="x must be floating-point; got"):
+        function(backend.tensor([1, 2]), *options)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "error", "message"),
+    [
+        ("soft_floor", "warm", TypeError, "temperature must be a real number; got str"),
+        ("soft_floor", 0.0, ValueError, r"temperature must lie in \[1e-30, inf\); got 0.0"),
+        ("soft_floor", float("nan"), ValueError, "temperature must be finite; got nan"),
+        ("piecewise_linear_floor", True, TypeError, "width must be a real number; got bool"),
+        ("piecewise_linear_floor", 1.5, ValueError, r"width must lie in \[1e-30, 1\]; got 1.5"),
+        ("piecewise_linear_floor", float("nan"), ValueError, "width must be finite; got nan"),
+    ],
+)
+def test_bad_options_say_what_is_expected(backend, name, option, error, message):
+    with pytest.raises(error, match=message):
+        getattr(backend.tricks, name)(backend.tensor([1.0]), option)
+
+
+def test_under_every_transform(way):
+    # The sum of all, so that each way compiles once.
+    def steps(tricks, x):
+        return (
+            tricks.straight_through(x > 0, 2 * x) * 3
+            + tricks.floor_straight_through(x)
+            + tricks.round_straight_through(5 * x)
+            + tricks.soft_floor(x, 0.1)
+            + tricks.soft_floor(x, 0.4)
+            + tricks.piecewise_linear_floor(x, 0.25)
+        )
+
+    x, cotangent = np.array([[1.3, -2.6], [0.9, 0.45]]), np.array([[1.0, -3.0], [2.0, 0.5]])
+    value, (gradient,) = way.value_and_vjp(lambda t: steps(way.tricks, t), [x], cotangent)
+    expected = (
+        6 * reference.straight_through_vjp(cotangent, x > 0, 2 * x)[1]
+        + reference.floor_straight_through_vjp(cotangent, x)
+        + 5 * reference.round_straight_through_vjp(cotangent, 5 * x)
+        + reference.soft_floor_vjp(cotangent, x, 0.1)
+        + reference.soft_floor_vjp(cotangent, x, 0.4)
+        + reference.piecewise_linear_floor_vjp(cotangent, x, 0.25)
+    )
+    np.testing.assert_allclose(value, steps(reference, x), rtol=way.rtol)
+    np.testing.assert_allclose(gradient, expected, rtol=way.rtol, atol=1e-12)
+
+
+def test_twice_under_every_transform(second):
+    x, direction = np.array([1.3, -2.6]), np.array([0.3, 0.7])
+    cotangent = np.array([1.0, -3.0])
+
+    def cubed(t):
+        tricks = second.tricks
+        return (
+            tricks.straight_through(t, t**3)
+            + tricks.floor_straight_through(t**3)
+            + tricks.round_straight_through(t**3)
+            + tricks.soft_floor(t, 0.1)
+            + tricks.soft_floor(t, 0.4) ** 2
+            + tricks.piecewise_linear_floor(t, 0.8) ** 2
+        )
+
+    def vjp(cotangent, x):
+        warm, ramp = reference.soft_floor(x, 0.4), reference.piecewise_linear_floor(x, 0.8)
+        return (
+            9 * np.square(x) * cotangent
+            + reference.soft_floor_vjp(cotangent, x, 0.1)
+            + reference.soft_floor_vjp(2 * warm * cotangent, x, 0.4)
+            + reference.piecewise_linear_floor_vjp(2 * ramp * cotangent, x, 0.8)
+        )
+
+    (gradient,) = second.second_vjp(cubed, [x], cotangent, [direction])
+    (expected,) = numerical_second_vjp(vjp, [x], cotangent, [direction])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)

@@ -1,0 +1,263 @@
+"""mixture_density_nll: finite values and gradients where the plain formula gives NaN."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradtricks import reference
+from transforms import numerical_second_vjp
+
+FLOOR = 1e-3
+
+
+def example(seed=0, shape=(2,), components=3, dims=None):
+    """Draw logits, loc, scale and y."""
+    random = np.random.default_rng(seed)
+    vector = () if dims is None else (dims,)
+    return (
+        random.normal(size=(*shape, components)),
+        random.normal(size=(*shape, components, *vector)),
+        random.uniform(0.2, 2, size=(*shape, components, *vector)),
+        random.normal(size=(*shape, *vector)),
+    )
+
+
+def nll(tricks, floor=FLOOR):
+    """Return the loss as a function of its tensors alone."""
+    return lambda *tensors: tricks.mixture_density_nll(*tensors, scale_floor=floor)
+
+
+def assert_agrees(found, inputs, cotangent, floor=FLOOR, rtol=1e-10, atol=1e-12):
+    value, gradients = found
+    np.testing.assert_allclose(
+        value, reference.mixture_density_nll(*inputs, scale_floor=floor), rtol=rtol, atol=atol
+    )
+    expected = reference.mixture_density_nll_vjp(cotangent, *inputs, scale_floor=floor)
+    for gradient, right in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, right, rtol=rtol, atol=atol)
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    shape=st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    components=st.integers(1, 4),
+    dims=st.sampled_from([None, 0, 1, 3]),
+    floor=st.sampled_from([0.0, 1e-3, 1.0]),
+)
+def test_agrees_with_the_reference(backend, seed, shape, components, dims, floor):
+    inputs = example(seed, shape, components, dims)
+    cotangent = np.random.default_rng(seed).normal(size=shape)
+    found = backend.value_and_vjp(nll(backend.tricks, floor), inputs, cotangent)
+    assert_agrees(found, inputs, cotangent, floor)
+
+
+@given(
+    gap=st.sampled_from([0.0, 1e2, 1e4, -1e4]),
+    small=st.sampled_from([0.0, 5e-324, 1e-300, 1e-30, 1e-8]),
+    y=st.sampled_from([0.0, -0.0, 1.0, -1e20, 1e120, 1e308]),
+    floor=st.sampled_from([1e-12, 1e-3]),
+)
+def test_extremes_agree_with_the_reference(backend, gap, small, y, floor):
+    inputs = [np.array(a) for a in ([[0.0, gap]], [[0.5, -1.0]], [[small, 1.0]], [y])]
+    value, gradients = backend.value_and_vjp(nll(backend.tricks, floor), inputs, np.ones(1))
+    assert all(np.isfinite(a).all() for a in (value, *gradients))
+    assert_agrees((value, gradients), inputs, np.ones(1), floor)
+
+
+@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+def test_everything_is_finite_in_float32(backend, way):
+    # Every pairing of a tiny or ordinary sigma, a gap between the logits and a distance.
+    gaps, sigmas = [0.0, 1e2, 1e4, -1e4], [0.0, 1e-45, 1e-30, 1e-20, 1e-8, 1.0]
+    distances = [0.0, 1.0, 1e5, 1e20, 3e38]
+    rows = [(g, s, t, d) for g in gaps for s in sigmas for t in sigmas for d in distances]
+    gap, first, second, y = np.array(rows, np.float32).T
+    zero = np.zeros_like(gap)
+    inputs = [np.stack([zero, gap], 1), np.stack([zero, zero + 0.5], 1), np.stack([first, second], 1), y]
+    value, gradients = getattr(backend, way)(nll(backend.tricks, 1e-12), inputs, np.ones_like(y))
+    assert value.dtype == np.float32
+    assert all(np.isfinite(a).all() for a in (value, *gradients))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_component_without_responsibility_gets_no_gradient(backend, dtype):
+    # The plain formula gives a finite loss and a NaN gradient here: 0 responsibility times an infinite slope.
+    inputs = [np.array(a, dtype) for a in ([0.0, 0.0], [0.0, 0.0], [1e-20, 1.0], 1.0)]
+    value, gradients = backend.value_and_vjp(nll(backend.tricks, 0.0), inputs, np.array(1.0, dtype))
+    normal = 0.5 + np.log(2 * np.pi) / 2
+    np.testing.assert_allclose(value, normal + np.log(2), rtol=1e-6)
+    expected = [[0.5, -0.5], [0.0, -1.0], [0.0, 0.0], 1.0]
+    for gradient, right in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, right, atol=1e-6)
+
+
+def test_a_scale_below_the_floor_still_gets_a_gradient(backend):
+    inputs = [np.array(a) for a in ([0.0], [0.0], [0.0], 1.0)]
+    _, (_, _, gradient, _) = backend.value_and_vjp(nll(backend.tricks), inputs, np.array(1.0))
+    assert gradient[0] < -1e8  # minimising raises the scale
+
+
+def test_far_away_the_gradient_still_points_home(backend):
+    inputs = [np.array(a, np.float32) for a in ([0.0, 0.0], [0.0, 1.0], [1.0, 1.0], -1e20)]
+    _, (_, loc, scale, y) = backend.value_and_vjp(nll(backend.tricks), inputs, np.float32(1))
+    assert loc.sum() > 0
+    assert scale.sum() < 0
+    assert y < 0
+
+
+def test_minus_infinity_takes_a_component_out(backend):
+    logits, loc, scale, y = example(components=2)
+    one = [logits[:, :1], loc[:, :1], scale[:, :1], y]
+    logits[:, 1] = -np.inf
+    value, gradients = backend.value_and_vjp(nll(backend.tricks), [logits, loc, scale, y], np.ones(2))
+    np.testing.assert_allclose(value, reference.mixture_density_nll(*one, scale_floor=FLOOR))
+    for gradient in gradients[:3]:
+        np.testing.assert_array_equal(gradient[:, 1], 0)
+
+
+def test_vectors_of_one_element_are_scalars(backend):
+    logits, loc, scale, y = example()
+    vectors = backend.value_and_vjp(
+        nll(backend.tricks), [logits, loc[..., None], scale[..., None], y[..., None]], np.ones(2)
+    )
+    scalars = backend.value_and_vjp(nll(backend.tricks), [logits, loc, scale, y], np.ones(2))
+    np.testing.assert_array_equal(vectors[0], scalars[0])
+    for vector, scalar in zip(vectors[1], scalars[1], strict=True):
+        np.testing.assert_array_equal(vector.reshape(scalar.shape), scalar)
+
+
+def test_equals_the_mixture_of_torch_distributions():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    logits, loc, scale, y = (torch.tensor(a) for a in example(shape=(5,), dims=2))
+    peer = torch.distributions.MixtureSameFamily(
+        torch.distributions.Categorical(logits=logits),
+        torch.distributions.Independent(torch.distributions.Normal(loc, scale), 1),
+    )
+    mine = tricks.mixture_density_nll(logits, loc, scale, y, scale_floor=0.0)
+    torch.testing.assert_close(mine, -peer.log_prob(y), rtol=1e-12, atol=1e-12)
+
+
+def test_equals_the_published_formula_of_keras_mdn_layer(backend):
+    # keras-mdn-layer builds tfd.Mixture of MultivariateNormalDiag: log sum_k pi_k prod_d N(y_d; mu_kd, s_kd).
+    logits, loc, scale, y = example(shape=(4,), dims=2)
+    pi = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    each = np.exp(-np.square((y[:, None] - loc) / scale) / 2) / (scale * np.sqrt(2 * np.pi))
+    value, _ = backend.value_and_vjp(nll(backend.tricks, 0.0), [logits, loc, scale, y], np.ones(4))
+    np.testing.assert_allclose(value, -np.log((pi * each.prod(-1)).sum(-1)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "returned"),
+    [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")],
+)
+def test_dtypes(backend, dtype, returned):
+    inputs = example()
+    tensors = [backend.cast(backend.tensor(a), dtype) for a in inputs]
+    value = backend.tricks.mixture_density_nll(*tensors, scale_floor=FLOOR)
+    assert backend.array(value).dtype == returned
+    assert value.dtype == backend.cast(backend.tensor(inputs[0]), returned).dtype
+    np.testing.assert_allclose(
+        backend.array(value), reference.mixture_density_nll(*inputs, scale_floor=FLOOR), rtol=0.05
+    )
+
+
+def test_nan_is_not_hidden(backend):
+    for index in (0, 1, 3):
+        inputs = list(example())
+        inputs[index] = np.full_like(inputs[index], np.nan)
+        value, _ = backend.value_and_vjp(nll(backend.tricks), inputs, np.ones(2))
+        assert np.isnan(value).all()
+
+
+@pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
+def test_compiled_code_cannot_raise_so_a_wrong_scale_is_nan(backend, wrong):
+    logits, loc, scale, y = example()
+    scale[0, 0] = wrong
+    value, _ = backend.compiled_value_and_vjp(nll(backend.tricks), [logits, loc, scale, y], np.ones(2))
+    assert np.isnan(value).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "floor", "error", "message"),
+    [
+        ({0: "array"}, FLOOR, TypeError, "logits must be a .*Tensor; got ndarray; remedy"),
+        ({1: "integers"}, FLOOR, TypeError, "loc must be floating-point; got"),
+        ({2: "array"}, FLOOR, TypeError, "scale must be a .*Tensor; got ndarray"),
+        ({3: "integers"}, FLOOR, TypeError, "y must be floating-point; got"),
+        ({0: 1.0}, FLOOR, ValueError, r"logits must have shape \[..., K\] with K of at least 1; got \(\)"),
+        ({0: np.ones((2, 0))}, FLOOR, ValueError, r"K of at least 1; got \(2, 0\)"),
+        (
+            {1: np.ones((2, 4))},
+            FLOOR,
+            ValueError,
+            r"loc must have the shape of logits.*\(2, 3\); got \(2, 4\)",
+        ),
+        ({1: np.ones(3)}, FLOOR, ValueError, r"loc must have the shape of logits.*got \(3,\)"),
+        ({1: np.ones((2, 4, 5))}, FLOOR, ValueError, r"loc must .*\(2, 3, 5\); got \(2, 4, 5\)"),
+        (
+            {2: np.ones((2, 1))},
+            FLOOR,
+            ValueError,
+            r"scale must have the shape of loc, \(2, 3\); got \(2, 1\)",
+        ),
+        ({3: np.ones((2, 3))}, FLOOR, ValueError, r"y must have the shape of loc without its axis K, \(2,\)"),
+        (
+            {2: np.full((2, 3), -0.5)},
+            FLOOR,
+            ValueError,
+            "scale must be finite and at least 0; got -0.5; remedy",
+        ),
+        ({2: np.full((2, 3), np.nan)}, FLOOR, ValueError, "scale must be finite and at least 0; got nan"),
+        ({2: np.full((2, 3), np.inf)}, FLOOR, ValueError, "scale must be finite and at least 0; got inf"),
+        ({2: np.zeros((2, 3))}, 0.0, ValueError, "above 0 as scale_floor is 0; got 0.0; remedy: a softplus"),
+        ({}, -1.0, ValueError, r"scale_floor must lie in \[0, inf\); got -1.0"),
+        ({}, float("nan"), ValueError, "scale_floor must be finite; got nan"),
+        ({}, "small", TypeError, "scale_floor must be a real number; got str"),
+    ],
+)
+def test_bad_input_says_what_is_expected(backend, changes, floor, error, message):
+    given = {"array": np.ones((2, 3)), "integers": backend.tensor(np.ones((2, 3), int))}
+    tensors = [backend.tensor(a) for a in example()]
+    for index, value in changes.items():
+        tensors[index] = given[value] if isinstance(value, str) else backend.tensor(value)
+    with pytest.raises(error, match=message):
+        backend.tricks.mixture_density_nll(*tensors, scale_floor=floor)
+
+
+def test_zero_times_nan_is_the_puzzle_of_learning_rate_zero(backend):
+    # A step of size 0 along a NaN gradient is NaN. Along this one it changes nothing.
+    inputs = [np.array(a, np.float32) for a in ([0.0, 0.0], [0.0, 0.0], [1e-20, 1.0], 1.0)]
+    _, gradients = backend.value_and_vjp(nll(backend.tricks, 0.0), inputs, np.float32(1))
+    for x, gradient in zip(inputs, gradients, strict=True):
+        np.testing.assert_array_equal(x - 0.0 * gradient, x)
+
+
+def test_under_every_transform(way):
+    # One component lies far off and has no responsibility.
+    inputs = example(3, (1,), 2, 2)
+    inputs[1][:, 0], inputs[2][:, 0] = 50.0, 0.1
+    cotangent = np.array([-1.5])
+    found = way.value_and_vjp(nll(way.tricks), inputs, cotangent)
+    assert_agrees(found, inputs, cotangent, rtol=way.rtol, atol=1e-10)
+
+
+def test_twice_under_every_transform(second):
+    inputs = example(1, (2,), 2)
+    directions = [np.random.default_rng(2).normal(size=a.shape) for a in inputs]
+    cotangent = np.array([1.0, -0.5])
+    found = second.second_vjp(nll(second.tricks), inputs, cotangent, directions)
+
+    def vjp(cotangent, *inputs):
+        return reference.mixture_density_nll_vjp(cotangent, *inputs, scale_floor=FLOOR)
+
+    expected = numerical_second_vjp(vjp, inputs, cotangent, directions)
+    for gradient, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(gradient, right, rtol=1e-5, atol=1e-7)
+
+
+def test_second_derivatives_stay_finite_beside_a_tiny_sigma(second):
+    inputs = [np.array(a) for a in ([0.0, 1.0], [0.0, 0.5], [1e-200, 1.0], 1.0)]
+    directions = [np.ones_like(a) for a in inputs]
+    found = second.second_vjp(nll(second.tricks, 0.0), inputs, np.array(1.0), directions)
+    assert all(np.isfinite(gradient).all() for gradient in found)

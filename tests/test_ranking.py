@@ -1,0 +1,474 @@
+"""soft_rank and spearman_correlation: ranks with a gradient."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from scipy.optimize import isotonic_regression
+from scipy.stats import rankdata, spearmanr
+
+from gradtricks import reference
+from transforms import numerical_second_vjp
+
+STRENGTHS = st.sampled_from([0.01, 0.3, 1.0, 7.5, 100.0])
+X = np.array([[1.5, -2.0, 0.1, 0.3], [0.2, 0.25, 0.9, -0.4]])
+Y = np.array([[1.0, 3.0, 2.0, 2.0], [0.0, 1.0, -1.0, 5.0]])
+COTANGENT = np.array([[1.0, -3.0, 2.0, 0.5], [0.3, 0.1, -2.0, 1.0]])
+
+
+def values(shape):
+    """Draw rows in which ties, near ties and large gaps occur."""
+    return arrays(np.float64, shape, elements=st.floats(-9, 9, width=32) | st.sampled_from([0.0, 1.0, 1.001]))
+
+
+def compiled(backend, function):
+    """Return the function as the framework's compiler makes it, without Python in the loop."""
+    if backend.name == "tensorflow":
+        return backend.framework.function(function)
+    backend.framework.compiler.reset()
+    return backend.framework.compile(function, fullgraph=True, backend="aot_eager")
+
+
+@given(data=st.data(), strength=STRENGTHS)
+def test_soft_rank_agrees_with_the_reference(backend, data, strength):
+    x = data.draw(values(array_shapes(min_dims=1, max_dims=3, min_side=0)))
+    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
+    cotangent = np.cos(np.arange(x.size, dtype=float)).reshape(x.shape)
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.soft_rank(t, regularization_strength=strength, axis=axis), [x], cotangent
+    )
+    options = {"regularization_strength": strength, "axis": axis}
+    np.testing.assert_allclose(value, reference.soft_rank(x, **options), rtol=1e-10, atol=1e-10)
+    expected = reference.soft_rank_vjp(cotangent, x, **options)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
+
+
+@given(data=st.data(), strength=st.none() | STRENGTHS, soft_y=st.booleans())
+def test_spearman_agrees_with_the_reference(backend, data, strength, soft_y):
+    shape = data.draw(array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=7))
+    x, y = data.draw(values(shape)), data.draw(values(shape))
+    options = {"regularization_strength": strength, "axis": data.draw(st.sampled_from([0, -1]))}
+    cotangent = 1.0 + np.arange(x.sum(options["axis"]).size).reshape(x.sum(options["axis"]).shape)
+    target = backend.tensor(y)
+
+    def correlation(x, *ys):
+        return backend.tricks.spearman_correlation(x, *ys or [target], soft_y=soft_y, **options)
+
+    value, gradients = backend.value_and_vjp(correlation, [x, y] if soft_y else [x], cotangent)
+    expected = reference.spearman_correlation(x, y, soft_y=soft_y, **options)
+    np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-10)
+    expected = reference.spearman_correlation_vjp(cotangent, x, y, soft_y=soft_y, **options)
+    for gradient, wanted in zip(gradients, expected):
+        np.testing.assert_allclose(gradient, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
+
+
+@pytest.mark.parametrize("strength", [1e-3, 0.1, 1.0])
+def test_the_reference_is_isotonic_regression(strength):
+    x = np.random.default_rng(0).normal(size=50)
+    order = np.argsort(x)
+    excess = x[order] / strength - np.arange(1, 51)
+    expected = x[order] / strength - isotonic_regression(excess).x
+    np.testing.assert_allclose(
+        reference.soft_rank(x, regularization_strength=strength)[order], expected, rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize("soft_y", [False, True])
+@pytest.mark.parametrize("strength", [None, 0.17])
+def test_the_references_gradients_are_right(strength, soft_y):
+    options = {"regularization_strength": strength, "soft_y": soft_y}
+    gradients = reference.spearman_correlation_vjp([1.0, -2.0], X, Y[:, ::-1] + X, **options)
+    for which, gradient in enumerate(gradients):
+        for index in np.ndindex(X.shape):
+            arrays = np.array([X, Y[:, ::-1] + X]), np.array([X, Y[:, ::-1] + X])
+            for sign, moved in zip((1, -1), arrays):
+                moved[which][index] += sign * 1e-6
+            ahead, behind = (np.dot(reference.spearman_correlation(*a, **options), [1, -2]) for a in arrays)
+            np.testing.assert_allclose(gradient[index], (ahead - behind) / 2e-6, atol=1e-8)
+
+
+def test_torchsort_agrees():
+    torch = pytest.importorskip("torch")
+    torchsort = pytest.importorskip("torchsort")
+    tricks = pytest.importorskip("gradtricks.torch")
+    random = np.random.default_rng(0)
+    for shape in ((5, 10), (1, 1000), (3, 1)):
+        for strength in (0.1, 1.0, 10.0):  # those of torchsort's and fast-soft-sort's own tests
+            x = torch.tensor(random.normal(size=shape), requires_grad=True)
+            cotangent = torch.tensor(random.normal(size=shape))
+            ours = tricks.soft_rank(x, regularization_strength=strength)
+            theirs = torchsort.soft_rank(x, regularization_strength=strength)
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+            for one, other in zip(
+                torch.autograd.grad(ours, x, cotangent), torch.autograd.grad(theirs, x, cotangent)
+            ):
+                torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+# Numbers that other libraries print: the README of fast-soft-sort, torchsort's issue 60, and fast-soft-sort's
+# issue 14, where the ranks were taken for a bug.
+PUBLISHED = [
+    ([[5.0, 1.0, 2.0], [2.0, 1.0, 5.0]], 2.0, [[3.0, 1.25, 1.75], [1.75, 1.25, 3.0]]),
+    ([[5.0, 1.0, 2.0], [2.0, 1.0, 5.0]], 1.0, [[3.0, 1.0, 2.0], [2.0, 1.0, 3.0]]),
+    ([[1.0, -2.0, 2.0, 3.0, 0.5, -1.0]], 1.0, [[3.875, 1.0, 4.875, 5.875, 3.375, 2.0]]),
+    ([[1.0, -2.0, 2.0, 3.0, 0.5, -1.0]], 0.1, [[4.0, 1.0, 5.0, 6.0, 3.0, 2.0]]),
+    ([[1.0, -2.0, 2.0, 3.0, 0.5, -1.0]], 10.0, [[3.5417, 3.2417, 3.6417, 3.7417, 3.4917, 3.3417]]),
+    ([[0.8495, 0.5939, 0.6640, 0.4471]], 0.1, [[4.0, 2.1495, 2.8505, 1.0]]),
+    ([[0.8322, 0.0047, 0.2805, 0.2584]], 0.1, [[4.0, 1.0, 2.6105, 2.3895]]),
+]
+
+
+@pytest.mark.parametrize(("x", "strength", "ranks"), PUBLISHED)
+def test_published_numbers(backend, x, strength, ranks):
+    found = backend.tricks.soft_rank(backend.tensor(x), regularization_strength=strength)
+    np.testing.assert_allclose(backend.array(found), ranks, atol=6e-5)
+
+
+def test_torchsorts_published_gradient(backend):
+    # Issue 52 of torchsort: to lower the rank of the largest, lower it and raise the others.
+    x = np.array([[5.0, 4.0, 3.0, 2.0, 1.0]])
+    _, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.soft_rank(t, regularization_strength=1.0), [x], np.eye(5)[:1]
+    )
+    np.testing.assert_allclose(gradient, [[0.8, -0.2, -0.2, -0.2, -0.2]], rtol=1e-12)
+
+
+def test_ranks_in_float32_are_exact_however_small_the_strength(backend):
+    # Issue 74 of torchsort: with 2,000 values in [0, 1] and a strength of 1e-7 its ranks were wrong.
+    x = np.random.default_rng(0).permutation(2000).astype(np.float32) / 2000
+    for strength in (1e-7, 1e-30, 1e-300):
+        ranks = backend.tricks.soft_rank(backend.tensor(x), regularization_strength=strength)
+        np.testing.assert_array_equal(backend.array(ranks), rankdata(x))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compiler"),
+    [(dtype, "none") for dtype in ("float16", "bfloat16", "float32", "float64")] + [("float16", "compiled")],
+)
+def test_keeps_the_dtype(backend, dtype, compiler):
+    x = backend.cast(backend.tensor(np.array([[0.5, -2.0, 300.0, 0.5], [1.0, 1.0, 1.0, 1.0]])), dtype)
+
+    def both(x):
+        ranks = backend.tricks.soft_rank(x, regularization_strength=0.25)
+        return ranks, backend.tricks.spearman_correlation(x, x)
+
+    ranks, correlation = (compiled(backend, both) if compiler == "compiled" else both)(x)
+    assert ranks.dtype == x.dtype
+    np.testing.assert_array_equal(backend.array(ranks), [[2.5, 1, 4, 2.5], [2.5] * 4])
+    assert dtype in str(correlation.dtype) or ("16" in dtype and "float32" in str(correlation.dtype))
+    assert backend.array(correlation)[1] == 0
+
+
+@pytest.mark.parametrize("compiler", ["none", "compiled"])
+def test_extreme_values(backend, compiler):
+    rows = np.array(
+        [
+            [1e308, -1e308, 9e307, 0.0, -0.0],
+            [-0.0, 1e-45, 0.0, 3e38, -1e-45],
+            [1e30, 1e30 * (1 + 2**-52), -1e30, 1.0, 0.0],
+            [np.nan, 1.0, 2.0, 3.0, 4.0],
+            [np.inf, 1.0, 2.0, 3.0, 4.0],
+            [-np.inf, 1.0, 2.0, 3.0, np.nan],
+            [0.1, 0.1, 0.1, 0.2, 0.2],
+        ]
+    )
+
+    def ranked(x):
+        return backend.tricks.soft_rank(x, regularization_strength=2.3e-308)
+
+    cotangent = np.ones_like(rows)
+    function = compiled(backend, ranked) if compiler == "compiled" else ranked
+    value, (gradient,) = backend.value_and_vjp(function, [rows], cotangent)
+    finite = np.isfinite(rows).all(-1)
+    np.testing.assert_array_equal(value[finite], rankdata(rows[finite], axis=-1))
+    assert np.isnan(value[~finite]).all()
+    assert np.isnan(gradient[~finite]).all()
+    np.testing.assert_array_equal(gradient[finite], 0)
+
+
+@pytest.mark.parametrize("compiler", ["none", "compiled"])
+def test_huge_strengths_and_values(backend, compiler):
+    x = np.array([1.5e308, -1.5e308, 0.0])
+
+    def ranked(x):
+        return backend.tricks.soft_rank(x, regularization_strength=1.5e308)
+
+    function = compiled(backend, ranked) if compiler == "compiled" else ranked
+    np.testing.assert_allclose(backend.array(function(backend.tensor(x))), [3, 1, 2], rtol=1e-15)
+
+
+@pytest.mark.parametrize("compiler", ["none", "compiled"])
+def test_one_alone_gets_no_gradient_however_large(backend, compiler):
+    def ranked(x):
+        return backend.tricks.soft_rank(x, regularization_strength=1e-200)
+
+    function = compiled(backend, ranked) if compiler == "compiled" else ranked
+    x, cotangent = np.array([3.0, 1.0, 2.0], np.float32), np.array([np.inf, 1.0, np.nan], np.float32)
+    _, (gradient,) = backend.value_and_vjp(function, [x], cotangent)
+    np.testing.assert_array_equal(gradient, np.zeros(3))
+
+
+@pytest.mark.parametrize("spread", ["normal", "exponential", "uniform", "ties", "unit"])
+def test_pooling_by_rounds_agrees_with_the_kernel(spread):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    random, n = np.random.default_rng(0), 3000
+    x = {
+        "normal": random.normal(size=(2, n)),
+        "exponential": np.exp(3 * random.normal(size=(2, n))),
+        "uniform": random.random((2, n)),
+        "ties": np.round(3 * random.normal(size=(2, n))),
+        "unit": np.arange(2.0 * n).reshape(2, n),
+    }[spread]
+    ranked = tf.function(lambda x, strength=1.0: tricks.soft_rank(x, regularization_strength=strength))
+    for strength in (5.0, 0.2, 2 / n):
+        ours = ranked(tf.constant(x), strength)
+        eager = tricks.soft_rank(tf.constant(x), regularization_strength=strength)
+        np.testing.assert_allclose(ours, eager, rtol=1e-10)
+
+
+def test_what_the_kernel_hands_back():
+    kernels = pytest.importorskip("gradtricks._kernels.ranking")
+    x = np.array([[0.3, 0.1, 0.35, 2.0], [np.nan, 0.0, 1.0, 2.0], [1e300, 0.0, -1e300, 1e300]])
+    ranks, blocks = kernels.soft_ranks(x, 0.12)
+    np.testing.assert_allclose(ranks[0], reference.soft_rank(x[0], regularization_strength=0.12))
+    np.testing.assert_array_equal(blocks, [[1, 0, 1, 2], [-1] * 4, [2, 1, 0, 2]])
+    np.testing.assert_array_equal(ranks[1:], [[np.nan] * 4, [3.5, 2.0, 1.0, 3.5]])
+
+
+@pytest.mark.parametrize("random_ties", [False, True])
+@pytest.mark.parametrize("n", [2, 3, 10, 200])
+def test_small_strengths_give_the_true_correlation(backend, n, random_ties):
+    random = np.random.default_rng(n)
+    x, y = random.normal(size=(2, 4, n))
+    if random_ties:
+        x[:, : n // 2], y[:, n // 3 :] = np.round(x[:, : n // 2]), np.round(y[:, n // 3 :])
+    found = backend.tricks.spearman_correlation(
+        backend.tensor(x), backend.tensor(y), regularization_strength=1e-9
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of SciPy, where all elements are equal and it says NaN
+        expected = np.nan_to_num([spearmanr(a, b).statistic for a, b in zip(x, y)])
+    np.testing.assert_allclose(backend.array(found), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("draw", ["normal", "cauchy", "bimodal", "rounded", "outlier"])
+def test_the_default_strength_tracks_the_true_value(backend, draw):
+    random = np.random.default_rng(0)
+    x = {
+        "normal": random.normal(size=1000),
+        "cauchy": random.standard_cauchy(1000),
+        "bimodal": random.normal(size=1000) / 10 + 10 * (random.random(1000) < 0.5),
+        "rounded": np.round(random.normal(size=1000), 1),
+        "outlier": np.append(random.normal(size=999), 1e9),
+    }[draw]
+    y = rankdata(x) + 500 * random.normal(size=1000)
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.spearman_correlation(t, backend.tensor(y)), [x], np.ones(())
+    )
+    assert abs(value - spearmanr(x, y).statistic) < 0.02
+    assert np.mean(gradient != 0) > 0.5
+
+
+def test_the_default_strength_makes_units_irrelevant(backend):
+    def both(x):
+        return backend.value_and_vjp(
+            lambda t: backend.tricks.spearman_correlation(t, backend.tensor(Y)), [x], np.ones(2)
+        )
+
+    value, (gradient,) = both(X)
+    for scale in (1e-150, 1024.0, 1e150):
+        scaled, (scaled_gradient,) = both(scale * X)
+        np.testing.assert_allclose(scaled, value, rtol=1e-12)
+        np.testing.assert_allclose(scale * scaled_gradient, gradient, rtol=1e-9)
+    np.testing.assert_allclose(both(X + 3.0)[0], value, rtol=1e-12)
+    # So the gradient has no component along a change of scale or origin.
+    np.testing.assert_allclose([np.sum(gradient * X, -1), np.sum(gradient, -1)], 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("strength", [None, 0.5])
+@pytest.mark.parametrize(("x", "y"), [([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]), ([1.0, 2.0, 3.0], [7.0, 7.0, 7.0])])
+def test_a_constant_correlates_with_nothing(backend, x, y, strength):
+    value, gradients = backend.value_and_vjp(
+        lambda x, y: backend.tricks.spearman_correlation(x, y, regularization_strength=strength, soft_y=True),
+        [np.array(x), np.array(y)],
+        np.ones(()),
+    )
+    assert value == 0
+    np.testing.assert_array_equal(gradients, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("spoilt", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_gives_nan(backend, spoilt):
+    x = X.copy()
+    x[0, 1] = spoilt
+    for inputs in ([x, Y], [Y, x]):
+        value, (gradient, _) = backend.value_and_vjp(
+            lambda x, y: backend.tricks.spearman_correlation(x, y, soft_y=True), inputs, np.ones(2)
+        )
+        np.testing.assert_array_equal(np.isnan(value), [True, False])
+        np.testing.assert_array_equal(value, reference.spearman_correlation(*inputs, soft_y=True))
+        assert np.isnan(gradient[0]).any()
+        assert not np.isnan(gradient[1]).any()
+    gradient = reference.soft_rank_vjp(COTANGENT, x, regularization_strength=0.3)
+    np.testing.assert_array_equal(np.isnan(gradient), [[True] * 4, [False] * 4])
+
+
+def test_gradient_ascent_on_it_raises_the_true_correlation(backend):
+    random = np.random.default_rng(0)
+    features = random.normal(size=(200, 3))
+    target = np.exp(features @ [1.0, -2.0, 0.5])  # far from linear, the same ranks as a linear function
+    weights = np.zeros(3)
+    weights[0] = 1.0
+
+    def correlation(weights):
+        predictions = backend.framework.tensordot(backend.tensor(features), weights, 1)
+        return backend.tricks.spearman_correlation(predictions, backend.tensor(target))
+
+    for _ in range(60):
+        _, (gradient,) = backend.value_and_vjp(correlation, [weights], np.ones(()))
+        weights = weights + gradient
+        weights /= np.linalg.norm(weights)
+    assert spearmanr(features @ weights, target).statistic > 0.99
+
+
+def test_a_transform_of_the_backward_pass_alone_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    x = torch.tensor(np.vstack([X, [np.nan, 1, 2, 3]]), requires_grad=True)
+    ranks = tricks.soft_rank(x, regularization_strength=0.5)
+
+    def backward(cotangent):
+        return torch.autograd.grad(ranks, x, cotangent, retain_graph=True)[0]
+
+    cotangents = torch.eye(12, dtype=torch.float64).reshape(12, 3, 4)
+    for cotangent, gradient in zip(cotangents, torch.func.vmap(backward)(cotangents)):
+        torch.testing.assert_close(backward(cotangent), gradient, equal_nan=True)
+    with pytest.raises(RuntimeError, match="Batching rule not implemented"):  # PyTorch's older vmap
+        torch.autograd.grad(ranks, x, cotangents, is_grads_batched=True)
+
+
+def test_a_compiled_function_refuses_dual_numbers_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    torch.compiler.reset()
+    ranked = torch.compile(
+        lambda x: tricks.soft_rank(x, regularization_strength=0.5), fullgraph=True, backend="aot_eager"
+    )
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
+        with pytest.raises(Exception, match="must not meet dual numbers in a compiled function"):
+            ranked(dual)
+
+
+def test_batches_of_any_shape_in_a_graph():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+
+    @tf.function
+    def both(x):
+        return (
+            tricks.soft_rank(x, regularization_strength=0.3, axis=1),
+            tricks.spearman_correlation(x, x, axis=1),
+        )
+
+    for shape in ((2, 3, 4), (2, 0, 4), (1, 1, 1)):
+        x = np.sin(7.0 * np.arange(np.prod(shape))).reshape(shape)
+        ranks, correlation = both(tf.constant(x))
+        expected = reference.soft_rank(x, regularization_strength=0.3, axis=1)
+        np.testing.assert_allclose(ranks, expected, rtol=1e-10)
+        np.testing.assert_allclose(correlation, reference.spearman_correlation(x, x, axis=1), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "error", "message"),
+    [
+        ([1, 2], {}, TypeError, "x must be floating-point; got"),
+        ("array", {}, TypeError, "x must be a .*Tensor; got ndarray; remedy"),
+        (1.0, {}, ValueError, "axis must name different axes of 0; got"),
+        ([1.0], {"axis": 1}, ValueError, "axis must name different axes of 1; got"),
+        ([1.0], {"axis": 0.5}, TypeError, "axis must be an integer"),
+        ([1.0], {"axis": (0,)}, TypeError, "axis must be an integer"),
+        ([1.0], {"axis": None}, TypeError, "axis must be an integer"),
+        (
+            [1.0],
+            {"regularization_strength": "soft"},
+            TypeError,
+            "regularization_strength must be a real number",
+        ),
+        ([1.0], {"regularization_strength": True}, TypeError, "must be a real number; got bool"),
+        ([1.0], {"regularization_strength": 0.0}, ValueError, r"must lie in \[2.22507e-308, inf\); got 0.0"),
+        ([1.0], {"regularization_strength": -1.0}, ValueError, "regularization_strength must lie in"),
+        ([1.0], {"regularization_strength": np.nan}, ValueError, "regularization_strength must be finite"),
+    ],
+)
+def test_bad_input_says_what_is_expected(backend, x, options, error, message):
+    x = np.ones(2) if x == "array" else backend.tensor(x)
+    with pytest.raises(error, match=message):
+        backend.tricks.soft_rank(x, **{"regularization_strength": 1.0, **options})
+    with pytest.raises(error, match=message):
+        backend.tricks.spearman_correlation(x, x, **options)
+
+
+def test_a_correlation_needs_two_tensors_of_one_shape(backend):
+    x = backend.tensor([1.0, 2.0])
+    correlation = backend.tricks.spearman_correlation
+    with pytest.raises(ValueError, match=r"y must have the shape of x, \(2,\); got \(3,\)"):
+        correlation(x, backend.tensor([1.0, 2.0, 3.0]))
+    with pytest.raises(TypeError, match="y must be floating-point; got"):
+        correlation(x, backend.tensor([1, 2]))
+    with pytest.raises(TypeError, match="soft_y must be True or False; got str"):
+        correlation(x, x, soft_y="yes")
+
+
+def test_soft_rank_under_every_transform(way):
+    value, (gradient,) = way.value_and_vjp(
+        lambda t: way.tricks.soft_rank(t, regularization_strength=0.3), [X], COTANGENT
+    )
+    expected = reference.soft_rank(X, regularization_strength=0.3)
+    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    expected = reference.soft_rank_vjp(COTANGENT, X, regularization_strength=0.3)
+    np.testing.assert_allclose(gradient, expected, rtol=way.rtol, atol=1e-12)
+
+
+def test_spearman_under_every_transform(way):
+    value, gradients = way.value_and_vjp(
+        lambda x, y: way.tricks.spearman_correlation(x, y, soft_y=True), [X[0], Y[0]], np.array(-2.0)
+    )
+    np.testing.assert_allclose(value, reference.spearman_correlation(X[0], Y[0], soft_y=True), rtol=way.rtol)
+    expected = reference.spearman_correlation_vjp(-2.0, X[0], Y[0], soft_y=True)
+    for gradient, wanted in zip(gradients, expected):
+        np.testing.assert_allclose(gradient, wanted, rtol=way.rtol, atol=1e-12)
+
+
+def test_soft_rank_twice_under_every_transform(second):
+    # It is linear between the kinks, so the curvature is that of what comes after it.
+    def cubed(x):
+        return second.tricks.soft_rank(x, regularization_strength=0.3) ** 3
+
+    def vjp(cotangent, x):
+        ranks = reference.soft_rank(x, regularization_strength=0.3)
+        return reference.soft_rank_vjp(3 * ranks**2 * cotangent, x, regularization_strength=0.3)
+
+    direction = np.cos(np.arange(8.0)).reshape(2, 4)
+    (gradient,) = second.second_vjp(cubed, [X], COTANGENT, [direction])
+    (expected,) = numerical_second_vjp(vjp, [X], COTANGENT, [direction])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_spearman_twice_under_every_transform(second):
+    def vjp(cotangent, x):
+        return reference.spearman_correlation_vjp(cotangent, x, Y[0])[0]
+
+    cotangent, direction = np.array(-2.0), np.array([1.0, 0.5, -3.0, 2.0])
+    (gradient,) = second.second_vjp(
+        lambda x: second.tricks.spearman_correlation(x, second.backend.tensor(Y[0])),
+        [X[0]],
+        cotangent,
+        [direction],
+    )
+    (expected,) = numerical_second_vjp(vjp, [X[0]], cotangent, [direction])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
