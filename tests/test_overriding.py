@@ -525,6 +525,16 @@ def test_a_map_made_while_compiling_is_refused_in_torch(monkeypatch):
         tricks.gradient_override_map({torch.relu: guided})
 
 
+def test_a_compiled_function_refuses_dual_numbers_in_a_map():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: torch.relu(x), backend="eager", fullgraph=True)
+    refused = pytest.raises(Exception, match="gradient_override_map must not meet dual numbers in a compiled")
+    with torch.autograd.forward_ad.dual_level(), tricks.gradient_override_map({torch.relu: guided}), refused:
+        compiled(torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2)))
+
+
 def test_a_map_may_be_entered_while_compiling(backend):
     block, relu = guiding(backend), operator(backend, "relu")
 

@@ -1,0 +1,108 @@
+"""One function's value with another's gradient."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# Operators of one tensor that both frameworks have under these names; their options get no gradient.
+OPERATORS = (
+    "abs",
+    "ceil",
+    "cos",
+    "elu",
+    "exp",
+    "floor",
+    "leaky_relu",
+    "log",
+    "relu",
+    "relu6",
+    "round",
+    "selu",
+    "sigmoid",
+    "sign",
+    "sin",
+    "softplus",
+    "sqrt",
+    "tanh",
+)
+
+
+def override_gradient(
+    forward: Callable[..., NDArray], gradient_of: Callable[..., object]
+) -> Callable[..., NDArray]:
+    """The value of ``forward``; the gradient of ``gradient_of``.
+
+    Args:
+        forward: Takes arrays, returns one.
+        gradient_of: Takes the same arrays. Only the backward pass uses it.
+
+    Returns:
+        ``forward`` itself.
+    """
+    del gradient_of
+    return forward
+
+
+def override_gradient_vjp(
+    cotangent: ArrayLike, gradient_of_vjp: Callable[..., object], *inputs: ArrayLike
+) -> object:
+    """Return the gradients that reach the inputs: those of ``gradient_of``.
+
+    Args:
+        cotangent: Shape of the value.
+        gradient_of_vjp: ``(cotangent, *inputs) -> gradients`` of ``gradient_of``.
+        *inputs: What the function was called with.
+
+    Returns:
+        What ``gradient_of_vjp`` returns.
+    """
+    return gradient_of_vjp(cotangent, *inputs)
+
+
+def gradient_override_map_vjp(
+    cotangent: ArrayLike, gradient: Callable[..., NDArray], op: Callable[..., NDArray], x: ArrayLike
+) -> NDArray[np.floating]:
+    """Return the gradient that reaches ``x``, the input of an operator within the block.
+
+    Args:
+        cotangent: Shape of ``x``.
+        gradient: ``(cotangent, output, x) -> gradient``, given in the map.
+        op: The operator.
+        x: Any shape.
+
+    Returns:
+        Shape of ``x``.
+    """
+    return gradient(np.asarray(cotangent), op(x), np.asarray(x))
+
+
+def check_same_structure(hard: Any, soft: Any) -> None:
+    """Raise unless two nested tuples, lists and dicts differ in their leaves only.
+
+    Args:
+        hard: What ``forward`` returned.
+        soft: What ``gradient_of`` returned.
+
+    Raises:
+        ValueError: The structures differ.
+    """
+    if _described(hard) != _described(soft):
+        raise ValueError(
+            f"gradient_of must return the structure that forward returns, {_described(hard)}; "
+            f"got {_described(soft)}"
+        )
+    if isinstance(hard, dict | tuple | list):
+        for place in _places(hard):
+            check_same_structure(hard[place], soft[place])
+
+
+def _described(structure: object) -> str:
+    if isinstance(structure, dict | tuple | list):
+        return f"a {type(structure).__name__} with {_places(structure)}"
+    return "one tensor"
+
+
+def _places(structure: dict | tuple | list) -> list:
+    return sorted(structure) if isinstance(structure, dict) else list(range(len(structure)))

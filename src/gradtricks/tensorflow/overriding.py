@@ -1,0 +1,272 @@
+"""One function's value with another's gradient."""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.eager import context, execute, forwardprop_util, record
+from tensorflow.python.eager.polymorphic_function import function_context
+
+from gradtricks._checks import check_shape
+from gradtricks.reference.overriding import OPERATORS, check_same_structure
+from gradtricks.tensorflow._tensors import as_floating, as_tensor
+from gradtricks.tensorflow.discretizing import straight_through
+
+Gradient = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., Any]) -> Callable[..., Any]:
+    """The value of ``forward``; the gradient of ``gradient_of``.
+
+    Both are called once in each forward pass, with the same arguments. Whatever ``gradient_of`` depends on
+    gets its gradient: tensors among the arguments, and variables that it closes over. What only ``forward``
+    depends on gets none. Where both draw random numbers, they draw different ones.
+
+    Args:
+        forward: Takes anything, returns a tensor or a structure (tuple, list, dict) of tensors.
+        gradient_of: Takes the same and returns floating-point tensors of the same shapes in the same
+            structure. It has to be differentiable.
+
+    Returns:
+        A function of the same arguments. Its values and their dtypes are those of ``forward``, bit for bit;
+        integers and booleans are converted to the dtype of ``gradient_of``. Calling it raises TypeError or
+        ValueError where the two results don't match.
+
+    Raises:
+        TypeError: ``forward`` or ``gradient_of`` isn't callable.
+
+    Example:
+        >>> sign = override_gradient(tf.sign, tf.tanh)
+        >>> x = tf.constant([0.0, 3.0])
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = sign(x)
+        >>> y.numpy().tolist(), [round(float(g), 2) for g in tape.gradient(y, x)]
+        ([0.0, 1.0], [1.0, 0.01])
+    """
+    _check_callable("forward", forward)
+    _check_callable("gradient_of", gradient_of)
+
+    def overridden(*args: Any, **kwargs: Any) -> Any:
+        return _paired(forward(*args, **kwargs), gradient_of(*args, **kwargs))
+
+    return overridden
+
+
+def gradient_override_map(
+    gradients: Mapping[Callable[..., Any], Gradient],
+) -> AbstractContextManager[None]:
+    """Within the block, each operator in the map keeps its value and gets the given gradient.
+
+    What counts is where the operator is called, not where backpropagation happens. The map follows the calls
+    of its own thread, eager or in a graph: a `tf.function` is traced anew for each map it is called under,
+    and for none. Of nested maps the innermost that names an operator wins. A function whose activations are
+    recomputed (`tf.recompute_grad`) is called again during the backward pass, unseen by a block around it:
+    enter the map inside that function.
+
+    Args:
+        gradients: From an operator, given as the framework's function (`tf.nn.relu`), to
+            ``gradient(cotangent, output, x)``, which returns the gradient of ``x``. All spellings count as
+            one: `keras.ops`, layers, activations by name. Operators are abs, ceil, cos, elu, exp, floor,
+            leaky_relu, log, relu, relu6, round, selu, sigmoid, sign, sin, softplus, sqrt, tanh; for any other
+            function use `override_gradient`. A concrete function traced outside the map is refused.
+
+    Returns:
+        A context manager; it can be entered again.
+
+    Raises:
+        TypeError: ``gradients`` isn't a mapping to callables.
+        ValueError: A key isn't one of the operators. Within the block: ``gradient`` returns another shape.
+        NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
+
+    References:
+        ``tf.Graph.gradient_override_map``; guided backpropagation, https://arxiv.org/abs/1412.6806.
+
+    Example:
+        >>> def guided(cotangent, output, x):
+        ...     return tf.where(output > 0, tf.maximum(cotangent, 0.0), 0.0)
+        >>> x = tf.constant([-1.0, 2.0, 3.0])
+        >>> with gradient_override_map({tf.nn.relu: guided}), tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = tf.nn.relu(x) * tf.constant([1.0, 1.0, -1.0])
+        >>> tape.gradient(y, x).numpy().tolist()
+        [0.0, 1.0, 0.0]
+    """
+    if not isinstance(gradients, Mapping):
+        raise TypeError(f"gradients must be a mapping; got {type(gradients).__name__}")
+    for op, gradient in gradients.items():
+        _check_callable(f"the gradient of {_operator_name(op)}", gradient)
+    _prepare_framework()
+    return _OverrideMap({_operator_name(op): gradient for op, gradient in gradients.items()})
+
+
+class _OverrideMap(AbstractContextManager):
+    def __init__(self, gradients: dict[str, Gradient]) -> None:
+        self.names = {_op_type(name): _registered(name, gradient) for name, gradient in gradients.items()}
+
+    def __enter__(self) -> None:
+        if not _ACTIVE.maps:
+            context.context().add_op_callback(_after_op)
+        _ACTIVE.maps = (*_ACTIVE.maps, self.names)
+
+    def __exit__(self, *exception: object) -> None:
+        _ACTIVE.maps = _ACTIVE.maps[:-1]
+        if not _ACTIVE.maps:
+            context.context().remove_op_callback(_after_op)
+
+
+class _Active(threading.local):
+    maps: tuple[dict[str, str], ...] = ()
+
+    def names(self) -> dict[str, str]:
+        """Return the name of the gradient of each type of operator; the innermost map wins."""
+        return {op_type: name for names in self.maps for op_type, name in names.items()}
+
+
+_ACTIVE = _Active()
+_PREFIX = "gradtricks:"
+_GRADIENTS: dict[str, Gradient] = {}
+
+
+def _after_op(
+    op_type: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
+) -> None:
+    op_type = tf.compat.as_str(op_type)  # bytes from some eager operators
+    name = _ACTIVE.names().get(op_type)
+    if name is None:
+        if graph is None:
+            _refuse_foreign_function(op_type)
+        return
+    if graph is not None:
+        # What a graph's own differentiation reads, however the graph is copied.
+        value = attr_value_pb2.AttrValue(s=name.encode())
+        outputs[0].op._set_attr("_gradient_op_type", value)
+    _record(name, inputs[0], outputs[0])
+
+
+def _record(name: str, x: tf.Tensor, output: tf.Tensor) -> None:
+    forwardprop_util.pack_tangents([x])  # refuses tangents
+    # A tape knows how an output came about by the record that came last.
+    record.record_operation(name, [output], [x], lambda cotangent: [_gradient(name, cotangent, output, x)])
+
+
+def _gradient(name: str, cotangent: tf.Tensor, output: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    gradient = as_tensor("the gradient's result", _GRADIENTS[name](cotangent, output, x))
+    check_shape("the gradient's result", gradient.shape, x.shape, "x")
+    return gradient
+
+
+def _registered(name: str, gradient: Gradient) -> str:
+    # Graphs refer to gradients by name for as long as they live.
+    for known, function in _GRADIENTS.items():
+        if function is gradient and known.startswith(f"{_PREFIX}{name}:"):
+            return known
+    new = f"{_PREFIX}{name}:{len(_GRADIENTS)}"
+    _GRADIENTS[new] = gradient
+    tf.RegisterGradient(new)(lambda op, cotangent: _gradient(new, cotangent, op.outputs[0], op.inputs[0]))
+    return new
+
+
+@cache
+def _prepare_framework() -> None:
+    # What runs eager operators has to call back, and three functions of the framework have to know of maps.
+    execute.execute = execute.execute_with_callbacks
+    execute.record_gradient = _recording_gradients(execute.record_gradient)
+    function_context.make_function_context = _keyed_by_maps(function_context.make_function_context)
+    forwardprop_util.pack_tangents = _refusing_tangents(forwardprop_util.pack_tangents)
+
+
+def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., None]:
+    def recording(op_type: Any, inputs: Any, attributes: Any, outputs: Any) -> None:
+        name = _ACTIVE.names().get(tf.compat.as_str(op_type))
+        if name is None:
+            record_gradient(op_type, inputs, attributes, outputs)
+        else:
+            _record(name, inputs[0], outputs[0])
+
+    return recording
+
+
+def _keyed_by_maps(make_function_context: Callable[..., Any]) -> Callable[..., Any]:
+    # A tf.function looks for an earlier trace under this key.
+    def keyed(scope_type: Any = None) -> Any:
+        made, names = make_function_context(scope_type), _ACTIVE.names()
+        return made._replace(scope_type=(scope_type, *sorted(names.items()))) if names else made
+
+    return keyed
+
+
+def _refusing_tangents(pack_tangents: Callable[..., Any]) -> Callable[..., Any]:
+    # Forward mode would transpose the gradient, as if it were linear in the cotangent.
+    def refusing(tensors: Any) -> Any:
+        packed = pack_tangents(tensors)
+        if packed.tangents and _ACTIVE.maps:
+            raise NotImplementedError(
+                "gradient_override_map has no rule for forward-mode differentiation; remedy: tf.GradientTape"
+            )
+        return packed
+
+    return refusing
+
+
+def _refuse_foreign_function(name: str) -> None:
+    if name.startswith("__backward") or not context.context().has_function(name):
+        return
+    kept = sorted(_operators_within(name) & _ACTIVE.names().keys())
+    if kept:
+        raise RuntimeError(
+            f"gradient_override_map can't reach the {', '.join(kept)} of a function traced outside of it; "
+            f"got {name}; remedy: call the tf.function itself, not a concrete function"
+        )
+
+
+@cache
+def _operators_within(name: str) -> frozenset[str]:
+    # The types of a function's operators, and of the functions that it calls; the name of the gradient
+    # where a map has given them one.
+    found = set()
+    for node in context.context().get_function_def(name).node_def:
+        found.add(node.attr["_gradient_op_type"].s.decode() or node.op)
+        for value in node.attr.values():
+            for called in (value.func, *value.list.func):
+                if called.name:
+                    found |= _operators_within(called.name)
+    return frozenset(found)
+
+
+def _op_type(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+_OWNERS = (tf, tf.math, tf.nn, keras.ops, keras.activations)
+_NAMES = {getattr(owner, name): name for name in OPERATORS for owner in _OWNERS if hasattr(owner, name)}
+
+
+def _operator_name(op: Callable[..., Any]) -> str:
+    if op not in _NAMES:
+        raise ValueError(
+            f"gradients must map operators of TensorFlow ({', '.join(OPERATORS)}); got {op!r}; "
+            "remedy: override_gradient"
+        )
+    return _NAMES[op]
+
+
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be callable; got {type(value).__name__}")
+
+
+def _paired(hard: Any, soft: Any) -> Any:
+    check_same_structure(hard, soft)
+    return tf.nest.map_structure(_paired_tensors, hard, soft)
+
+
+def _paired_tensors(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
+    hard, soft = as_tensor("what forward returns", hard), as_floating("what gradient_of returns", soft)
+    check_shape("what gradient_of returns", soft.shape, hard.shape, "what forward returns")
+    return straight_through(hard, soft)

@@ -1,0 +1,209 @@
+"""Derivatives of each sample's output with respect to its own input, for a whole batch at once."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+import ml_dtypes
+import tensorflow as tf
+
+from gradtricks._checks import check_integer
+from gradtricks.reference.sensitivities import CallLog
+from gradtricks.tensorflow._tensors import as_floating
+
+_GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly and repeat nowhere
+_ROUNDING = 64  # a difference below this many units in the last place is rounding, not coupling
+
+
+def input_gradients(
+    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, *, check_every: int = 64
+) -> tf.Tensor:
+    """Differentiate each sample's number with respect to its own input: ``d function(x)_i / d x_i``.
+
+    One forward and one backward pass of the sum. That is right only if no sample has a part in another's
+    output, so it is checked: a second backward pass, of every other output alone, must leave the other
+    samples without a gradient. ``function`` itself runs once, and the check changes no state.
+
+    Inside another tape the result can be differentiated again, as a gradient penalty has to be.
+
+    Args:
+        function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
+        x: ``[B, ...]``, floating-point.
+        check_every: Check the first call of a function, and after that each call of this number; 1 is all
+            calls, 0 none. Another trainable layer, or another value of a flag, that the function
+            refers to begins a new count. In a graph every call is checked, unless it is 0.
+
+    Returns:
+        Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples
+        make it NaN.
+
+    Raises:
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``check_every`` isn't
+            an integer.
+        ValueError: The samples are coupled, as by batch normalization in training mode; ``x`` has no batch
+            axis; ``function`` doesn't return one number for each sample, or nothing that depends on ``x``.
+
+    References:
+        The sum trick: https://www.tensorflow.org/api_docs/python/tf/gradients says that it returns sums.
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> input_gradients(lambda x: tf.reduce_sum(x**2, -1), x).numpy()
+        array([[2., 4.],
+               [6., 8.]], dtype=float32)
+    """
+    check_every = check_integer("check_every", check_every, low=0)
+    value, pull = _vjp(function, x)
+    if value.shape.rank > 2 or value.shape[1:].num_elements() not in {None, 1}:
+        raise ValueError(
+            f"function must return one number for each sample, [B] or [B, 1]; got {tuple(value.shape)}; "
+            "remedy: input_jacobians, or select one output"
+        )
+    ones = tf.ones_like(value)
+    if value.shape.rank == 2:
+        ones = tf.where(tf.shape(value)[1] == 1, ones, tf.constant(math.nan, value.dtype))
+    gradients = pull(ones)
+    if _is_due(function, x, check_every):
+        return _unless_coupled(function, gradients, ones, pull)
+    return gradients
+
+
+def input_jacobians(
+    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, *, check_every: int = 64
+) -> tf.Tensor:
+    """Differentiate each sample's outputs with respect to its own input: ``d function(x)_i / d x_i``.
+
+    One forward pass, and one backward pass for each output of a sample, all samples together; in a graph
+    the backward passes are vectorised.
+    Coupled samples are refused as by `input_gradients`.
+
+    Args:
+        function: Maps ``[B, I...]`` to ``[B, O...]``, row by row.
+        x: ``[B, I...]``, floating-point.
+        check_every: As for `input_gradients`.
+
+    Returns:
+        ``[B, O..., I...]`` in the dtype of ``x``; NaN as by `input_gradients`.
+
+    Raises:
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``check_every`` isn't
+            an integer.
+        ValueError: The samples are coupled; ``x`` has no batch axis; what ``function`` returns has another
+            batch axis, or doesn't depend on ``x``.
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> input_jacobians(lambda x: tf.stack([x[:, 0] + x[:, 1], x[:, 0] * x[:, 1]], -1), x).numpy()
+        array([[[1., 1.],
+                [2., 1.]],
+        <BLANKLINE>
+               [[1., 1.],
+                [4., 3.]]], dtype=float32)
+    """
+    check_every = check_integer("check_every", check_every, low=0)
+    value, pull = _vjp(function, x)
+    outputs = tf.shape(value)[1:]
+    units = tf.eye(tf.reduce_prod(outputs), dtype=value.dtype)
+    units = tf.reshape(units, tf.concat([tf.shape(units)[:1], [1], outputs], 0)) * tf.ones_like(value)
+    jacobians = pull(units, batched=True)
+    if _is_due(function, x, check_every):
+        jacobians = _unless_coupled(function, jacobians, units, partial(pull, batched=True), axis=1)
+    jacobians = tf.transpose(jacobians, [1, 0, *range(2, jacobians.shape.rank)])
+    jacobians = tf.reshape(jacobians, tf.concat([tf.shape(value), tf.shape(x)[1:]], 0))
+    jacobians.set_shape([*value.shape, *x.shape[1:]])  # an accumulator can't trace through ensure_shape
+    return jacobians
+
+
+def _vjp(
+    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor
+) -> tuple[tf.Tensor, Callable[..., tf.Tensor]]:
+    x = _as_batch(x)
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+        # An alias, so that what the function knows of x by other ways than its argument stays constant.
+        inner = tf.identity(x)
+        tape.watch(inner)
+        value = _as_value(function(inner), x)
+
+    def pull(cotangent: tf.Tensor, batched: bool = False) -> tf.Tensor:
+        if batched and tf.executing_eagerly() and len(cotangent):
+            return tf.stack([pull(row) for row in cotangent])  # vectorised, it would be traced by every call
+        if batched:
+            return tf.vectorized_map(pull, cotangent)
+        found = tape.gradient(value, inner, cotangent)
+        if found is None:
+            raise ValueError(
+                "function must return what depends on x; got a result that gradients can't trace back to x; "
+                "remedy: explain_gradient names the cut"
+            )
+        return tf.convert_to_tensor(found)
+
+    return value, pull
+
+
+def _unless_coupled(
+    function: Callable[..., Any],
+    derivatives: tf.Tensor,
+    cotangents: tf.Tensor,
+    pull: Callable[..., tf.Tensor],
+    axis: int = 0,
+) -> tf.Tensor:
+    found = tf.stop_gradient(derivatives)
+    zero = tf.zeros([], found.dtype)
+    lit = tf.cast(tf.range(tf.shape(found)[axis]), tf.float32) * _GOLDEN % 1 < 0.5
+    alone = tf.stop_gradient(
+        pull(tf.where(_along(lit, cotangents, axis), cotangents, tf.zeros_like(cotangents)))
+    )
+    difference = tf.abs(alone - tf.where(_along(lit, found, axis), found, zero))
+    # Where a slope is infinite, 0 times it says nothing.
+    largest = tf.reduce_max(tf.where(tf.math.is_finite(found), tf.abs(found), zero))
+    rounding = _ROUNDING * float(ml_dtypes.finfo(found.dtype.as_numpy_dtype).eps) * largest
+    coupled = tf.reduce_any(tf.math.is_finite(difference) & (difference > rounding))
+    if not tf.executing_eagerly():
+        return tf.where(coupled, tf.constant(math.nan, derivatives.dtype), derivatives)
+    if coupled:
+        _log.forget(function)
+        raise ValueError(
+            "function must treat each sample by itself; got samples with a part in each other's outputs, as "
+            "in batch normalization while training; remedy: training=False, or check_every=0 for the "
+            "derivatives of sums over the samples"
+        )
+    return derivatives
+
+
+def _along(lit: tf.Tensor, like: tf.Tensor, axis: int) -> tf.Tensor:
+    return tf.reshape(lit, [-1, *[1] * (like.shape.rank - axis - 1)])
+
+
+def _is_due(function: Callable[..., Any], x: tf.Tensor, check_every: int) -> bool:
+    if x.shape.num_elements() == 0 or x.shape[0] == 1 or check_every == 0:
+        return False
+    return not tf.executing_eagerly() or _log.is_due(function, check_every)
+
+
+def _mode_of(part: object) -> object:
+    if not isinstance(part, keras.Layer):
+        return None
+    return tuple(layer.trainable for layer in part._flatten_layers())
+
+
+_log = CallLog(_mode_of)
+
+
+def _as_batch(x: tf.Tensor) -> tf.Tensor:
+    x = as_floating("x", x)
+    if x.shape.rank == 0:
+        raise ValueError("x must have shape [B, ...], samples first; got a scalar")
+    return x
+
+
+def _as_value(value: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    value = as_floating("function(x)", value)
+    given, found = x.shape[0], value.shape[0] if value.shape.rank else 0
+    if value.shape.rank == 0 or (given is not None and found is not None and given != found):
+        raise ValueError(
+            f"function must return a row for each of the {given} samples; got shape {tuple(value.shape)}; "
+            "remedy: no reduction over the samples"
+        )
+    return value

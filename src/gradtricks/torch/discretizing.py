@@ -1,0 +1,216 @@
+"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps."""
+
+import math
+from typing import Any
+
+import torch
+
+from gradtricks._checks import check_number, check_shape
+from gradtricks.torch._tensors import (
+    as_floating,
+    as_tensor,
+    at_least_float32,
+    in_plain_reverse,
+    refuse_compiled_duals,
+)
+
+
+def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
+    """The value of ``hard`` forward; all of the incoming gradient to ``soft``.
+
+    The forward pass returns the bits of ``hard``, which gets no gradient.
+
+    Args:
+        hard: Real, any shape and dtype.
+        soft: Floating-point, shape of ``hard``. Its values aren't used.
+
+    Returns:
+        Shape of ``hard``, and its dtype if that is floating-point; integers and booleans are converted to the
+        dtype of ``soft``. A view of ``hard`` in plain eager mode: clone it before editing in place.
+
+    Raises:
+        TypeError: ``hard`` isn't a real tensor, or ``soft`` isn't a floating-point one.
+        ValueError: The shapes differ.
+        RuntimeError: A compiled function is called on dual numbers.
+
+    References:
+        Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
+
+    Example:
+        >>> x = torch.tensor([-0.3, 0.8], requires_grad=True)
+        >>> y = straight_through(x > 0, torch.sigmoid(x))
+        >>> y.tolist(), [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
+        ([0.0, 1.0], [0.24, 0.21])
+    """
+    hard, soft = as_tensor("hard", hard), as_floating("soft", soft)
+    if hard.dtype.is_complex:
+        raise TypeError(f"hard must be real; got {hard.dtype}; remedy: hard.real")
+    check_shape("hard", hard.shape, soft.shape, "soft")
+    hard = hard.detach() if hard.dtype.is_floating_point else hard.to(soft.dtype)
+    plain = in_plain_reverse(soft)
+    function = _StraightThrough.apply if plain else _straight_through_by_replacement
+    return function(hard, soft)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
+        return hard.view_as(hard)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+        ctx.dtype = inputs[1].dtype
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, gradient.to(ctx.dtype)
+
+
+def _straight_through_by_replacement(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
+    # Some transforms ignore a Function; a copy they differentiate by themselves. Its value is then
+    # overwritten through an alias that they don't follow, which its slope doesn't notice.
+    refuse_compiled_duals("straight_through")
+    y = soft.to(hard.dtype, copy=True)
+    y.detach().copy_(hard)
+    return y
+
+
+def floor_straight_through(x: torch.Tensor) -> torch.Tensor:
+    """Floor forward; identity backward.
+
+    Args:
+        x: Floating-point, any shape.
+
+    Returns:
+        Shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor.
+
+    References:
+        Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
+
+    Example:
+        >>> x = torch.tensor([1.7, -0.2], requires_grad=True)
+        >>> y = floor_straight_through(x)
+        >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
+        ([1.0, -1.0], [1.0, 1.0])
+    """
+    x = as_floating("x", x)
+    return straight_through(x.detach().floor(), x)
+
+
+def round_straight_through(x: torch.Tensor) -> torch.Tensor:
+    """Round forward, ties to even; identity backward.
+
+    Args:
+        x: Floating-point, any shape.
+
+    Returns:
+        Shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor.
+
+    References:
+        Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
+
+    Example:
+        >>> x = torch.tensor([1.7, 2.5], requires_grad=True)
+        >>> y = round_straight_through(x)
+        >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
+        ([2.0, 2.0], [1.0, 1.0])
+    """
+    x = as_floating("x", x)
+    return straight_through(x.detach().round(), x)
+
+
+def soft_floor(x: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Staircase of sigmoids forward; its own derivative backward.
+
+    The sum over all integers k of ``sigmoid((x - k) / temperature)``, counted from the step at 0, to the
+    precision of the dtype. It is the mean of ``floor(x + temperature * noise)`` under logistic noise: n at
+    n + 1/2, n - 1/2 at every integer n, and one more with each unit.
+
+    Args:
+        x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is
+            an integer, and the half is rounded. float16 and bfloat16 are computed in float32.
+        temperature: At least 1e-30. Towards 0 it becomes the floor, towards infinity ``x - 0.5``.
+
+    Returns:
+        Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor, or ``temperature`` isn't a number.
+        ValueError: ``temperature`` isn't finite or is below 1e-30.
+
+    Example:
+        >>> x = torch.tensor([0.5, 0.95, 1.0, 1.5], requires_grad=True)
+        >>> y = soft_floor(x, 0.05)
+        >>> [round(value, 2) for value in y.tolist()]
+        [0.0, 0.27, 0.5, 1.0]
+        >>> [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
+        [0.0, 3.93, 5.0, 0.0]
+    """
+    x, temperature = as_floating("x", x), check_number("temperature", temperature, low=1e-30)
+    whole, part = _whole_and_part(x)
+    above = (_sigmoids if temperature < 0.25 else _waves)(part, temperature)
+    return (whole + above).to(x.dtype)
+
+
+def piecewise_linear_floor(x: torch.Tensor, width: float) -> torch.Tensor:
+    """Floor with a ramp before each step forward; slope ``1 / width`` on the ramps backward.
+
+    Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
+    with a slope of 0. At a corner the slope is that to the right of it. It is the mean of
+    ``floor(x + noise)`` under noise uniform in [0, width); width 1 is the identity.
+
+    Args:
+        x: Floating-point, any shape. float16 and bfloat16 are computed in float32.
+        width: Of a ramp, at least 1e-30 and at most 1.
+
+    Returns:
+        Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor, or ``width`` isn't a number.
+        ValueError: ``width`` isn't within [1e-30, 1].
+
+    Example:
+        >>> x = torch.tensor([0.5, 0.875, 1.0], requires_grad=True)
+        >>> y = piecewise_linear_floor(x, 0.25)
+        >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
+        ([0.0, 0.5, 1.0], [0.0, 4.0, 0.0])
+    """
+    x, width = as_floating("x", x), check_number("width", width, low=1e-30, high=1.0)
+    whole, part = _whole_and_part(x)
+    start = 1 - width
+    return (whole + torch.where(part >= start, (part - start) / width, 0)).to(x.dtype)
+
+
+def _whole_and_part(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x = at_least_float32(x)
+    whole = x.detach().floor()
+    return whole, torch.where(x.isfinite(), x - whole, 0)
+
+
+def _sigmoids(part: torch.Tensor, temperature: float) -> torch.Tensor:
+    # Steps above count by what is there of them already, steps below by what is still missing; the sum is
+    # symmetric about 1/2. Beyond the last pair less than one rounding error remains.
+    count = math.ceil(temperature * math.log(2 / torch.finfo(part.dtype).eps))
+    total = torch.zeros_like(part)
+    for step in range(count, 0, -1):
+        rising = torch.sigmoid((part - step) / temperature)
+        total = total + (rising - torch.sigmoid((1 - step - part) / temperature))
+    return total
+
+
+def _waves(part: torch.Tensor, temperature: float) -> torch.Tensor:
+    # The same sum by Poisson's formula: the warmer, the fewer waves, while it would take more sigmoids.
+    decay = 2 * math.pi**2 * temperature
+    count = int((8 - math.log(torch.finfo(part.dtype).eps)) / decay)
+    total = part - 0.5
+    for wave in range(1, count + 1):
+        height = 2 * math.pi * temperature / math.sinh(decay * wave)
+        total = total + height * torch.sin(2 * math.pi * wave * part)
+    return total

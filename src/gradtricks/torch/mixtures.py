@@ -1,0 +1,101 @@
+"""The likelihood of a mixture density network."""
+
+import math
+
+import torch
+
+from gradtricks._checks import check_number, check_shape
+from gradtricks.torch._tensors import as_floating, at_least_float32, in_plain_reverse
+
+
+def mixture_density_nll(
+    logits: torch.Tensor, loc: torch.Tensor, scale: torch.Tensor, y: torch.Tensor, *, scale_floor: float
+) -> torch.Tensor:
+    """Minus the log-density of ``y`` in a Gaussian mixture with weights ``softmax(logits)``.
+
+    Backward, each component gets its own gradient times its responsibility for ``y``; one that has none
+    gets exactly 0, however small its sigma.
+
+    Sigma is ``scale + scale_floor``: use that to sample, too. A maximum of the two would have no gradient
+    below the floor, so a scale that fell there would stay there. The floor has no default because it has the
+    units of ``y``: try a thousandth of its spread.
+
+    Args:
+        logits: ``[..., K]``, unnormalised log-probabilities, floating-point; ``-inf`` takes a component out.
+        loc: ``[..., K]``, or ``[..., K, D]`` for vectors ``y`` and diagonal covariances.
+        scale: Shape of ``loc``, at least 0, say a softplus.
+        y: ``[...]``, or ``[..., D]``.
+        scale_floor: Smallest sigma, at least 0. At 0 the density is unbounded, and scales must be positive.
+
+    Returns:
+        ``[...]``, one value for each example, not averaged, in the dtype of ``logits`` or float32 if that is
+        wider. It is finite for finite ``y - loc``: beyond 7e12 sigmas (float64: 6e102), where squares begin
+        to overflow, it goes on as a logarithm. So is the gradient, from a floor of 1e-12 on.
+
+    Raises:
+        TypeError: An argument isn't a floating-point tensor, or ``scale_floor`` isn't a number.
+        ValueError: A shape is wrong, ``scale_floor`` is negative, or a scale is negative, infinite or NaN.
+            On a GPU, in compiled code and under a transform such a scale makes the loss NaN instead.
+
+    References:
+        Bishop, Mixture density networks, 1994, https://publications.aston.ac.uk/id/eprint/373/.
+
+    Example:
+        >>> logits, loc, scale = torch.zeros(1, 2), torch.tensor([[-1.0, 1.0]]), torch.ones(1, 2)
+        >>> mixture_density_nll(logits, loc, scale, torch.tensor([0.0]), scale_floor=1e-3)
+        tensor([1.4189])
+    """
+    logits = _as_logits(logits)
+    loc, scale, y = _as_components(logits, loc, scale, y)
+    sigma = _as_sigma(scale, check_number("scale_floor", scale_floor, low=0))
+    distance, log_pi = y.unsqueeze(-2) - loc, logits.log_softmax(-1)
+    # Where a component has no responsibility, its own gradient may overflow, and 0 * inf is NaN. It is
+    # therefore taken out before its density, not after.
+    joint = log_pi.detach() + _log_density(distance.detach(), sigma.detach())
+    idle = joint.softmax(-1) == 0
+    distance = torch.where(idle.unsqueeze(-1), 0, distance)
+    sigma = torch.where(idle.unsqueeze(-1), 1, sigma)
+    return -torch.where(idle, -math.inf, log_pi + _log_density(distance, sigma)).logsumexp(-1)
+
+
+def _log_density(distance: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    limit = torch.finfo(sigma.dtype).max ** (1 / 3)
+    edge = limit * sigma
+    far = distance.abs() > edge
+    z = torch.where(far, 0, distance) / sigma
+    excess = torch.where(far, distance.abs(), 1).log() - torch.where(far, edge, 1).log()
+    square = torch.where(far, limit**2 * (1 + 2 * excess), z.square())
+    return -(square / 2 + sigma.log() + math.log(2 * math.pi) / 2).sum(-1)
+
+
+def _as_logits(logits: torch.Tensor) -> torch.Tensor:
+    logits = at_least_float32(as_floating("logits", logits))
+    if logits.ndim == 0 or logits.shape[-1] == 0:
+        raise ValueError(f"logits must have shape [..., K] with K of at least 1; got {tuple(logits.shape)}")
+    return logits
+
+
+def _as_components(
+    logits: torch.Tensor, loc: torch.Tensor, scale: torch.Tensor, y: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    loc, scale, y = (
+        as_floating(name, value).to(logits.dtype)
+        for name, value in {"loc": loc, "scale": scale, "y": y}.items()
+    )
+    univariate = loc.ndim <= logits.ndim
+    vector = () if univariate else loc.shape[-1:]
+    check_shape("loc", loc.shape, (*logits.shape, *vector), "logits, plus an axis D if y holds vectors")
+    check_shape("scale", scale.shape, loc.shape, "loc")
+    check_shape("y", y.shape, (*logits.shape[:-1], *vector), "loc without its axis K")
+    return (loc[..., None], scale[..., None], y[..., None]) if univariate else (loc, scale, y)
+
+
+def _as_sigma(scale: torch.Tensor, scale_floor: float) -> torch.Tensor:
+    sigma = scale + scale_floor
+    possible = (scale >= 0) & (sigma > 0) & (sigma < math.inf)
+    # Asking a GPU would wait for it.
+    if scale.device.type == "cpu" and in_plain_reverse(scale) and not possible.all():
+        wrong = scale.detach()[~possible][0].item()
+        least = "above 0 as scale_floor is 0" if scale_floor == 0 else "at least 0"
+        raise ValueError(f"scale must be finite and {least}; got {wrong}; remedy: a softplus")
+    return torch.where(possible, sigma, math.nan)

@@ -1,0 +1,249 @@
+"""One function's value with another's gradient."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from gradtricks._checks import check_shape
+from gradtricks.reference.overriding import OPERATORS, check_same_structure
+from gradtricks.torch._tensors import as_floating, as_tensor, map_structure, refuse_compiled_duals
+from gradtricks.torch.discretizing import straight_through
+
+Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., Any]) -> Callable[..., Any]:
+    """The value of ``forward``; the gradient of ``gradient_of``.
+
+    Both are called once in each forward pass, with the same arguments. Whatever ``gradient_of`` depends on
+    gets its gradient: tensors among the arguments, and parameters that it closes over. What only ``forward``
+    depends on gets none. Where both draw random numbers, they draw different ones.
+
+    Args:
+        forward: Takes anything, returns a tensor or a structure (tuple, list, dict) of tensors.
+        gradient_of: Takes the same and returns floating-point tensors of the same shapes in the same
+            structure. It has to be differentiable.
+
+    Returns:
+        A function of the same arguments. Its values and their dtypes are those of ``forward``, bit for bit;
+        integers and booleans are converted to the dtype of ``gradient_of``. Calling it raises TypeError or
+        ValueError where the two results don't match.
+
+    Raises:
+        TypeError: ``forward`` or ``gradient_of`` isn't callable.
+
+    Example:
+        >>> sign = override_gradient(torch.sign, torch.tanh)
+        >>> x = torch.tensor([0.0, 3.0], requires_grad=True)
+        >>> y = sign(x)
+        >>> y.tolist(), [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
+        ([0.0, 1.0], [1.0, 0.01])
+    """
+    _check_callable("forward", forward)
+    _check_callable("gradient_of", gradient_of)
+
+    def overridden(*args: Any, **kwargs: Any) -> Any:
+        return _paired(forward(*args, **kwargs), gradient_of(*args, **kwargs))
+
+    return overridden
+
+
+def gradient_override_map(
+    gradients: Mapping[Callable[..., Any], Gradient],
+) -> AbstractContextManager[None]:
+    """Within the block, each operator in the map keeps its value and gets the given gradient.
+
+    What counts is where the operator is called, not where backpropagation happens. The map follows the calls
+    of its own thread, eager or compiled: a compiled function is compiled anew for each map it is called
+    under, and for none. Of nested maps the innermost that names an operator wins. A function whose
+    activations are recomputed (`torch.utils.checkpoint`) is called again during the backward pass, unseen by
+    a block around it: enter the map inside that function.
+
+    Args:
+        gradients: From an operator, given as the framework's function (`torch.relu`), to
+            ``gradient(cotangent, output, x)``, which returns the gradient of ``x``. All spellings count as
+            one: methods, modules, in-place versions. Operators are abs, ceil, cos, elu, exp, floor,
+            leaky_relu, log, relu, relu6, round, selu, sigmoid, sign, sin, softplus, sqrt, tanh; for any other
+            function use `override_gradient`. Functions that hold one inside, such as an LSTM with its
+            sigmoids, are refused.
+
+    Returns:
+        A context manager; it can be entered again.
+
+    Raises:
+        TypeError: ``gradients`` isn't a mapping to callables.
+        ValueError: A key isn't one of the operators. Within the block: ``gradient`` returns another shape.
+        NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
+            A map is made while compiling; enter one that was made before.
+
+    References:
+        ``tf.Graph.gradient_override_map``; guided backpropagation, https://arxiv.org/abs/1412.6806.
+
+    Example:
+        >>> def guided(cotangent, output, x):
+        ...     return torch.where(output > 0, cotangent.clamp(min=0), 0)
+        >>> x = torch.tensor([-1.0, 2.0, 3.0], requires_grad=True)
+        >>> with gradient_override_map({torch.relu: guided}):
+        ...     y = torch.nn.functional.relu(x) * torch.tensor([1.0, 1.0, -1.0])
+        >>> torch.autograd.grad(y.sum(), x)[0].tolist()
+        [0.0, 1.0, 0.0]
+    """
+    if not isinstance(gradients, Mapping):
+        raise TypeError(f"gradients must be a mapping; got {type(gradients).__name__}")
+    for op, gradient in gradients.items():
+        _check_callable(f"the gradient of {_operator_name(op)}", gradient)
+    if torch.compiler.is_compiling():
+        raise NotImplementedError(
+            "gradient_override_map can't be made while compiling; remedy: make it outside of the compiled "
+            "function, and enter it outside or inside"
+        )
+    _prepare_compiler()
+    return _OverrideMap({_operator_name(op): gradient for op, gradient in gradients.items()})
+
+
+class _OverrideMap(TorchFunctionMode):
+    def __init__(self, gradients: dict[str, Gradient]) -> None:
+        super().__init__()
+        # Functions by which each operator is called; and the keys of gradients, because a compiler takes
+        # numbers into its graph and not functions.
+        self.keys = {spelling: _key(g) for name, g in gradients.items() for spelling in _spellings(name)}
+        self.fused = {fused: name for name in gradients for fused in _fused(name)}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self.fused:
+            raise NotImplementedError(
+                f"gradient_override_map can't reach the {self.fused[func]} within {func.__name__}; "
+                "remedy: build the layer from single operators"
+            )
+        if func not in self.keys:
+            return func(*args, **kwargs)
+        return _call(func, self.keys[func], *args, **kwargs)
+
+
+def _call(func: Any, key: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+    refuse_compiled_duals("gradient_override_map")
+    x, *options = args if args else [kwargs.pop(name) for name in ("input", "self") if name in kwargs]
+    if not x.dtype.is_floating_point:
+        return func(x, *options, **kwargs)
+    in_place = func in _IN_PLACE or kwargs.get("inplace", False) or any(option is True for option in options)
+    source = x.clone() if in_place else x
+    output = func(source.detach().clone() if in_place else source.detach(), *options, **kwargs)
+    overridden = _with_gradient(source, output, key)
+    return x.copy_(overridden) if in_place else overridden
+
+
+class _Override(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, output: torch.Tensor, key: int) -> torch.Tensor:
+        return output.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, int], output: torch.Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+        ctx.gradient = _GRADIENTS[inputs[2]]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        x, output = ctx.saved_tensors
+        gradient = as_tensor("the gradient's result", ctx.gradient(cotangent, output, x))
+        check_shape("the gradient's result", gradient.shape, x.shape, "x")
+        return gradient, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> torch.Tensor:
+        raise NotImplementedError(
+            "gradient_override_map has no rule for forward-mode differentiation; remedy: reverse mode"
+        )
+
+
+def _with_gradient(x: torch.Tensor, output: torch.Tensor, key: int) -> torch.Tensor:
+    return _Override.apply(x, output, key)
+
+
+@cache
+def _prepare_compiler() -> None:
+    # Here and not above, because the compiler takes seconds to import. Its own handling of a Function
+    # silently ignores the backward pass under torch.func; taken into the graph as it is, it is traced later
+    # by what understands it. And it hides in-place functions (torch.relu_) from a map unless they are listed.
+    torch.compiler.allow_in_graph(_with_gradient)
+    from torch._dynamo.variables.torch import get_overridable_functions
+
+    get_overridable_functions().update(_IN_PLACE)
+
+
+# Compiled graphs refer to gradients by number for as long as they live.
+_GRADIENTS: list[Gradient] = []
+
+
+def _key(gradient: Gradient) -> int:
+    for key, known in enumerate(_GRADIENTS):
+        if known is gradient:
+            return key
+    _GRADIENTS.append(gradient)
+    return len(_GRADIENTS) - 1
+
+
+_OWNERS = (torch, torch.Tensor, functional, torch.special, torch._C._nn)
+_OTHER_NAMES = {"abs": ["absolute", "__abs__"], "sigmoid": ["expit"]}
+_POOLS = ["lp_pool1d", "lp_pool2d", "lp_pool3d"]
+_GATED = ["gru", "gru_cell", "lstm", "lstm_cell"]
+# A function of the framework that calls operators inside calls them unseen by the map that saw it.
+_FUSED = {
+    "abs": ["l1_loss", *_POOLS, "softsign"],
+    "log": ["gaussian_nll_loss", "gumbel_softmax"],
+    "relu": [*_POOLS, "rnn_relu", "rnn_relu_cell"],
+    "sigmoid": _GATED,
+    "sign": _POOLS,
+    "tanh": [*_GATED, "rnn_tanh", "rnn_tanh_cell", "tanhshrink"],
+}
+
+
+def _spellings(name: str, *, suffixes: tuple[str, ...] = ("", "_")) -> Iterator[Any]:
+    for spelled in [base + suffix for base in (name, *_OTHER_NAMES.get(name, [])) for suffix in suffixes]:
+        yield from (getattr(owner, spelled) for owner in _OWNERS if hasattr(owner, spelled))
+        packet = getattr(torch.ops.aten, spelled, None)
+        if packet is not None:
+            yield from (packet, *(getattr(packet, overload) for overload in packet.overloads()))
+
+
+_NAMES = {spelling: name for name in OPERATORS for spelling in _spellings(name)}
+_IN_PLACE = {spelling for name in OPERATORS for spelling in _spellings(name, suffixes=("_",))}
+
+
+def _fused(name: str) -> list[Any]:
+    return [getattr(torch, fused, None) or getattr(functional, fused) for fused in _FUSED.get(name, [])]
+
+
+def _operator_name(op: Callable[..., Any]) -> str:
+    if op not in _NAMES:
+        raise ValueError(
+            f"gradients must map operators of PyTorch ({', '.join(OPERATORS)}); got {op!r}; "
+            "remedy: override_gradient"
+        )
+    return _NAMES[op]
+
+
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise TypeError(f"{name} must be callable; got {type(value).__name__}")
+
+
+def _paired(hard: Any, soft: Any) -> Any:
+    check_same_structure(hard, soft)
+    return map_structure(_paired_tensors, hard, soft)
+
+
+def _paired_tensors(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
+    hard, soft = as_tensor("what forward returns", hard), as_floating("what gradient_of returns", soft)
+    check_shape("what gradient_of returns", soft.shape, hard.shape, "what forward returns")
+    return straight_through(hard, soft)
