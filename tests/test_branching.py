@@ -138,6 +138,13 @@ def test_where_nothing_qualifies_the_stand_in_is_one_or_yours(backend):
     assert weight_gradient(backend, lambda x: x > 9, lambda t: log(t - 9), safe_value=10) == 0
 
 
+def test_a_stand_in_of_ones_own_must_be_finite_in_the_dtype_of_x(backend):
+    x = backend.cast(backend.tensor(X), "float16")
+    with pytest.raises(ValueError, match=r"safe_value must lie in \[-65504, 65504\]; got 70000"):
+        backend.tricks.safe_where(x > 0, x, root, 0.0, safe_value=7e4)
+    backend.tricks.safe_where(x > 0, x, root, 0.0, safe_value=65504)
+
+
 def test_a_stand_in_of_ones_own_changes_no_result(backend):
     value, (gradient,) = backend.value_and_vjp(
         lambda t: backend.tricks.safe_where(t > 0, t, root, 0.0, safe_value=5), [X], np.ones(4)
@@ -265,6 +272,14 @@ def test_a_fallback_tensor_gets_what_the_function_does_not(backend):
     np.testing.assert_array_equal(backend.array(flow.to_fallback), [0, 1, 1, 0])
 
 
+def test_a_sparse_gradient_is_made_dense():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    x = tf.constant([4.0, 0.0])
+    flow = tricks.where_gradients(x > 0, x, lambda t: tf.gather(t, [1, 1]), 0.0)
+    np.testing.assert_array_equal(flow.derivative.numpy(), [0, 2])
+
+
 # Errors
 
 
@@ -354,3 +369,18 @@ def test_twice_under_every_transform(second):
     expected = numerical_second_vjp(vjp, inputs, COTANGENT, directions)
     for ours, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_what_flows_where_twice_under_every_transform(second):
+    def vjp(cotangent, x):
+        return reference.where_gradients_vjp(cotangent, X > 0, x, root_curvature)
+
+    gradients = second.second_vjp(
+        lambda t: second.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient,
+        [X],
+        COTANGENT,
+        [np.array([0.3, 0.7, -0.1, 0.4])],
+    )
+    expected = numerical_second_vjp(vjp, [X], COTANGENT, [np.array([0.3, 0.7, -0.1, 0.4])])
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)

@@ -216,8 +216,8 @@ def test_nan_where_there_is_a_derivative_is_wrong():
             "grows without limit, as at a vertical tangent",
         ),
         (np.sqrt, lambda x: 0.5 / np.sqrt(x), [1.0, 0.0], "the function is finite on one side only"),
-        (np.log, lambda x: 1 / x, [1.0, -1.0], "the value isn't finite"),
-        (lambda x: x * np.inf, lambda x: x * np.inf, [1.0], "the value isn't finite"),
+        (np.log, lambda x: 1 / x, [1.0, -1.0], "the input or the value isn't finite"),
+        (lambda x: x * np.inf, lambda x: x * np.inf, [1.0], "the input or the value isn't finite"),
     ],
 )
 def test_points_without_a_derivative(function, derivative, x, reason):
@@ -245,6 +245,25 @@ def test_square_root_at_zero_in_the_frameworks(backend):
     assert report.reason == "the function is finite on one side only"
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_large_and_small_values(backend, size):
+    report = backend.tricks.check_gradient(lambda x: x * size, backend.tensor(AT), atol=0.0)
+    assert report.verdict == CORRECT, str(report)
+    np.testing.assert_allclose(report.numerical, size, rtol=1e-9)
+
+
+@pytest.mark.parametrize("extreme", [np.inf, -np.inf, np.nan])
+def test_an_input_that_is_not_finite_is_the_only_one_without_a_derivative(backend, extreme):
+    maths = backend.framework.math if backend.name == "tensorflow" else backend.framework
+    report = backend.tricks.check_gradient(maths.tanh, backend.tensor([0.5, extreme]))
+    assert report.verdict == NOT_DIFFERENTIABLE
+    assert 1 in report.index + report.output_index
+    assert report.reason == "the input or the value isn't finite"
+    assert report.counts[CORRECT] >= 1
+    assert WRONG not in report.counts
+
+
 # What was declared
 
 
@@ -260,6 +279,15 @@ def test_a_staircase_with_a_gradient_is_a_surrogate(backend, levels):
     assert (weighted.verdict, weighted.input) == (SURROGATE, 0)
     assert weighted.counts[SURROGATE] == 3
     assert WRONG not in weighted.counts
+
+
+@pytest.mark.parametrize(("size", "verdicts"), [(1.0, {SURROGATE}), (0.03, {SURROGATE, CORRECT})])
+def test_stairs_as_fine_as_rounding_noise_are_not_called_wrong(size, verdicts):
+    # At some points the noise that is measured is that of the stairs, at others they are too wide for it.
+    for seed in range(20):
+        x = size * np.random.default_rng(seed).normal(size=3)
+        report = check(lambda x: x.astype(np.float16).astype(float), np.ones_like, x, seed=seed)
+        assert report.verdict in verdicts, str(report)
 
 
 def test_half_precision_is_a_staircase(backend):
@@ -410,6 +438,55 @@ def test_of_what_a_transform_made_in_torch():
     assert tricks.check_gradient(function, torch.tensor(AT)).verdict == CORRECT
     with torch.no_grad():
         assert tricks.check_gradient(torch.sin, torch.tensor(AT)).verdict == CORRECT
+
+
+def test_without_gradients_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    for without in (torch.no_grad, torch.inference_mode):
+        with without():
+            assert tricks.check_gradient(torch.sin, torch.tensor(AT)).verdict == CORRECT
+
+
+def test_of_a_function_that_differentiates_inside(backend):
+    tf = torch = backend.framework
+
+    def torch_gradient(x):
+        return torch.autograd.grad((x**3).sum(), x, create_graph=True)[0]
+
+    def tensorflow_gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(x**3)
+        return tape.gradient(y, x)
+
+    function = torch_gradient if backend.name == "torch" else tensorflow_gradient
+    assert backend.tricks.check_gradient(function, backend.tensor(AT)).verdict == CORRECT
+
+
+def test_a_surrogate_that_counts_as_false_is_used():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    identity = torch.nn.Sequential()
+    assert not identity
+    report = tricks.check_gradient(torch.nn.ReLU(), torch.tensor(AT[AT > 0]), surrogate=identity)
+    assert report.verdict == SURROGATE
+
+
+def test_nothing_is_left_behind(backend):
+    x = backend.tensor(AT)
+    numpy_state, values = np.random.get_state()[1].copy(), backend.array(x).copy()
+    states = []
+    for _ in range(2):
+        backend.tricks.check_gradient(lambda x: x * x, x)
+        if backend.name == "torch":
+            states.append(backend.framework.get_rng_state().numpy())
+            assert (x.grad, x.requires_grad) == (None, False)
+        else:
+            states.append(backend.framework.random.get_global_generator().state.numpy())
+    np.testing.assert_array_equal(*states)
+    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state)
+    np.testing.assert_array_equal(backend.array(x), values)
 
 
 def test_variables_and_layers_in_tensorflow():

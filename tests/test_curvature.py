@@ -1,6 +1,6 @@
 """Hessian-vector products and norms of Hessians."""
 
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import numpy as np
 import pytest
@@ -168,6 +168,55 @@ def test_structures(backend):
     np.testing.assert_allclose(norm, (np.linalg.norm(dense), 0.0), rtol=1e-12)
 
 
+def test_dicts_go_by_key(backend):
+    one, two = backend.tensor([1.0, 1.0]), backend.tensor([5.0, -5.0])
+    x = {"a": backend.tensor([1.0, 2.0]), "b": backend.tensor([3.0, 4.0])}
+    product = backend.tricks.hessian_vector_product(
+        lambda x: summed(backend, x["a"] ** 2 * x["b"]), x, {"b": two, "a": one}
+    )
+    assert list(product) == ["a", "b"]
+    np.testing.assert_allclose(backend.array(product["a"]), [6 + 2 * 5, 8 - 4 * 5])
+    np.testing.assert_allclose(backend.array(product["b"]), [2, 4])
+
+
+def test_a_tensor_that_comes_twice_is_two_arguments(backend):
+    x, zero = backend.tensor([2.0, 3.0]), backend.tensor([0.0, 0.0])
+    one = backend.tensor([1.0, 1.0])
+    product = backend.tricks.hessian_vector_product(
+        lambda x: summed(backend, x[0] * x[1]), [x, x], [one, zero]
+    )
+    np.testing.assert_array_equal([backend.array(part) for part in product], [[0, 0], [1, 1]])
+    norm = backend.tricks.hessian_norm(lambda x: summed(backend, x[0] * x[1]), [x, x])
+    np.testing.assert_allclose(norm, (2, 0))
+
+
+def test_kinds_of_dicts_are_kept(backend):
+    for kind in (OrderedDict(), defaultdict(list)):
+        kind["a"] = backend.tensor([1.0, 2.0])
+        product = backend.tricks.hessian_vector_product(lambda x: summed(backend, x["a"] ** 2), kind, kind)
+        assert type(product) is type(kind)
+        np.testing.assert_allclose(backend.array(product["a"]), [2, 4])
+        np.testing.assert_allclose(backend.array(kind["a"]), [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"c": 1.0, "b": 2.0}, r"a dict of \['a', 'b'\]; got a dict of \['c', 'b'\]"),
+        ([1.0, 2.0], r"a dict of \['a', 'b'\]; got a list of 2"),
+        (1.0, r"a dict of \['a', 'b'\]; got a .*Tensor"),
+        ({"a": 1.0, "b": [1.0, 2.0]}, "a list of 1; got a list of 2"),
+    ],
+)
+def test_another_structure_is_refused(backend, other, message):
+    x, other = (
+        rebuilt(structure, map(backend.tensor, leaves(structure)))
+        for structure in ({"a": 1.0, "b": [2.0]}, other)
+    )
+    with pytest.raises(ValueError, match=f"vector must have the structure of x, {message}"):
+        backend.tricks.hessian_vector_product(lambda x: x["a"] ** 2, x, other)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_low_precision_stays(backend, dtype):
     x = backend.cast(backend.tensor([1.0, 2.0, -1.5]), dtype)
@@ -235,6 +284,58 @@ def test_hooks_count_in_torch():
     # The gradient is 3 * 3x**2, and the product its derivative. Forward mode would have left the 3 out.
     product = tricks.hessian_vector_product(function, x, torch.ones(2))
     torch.testing.assert_close(product, 18 * x)
+
+
+def test_without_gradients_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    x = torch.tensor([2.0, -1.0], dtype=torch.float64)
+    for without in (torch.no_grad, torch.inference_mode):
+        with without():
+            product = tricks.hessian_vector_product(lambda x: (x**3).sum(), x, torch.ones(2))
+            np.testing.assert_allclose(product, [12.0, -6.0])
+            for method in ("exact", "finite_difference"):
+                norm = tricks.hessian_norm(lambda x: (x**3).sum(), x, method=method)
+                np.testing.assert_allclose(norm.value, np.hypot(12, 6), rtol=1e-6)
+
+
+def test_what_torch_func_refuses():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, incoming):
+            return 3 * ctx.saved_tensors[0] ** 2 * incoming
+
+    x, layer = torch.tensor([2.0, -1.0], dtype=torch.float64), torch.nn.BatchNorm1d(2).double()
+    rows = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]], dtype=torch.float64)
+    for function, message in (
+        (lambda x: Cube.apply(x).sum(), "setup_context"),
+        (lambda x: (layer(rows * x) ** 3).sum(), "in-place operation"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            tricks.hessian_norm(function, x)
+        assert np.isfinite(tricks.hessian_norm(function, x, method="finite_difference").value)
+
+
+def test_what_a_function_reads_elsewhere_is_constant():
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    layer = keras.layers.Dense(1)
+    layer.build((1, 2))
+    weights = layer.trainable_variables
+    elsewhere = tricks.hessian_norm(lambda _: tf.reduce_sum(layer(tf.ones((1, 2))) ** 2), weights)
+    through = tricks.hessian_norm(
+        lambda weights: tf.reduce_sum(layer.stateless_call(weights, [], tf.ones((1, 2)))[0] ** 2), weights
+    )
+    np.testing.assert_allclose([elsewhere.value, through.value], [0, 6], rtol=1e-6)
 
 
 def test_a_variable_is_read_in_tensorflow():
@@ -308,21 +409,33 @@ def test_lanczos_stops_where_the_space_is_exhausted():
     np.testing.assert_allclose(norm, (3.0, 0.0), atol=1e-12)
 
 
-def test_frobenius_norm_of_curvlinops():
-    # curvlinops, test/norm/test_hutchinson.py: a matrix of 20 x 30 uniform numbers after seed(0), and 2e-3 as
-    # the relative error of the squared norm that the estimates have to reach. Ours has to be square: A'A.
+@pytest.mark.parametrize("samples", [2, 8])
+def test_frobenius_norm_of_curvlinops(samples):
+    # curvlinops, test/norm/test_hutchinson.py: a matrix of 20 x 30 uniform numbers after seed(0). The mean of
+    # the estimates of its squared norm, looked at after every hundred, has to come within 2e-3 before 100,000
+    # products. Ours takes symmetric matrices: [[0, A], [A', 0]], whose squared norm is twice that of A.
     np.random.seed(0)
     a = np.random.rand(20, 30)
-    matrix = a.T @ a
-    norm = norm_of_products(lambda z: matrix @ z, 30, ord="fro", samples=29, seed=0)
-    assert abs(norm.value - np.linalg.norm(matrix)) < 4 * norm.standard_error
-    many = np.mean(
-        [
-            norm_of_products(lambda z: matrix @ z, 30, ord="fro", samples=8, seed=s).value ** 2
-            for s in range(8000)
-        ]
+    matrix = np.block([[np.zeros((20, 20)), a], [a.T, np.zeros((30, 30))]])
+    estimates, error = [], 1.0
+    while error >= 2e-3 and len(estimates) * samples < 100_000:
+        for _ in range(100):
+            norm = norm_of_products(lambda z: matrix @ z, 50, ord="fro", samples=samples, seed=len(estimates))
+            estimates.append(norm.value**2 / 2)
+        error = abs(np.mean(estimates) / np.square(a).sum() - 1)
+    assert error < 2e-3
+
+
+@pytest.mark.parametrize("order", ["fro", 2])
+@pytest.mark.parametrize("samples", [2, 3])
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_large_and_small_curvature(backend, order, samples, size):
+    # Squares of such numbers overflow or vanish.
+    norm = backend.tricks.hessian_norm(
+        lambda x: summed(backend, size * x**2), backend.tensor(np.ones(3)), ord=order, samples=samples
     )
-    np.testing.assert_allclose(many, np.square(matrix).sum(), rtol=2e-2)
+    np.testing.assert_allclose(norm.value, size * (2 * np.sqrt(3) if order == "fro" else 2), rtol=1e-14)
+    assert norm.standard_error <= 1e-14 * size
 
 
 def test_finite_differences_agree_where_the_function_is_smooth(backend):
@@ -421,7 +534,7 @@ def test_bad_options_say_what_is_expected(backend, options, error, message):
         ("none", [1.0, 2.0], "sum", ValueError, "x must hold at least one tensor; got none"),
         ([1.0, 2.0], [1, 2], "sum", TypeError, "vector must be floating-point; got"),
         ([1.0, 2.0], [1.0], "sum", ValueError, r"vector must have the shape of x, \(2,\); got \(1,\)"),
-        ([1.0, 2.0], "two", "sum", ValueError, "vector must have as many tensors as x, 1; got 2"),
+        ([1.0, 2.0], "two", "sum", TypeError, "vector must be a .*Tensor; got list; remedy"),
         (
             [1.0, 2.0],
             [1.0, 2.0],

@@ -1,6 +1,6 @@
 """gradient_descent_step: parameter minus learning rate times gradient."""
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import numpy as np
 import pytest
@@ -81,6 +81,7 @@ def structures(make):
         "named tuple": Layer(one, two),
         "dict": {"b": one, "a": two},
         "ordered dict": OrderedDict(b=one, a=two),
+        "default dict": defaultdict(list, b=one, a=two),
         "nested": {"layers": [Layer(one, two), (two,)], "scale": two},
         "empty": [],
     }
@@ -305,6 +306,27 @@ def test_bad_structures_say_what_is_expected(backend, parameters, gradients, err
         backend.tricks.gradient_descent_step(build(parameters), build(gradients), 0.1)
 
 
+def test_an_iterator_of_parameters_is_refused(backend):
+    one = backend.tensor(1.0)
+    with pytest.raises(
+        TypeError, match=r"a list rather than an iterator; got \w+; remedy: list\(parameters\)"
+    ):
+        backend.tricks.gradient_descent_step(iter([one]), [one], 0.1)
+
+
+def test_lists_of_keras_and_tensorflow_are_lists():
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    one = tf.ones(1)
+    model, module = keras.Model(), tf.Module()
+    model.weight_list = module.weight_list = [tf.Variable(one)]
+    model.by_name = module.by_name = {"w": tf.Variable(one)}
+    for owner in (model, module):
+        assert float(tricks.gradient_descent_step(owner.weight_list, [one], 0.25)[0][0]) == 0.75
+        assert float(tricks.gradient_descent_step(owner.by_name, {"w": one}, 0.25)["w"][0]) == 0.75
+
+
 @pytest.mark.parametrize(
     ("rate", "error", "message"),
     [
@@ -322,6 +344,16 @@ def test_bad_rates_say_what_is_expected(backend, rate, error, message):
         rate = {"integers": backend.tensor(1), "vector": backend.tensor([1.0])}.get(rate, rate)
     with pytest.raises(error, match=message):
         backend.tricks.gradient_descent_step(backend.tensor(1.0), backend.tensor(1.0), rate)
+
+
+def test_a_rate_as_a_number_retraces_and_a_tensor_does_not():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    one = tf.ones(1)
+    for as_rate, traces in ((float, 2), (tf.constant, 1)):
+        step = tf.function(lambda rate: tricks.gradient_descent_step(one, one, rate))
+        assert [float(step(as_rate(rate))[0]) for rate in (0.25, 0.5)] == [0.75, 0.5]
+        assert step.experimental_get_tracing_count() == traces
 
 
 def test_the_other_frameworks_tensor_is_refused(backend):

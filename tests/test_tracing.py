@@ -1,7 +1,10 @@
 """explain_gradient: which operation cut the path of a gradient, and which made it zero, NaN or infinite."""
 
+import contextlib
+import copy
 import functools
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,6 +60,11 @@ def no_grad_block(torch, x):
         y = x * 2
         z = y + 1
     return total(z * torch.ones(3, requires_grad=True))
+
+
+def inference_block(torch, x):
+    with torch.inference_mode():
+        return total(x * 2)
 
 
 def data_copy(torch, x):
@@ -157,6 +165,19 @@ TORCH_CUTS = {
     "nothing": (lambda torch, x: total(torch.ones(3) * 2.0), "unused", ""),
     "its shape": (lambda torch, x: total(torch.ones_like(x) * 2.0), "unused", ""),
     "a dead end": (lambda torch, x: (x * 2, total(torch.ones(3)))[1], "unused", "Tensor.mul"),
+    "inference_mode": (inference_block, "not recorded", "Tensor.mul"),
+    # A view that says it requires a gradient, and has none.
+    "a sample": (
+        lambda torch, x: torch.distributions.Normal(x, 1.0).sample().sum(),
+        "not recorded",
+        "Tensor.expand",
+    ),
+    "indices": (lambda torch, x: x.max(0).indices + torch.ones(1), "not differentiable", "Tensor.max"),
+    "in a vmap": (
+        lambda torch, x: total(torch.vmap(lambda row: row.detach() * 2)(x)),
+        "not traced",
+        "torch.func",
+    ),
     # Made by a constructor that no mode sees.
     "an alias": (
         lambda torch, x: total(torch.Tensor._make_subclass(torch.Tensor, x) * 2),
@@ -187,6 +208,23 @@ def custom_none(tf, x):
         return x / 2, lambda gradient: None
 
     return total(halve(x))
+
+
+def data_set(tf, x):
+    rows = [row + 1.0 for row in tf.data.Dataset.from_tensor_slices(x)]
+    return total(tf.stack(rows))
+
+
+def list_of_rows(tf, x):
+    rows = tf.raw_ops.EmptyTensorList(
+        element_shape=tf.constant([], tf.int32), max_num_elements=-1, element_dtype=tf.float32
+    )
+    for row in tf.unstack(x):
+        rows = tf.raw_ops.TensorListPushBack(input_handle=rows, tensor=row)
+    stacked = tf.raw_ops.TensorListStack(
+        input_handle=rows, element_shape=tf.constant([], tf.int32), element_dtype=tf.float32
+    )
+    return total(tf.floor(stacked))
 
 
 def concrete(tf, x):
@@ -221,6 +259,13 @@ TENSORFLOW_CUTS = {
     "an integer index": (lambda tf, x: tf.ones(3)[int(tf.argmax(x))], "not differentiable", "ArgMax"),
     "a number": (lambda tf, x: float(total(x)), "numpy", "Tensor.__float__"),
     "a gradient of None": (custom_none, "gradient rule", "halve"),
+    "indices": (
+        lambda tf, x: total(tf.cast(tf.math.top_k(x, 2).indices, tf.float32)),
+        "not differentiable",
+        "TopKV2",
+    ),
+    "a data set": (data_set, "unused", "TensorSliceDataset"),
+    "a list of tensors": (list_of_rows, "not differentiable", "Floor"),
     "a concrete function": (concrete, "not traced", "lambda"),
     "nothing": (lambda tf, x: total(tf.ones(3) * 2.0), "unused", ""),
     "its shape": (lambda tf, x: total(tf.ones(tf.shape(x)) * 2.0), "unused", ""),
@@ -831,6 +876,54 @@ def state_of(backend):
     ]
 
 
+def test_threads_that_take_turns_leave_nothing_behind(backend):
+    x, before, reports = watched(backend), state_of(backend), []
+    stop = backend.framework.detach if backend.name == "torch" else backend.framework.stop_gradient
+    # Were they not to take turns, both would be inside here at once.
+    inside = threading.Barrier(2)
+
+    def function(x):
+        y = stop(x)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            inside.wait(0.2)
+        return total(y * 2)
+
+    def run():
+        reports.append(backend.tricks.explain_gradient(function, x)["x"])
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [report.reason for report in reports] == ["detached", "detached"]
+    assert inside.broken
+    assert state_of(backend) == before
+
+
+def test_what_another_thread_runs_meanwhile_is_not_recorded(backend):
+    x = watched(backend)
+
+    def aside():
+        if backend.name == "torch":
+            backend.framework.from_numpy(x.detach().numpy() * 2)
+            return
+        tf = backend.framework
+        tf.numpy_function(np.exp, [x], tf.float32)
+        tf.recompute_grad(tf.exp)(x)
+        with tf.GradientTape() as tape, tape.stop_recording():
+            tf.exp(x).numpy()
+
+    def function(x):
+        thread = threading.Thread(target=aside)
+        thread.start()
+        thread.join()
+        return total(backend.framework.ones(3) * 2.0)
+
+    report = backend.tricks.explain_gradient(function, x)["x"]
+    assert (report.reason, report.operation) == ("unused", "")
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_is_left_behind(backend, fails):
     x, before = watched(backend), state_of(backend)
@@ -849,6 +942,31 @@ def test_nothing_is_left_behind(backend, fails):
     assert state_of(backend) == before
     if backend.name == "torch":
         assert (x.requires_grad, x.grad, x._backward_hooks) == (True, None, None)
+
+
+def test_what_torch_cannot_differentiate_it_says_itself():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    x = torch.tensor(X, requires_grad=True)
+
+    def freed(x):
+        y = (x**2).sum()
+        y.backward()
+        return y
+
+    with pytest.raises(RuntimeError, match="derivative for aten::heaviside is not implemented"):
+        tricks.explain_gradient(lambda x: torch.heaviside(x, torch.ones(1)), x)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        tricks.explain_gradient(freed, x)
+
+
+def test_a_place_in_the_standard_library_is_the_line_that_called_it(backend):
+    if backend.name == "torch":
+        copied = copy.deepcopy
+    else:
+        copied = functools.singledispatch(backend.framework.stop_gradient)
+    report = backend.tricks.explain_gradient(lambda x: total(copied(x)), watched(backend))["x"]
+    assert report.place.file == __file__
 
 
 def test_the_graph_outside_can_still_be_differentiated():
@@ -983,6 +1101,24 @@ def test_the_tensor_that_stands_in_is_looked_for_by_likelihood():
     assert found(read=known, load=known) == ("", "unused")
     report = searched(operations, outside={5: far, 7: near}, kin=frozenset([5]))
     assert (report.operation, report.reason) == ("read", "replaced")
+
+
+def test_indices_that_come_along_with_values_end_the_path():
+    operations = [
+        Operation("max", None, (1,), (2, 3), frozenset([1])),
+        Operation("max", None, (1,), (3,)),
+        Operation("float", None, (3,), (9,), reason=""),
+    ]
+    assert searched(operations).operation == "max"
+
+
+def test_a_cut_without_a_reason_comes_after_one_with():
+    operations = [
+        Operation("broadcast", None, (1, 7), (2,), frozenset([7]), reason=""),
+        Operation("stop", None, (1,), (3,), reason="detached"),
+        Operation("odd", None, (2, 3), (9,), reason="not differentiable"),
+    ]
+    assert [finding.operation for finding in searched(operations).cuts] == ["stop", "broadcast"]
 
 
 def test_a_detached_tensor_is_blamed_on_numpy_where_it_only_goes_there():

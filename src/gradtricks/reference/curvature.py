@@ -1,5 +1,6 @@
 """Curvature: products with a Hessian, and its norm, without the matrix."""
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -193,11 +194,36 @@ def leaves(structure: Any) -> list[Any]:
     Returns:
         The leaves.
     """
-    if isinstance(structure, dict):
-        structure = list(structure.values())
-    if isinstance(structure, tuple | list):
-        return [leaf for part in structure for leaf in leaves(part)]
-    return [structure]
+    return leaves_along(structure, structure, "structure", "itself")
+
+
+def leaves_along(structure: Any, other: Any, name: str, like: str) -> list[Any]:
+    """List the leaves in the order of another structure: dicts go by key.
+
+    Args:
+        structure: Leaves, or lists, tuples and dicts of structures.
+        other: The same structure; its dicts may have another order.
+        name: What the caller calls ``structure``.
+        like: What the caller calls ``other``.
+
+    Returns:
+        As many leaves as ``other`` has.
+
+    Raises:
+        ValueError: The structures differ.
+    """
+    keys: Any
+    if isinstance(other, dict):
+        keys, fits = other.keys(), isinstance(structure, dict) and structure.keys() == other.keys()
+    elif isinstance(other, tuple | list):
+        keys, fits = range(len(other)), isinstance(structure, tuple | list) and len(structure) == len(other)
+    else:
+        return [structure]
+    if not fits:
+        raise ValueError(
+            f"{name} must have the structure of {like}, {_outline(other)}; got {_outline(structure)}"
+        )
+    return [leaf for key in keys for leaf in leaves_along(structure[key], other[key], name, like)]
 
 
 def rebuilt(structure: Any, values: Iterator[Any]) -> Any:
@@ -211,11 +237,30 @@ def rebuilt(structure: Any, values: Iterator[Any]) -> Any:
         A structure like ``structure``.
     """
     if isinstance(structure, dict):
-        return type(structure)((key, rebuilt(part, values)) for key, part in structure.items())
+        parts = {key: rebuilt(part, values) for key, part in structure.items()}
+        if type(structure) is dict:
+            return parts
+        same_kind = copy.copy(structure)  # a defaultdict can't be made from its items
+        same_kind.update(parts)
+        return same_kind
     if isinstance(structure, tuple | list):
-        parts = [rebuilt(part, values) for part in structure]
-        return type(structure)(*parts) if hasattr(structure, "_fields") else type(structure)(parts)
+        items = [rebuilt(part, values) for part in structure]
+        return type(structure)(*items) if hasattr(structure, "_fields") else type(structure)(items)
     return next(values)
+
+
+def _outline(structure: Any) -> str:
+    if isinstance(structure, dict):
+        return f"a dict of {list(structure)}"
+    if isinstance(structure, tuple | list):
+        return f"a {type(structure).__name__} of {len(structure)}"
+    return f"a {type(structure).__name__}"
+
+
+def _length(values: NDArray) -> float:
+    # The squares of large numbers overflow, those of small ones vanish.
+    largest = float(np.abs(values).max(initial=0.0))
+    return largest * float(np.linalg.norm(values / largest)) if 0 < largest < np.inf else largest
 
 
 def _signs(random: np.random.Generator, size: int, samples: int) -> Iterator[NDArray[np.floating]]:
@@ -226,17 +271,19 @@ def _dense_norm(product: Callable[[NDArray], NDArray], size: int, order: str | i
     columns = np.array([product(unit) for unit in np.eye(size)]).reshape(size, size)
     if not np.isfinite(columns).all():
         return HessianNorm(float("nan"), float("nan"))
-    return HessianNorm(float(np.linalg.norm(columns, order if size else None)), 0.0)  # type: ignore[arg-type]
+    if order == "fro" or not size:
+        return HessianNorm(_length(columns), 0.0)
+    return HessianNorm(float(np.linalg.norm(columns, 2)), 0.0)
 
 
 def _mean_norm(products: list[NDArray]) -> HessianNorm:
-    squares = np.array([np.square(p).sum() for p in products])
-    value = float(np.sqrt(squares.mean()))
-    if len(squares) == 1:
+    lengths = np.array([_length(product) for product in products])
+    value = _length(lengths) / float(np.sqrt(len(lengths)))
+    if len(lengths) == 1:
         return HessianNorm(value, float("nan"))
-    # The root's slope carries the error of the mean over to the norm.
-    error = float(squares.std(ddof=1) / np.sqrt(len(squares)))
-    return HessianNorm(value, error / (2 * value) if value else 0.0)
+    # The root's slope carries the error of the mean square over to the norm.
+    squares = np.square(lengths / (value or 1.0))
+    return HessianNorm(value, value * float(squares.std(ddof=1) / np.sqrt(len(squares))) / 2)
 
 
 def _lanczos(product: Callable[[NDArray], NDArray], start: NDArray, steps: int) -> HessianNorm:
@@ -247,7 +294,7 @@ def _lanczos(product: Callable[[NDArray], NDArray], start: NDArray, steps: int) 
         # Twice, because one pass leaves rounding errors that bring found eigenvalues back.
         for _ in range(2):
             image = image - np.array(basis).T @ (np.array(basis) @ image)
-        off.append(float(np.linalg.norm(image)))
+        off.append(_length(image))
         if not np.isfinite(off[-1]):
             return HessianNorm(float("nan"), float("nan"))
         size = max(map(abs, diagonal + off))

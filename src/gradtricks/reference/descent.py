@@ -76,7 +76,9 @@ def map_pairs(function: Callable[[str, Any, Any], Any], parameters: Any, gradien
     """
     if isinstance(parameters, Iterator):
         got = type(parameters).__name__
-        raise TypeError(f"parameters must be a list rather than an iterator; got {got}; remedy: list(parameters)")
+        raise TypeError(
+            f"parameters must be a list rather than an iterator; got {got}; remedy: list(parameters)"
+        )
     found: list[bool] = []
 
     def leaf(place: str, parameter: Any, gradient: Any) -> Any:

@@ -47,7 +47,7 @@ def calling_place(libraries: Iterable[str]) -> Place | None:
     """Return the innermost line being run that isn't in one of the libraries.
 
     Args:
-        libraries: Names of top-level packages whose frames are passed over, as those of the standard library are.
+        libraries: Names of top-level packages whose frames are passed over, besides the standard library.
 
     Returns:
         The place, or None where only libraries run.
@@ -334,8 +334,8 @@ class _Search:
             met, made = reached.intersection(operation.inputs), self.needed.intersection(operation.outputs)
             if met and made and not reached.intersection(operation.outputs):
                 found += [o for o in self.beyond(operation) if o not in found]
-        # First what is enough to mend; and an exported number may have been logged and no more.
-        found.sort(key=lambda o: (o.reason == "numpy", self.open.isdisjoint(o.outputs)))
+        # First what is enough to mend, and cuts for sure; and an exported number may only have been logged.
+        found.sort(key=lambda o: (o.reason == "numpy", self.open.isdisjoint(o.outputs), not o.reason))
         return [self.finding(operation, operation.reason or "not differentiable") for operation in found]
 
     def beyond(self, operation: Operation) -> list[Operation]:

@@ -12,6 +12,7 @@ from gradtricks.reference.curvature import (
     HessianNorm,
     check_norm,
     leaves,
+    leaves_along,
     norm_of_products,
     rebuilt,
     step_along,
@@ -28,10 +29,10 @@ def hessian_vector_product(function: Callable[[Any], tf.Tensor], x: Any, vector:
     what was declared, and needn't be symmetric.
 
     Args:
-        function: Maps ``x`` to a scalar tensor. For a network, take its parameters as a list to
-            `keras.Model.stateless_call`.
+        function: Maps ``x`` to a scalar tensor; what doesn't come in through ``x`` is a constant, variables
+            too. For a network, take its parameters as a list to `keras.Model.stateless_call`.
         x: A floating-point tensor of any shape, or lists, tuples and dicts of such; variables are read.
-        vector: The same structure and shapes.
+        vector: The same structure and shapes; dicts go by key.
 
     Returns:
         The structure, shapes and dtypes of ``x``.
@@ -50,7 +51,7 @@ def hessian_vector_product(function: Callable[[Any], tf.Tensor], x: Any, vector:
         array([  6., -12.], dtype=float32)
     """
     points = _as_points(x)
-    directions = _as_directions(vector, points)
+    directions = _as_directions(vector, x, points)
     with tf.GradientTape() as tape:
         tape.watch(points)
         gradient = _gradient(function, x, points)
@@ -75,6 +76,7 @@ def hessian_norm(
 
     Args:
         function: Maps ``x`` to a scalar tensor; the same value each time. A `tf.function` is quicker.
+            What doesn't come in through ``x`` is a constant, variables too.
         x: A floating-point tensor of any shape, or lists, tuples and dicts of such; variables are read.
         ord: ``"fro"``, or 2 for the spectral norm: the largest singular value.
         method: ``"exact"`` products, or a ``"finite_difference"`` of two gradients for each, which does
@@ -155,16 +157,15 @@ def _scalar(function: Callable[[Any], tf.Tensor], x: Any, points: list[tf.Tensor
 
 
 def _as_points(x: Any) -> list[tf.Tensor]:
-    points = [as_floating("x", leaf) for leaf in leaves(x)]
+    # A tape takes a tensor that comes twice for one.
+    points = [tf.identity(as_floating("x", leaf)) for leaf in leaves(x)]
     if not points:
         raise ValueError("x must hold at least one tensor; got none")
     return points
 
 
-def _as_directions(vector: Any, points: list[tf.Tensor]) -> list[tf.Tensor]:
-    directions = [as_floating("vector", leaf) for leaf in leaves(vector)]
-    if len(directions) != len(points):
-        raise ValueError(f"vector must have as many tensors as x, {len(points)}; got {len(directions)}")
+def _as_directions(vector: Any, x: Any, points: list[tf.Tensor]) -> list[tf.Tensor]:
+    directions = [as_floating("vector", leaf) for leaf in leaves_along(vector, x, "vector", "x")]
     for direction, point in zip(directions, points):
         check_shape("vector", direction.shape, point.shape, "x")
     return [tf.cast(direction, point.dtype) for direction, point in zip(directions, points)]

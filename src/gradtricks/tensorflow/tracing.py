@@ -69,7 +69,8 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
     A tensor doesn't know which operations failed to record themselves. So this takes the function that
     computes the output, and watches it run. The function runs eagerly, compiled or not, with all its side
     effects; a tape of our own watches the tensors and the trainable variables among the inputs. Where the
-    output isn't a number, its sum is differentiated.
+    output isn't a number, its sum is differentiated. Calls from several threads wait for each other, and
+    what else another thread runs meanwhile isn't recorded.
 
     Args:
         function: Returns a tensor or a structure of tensors. Called without arguments where it needs none, as
@@ -466,14 +467,18 @@ def _reason(name: str, outputs: list[tf.Tensor], recording: bool) -> str:
 
 def _asked(rule: Callable[..., Any], outputs: list[tf.Tensor], incoming: list[Any]) -> list[Any]:
     """Return what the rule of an operation makes of its gradient, or of ones where none came in."""
-    fill = tf.ones_like if all(gradient is None for gradient in incoming) else tf.zeros_like
+    nothing = all(gradient is None for gradient in incoming)
+
+    def fill(tensor: tf.Tensor) -> tf.Tensor:  # a list of tensors has zeros, but no ones
+        return tf.ones_like(tensor) if nothing and tensor.dtype != tf.variant else tf.zeros_like(tensor)
+
     try:
         given = [
             fill(tensor) if gradient is None else tf.convert_to_tensor(gradient)
             for tensor, gradient in zip(outputs, incoming)
         ]
         outgoing = rule(*given)
-    except (LookupError, tf.errors.InvalidArgumentError):  # no gradient is registered; a data set has no ones
+    except (LookupError, tf.errors.OpError):  # no gradient is registered; a data set has no zeros or ones
         return []
     return list(outgoing) if isinstance(outgoing, list | tuple) else [outgoing]
 

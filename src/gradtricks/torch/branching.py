@@ -72,7 +72,7 @@ def where_gradients(
     """Say which gradient reaches which branch of ``where(condition, function(x), fallback)``, and ``x``.
 
     Takes the arguments of `safe_where`, to be put in its place when a gradient is NaN. Backward, each field
-    can be differentiated once more.
+    can be differentiated again.
 
     Args:
         condition: Bool; broadcasts to the shape of ``x``.

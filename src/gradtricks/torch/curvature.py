@@ -12,6 +12,7 @@ from gradtricks.reference.curvature import (
     HessianNorm,
     check_norm,
     leaves,
+    leaves_along,
     norm_of_products,
     rebuilt,
     step_along,
@@ -28,11 +29,12 @@ def hessian_vector_product(function: Callable[[Any], torch.Tensor], x: Any, vect
     what was declared, and needn't be symmetric.
 
     Args:
-        function: Maps ``x`` to a scalar tensor. For a network, take its parameters as a dict to
-            `torch.func.functional_call`. PyTorch refuses one that `torch.compile` has made: compile around
-            the product instead.
+        function: Maps ``x`` to a scalar tensor; what doesn't come in through ``x`` is a constant. For a
+            network, take its parameters as a dict to `torch.func.functional_call`. PyTorch refuses one that
+            `torch.compile` has made (compile around the product instead), an `autograd.Function` without
+            ``setup_context``, checkpoints, and batch norm that updates its running statistics.
         x: A floating-point tensor of any shape, or lists, tuples and dicts of such.
-        vector: The same structure and shapes.
+        vector: The same structure and shapes; dicts go by key.
 
     Returns:
         The structure, shapes and dtypes of ``x``.
@@ -51,7 +53,7 @@ def hessian_vector_product(function: Callable[[Any], torch.Tensor], x: Any, vect
         tensor([  6., -12.])
     """
     points = _as_points(x)
-    directions = _as_directions(vector, points)
+    directions = _as_directions(vector, x, points)
     pull = torch.func.vjp(lambda points: _gradient(function, x, points), points)[1]
     return rebuilt(x, iter(pull(directions)[0]))
 
@@ -72,11 +74,12 @@ def hessian_norm(
     that can be trained on, average the squares of `hessian_vector_product` instead.
 
     Args:
-        function: Maps ``x`` to a scalar tensor; the same value each time.
+        function: Maps ``x`` to a scalar tensor; the same value each time. What doesn't come in through ``x``
+            is a constant.
         x: A floating-point tensor of any shape, or lists, tuples and dicts of such.
         ord: ``"fro"``, or 2 for the spectral norm: the largest singular value.
         method: ``"exact"`` products, or a ``"finite_difference"`` of two gradients for each, which does
-            without second derivatives but is wrong across kinks such as ReLU's.
+            without second derivatives and `torch.func` but is wrong across kinks such as ReLU's.
         samples: Number of products.
         seed: Of the random signs, which are the same in both frameworks.
 
@@ -147,8 +150,8 @@ def _plain_gradient(
     function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     # Unlike torch.func, it differentiates what torch.compile has made.
-    points = [point.requires_grad_() for point in points]
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        points = [point.clone().detach().requires_grad_() for point in points]
         value = _scalar(function, x, points)
     if not value.requires_grad:
         return [torch.zeros_like(point) for point in points]
@@ -169,10 +172,8 @@ def _as_points(x: Any) -> list[torch.Tensor]:
     return points
 
 
-def _as_directions(vector: Any, points: list[torch.Tensor]) -> list[torch.Tensor]:
-    directions = [as_floating("vector", leaf) for leaf in leaves(vector)]
-    if len(directions) != len(points):
-        raise ValueError(f"vector must have as many tensors as x, {len(points)}; got {len(directions)}")
+def _as_directions(vector: Any, x: Any, points: list[torch.Tensor]) -> list[torch.Tensor]:
+    directions = [as_floating("vector", leaf) for leaf in leaves_along(vector, x, "vector", "x")]
     for direction, point in zip(directions, points):
         check_shape("vector", direction.shape, point.shape, "x")
     return [direction.to(point.dtype) for direction, point in zip(directions, points)]

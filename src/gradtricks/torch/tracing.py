@@ -69,6 +69,8 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
     A tensor doesn't know which operations failed to record themselves. So this takes the function that
     computes the output, and watches it run. The function runs eagerly, compiled or not, with all its side
     effects; no flag and no ``.grad`` changes. Where the output isn't a number, its sum is differentiated.
+    Calls from several threads wait for each other, and what else another thread runs meanwhile isn't
+    recorded.
 
     Args:
         function: Returns a tensor or a structure of tensors. Called without arguments where it needs none, as
@@ -83,9 +85,9 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
     Raises:
         TypeError: ``function`` isn't callable or doesn't return tensors, or an input isn't a tensor.
         ValueError: There are no inputs.
-        RuntimeError: Called within a compiled function or a `torch.func` transform; or torch can't differentiate
-            the output, and says so itself: an operation has no derivative, or a ``backward()`` within the
-            function has freed the graph.
+        RuntimeError: Called within a compiled function or a `torch.func` transform. Or torch can't
+            differentiate the output, and says so itself: an operation has no derivative, or a ``backward()``
+            within the function has freed the graph.
 
     References:
         "Show responsible nodes", https://github.com/tensorflow/tensorflow/issues/1768.
@@ -435,7 +437,7 @@ def _edge(tensor: torch.Tensor) -> GradientEdge | None:
         return GradientEdge(tensor.grad_fn, tensor.output_nr)
     with torch.inference_mode(False), torch.enable_grad():
         following = tensor.view_as(tensor).grad_fn
-    # torch.func.jvp hides the node of a leaf; and a view of a view, made in no_grad, only says that it has one.
+    # torch.func.jvp hides the node of a leaf; a view of a view, made in no_grad, only says that it has one.
     node, output_nr = following.next_functions[0] if following else (None, 0)
     return GradientEdge(node, output_nr) if node else None
 
