@@ -595,6 +595,50 @@ def test_structures_and_missing_gradients_are_kept(backend):
     np.testing.assert_allclose(backend.array(clipped["rest"][0]), [[0.8]])
 
 
+@pytest.mark.parametrize("huge", [1e300, 10**300])
+def test_a_bound_beyond_the_dtype_is_its_largest_number(backend, huge):
+    gradient, largest = np.array([3.0, 0.0]), np.finfo(np.float32).max
+    for name, arguments in [("clip_gradient", (-huge, huge)), ("clip_gradient_norm", (huge,))]:
+        _, found = reaching(backend, name, gradient, *arguments, dtype="float32")
+        np.testing.assert_array_equal(found, gradient)
+    _, found = reaching(backend, "normalize_gradient", gradient, huge, dtype="float32")
+    np.testing.assert_allclose(found, [largest, 0.0])
+    _, (found,) = backend.value_and_vjp(
+        lambda t: backend.tricks.project_to_max_norm(t, huge, None), [np.float32([np.inf, 1.0])], gradient
+    )
+    assert not np.isnan(found).any()
+    (clipped,), _ = backend.tricks.clip_by_global_norm([backend.tensor(gradient)], huge)
+    np.testing.assert_array_equal(backend.array(clipped), gradient)
+
+
+def test_variables_of_keras_are_clipped_in_tensorflow():
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    (clipped,), norm = tricks.clip_by_global_norm([keras.Variable(np.float32([3.0, 4.0]))], 1.0)
+    np.testing.assert_allclose(clipped, [0.6, 0.8])
+    assert norm == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("clip_gradient", (-1.0, 1.0), [[0.0], [1.0], [0.75]]),
+        ("clip_gradient_norm", (0.5,), np.array([[0.0], [1.5], [0.75]]) * 0.5 / 2.8125**0.5),
+        ("normalize_gradient", (5.0,), np.array([[0.0], [1.5], [0.75]]) * 5 / 2.8125**0.5),
+    ],
+)
+def test_sparse_gradients_become_dense_in_torch(name, arguments, expected):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    table = torch.ones(3, 1, requires_grad=True)
+    guarded = getattr(tricks, name)(table, *arguments)
+    rows = torch.nn.functional.embedding(torch.tensor([1, 1, 2]), guarded, sparse=True)
+    (0.75 * rows).sum().backward()
+    np.testing.assert_allclose(table.grad, expected, rtol=1e-6)
+    with pytest.raises(TypeError, match=r"gradients must be dense; got torch.sparse_coo; remedy: .*to_dense"):
+        tricks.clip_by_global_norm([torch.eye(2).to_sparse()], 1.0)
+
+
 def test_a_changing_bound_doesnt_retrace_in_tensorflow():
     tf = pytest.importorskip("tensorflow")
     tricks = pytest.importorskip("gradtricks.tensorflow")

@@ -188,6 +188,17 @@ def test_a_ramp_of_width_one_is_the_identity(backend):
     np.testing.assert_array_equal(gradient, np.ones_like(x))
 
 
+@pytest.mark.parametrize("width", [1e-7, 2e-6, 1e-3, 0.6])
+def test_a_narrow_ramp_keeps_its_shape_in_float32(backend, width):
+    # 1 - width has few digits left of a narrow width.
+    x = (1 - width * np.array([1.5, 0.75, 0.5, 0.25])).astype(np.float32)
+    x = np.concatenate([x, np.float32([-1e-30, 1.0])])
+    value = backend.array(backend.tricks.piecewise_linear_floor(backend.tensor(x), width))
+    expected = reference.piecewise_linear_floor(x.astype(np.float64), width)
+    np.testing.assert_allclose(value, expected, atol=1e-6)
+    assert (np.diff(value[[0, 1, 2, 3, 5]]) >= 0).all()
+
+
 def test_integers_and_values_off_the_ramps_are_floored(backend):
     x = np.array([-2.0, 0.0, 3.0, 0.5, -0.4, 2.0**53, 1e300])
     value = backend.array(backend.tricks.piecewise_linear_floor(backend.tensor(x), 0.25))
@@ -251,7 +262,10 @@ def test_unknown_shapes_are_checked_at_run(jit_compile):
     tricks = pytest.importorskip("gradtricks.tensorflow")
     unknown = tf.TensorSpec([None], tf.float32)
     function = tf.function(
-        tricks.straight_through, input_signature=[unknown, unknown], jit_compile=jit_compile
+        lambda hard, soft: tricks.straight_through(hard, soft),
+        input_signature=[unknown, unknown],
+        jit_compile=jit_compile,
+        autograph=False,  # whose copies of functions aren't traced for coverage
     )
     assert function(tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])).shape == (2,)
     with pytest.raises(tf.errors.InvalidArgumentError):

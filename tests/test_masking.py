@@ -264,17 +264,11 @@ START, GRADIENT = np.array([[1.0, -2.0], [0.5, 3.0]]), np.array([[0.5, 1.0], [-1
 STEP_OPTIONS = {"learning_rate": 0.5, "weight_decay": 0.125, "maximize": True}
 
 
-def new_parameter(backend, dtype="float64"):
-    """Make a function of parameter and gradient that returns the parameter after the step."""
+def state_of(backend, dtype="float64"):
+    """Return m, v, step and mask as tensors, and the options, v_max among them."""
     m, v, step, mask = (backend.tensor(x) for x in STATE)
     m, v = backend.cast(m, dtype), backend.cast(v, dtype)
-    v_max = 2 * v
-
-    def function(parameter, gradient):
-        step_ = backend.tricks.masked_adam_step
-        return step_(parameter, gradient, m, v, step, mask, v_max=v_max, **STEP_OPTIONS)[0]
-
-    return function
+    return (m, v, step, mask), {**STEP_OPTIONS, "v_max": 2 * v}
 
 
 def new_parameter_vjp(cotangent, parameter, gradient):
@@ -285,8 +279,12 @@ def new_parameter_vjp(cotangent, parameter, gradient):
 
 def test_masked_adam_step_under_every_transform(way):
     cotangent = np.array([[1.0, -2.0], [0.5, 3.0]])
-    dtype = "float32" if way.name == "autocast" else "float64"
-    value, gradients = way.value_and_vjp(new_parameter(way.backend, dtype), [START, GRADIENT], cotangent)
+    state, options = state_of(way.backend, "float32" if way.name == "autocast" else "float64")
+    value, gradients = way.value_and_vjp(
+        lambda parameter, gradient: way.tricks.masked_adam_step(parameter, gradient, *state, **options)[0],
+        [START, GRADIENT],
+        cotangent,
+    )
     m, v, step, mask = STATE
     arguments = START, GRADIENT, m, v, step, mask
     expected = reference.masked_adam_step(*arguments, v_max=2 * v, **STEP_OPTIONS)[0]
@@ -298,7 +296,13 @@ def test_masked_adam_step_under_every_transform(way):
 def test_masked_adam_step_twice_under_every_transform(second):
     cotangent = np.array([[1.0, -2.0], [0.5, 3.0]])
     directions = [np.array([[0.5, 1.0], [-1.0, 0.25]]), np.array([[1.0, -1.0], [0.5, 2.0]])]
-    got = second.second_vjp(new_parameter(second.backend), [START, GRADIENT], cotangent, directions)
+    state, options = state_of(second.backend)
+    got = second.second_vjp(
+        lambda parameter, gradient: second.tricks.masked_adam_step(parameter, gradient, *state, **options)[0],
+        [START, GRADIENT],
+        cotangent,
+        directions,
+    )
     wanted = numerical_second_vjp(new_parameter_vjp, [START, GRADIENT], cotangent, directions)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
@@ -345,7 +349,8 @@ def test_both_ways_of_torch_agree_with_the_reference(layout, dtype, options):
     assert (state["since"] == 0) == (layout == "by tensors")
 
 
-def test_many_elements_take_several_threads_and_no_rounding_of_their_own():
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_many_elements_take_several_threads_and_no_rounding_of_their_own(amsgrad):
     torch = pytest.importorskip("torch")
     tricks = pytest.importorskip("gradtricks.torch")
     threads = torch.get_num_threads()
@@ -357,21 +362,37 @@ def test_many_elements_take_several_threads_and_no_rounding_of_their_own():
         for count in (1, 2):
             torch.set_num_threads(count)
             parameter = torch.nn.Parameter(torch.tensor(start))
-            optimizer = tricks.MaskedAdam([parameter], amsgrad=True)
+            optimizer = tricks.MaskedAdam([parameter], amsgrad=amsgrad)
             parameter.grad = torch.tensor(gradient)
             optimizer.step()
             optimizer.set_trainable_mask(parameter, torch.tensor(mask))
             optimizer.step()
-            optimizer.set_trainable_mask(parameter, None)  # now the counts differ
+            optimizer.step()  # now the counts under the mask are known to agree
+            optimizer.set_trainable_mask(parameter, None)  # and now they differ
             optimizer.step()
             values.append(parameter.detach().numpy())
     finally:
         torch.set_num_threads(threads)
     np.testing.assert_array_equal(*values)
-    wanted = reference_run(
-        start.astype(float), [gradient] * 3, [start == start, mask, start == start], True, learning_rate=1e-3
-    )
+    everywhere = np.ones_like(mask)
+    masks = [everywhere, mask, mask, everywhere]
+    wanted = reference_run(start.astype(float), [gradient] * 4, masks, amsgrad, learning_rate=1e-3)
     np.testing.assert_allclose(values[0], wanted[-1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_parameter_without_a_gradient_stays(backend):
+    if backend.name == "torch":
+        used, unused = (backend.framework.nn.Parameter(backend.framework.ones(2)) for _ in range(2))
+        used.grad = backend.framework.ones(2)
+        backend.tricks.MaskedAdam([used, unused], 0.1).step()
+    else:
+        used, unused = (backend.framework.Variable([1.0, 1.0]) for _ in range(2))
+        optimizer = backend.tricks.MaskedAdam(0.1)
+        optimizer.build([used, unused])
+        with pytest.warns(UserWarning, match="Gradients do not exist"):
+            optimizer.apply([backend.framework.ones(2), None])
+    assert backend.array(unused).tolist() == [1, 1]
+    np.testing.assert_allclose(backend.array(used), [0.9, 0.9], rtol=1e-6)
 
 
 def test_autograd_notices_that_a_parameter_was_edited():

@@ -225,6 +225,26 @@ def test_bad_input_says_what_is_expected(backend, changes, floor, error, message
         backend.tricks.mixture_density_nll(*tensors, scale_floor=floor)
 
 
+def test_a_floor_that_vanishes_in_float32_is_named(backend):
+    tensors = [backend.cast(backend.tensor(a), "float32") for a in example()]
+    tensors[2] = tensors[2] * 0
+    with pytest.raises(ValueError, match=r"scale must be .* above 0 as scale_floor is 1e-60; got 0"):
+        backend.tricks.mixture_density_nll(*tensors, scale_floor=1e-60)
+
+
+def test_an_unknown_rank_is_refused_in_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    known = [tf.TensorSpec(np.shape(a), tf.float64) for a in example()]
+    for index, name in enumerate(("logits", "loc", "scale", "y")):
+        specs = [*known[:index], tf.TensorSpec(None, tf.float64), *known[index + 1 :]]
+        loss = tf.function(
+            lambda *tensors: tricks.mixture_density_nll(*tensors, scale_floor=FLOOR), autograph=False
+        )
+        with pytest.raises(ValueError, match=f"{name} must have a known rank; got none; remedy"):
+            loss.get_concrete_function(*specs)
+
+
 def test_zero_times_nan_is_the_puzzle_of_learning_rate_zero(backend):
     # A step of size 0 along a NaN gradient is NaN. Along this one it changes nothing.
     inputs = [np.array(a, np.float32) for a in ([0.0, 0.0], [0.0, 0.0], [1e-20, 1.0], 1.0)]

@@ -428,6 +428,88 @@ def test_integers_have_no_gradient_to_override(backend):
         assert backend.array(absolute(backend.tensor([-3, 4]))).tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("name", ["abs", "exp"])
+def test_complex_numbers_are_followed(backend, name):
+    function, x = operator(backend, name), backend.tensor(np.array([3 + 4j]))
+    with backend.tricks.gradient_override_map({function: sevenfold}):
+        if backend.name == "torch":
+            x.requires_grad_()
+            found = backend.framework.autograd.grad(backend.framework.view_as_real(function(x) + 0j).sum(), x)
+            found = backend.array(found[0])
+        else:
+            with backend.framework.GradientTape() as tape:
+                tape.watch(x)
+                y = backend.framework.math.real(function(x))
+            found = backend.array(tape.gradient(y, x))
+    assert found.real.tolist() == [7.0]
+
+
+def test_a_rule_may_return_another_dtype(backend):
+    relu = operator(backend, "relu")
+    with guiding(backend, lambda c, y, x: 7 * backend.cast(c, "float32")):
+        assert gradient(backend, lambda t: relu(1 * t)) == SEVENFOLD
+
+
+def test_a_sparse_cotangent_reaches_the_rule_dense():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    x = tf.constant(X)
+    with tricks.gradient_override_map({tf.nn.relu: guided}):
+        for function in (tf.nn.relu, tf.function(tf.nn.relu)):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.gather(function(x), [1, 1])
+            assert tape.gradient(y, x).numpy().tolist() == [0.0, 2.0, 0.0]
+
+
+def test_what_writes_into_a_given_tensor_goes_to_the_operator_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    out = torch.empty(3, dtype=torch.float64)
+    with tricks.gradient_override_map({torch.abs: sevenfold}):
+        assert torch.abs(torch.tensor(X), out=out) is out
+        with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+            torch.abs(torch.tensor(X, requires_grad=True), out=out)
+    assert out.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_an_export_is_refused_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    refused = pytest.raises(NotImplementedError, match="gradient_override_map can't be exported")
+    with tricks.gradient_override_map({torch.relu: guided}), refused:
+        torch.export.export(torch.nn.ReLU(), (torch.ones(3),))
+
+
+def test_a_bound_method_is_one_rule(backend):
+    class Rules:
+        def sevenfold(self, cotangent, output, x):
+            return 7 * cotangent
+
+    rules, overriding = Rules(), pytest.importorskip(f"gradtricks.{backend.name}.overriding")
+    counts = []
+    for _ in range(2):
+        with guiding(backend, rules.sevenfold):
+            assert gradient(backend, operator(backend, "relu")) == SEVENFOLD
+        counts.append(len(overriding._GRADIENTS))
+    assert counts[0] == counts[1]
+
+
+def test_an_operator_must_not_come_twice(backend):
+    if backend.name == "torch":
+        twice = backend.framework.relu, backend.framework.nn.functional.relu
+    else:
+        twice = backend.framework.nn.relu, pytest.importorskip("keras").ops.relu
+    with pytest.raises(ValueError, match="gradients must map each operator once; got relu, relu"):
+        backend.tricks.gradient_override_map(dict.fromkeys(twice, guided))
+
+
+def test_keys_of_several_types_are_compared():
+    reference.overriding.check_same_structure({1: 0, "a": 0}, {"a": 0, 1: 0})
+    with pytest.raises(ValueError, match="a dict with"):
+        reference.overriding.check_same_structure({1: 0, "a": 0}, {"a": 0, 2: 0})
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_works_in_half_precision(backend, dtype):
     relu = operator(backend, "relu")

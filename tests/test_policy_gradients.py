@@ -446,17 +446,6 @@ def two_returns_vjp(cotangent, rewards):
     return reference.discounted_returns_vjp(cotangent, rewards, 0.5) + 2 * with_reset
 
 
-def three_losses(tricks, backend):
-    actions = backend.tensor(ACTIONS)
-
-    def function(logits, adv_t, w_t, ratio):
-        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
-        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
-        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
-
-    return function
-
-
 def three_losses_vjp(cotangent, logits, adv_t, w_t, ratio):
     each = np.array(
         [reference.policy_gradient_loss(z[None], a[None], [1.0]) for z, a in zip(logits, ACTIONS)]
@@ -504,8 +493,13 @@ def test_standardize_under_every_transform(way):
 
 
 def test_the_losses_under_every_transform(way):
-    # policy_gradient_loss, clipped_surrogate_pg_loss and entropy_loss, added up as an agent does.
-    function = three_losses(way.tricks, way.backend)
+    tricks, actions = way.tricks, way.backend.tensor(ACTIONS)
+
+    def function(logits, adv_t, w_t, ratio):  # added up as an agent does
+        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
+        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
+        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
+
     value = check(way, function, LOSS_INPUTS, np.float64(2.0), three_losses_vjp)
     logits, adv_t, w_t, ratio = LOSS_INPUTS
     expected = reference.policy_gradient_loss(logits, ACTIONS, adv_t, w_t)
@@ -532,7 +526,7 @@ def test_returns_and_advantages_twice_under_every_transform(second):
     check_twice(second, squared, [REWARDS], COSINES, squared_vjp)
     check_twice(
         second,
-        second.tricks.truncated_generalized_advantage_estimation,
+        lambda *x: second.tricks.truncated_generalized_advantage_estimation(*x),
         [ESTIMATE[0], np.array([0.9, 0.5]), *ESTIMATE[2:]],
         np.array([1.0, -2.0]),
         reference.truncated_generalized_advantage_estimation_vjp,
@@ -540,8 +534,14 @@ def test_returns_and_advantages_twice_under_every_transform(second):
 
 
 def test_standardize_and_the_losses_twice_under_every_transform(second):
-    check_twice(second, second.tricks.standardize, [REWARDS], COSINES, reference.standardize_vjp)
-    function = three_losses(second.tricks, second.backend)
+    tricks, actions = second.tricks, second.backend.tensor(ACTIONS)
+
+    def function(logits, adv_t, w_t, ratio):
+        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
+        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
+        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
+
+    check_twice(second, lambda x: tricks.standardize(x), [REWARDS], COSINES, reference.standardize_vjp)
     check_twice(second, function, LOSS_INPUTS, np.float64(2.0), three_losses_vjp)
 
 

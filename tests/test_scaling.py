@@ -301,6 +301,7 @@ def test_a_variable_is_read_in_tensorflow():
         ([1.0], "half", TypeError, "scale must be a real number; got str"),
         ([1.0], True, TypeError, "scale must be a real number; got bool"),
         ([1.0], float("nan"), ValueError, "scale must be finite; got nan"),
+        ([1.0], 10**400, ValueError, "scale must be finite; got an integer beyond float64"),
         ([1.0], "integers", TypeError, "scale must be floating-point; got"),
         ([1.0], "wide", ValueError, r"scale must broadcast to the shape of x, \(1,\); got \(2,\)"),
     ],

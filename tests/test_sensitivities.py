@@ -1,6 +1,9 @@
 """input_gradients, input_jacobians: every sample's own derivative at once, or a refusal where samples mix."""
 
+import gc
 from functools import partial
+from types import MethodType
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -387,6 +390,41 @@ def test_in_tensorflow_unknown_shapes():
         np.testing.assert_array_equal(jacobians(x), tf.linalg.diag(2 * x))
 
 
+@pytest.mark.parametrize("trick", ["input_gradients", "input_jacobians"])
+def test_in_tensorflow_an_unknown_rank_is_refused(trick):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    derivative = getattr(tricks, trick)
+    unknown = tf.function(lambda x: derivative(tf.identity, x), autograph=False)
+    with pytest.raises(ValueError, match="x must have a known rank; got none; remedy: tf"):
+        unknown.get_concrete_function(tf.TensorSpec(None))
+    lost = tf.function(
+        lambda x, shape: derivative(lambda x: tf.reshape(x, shape), x),
+        input_signature=[tf.TensorSpec([4]), tf.TensorSpec(None, tf.int32)],
+        autograph=False,
+    )
+    with pytest.raises(ValueError, match=r"function\(x\) must have a known rank; got none"):
+        lost.get_concrete_function()
+
+
+def test_a_method_of_an_object_with_another_model_is_checked_anew():
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+
+    class Critic:
+        def __init__(self, *layers):
+            self.model = keras.Sequential([keras.layers.Dense(3), *layers, keras.layers.Dense(1)])
+
+        def score(self, x):
+            return self.model(x, training=True)
+
+    x = tf.random.normal((8, 3), seed=1)
+    tricks.input_gradients(Critic().score, x)
+    with pytest.raises(ValueError, match="as in batch normalization while training"):
+        tricks.input_gradients(Critic(keras.layers.BatchNormalization()).score, x)
+
+
 def test_in_tensorflow_several_outputs_where_shapes_are_unknown_give_nan():
     tf = pytest.importorskip("tensorflow")
     tricks = pytest.importorskip("gradtricks.tensorflow")
@@ -520,6 +558,97 @@ def test_the_log_knows_a_function_by_its_state(log, kind, wrap):
 def test_the_log_knows_other_layers_of_the_same_code(log):
     functions = [lambda layer=layer: layer() for layer in (Layer(), Layer())]
     assert [log.is_due(function, 4) for function in functions] == [True, True]
+
+
+def test_the_log_doesnt_take_a_new_layer_for_a_dead_one(log):
+    # The next layer often gets the address of the last.
+    def is_due(layer):
+        return log.is_due(lambda: layer(), 4)
+
+    assert all(is_due(Layer()) for _ in range(20))
+
+
+class Trainer:
+    def __init__(self, layer, step=0):
+        self.layer = layer
+        self.step = step
+
+    def score(self):
+        return self.layer()
+
+
+class CallableTrainer(Trainer):
+    def __call__(self):
+        return self.layer()
+
+
+@pytest.mark.parametrize("wrap", ["method", "callable", "closed over", "keyword default", "nested"])
+def test_the_log_looks_into_the_attributes_of_objects(log, wrap):
+    def wrapped(trainer):
+        return {
+            "method": trainer.score,
+            "callable": trainer,
+            "closed over": lambda: trainer.layer(),
+            "keyword default": lambda *, layer=trainer.layer: layer(),
+            "nested": Trainer(trainer).score,
+        }[wrap]
+
+    first, second = CallableTrainer(Layer()), CallableTrainer(Layer())
+    assert due(log, wrapped(first), 2) == [True, False]
+    assert log.is_due(wrapped(second), 4)
+    due(log, wrapped(first), 1)
+    first.layer.training = True
+    assert due(log, wrapped(first), 2) == [True, False]
+    first.step += 1  # a counter isn't a state
+    assert not log.is_due(wrapped(first), 4)
+
+
+class EqualToAll:
+    def __eq__(self, other):
+        raise TypeError("ambiguous")
+
+    def __hash__(self):
+        raise TypeError("unhashable")
+
+    def __call__(self):
+        pass
+
+
+class AnyAttribute:
+    def __getattr__(self, name):
+        return 3
+
+    def __call__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        EqualToAll,
+        AnyAttribute,
+        lambda: MethodType(partial(lambda self: None), 1),
+        lambda: partial(EqualToAll()),
+        lambda: "text".upper,
+        lambda: lambda: np.zeros(1),
+    ],
+)
+def test_the_log_stands_odd_callables(log, make):
+    function, other = make(), make()
+    assert due(log, function, 2) == [True, False]
+    log.is_due(other, 4)
+    log.forget(function)
+    assert log.is_due(function, 4)
+
+
+def test_the_log_keeps_nothing_alive(log):
+    layer = Layer()
+    alive = ref(layer)
+    for function in (layer, layer.method, lambda layer=layer: layer(), Trainer(layer).score):
+        log.is_due(function, 4)
+    del layer, function
+    gc.collect()
+    assert alive() is None
 
 
 def test_the_log_stands_unfilled_cells_and_recursion(log):

@@ -278,18 +278,6 @@ LOSS_TARGETS = [np.array([[1.0], [0.0]]), np.array([[[0.75, 0.25]]]), np.array([
 LOSS_OPTIONS = {"loss_scale": 0.25, "scale_root_loss": True, "value_weight": 0.5}
 
 
-def loss_of(backend):
-    """Make a function of the predictions that adds the pseudocode's loss and a variant."""
-
-    targets = [backend.tensor(target) for target in LOSS_TARGETS]
-
-    def function(*predicted):
-        loss = backend.tricks.muzero_loss(*predicted, *targets)
-        return loss + backend.tricks.muzero_loss(*predicted, *targets, **LOSS_OPTIONS)
-
-    return function
-
-
 def loss_vjp(cotangent, *predicted):
     one = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS)
     other = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS, **LOSS_OPTIONS)
@@ -297,8 +285,13 @@ def loss_vjp(cotangent, *predicted):
 
 
 def test_muzero_loss_under_every_transform(way):
-    cotangent = np.array([2.0])
-    value, gradients = way.value_and_vjp(loss_of(way.backend), LOSS_INPUTS, cotangent)
+    cotangent, muzero_loss = np.array([2.0]), way.tricks.muzero_loss
+    targets = [way.backend.tensor(target) for target in LOSS_TARGETS]
+    value, gradients = way.value_and_vjp(
+        lambda *p: muzero_loss(*p, *targets) + muzero_loss(*p, *targets, **LOSS_OPTIONS),
+        LOSS_INPUTS,
+        cotangent,
+    )
     expected = reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS)
     expected = expected + reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS, value_weight=0.5)
     np.testing.assert_allclose(value, expected, rtol=way.rtol)
@@ -307,9 +300,15 @@ def test_muzero_loss_under_every_transform(way):
 
 
 def test_muzero_loss_twice_under_every_transform(second):
-    cotangent = np.array([2.0])
+    cotangent, tricks = np.array([2.0]), second.tricks
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in LOSS_INPUTS]
-    got = second.second_vjp(loss_of(second.backend), LOSS_INPUTS, cotangent, directions)
+    targets = [second.backend.tensor(target) for target in LOSS_TARGETS]
+    got = second.second_vjp(
+        lambda *p: tricks.muzero_loss(*p, *targets) + tricks.muzero_loss(*p, *targets, **LOSS_OPTIONS),
+        LOSS_INPUTS,
+        cotangent,
+        directions,
+    )
     wanted = numerical_second_vjp(loss_vjp, LOSS_INPUTS, cotangent, directions)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)

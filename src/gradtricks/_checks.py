@@ -1,8 +1,11 @@
 """Checks that every framework shares: numbers and shapes, with errors that say expected, got, remedy."""
 
 import math
+import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
+
+_LARGEST = sys.float_info.max
 
 
 def check_number(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
@@ -23,10 +26,11 @@ def check_number(name: str, value: object, *, low: float = -math.inf, high: floa
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number; got {type(value).__name__}")
-    number = float(value)
     # torch.compile traces comparisons of a number that changes, but not math.isfinite.
-    if not -math.inf < number < math.inf:
-        raise ValueError(f"{name} must be finite; got {number}")
+    if not -_LARGEST <= value <= _LARGEST:  # type: ignore[operator]  # Real doesn't say what it compares with
+        got = "an integer beyond float64" if isinstance(value, Integral) else value
+        raise ValueError(f"{name} must be finite; got {got}")
+    number = float(value)
     if not low <= number <= high:
         raise ValueError(f"{name} must lie in {_interval(low, high)}; got {number}")
     return number

@@ -103,7 +103,7 @@ def noise_of(function: Function, arrays: list[NDArray], rows: Rows, random: np.r
         ``[rows]``.
     """
     directions = [
-        random.uniform(0.5, 1, x.shape) * random.choice([-1, 1], x.shape) * np.maximum(1, np.abs(x))
+        random.uniform(0.5, 1, x.shape) * random.choice([-1, 1], x.shape) * np.maximum(1, finite(np.abs(x)))
         for x in arrays
     ]
     # Points at random, since at equal distances rounding may be regular. A little way off, so that a
@@ -147,19 +147,18 @@ def slopes(function: Function, arrays: list[NDArray], place: Place, rows: Rows, 
     up, down = ((number + steps) - number)[:, None], (number - (number - steps))[:, None]
     sizes = finite(np.abs([above, below, np.broadcast_to(center, above.shape)])).max(axis=0)
     rounding = np.maximum(noise, 4 * rounding_unit(raw) * sizes) / steps[:, None]
-    with np.errstate(invalid="ignore", over="ignore"):
-        central, sides = (above - below) / (up + down), ((center - below) / down, (above - center) / up)
-        value, error = _settled(central, rounding)
-        (left, left_error), (right, right_error) = (
-            _settled((RATIO * side[1:] - side[:-1]) / (RATIO - 1), 3 * rounding[1:]) for side in sides
-        )
-        growth = np.maximum(*(_growth(side, rounding) for side in sides))
-        growth = np.where(noise > 1e-3 * sizes.max(axis=0), -1.0, growth)
-        limit = 5 * (left_error + right_error) + 1e-6 * np.maximum(np.abs(left), np.abs(right))
-        kink = np.abs(right - left) > limit
+    central, sides = (above - below) / (up + down), ((center - below) / down, (above - center) / up)
+    value, error = _settled(central, rounding)
+    (left, left_error), (right, right_error) = (
+        _settled((RATIO * side[1:] - side[:-1]) / (RATIO - 1), 3 * rounding[1:]) for side in sides
+    )
+    growth = np.maximum(*(_growth(side, rounding) for side in sides))
+    growth = np.where(noise > 1e-3 * sizes.max(axis=0), -1.0, growth)
+    limit = 5 * (left_error + right_error) + 1e-6 * np.maximum(np.abs(left), np.abs(right))
+    kink = np.abs(right - left) > limit
     edge = np.isinf(left_error + right_error)
     kind = np.select(
-        [~np.isfinite(center), edge, growth > 0.9, growth > 0.07, kink],
+        [~(np.isfinite(center) & np.isfinite(number)), edge, growth > 0.9, growth > 0.07, kink],
         ["not finite", "edge", "jump", "steep", "kink"],
         "",
     )
@@ -186,7 +185,7 @@ def finite(values: NDArray) -> NDArray:
 def _steps(number: float) -> NDArray:
     # No round numbers, nor is the ratio of two steps one: those could fall in step with a periodic function
     # or with a staircase.
-    size = abs(number)
+    size = abs(number) if np.isfinite(number) else 1.0
     largest = 0.05 * np.sqrt(2) * max(1.0, size)
     smallest = max(2.0**-27 * (min(1.0, max(size, 1e-30)) if size else 1.0), 2.0**-40 * size)
     return largest * RATIO ** -np.arange(1 + np.ceil(np.log(largest / smallest) / np.log(RATIO)))

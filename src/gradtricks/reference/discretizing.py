@@ -137,7 +137,7 @@ def piecewise_linear_floor(x: ArrayLike, width: float) -> NDArray[np.floating]:
         Shape of ``x``; infinite values stay, NaN too.
     """
     whole, part, _ = _around(x, 0.0)
-    return whole + np.maximum(part - (1 - width), 0) / width
+    return whole + np.maximum(_rise(part, width), 0) / width
 
 
 def piecewise_linear_floor_vjp(cotangent: ArrayLike, x: ArrayLike, width: float) -> NDArray[np.floating]:
@@ -152,8 +152,13 @@ def piecewise_linear_floor_vjp(cotangent: ArrayLike, x: ArrayLike, width: float)
         Shape of ``x``; 0 where ``x`` isn't finite.
     """
     _, part, _ = _around(x, 0.0)
-    on_the_ramp = np.isfinite(x) & (part >= 1 - width)
+    on_the_ramp = np.isfinite(x) & (_rise(part, width) >= 0)
     return np.where(on_the_ramp, as_floating(cotangent) / width, 0)
+
+
+def _rise(part: NDArray, width: float) -> NDArray:
+    # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
+    return np.where(part < 0.5, part - (1 - width), width - (1 - part))
 
 
 def _around(x: ArrayLike, temperature: float) -> tuple[NDArray, NDArray, NDArray]:

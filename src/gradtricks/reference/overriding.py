@@ -105,4 +105,4 @@ def _described(structure: object) -> str:
 
 
 def _places(structure: dict | tuple | list) -> list:
-    return sorted(structure) if isinstance(structure, dict) else list(range(len(structure)))
+    return sorted(structure, key=repr) if isinstance(structure, dict) else list(range(len(structure)))

@@ -22,11 +22,7 @@ def discounted_returns(
         Shape of ``rewards``.
     """
     rewards = as_floating(rewards)
-    carry = _carry(rewards, discount, reset_at_rewards)
-    returns = rewards.copy()
-    for t in range(len(rewards) - 2, -1, -1):
-        returns[t] = np.where(carry[t] == 0, rewards[t], rewards[t] + carry[t] * returns[t + 1])
-    return returns
+    return _accumulate(rewards, _carry(rewards, discount, reset_at_rewards))
 
 
 def discounted_returns_vjp(
@@ -44,10 +40,52 @@ def discounted_returns_vjp(
         Shape of ``rewards``.
     """
     carry = _carry(as_floating(rewards), discount, reset_at_rewards)
-    gradient = as_floating(cotangent).copy()
-    for t in range(1, len(gradient)):
-        gradient[t] += carry[t - 1] * gradient[t - 1]
-    return gradient
+    return _accumulate_transposed(as_floating(cotangent), carry)
+
+
+def truncated_generalized_advantage_estimation(
+    r_t: ArrayLike, discount_t: ArrayLike, lambda_: ArrayLike, values: ArrayLike
+) -> NDArray[np.floating]:
+    """Sum the temporal-difference errors still to come, each weighted by the discounts and lambdas up to it.
+
+    Args:
+        r_t: ``[T, ...]``, time first.
+        discount_t: Shape of ``r_t``.
+        lambda_: A number, or the shape of ``r_t``.
+        values: ``[T+1, ...]``.
+
+    Returns:
+        Shape of ``r_t``.
+    """
+    values, carry = as_floating(values), np.asarray(discount_t) * np.asarray(lambda_)
+    delta_t = np.asarray(r_t) + np.asarray(discount_t) * values[1:] - values[:-1]
+    return _accumulate(delta_t, carry)
+
+
+def truncated_generalized_advantage_estimation_vjp(
+    cotangent: ArrayLike, r_t: ArrayLike, discount_t: ArrayLike, lambda_: ArrayLike, values: ArrayLike
+) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
+    """Return the gradients that reach the four arguments: the same recursion, run forward in time.
+
+    Args:
+        cotangent: Shape of ``r_t``.
+        r_t: ``[T, ...]``.
+        discount_t: Shape of ``r_t``.
+        lambda_: A number, or the shape of ``r_t``.
+        values: ``[T+1, ...]``.
+
+    Returns:
+        Gradients of ``r_t``, ``discount_t``, ``lambda_`` (at each step) and ``values``.
+    """
+    discount, values = as_floating(discount_t), as_floating(values)
+    lambda_ = np.broadcast_to(lambda_, discount.shape)
+    adv_t = truncated_generalized_advantage_estimation(r_t, discount, lambda_, values)
+    later = np.concatenate([adv_t[1:], np.zeros_like(adv_t[:1])])
+    gradient = _accumulate_transposed(as_floating(cotangent), discount * lambda_)
+    to_values = np.zeros_like(values)
+    to_values[:-1] -= gradient
+    to_values[1:] += gradient * discount
+    return gradient, gradient * (values[1:] + lambda_ * later), gradient * discount * later, to_values
 
 
 def standardize(x: ArrayLike) -> NDArray[np.floating]:
@@ -115,6 +153,94 @@ def policy_gradient_loss_vjp(
     logits = np.asarray(logits_t)
     residual = np.exp(log_softmax(logits)) - np.eye(logits.shape[-1])[np.asarray(a_t)]
     return cotangent * _weights(adv_t, w_t)[..., None] * residual / np.size(a_t)
+
+
+def clipped_surrogate_pg_loss(prob_ratios_t: ArrayLike, adv_t: ArrayLike, epsilon: float) -> np.floating:
+    """Average ``-min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv)``, the loss of PPO.
+
+    Args:
+        prob_ratios_t: Any shape.
+        adv_t: Shape of ``prob_ratios_t``.
+        epsilon: At least 0.
+
+    Returns:
+        A scalar.
+    """
+    ratio, adv = np.asarray(prob_ratios_t), np.asarray(adv_t)
+    return -np.minimum(ratio * adv, np.clip(ratio, 1 - epsilon, 1 + epsilon) * adv).mean()
+
+
+def clipped_surrogate_pg_loss_vjp(
+    cotangent: float, prob_ratios_t: ArrayLike, adv_t: ArrayLike, epsilon: float
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Return the gradients that reach ``prob_ratios_t``, 0 where it is clipped, and ``adv_t``.
+
+    Args:
+        cotangent: A scalar.
+        prob_ratios_t: Any shape.
+        adv_t: Shape of ``prob_ratios_t``.
+        epsilon: At least 0.
+
+    Returns:
+        Two arrays in the shape of ``prob_ratios_t``.
+    """
+    ratio, adv = as_floating(prob_ratios_t), as_floating(adv_t)
+    bound = np.where(adv > 0, np.minimum(ratio, 1 + epsilon), np.maximum(ratio, 1 - epsilon))
+    factor = np.where(adv == 0, ratio, bound)
+    return -cotangent * np.where(factor == ratio, adv, 0) / adv.size, -cotangent * factor / adv.size
+
+
+def entropy_loss(logits_t: ArrayLike, w_t: ArrayLike | None = None) -> np.floating:
+    """Average ``-w * H(pi)``; minimising it keeps the policy from becoming sure too soon.
+
+    Args:
+        logits_t: ``[..., A]``, unnormalised log-probabilities.
+        w_t: ``[...]``; None is all ones.
+
+    Returns:
+        A scalar.
+    """
+    negative_entropy = _negative_entropy(log_softmax(np.asarray(logits_t)))
+    return (negative_entropy if w_t is None else negative_entropy * np.asarray(w_t)).mean()
+
+
+def entropy_loss_vjp(
+    cotangent: float, logits_t: ArrayLike, w_t: ArrayLike | None = None
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Return the gradients that reach ``logits_t``, ``w * pi * (log pi + H)`` over the count, and ``w_t``.
+
+    Args:
+        cotangent: A scalar.
+        logits_t: ``[..., A]``.
+        w_t: ``[...]``; None is all ones.
+
+    Returns:
+        ``[..., A]`` and ``[...]``.
+    """
+    log_pi = log_softmax(np.asarray(logits_t))
+    negative_entropy = _negative_entropy(log_pi)
+    weights = cotangent * np.broadcast_to(1.0 if w_t is None else w_t, negative_entropy.shape)
+    pi, count = np.exp(log_pi), negative_entropy.size
+    slope = np.where(pi == 0, 0, pi * (np.where(pi == 0, 0, log_pi) - negative_entropy[..., None]))
+    return weights[..., None] * slope / count, cotangent * negative_entropy / count
+
+
+def _accumulate(x: NDArray[np.floating], carry: NDArray[np.floating]) -> NDArray[np.floating]:
+    y = x.copy()
+    for t in range(len(x) - 2, -1, -1):
+        y[t] = np.where(carry[t] == 0, x[t], x[t] + carry[t] * y[t + 1])
+    return y
+
+
+def _accumulate_transposed(x: NDArray[np.floating], carry: NDArray[np.floating]) -> NDArray[np.floating]:
+    y = x.copy()
+    for t in range(1, len(x)):
+        y[t] += carry[t - 1] * y[t - 1]
+    return y
+
+
+def _negative_entropy(log_pi: NDArray[np.floating]) -> NDArray[np.floating]:
+    return (np.exp(log_pi) * np.where(log_pi == -np.inf, 0, log_pi)).sum(axis=-1)
 
 
 def _carry(rewards: NDArray[np.floating], discount: float, reset: bool) -> NDArray[np.floating]:

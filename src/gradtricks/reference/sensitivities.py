@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 _STEP = 1e-30  # of a complex step, which subtracts nothing and so rounds nothing
 _HALF_STEP = 1e-4  # of central differences of that
 _DEPTH = 3  # functions within functions within a function
+_HASH_OF_IDENTITY: Any = object.__hash__
 
 
 def input_gradients(function: Callable[[Any], Any], x: ArrayLike) -> NDArray[np.floating]:
@@ -96,7 +97,7 @@ class CallLog:
     """Counts the calls of functions, so that a check can be made at the first and at every n-th.
 
     A function is known by its code and by the state of what it refers to: the layers' modes, flags, other
-    functions. A new state begins a new count.
+    functions, and those among the attributes of objects. A new state begins a new count.
 
     Args:
         mode_of: Returns what says how a layer behaves, such as its training flags; None for anything else.
@@ -118,10 +119,9 @@ class CallLog:
         """
         if every < 2:
             return every == 1
-        key, mode = _key(function), self._mode_of(function)
-        state = tuple(self._state(function, _DEPTH)) if mode is None else (id(function), mode)
-        entry = self._seen.setdefault(key, [None, 0])
-        entry[1] = entry[1] + 1 if entry[0] == state else 0
+        state = tuple(self._state(function, _DEPTH))
+        entry = self._seen.setdefault(_key(function), [(), 0])
+        entry[1] = entry[1] + 1 if _equal(entry[0], state) else 0
         entry[0] = state
         return entry[1] % every == 0
 
@@ -135,28 +135,59 @@ class CallLog:
 
     def _state(self, part: Any, depth: int) -> Iterator[object]:
         mode = self._mode_of(part)
-        if mode is not None or isinstance(part, bool | int | float | str):
-            yield part if mode is None else (id(part), mode)
+        if mode is not None:
+            yield from (_identity(part), mode)
+            return
+        if isinstance(part, bool | int | float | str):
+            yield part
         elif callable(part):
-            yield id(getattr(part, "__code__", part))
-            for inner in _references(part) if depth else ():
-                yield from self._state(inner, depth - 1)
+            yield _identity(_code(part))
+        for inner in _references(part) if depth else ():
+            yield from self._state(inner, depth - 1)
+
+
+def _equal(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    # References to objects that are equal, but aren't the same, would be equal.
+    same = (a is b or (not isinstance(a, ref) and a == b) for a, b in zip(one, other))
+    return len(one) == len(other) and all(same)
+
+
+def _identity(part: object) -> object:
+    # Not the address alone: the next object may get it.
+    return ref(part) if type(part).__weakrefoffset__ else id(part)
 
 
 def _key(function: Callable[..., Any]) -> Any:
-    key = function.__code__ if isinstance(function, FunctionType | MethodType) else function
-    can_be_key = type(key).__hash__ is not None and type(key).__weakrefoffset__
-    return key if can_be_key else type(key)
+    key = _code(function)
+    by_identity = isinstance(key, CodeType) or type(key).__hash__ is _HASH_OF_IDENTITY
+    return key if by_identity and type(key).__weakrefoffset__ else type(key)
 
 
-def _references(function: Any) -> Iterator[object]:
-    if isinstance(function, partial):
-        yield from (function.func, *function.args, *function.keywords.values())
-    yield getattr(function, "__self__", None)
-    yield from getattr(function, "__defaults__", None) or ()
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
+def _code(function: Any) -> Any:
+    function = function.__func__ if isinstance(function, MethodType) else function
+    return function.__code__ if isinstance(function, FunctionType) else function
+
+
+def _references(part: Any) -> Iterator[object]:
+    if isinstance(part, MethodType):
+        yield part.__self__
+        part = part.__func__
+    if isinstance(part, partial):
+        yield from (part.func, *part.args, *part.keywords.values())
+    if isinstance(part, FunctionType):
+        yield from _references_of_code(part)
+    attributes = getattr(part, "__dict__", None)
+    if isinstance(attributes, dict) and not isinstance(part, ModuleType):
+        # Numbers are passed over: a counter would make every call the first of its state.
+        yield from [a for a in attributes.values() if isinstance(a, bool) or not isinstance(a, int | float)]
+
+
+def _references_of_code(function: FunctionType) -> Iterator[object]:
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    names = function.__code__.co_names
     yield from (function.__globals__[name] for name in names if name in function.__globals__)
-    for cell in getattr(function, "__closure__", None) or ():
+    for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
         except ValueError:  # not filled yet

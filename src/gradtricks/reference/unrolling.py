@@ -1,6 +1,7 @@
 """The MuZero unroll: K applications of the dynamics, with scaled gradients."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +17,26 @@ def unroll(
     root_state: Array,
     actions: Array,
     *,
-    hidden_scale: float = 0.5,
-) -> tuple[Array, Array]:
-    """Apply ``recurrent_fn`` once for each action; scale the gradient of every state that it returns.
+    prediction_fn: Callable[[Array], Array] | None = None,
+) -> tuple[Any, Array]:
+    """Apply ``recurrent_fn`` once for each action. The scales are for the backward pass alone.
 
     Args:
         recurrent_fn: ``(state, action) -> (output, next_state)``.
         root_state: ``[B, ...]``.
         actions: ``[K, B, ...]``.
-        hidden_scale: Only the backward pass uses it.
+        prediction_fn: ``state -> prediction``, read off every state that ``recurrent_fn`` returns.
 
     Returns:
-        Outputs ``[K, ...]`` and the last state.
+        Outputs ``[K, ...]``, or a tuple of outputs and predictions, and the last state.
     """
-    del hidden_scale
-    outputs, state = [], root_state
+    outputs, predictions, state = [], [], root_state
     for action in actions:
         output, state = recurrent_fn(state, action)
         outputs.append(output)
-    return np.stack(outputs), state
+        predictions += [] if prediction_fn is None else [prediction_fn(state)]
+    stacked = np.stack(outputs)
+    return (stacked if prediction_fn is None else (stacked, np.stack(predictions))), state
 
 
 def unroll_vjp(
@@ -46,6 +48,10 @@ def unroll_vjp(
     actions: Array,
     *,
     hidden_scale: float = 0.5,
+    predictions_cotangent: Array | None = None,
+    prediction_vjp: Callable[[Array, Array], Array] | None = None,
+    scale_predictions: bool = False,
+    scale_root_state: bool = False,
 ) -> tuple[Array, Array]:
     """Return the gradients that reach ``root_state`` and the parameters of ``recurrent_fn``.
 
@@ -58,18 +64,28 @@ def unroll_vjp(
         root_state: ``[B, ...]``.
         actions: ``[K, B, ...]``.
         hidden_scale: Multiplies the gradient of every state that ``recurrent_fn`` returns.
+        predictions_cotangent: ``[K, ...]``, arrives at the predictions.
+        prediction_vjp: ``(prediction_cotangent, state)`` to the gradient of ``state``.
+        scale_predictions: Multiply also what the predictions send into their state.
+        scale_root_state: Multiply also what the first step sends into the root.
 
     Returns:
         The gradient of ``root_state`` and the summed gradient of the parameters.
     """
     states = [root_state]
-    for action in actions[:-1]:
+    for action in actions:
         states.append(recurrent_fn(states[-1], action)[1])
     parameters_gradient: Array | float = 0.0
-    for state, action, cotangent in zip(states[::-1], actions[::-1], outputs_cotangent[::-1], strict=True):
-        scaled = scale_gradient_vjp(state_cotangent, state_cotangent, hidden_scale)
-        state_cotangent, gradient = recurrent_vjp(cotangent, scaled, state, action)
+    for k in reversed(range(len(actions))):
+        state_cotangent = _scaled(state_cotangent, hidden_scale)
+        if predictions_cotangent is not None and prediction_vjp is not None:
+            from_prediction = prediction_vjp(predictions_cotangent[k], states[k + 1])
+            state_cotangent += _scaled(from_prediction, hidden_scale if scale_predictions else 1.0)
+        arriving = outputs_cotangent[k], state_cotangent, states[k], actions[k]
+        state_cotangent, gradient = recurrent_vjp(*arriving)
         parameters_gradient = parameters_gradient + gradient
+    if scale_root_state:
+        state_cotangent = _scaled(state_cotangent, hidden_scale)
     return state_cotangent, np.asarray(parameters_gradient)
 
 
@@ -81,9 +97,11 @@ def muzero_loss(
     target_reward: Array,
     target_policy: Array,
     *,
-    loss_scale: float | None = None,
+    value_weight: float = 1.0,
+    reward_weight: float = 1.0,
+    policy_weight: float = 1.0,
 ) -> Array:
-    """Add the value, reward and policy losses of all steps; one sum for each trajectory.
+    """Add the value, reward and policy losses of all steps. The scales are for the backward pass alone.
 
     Args:
         value: ``[K+1, B]`` for squared errors, or logits ``[K+1, B, N]`` for cross-entropy.
@@ -92,16 +110,17 @@ def muzero_loss(
         target_value: Shape of ``value``.
         target_reward: Shape of ``reward``.
         target_policy: Shape of ``policy_logits``.
-        loss_scale: Only the backward pass uses it.
+        value_weight: Multiplies the value losses.
+        reward_weight: Multiplies the reward losses.
+        policy_weight: Multiplies the policy losses.
 
     Returns:
         ``[B]``.
     """
-    del loss_scale
     return (
-        _term(value, target_value).sum(axis=0)
-        + _term(reward, target_reward).sum(axis=0)
-        + _cross_entropy(policy_logits, target_policy).sum(axis=0)
+        value_weight * _term(value, target_value).sum(axis=0)
+        + reward_weight * _term(reward, target_reward).sum(axis=0)
+        + policy_weight * _cross_entropy(policy_logits, target_policy).sum(axis=0)
     )
 
 
@@ -114,26 +133,37 @@ def muzero_loss_vjp(
     target_reward: Array,
     target_policy: Array,
     *,
-    loss_scale: float | None = None,
+    loss_scale: float | Array | None = None,
+    scale_root_loss: bool = False,
+    value_weight: float = 1.0,
+    reward_weight: float = 1.0,
+    policy_weight: float = 1.0,
 ) -> tuple[Array, Array, Array]:
     """Return the gradients that reach ``value``, ``reward`` and ``policy_logits``.
 
     Args:
         cotangent: ``[B]``.
         value: As in `muzero_loss`, like the five that follow.
-        loss_scale: Multiplies the gradient of the steps after the root; None is 1/K.
+        loss_scale: Multiplies the gradient of the steps after the root, ``[B]`` or one number; None is 1/K.
+        scale_root_loss: Multiply the gradient of the root's loss too.
+        value_weight: As in `muzero_loss`, like the two that follow.
 
     Returns:
         Gradients in the shapes of the predictions.
     """
-    num_unroll_steps = len(reward)
-    scale = 1 / num_unroll_steps if loss_scale is None else loss_scale
-    steps = cotangent * np.where(np.arange(num_unroll_steps + 1) == 0, 1.0, scale)[:, None]
+    scale = 1 / len(reward) if loss_scale is None else loss_scale
+    steps = np.repeat((cotangent * scale)[None], len(value), axis=0)
+    if not scale_root_loss:
+        steps[0] = cotangent
     return (
-        _term_slope(value, target_value, steps),
-        _term_slope(reward, target_reward, steps[1:]),
-        _cross_entropy_slope(policy_logits, target_policy, steps),
+        value_weight * _term_slope(value, target_value, steps),
+        reward_weight * _term_slope(reward, target_reward, steps[1:]),
+        policy_weight * _cross_entropy_slope(policy_logits, target_policy, steps),
     )
+
+
+def _scaled(cotangent: Array, scale: float) -> Array:
+    return scale_gradient_vjp(cotangent, cotangent, scale)
 
 
 def _term(prediction: Array, target: Array) -> Array:

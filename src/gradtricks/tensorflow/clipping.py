@@ -139,7 +139,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
         The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
 
     Raises:
-        TypeError: A gradient isn't a floating-point tensor, or ``max_norm`` isn't a number or a tensor.
+        TypeError: A gradient isn't a dense floating-point tensor, or ``max_norm`` isn't a number or a tensor.
         ValueError: ``max_norm`` is negative, not finite or not a scalar.
 
     References:
@@ -150,7 +150,8 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
         >>> clipped[0].numpy(), clipped[1], clipped[2].numpy(), float(norm)
         (array([0.6], dtype=float32), None, array([0.8], dtype=float32), 5.0)
     """
-    leaves = [as_floating("gradients", g) for g in tf.nest.flatten(gradients) if g is not None]
+    gradients = tf.nest.map_structure(lambda g: g if g is None else as_floating("gradients", g), gradients)
+    leaves = [g for g in tf.nest.flatten(gradients) if g is not None]
     zero = _wide_zero(leaves)
     max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in leaves]
@@ -344,7 +345,9 @@ def _wide_zero(leaves: list[tf.Tensor]) -> tf.Tensor:
 def _as_scalar(name: str, value: float | tf.Tensor, x: tf.Tensor, *, low: float = -float("inf")) -> tf.Tensor:
     dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
     if not isinstance(value, TENSORS):
-        return tf.constant(check_number(name, value, low=low), dtype)
+        largest = float(dtype.max)
+        number = min(max(check_number(name, value, low=low), -largest), largest)
+        return tf.constant(number, dtype)
     value = as_floating(name, value)
     if value.shape.rank != 0:
         raise ValueError(f"{name} must be a number or have shape (); got {value.shape}")

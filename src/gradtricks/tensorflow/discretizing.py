@@ -209,9 +209,9 @@ def piecewise_linear_floor(x: tf.Tensor, width: float) -> tf.Tensor:
     """
     x, width = as_floating("x", x), check_number("width", width, low=1e-30, high=1.0)
     whole, part = _whole_and_part(x)
-    start = 1 - width
-    ramp = tf.where(part >= start, (part - start) / width, tf.zeros_like(part))
-    return tf.cast(whole + ramp, x.dtype)
+    # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
+    rise = tf.where(part < 0.5, part - (1 - width), width - (1 - part))
+    return tf.cast(whole + tf.where(rise >= 0, rise / width, tf.zeros_like(part)), x.dtype)
 
 
 def _whole_and_part(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -73,7 +73,7 @@ def _log_density(distance: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
 
 
 def _as_logits(logits: tf.Tensor) -> tf.Tensor:
-    logits = at_least_float32(as_floating("logits", logits))
+    logits = at_least_float32(_as_ranked("logits", logits))
     if logits.shape.rank == 0 or logits.shape[-1] == 0:
         raise ValueError(f"logits must have shape [..., K] with K of at least 1; got {tuple(logits.shape)}")
     return logits
@@ -83,7 +83,7 @@ def _as_components(
     logits: tf.Tensor, loc: tf.Tensor, scale: tf.Tensor, y: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     loc, scale, y = (
-        tf.cast(as_floating(name, value), logits.dtype)
+        tf.cast(_as_ranked(name, value), logits.dtype)
         for name, value in {"loc": loc, "scale": scale, "y": y}.items()
     )
     univariate = loc.shape.rank <= logits.shape.rank
@@ -99,6 +99,14 @@ def _as_sigma(scale: tf.Tensor, scale_floor: float) -> tf.Tensor:
     possible = (scale >= 0) & (sigma > 0) & (sigma < math.inf)
     if tf.executing_eagerly() and not tf.reduce_all(possible):
         wrong = float(scale[~possible][0])
-        least = "above 0 as scale_floor is 0" if scale_floor == 0 else "at least 0"
+        vanishes = scale_floor < float(np.finfo(sigma.dtype.as_numpy_dtype).tiny)
+        least = f"above 0 as scale_floor is {scale_floor:g}" if vanishes else "at least 0"
         raise ValueError(f"scale must be finite and {least}; got {wrong}; remedy: a softplus")
     return tf.where(possible, sigma, tf.constant(math.nan, sigma.dtype))
+
+
+def _as_ranked(name: str, value: object) -> tf.Tensor:
+    tensor = as_floating(name, value)
+    if tensor.shape.rank is None:
+        raise ValueError(f"{name} must have a known rank; got none; remedy: tf.ensure_shape")
+    return tensor

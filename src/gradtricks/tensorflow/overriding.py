@@ -65,23 +65,30 @@ def gradient_override_map(
 
     What counts is where the operator is called, not where backpropagation happens. The map follows the calls
     of its own thread, eager or in a graph: a `tf.function` is traced anew for each map it is called under,
-    and for none. Of nested maps the innermost that names an operator wins. A function whose activations are
-    recomputed (`tf.recompute_grad`) is called again during the backward pass, unseen by a block around it:
-    enter the map inside that function.
+    and for none. Of nested maps the innermost that names an operator wins. Blocks must end in the reverse
+    order of their beginning, so don't `yield` or `await` in one. Rules are kept for the life of the process;
+    make a map once.
+
+    Unseen is what runs in threads of its own: a `tf.py_function` in a graph, replicas of a distribution
+    strategy. Functions that declare their own gradients, such as `tf.nn.silu`, keep them. So does a function
+    whose activations are recomputed (`tf.recompute_grad`), when it is called again during the backward pass.
+    Enter the map inside that function.
 
     Args:
         gradients: From an operator, given as the framework's function (`tf.nn.relu`), to
             ``gradient(cotangent, output, x)``, which returns the gradient of ``x``. All spellings count as
             one: `keras.ops`, layers, activations by name. Operators are abs, ceil, cos, elu, exp, floor,
             leaky_relu, log, relu, relu6, round, selu, sigmoid, sign, sin, softplus, sqrt, tanh; for any other
-            function use `override_gradient`. A concrete function traced outside the map is refused.
+            function use `override_gradient`. A concrete function traced outside the map is refused. The
+            result is converted to the dtype of ``x``.
 
     Returns:
         A context manager; it can be entered again.
 
     Raises:
         TypeError: ``gradients`` isn't a mapping to callables.
-        ValueError: A key isn't one of the operators. Within the block: ``gradient`` returns another shape.
+        ValueError: A key isn't one of the operators, or two are the same one. Within the block: ``gradient``
+            returns another shape.
         NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
 
     References:
@@ -99,15 +106,22 @@ def gradient_override_map(
     """
     if not isinstance(gradients, Mapping):
         raise TypeError(f"gradients must be a mapping; got {type(gradients).__name__}")
-    for op, gradient in gradients.items():
-        _check_callable(f"the gradient of {_operator_name(op)}", gradient)
+    names = [_operator_name(op) for op in gradients]
+    if len(set(names)) < len(names):
+        raise ValueError(f"gradients must map each operator once; got {', '.join(names)}")
+    for name, gradient in zip(names, gradients.values()):
+        _check_callable(f"the gradient of {name}", gradient)
     _prepare_framework()
-    return _OverrideMap({_operator_name(op): gradient for op, gradient in gradients.items()})
+    return _OverrideMap(dict(zip(names, gradients.values())))
 
 
 class _OverrideMap(AbstractContextManager):
     def __init__(self, gradients: dict[str, Gradient]) -> None:
-        self.names = {_op_type(name): _registered(name, gradient) for name, gradient in gradients.items()}
+        self.names = {
+            op_type: _registered(name, gradient)
+            for name, gradient in gradients.items()
+            for op_type in _op_types(name)
+        }
 
     def __enter__(self) -> None:
         if not _ACTIVE.maps:
@@ -131,6 +145,7 @@ class _Active(threading.local):
 _ACTIVE = _Active()
 _PREFIX = "gradtricks:"
 _GRADIENTS: dict[str, Gradient] = {}
+_REGISTERING = threading.Lock()
 
 
 def _after_op(
@@ -156,18 +171,21 @@ def _record(name: str, x: tf.Tensor, output: tf.Tensor) -> None:
 
 
 def _gradient(name: str, cotangent: tf.Tensor, output: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    gradient = as_tensor("the gradient's result", _GRADIENTS[name](cotangent, output, x))
+    # What a tf.gather sends back is sparse until it is converted.
+    gradient = _GRADIENTS[name](tf.convert_to_tensor(cotangent), output, x)
+    gradient = as_tensor("the gradient's result", gradient)
     check_shape("the gradient's result", gradient.shape, x.shape, "x")
-    return gradient
+    return tf.cast(gradient, x.dtype)
 
 
 def _registered(name: str, gradient: Gradient) -> str:
-    # Graphs refer to gradients by name for as long as they live.
-    for known, function in _GRADIENTS.items():
-        if function is gradient and known.startswith(f"{_PREFIX}{name}:"):
-            return known
-    new = f"{_PREFIX}{name}:{len(_GRADIENTS)}"
-    _GRADIENTS[new] = gradient
+    # Graphs refer to gradients by name for as long as they live. A bound method is a new object each time.
+    with _REGISTERING:
+        for known, function in _GRADIENTS.items():
+            if function == gradient and known.startswith(f"{_PREFIX}{name}:"):
+                return known
+        new = f"{_PREFIX}{name}:{len(_GRADIENTS)}"
+        _GRADIENTS[new] = gradient
     tf.RegisterGradient(new)(lambda op, cotangent: _gradient(new, cotangent, op.outputs[0], op.inputs[0]))
     return new
 
@@ -239,8 +257,9 @@ def _operators_within(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _op_type(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
+def _op_types(name: str) -> list[str]:
+    op_type = "".join(part.capitalize() for part in name.split("_"))
+    return [op_type, "ComplexAbs"] if name == "abs" else [op_type]
 
 
 _OWNERS = (tf, tf.math, tf.nn, keras.ops, keras.activations)

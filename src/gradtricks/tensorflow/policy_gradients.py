@@ -1,12 +1,19 @@
 """Rewards to returns, returns to advantages, advantages to a loss."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from gradtricks._checks import check_number, check_shape
-from gradtricks.tensorflow._tensors import as_floating, as_tensor, at_least_float32
+from gradtricks.tensorflow._tensors import (
+    TENSORS,
+    as_floating,
+    as_tensor,
+    at_least_float32,
+    in_plain_reverse,
+)
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -36,11 +43,66 @@ def discounted_returns(rewards: tf.Tensor, discount: float, *, reset_at_rewards:
     discount = check_number("discount", discount, low=0, high=1)
     if rewards.shape.rank == 0:
         raise ValueError("rewards must have shape [T, ...], time first; got a scalar")
-    returns = at_least_float32(rewards)
-    carry = tf.fill(tf.shape(returns), tf.constant(discount, returns.dtype))
-    if reset_at_rewards:
-        carry = tf.where(returns == 0, carry, tf.zeros_like(carry))
-    return tf.cast(_add_later(returns, carry), rewards.dtype)
+    wide = at_least_float32(rewards)
+    if discount == 0:
+        return tf.identity(rewards)
+    carry = tf.where(wide == 0, tf.constant(discount, wide.dtype), 0) if reset_at_rewards else discount
+    return tf.cast(_accumulate(wide, carry), rewards.dtype)
+
+
+def truncated_generalized_advantage_estimation(
+    r_t: tf.Tensor,
+    discount_t: tf.Tensor,
+    lambda_: float | tf.Tensor,
+    values: tf.Tensor,
+    *,
+    stop_target_gradients: bool = False,
+) -> tf.Tensor:
+    """Sum the temporal-difference errors still to come, each weighted by the discounts and lambdas up to it.
+
+    ``A_t = delta_t + discount_t * lambda_t * A_(t+1)`` with ``delta_t = r_t + discount_t * v_(t+1) - v_t``.
+    Backward, the same recursion runs forward in time, and reaches all four arguments.
+
+    Args:
+        r_t: ``[T, ...]``, time first, rewards, floating-point.
+        discount_t: Shape of ``r_t``; 0 where an episode ends, floating-point.
+        lambda_: A number within [0, 1], or a floating-point tensor in the shape of ``r_t``.
+        values: ``[T+1, ...]``, floating-point; the last one stands for all that comes after.
+        stop_target_gradients: Treat the result as a constant.
+
+    Returns:
+        Advantages in the shape and dtype of ``r_t``.
+
+    Raises:
+        TypeError: A tensor isn't floating-point, or ``lambda_`` is neither a number nor a tensor.
+        ValueError: A shape is wrong, or ``lambda_`` is a number outside [0, 1].
+
+    References:
+        ``truncated_generalized_advantage_estimation`` of rlax, whose names these are;
+        https://arxiv.org/abs/1506.02438.
+
+    Example:
+        >>> r_t, discount_t, values = tf.ones(3), tf.fill([3], 0.5), tf.constant([1.0, 2.0, 4.0, 8.0])
+        >>> truncated_generalized_advantage_estimation(r_t, discount_t, 1.0, values).numpy()
+        array([1.75, 1.5 , 1.  ], dtype=float32)
+    """
+    r_t, discount_t = as_floating("r_t", r_t), as_floating("discount_t", discount_t)
+    values = as_floating("values", values)
+    if r_t.shape.rank == 0:
+        raise ValueError("r_t must have shape [T, ...], time first; got a scalar")
+    check_shape("discount_t", discount_t.shape, r_t.shape, "r_t")
+    steps = None if r_t.shape[0] is None else r_t.shape[0] + 1
+    check_shape("values", values.shape, (steps, *r_t.shape[1:]), "r_t with one more step")
+    if isinstance(lambda_, TENSORS):
+        check_shape("lambda_", as_floating("lambda_", lambda_).shape, r_t.shape, "r_t")
+    else:
+        check_number("lambda_", lambda_, low=0, high=1)
+    wide = at_least_float32(r_t)
+    lambda_ = tf.cast(lambda_, wide.dtype) if isinstance(lambda_, TENSORS) else lambda_
+    discount_t, values = tf.cast(discount_t, wide.dtype), tf.cast(values, wide.dtype)
+    delta_t = wide + discount_t * values[1:] - values[:-1]
+    adv_t = tf.cast(_accumulate(delta_t, discount_t * lambda_), r_t.dtype)
+    return tf.stop_gradient(adv_t) if stop_target_gradients else adv_t
 
 
 def standardize(x: tf.Tensor) -> tf.Tensor:
@@ -104,8 +166,9 @@ def policy_gradient_loss(
 
     Raises:
         TypeError: A dtype is wrong.
-        ValueError: A shape is wrong, or an action lies outside ``[0, A)``. In a graph such an action
-            can't raise on every device, so it makes the loss NaN.
+        ValueError: A shape is wrong, there is nothing to average, or an action lies outside ``[0, A)``. In a
+            graph neither an action nor a size that isn't known when it is traced can raise on every device,
+            so they make the loss NaN.
 
     References:
         ``policy_gradient_loss`` of rlax, whose names these are.
@@ -115,9 +178,7 @@ def policy_gradient_loss(
         >>> round(float(loss), 4)
         0.6931
     """
-    logits_t = as_floating("logits_t", logits_t)
-    if logits_t.shape.rank == 0:
-        raise ValueError("logits_t must have shape [..., A]; got a scalar")
+    logits_t = _as_logits(logits_t)
     a_t, possible = _as_actions(a_t, logits_t)
     weight = _as_factor("adv_t", adv_t, logits_t)
     if use_stop_gradient:
@@ -129,28 +190,171 @@ def policy_gradient_loss(
     return -tf.reduce_mean(weight * tf.where(possible, log_pi_a, np.nan))
 
 
-def _add_later(returns: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
-    # Doubling: after a round with distance d each sum covers 2d rewards, so log2(T) rounds do.
-    def one_round(distance: Any, returns: tf.Tensor, carry: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
-        later = returns + carry * _later(returns, distance)
-        returns = tf.where(carry == 0, returns, later)
-        return 2 * distance, returns, carry * _later(carry, distance)
+def clipped_surrogate_pg_loss(
+    prob_ratios_t: tf.Tensor, adv_t: tf.Tensor, epsilon: float, *, use_stop_gradient: bool = True
+) -> tf.Tensor:
+    """Average ``-min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv)``, the loss of PPO.
 
-    steps = returns.shape[0]
+    Backward, a ratio gets ``-adv`` over the count, and 0 once it has gone by more than ``epsilon`` where its
+    advantage drives it.
+
+    Args:
+        prob_ratios_t: Probability of each action now over that when it was chosen; any shape,
+            floating-point.
+        adv_t: Advantages, shape of ``prob_ratios_t``, floating-point.
+        epsilon: At least 0.
+        use_stop_gradient: Treat the advantages as constants.
+
+    Returns:
+        A scalar, in the dtype of ``prob_ratios_t`` or float32 if that is wider.
+
+    Raises:
+        TypeError: A tensor isn't floating-point, or ``epsilon`` isn't a number.
+        ValueError: A shape is wrong, there is nothing to average, or ``epsilon`` is negative.
+
+    References:
+        ``clipped_surrogate_pg_loss`` of rlax, whose names these are; https://arxiv.org/abs/1707.06347.
+
+    Example:
+        >>> loss = clipped_surrogate_pg_loss(tf.constant([1.5, 0.5]), tf.constant([1.0, 1.0]), 0.2)
+        >>> round(float(loss), 4)
+        -0.85
+    """
+    ratio = at_least_float32(as_floating("prob_ratios_t", prob_ratios_t))
+    adv_t = tf.cast(as_floating("adv_t", adv_t), ratio.dtype)
+    check_shape("adv_t", adv_t.shape, ratio.shape, "prob_ratios_t")
+    _check_count("prob_ratios_t", ratio)
+    epsilon = check_number("epsilon", epsilon, low=0)
+    if use_stop_gradient:
+        adv_t = tf.stop_gradient(adv_t)
+    too_high, too_low = (ratio > 1 + epsilon) & (adv_t > 0), (ratio < 1 - epsilon) & (adv_t < 0)
+    # Chosen by hand, so that where both terms are equal there is one rule for the slope.
+    high, low = tf.constant(1 + epsilon, ratio.dtype), tf.constant(1 - epsilon, ratio.dtype)
+    clipped = tf.where(too_high, high, tf.where(too_low, low, ratio))
+    return -tf.reduce_mean(clipped * adv_t)
+
+
+def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor:
+    """Average ``-w * H(pi)``; minimising it keeps the policy from becoming sure too soon.
+
+    Backward, the logits get ``w * pi * (log pi + H)`` over the count. An action with a logit of ``-inf`` is
+    impossible and adds nothing.
+
+    Args:
+        logits_t: ``[..., A]``, unnormalised log-probabilities, floating-point.
+        w_t: ``[...]``, weights, floating-point; None is all ones.
+
+    Returns:
+        A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
+
+    Raises:
+        TypeError: A tensor isn't floating-point.
+        ValueError: A shape is wrong, or there is nothing to average.
+
+    References:
+        ``entropy_loss`` of rlax, whose names these are.
+
+    Example:
+        >>> round(float(entropy_loss(tf.zeros((1, 2)))), 4)
+        -0.6931
+    """
+    logits_t = _as_logits(logits_t)
+    log_pi = tf.nn.log_softmax(at_least_float32(logits_t))
+    # 0 * -inf is NaN, forward and backward.
+    finite = tf.where(log_pi == -np.inf, tf.zeros_like(log_pi), log_pi)
+    negative_entropy = tf.reduce_sum(tf.exp(log_pi) * finite, axis=-1)
+    if w_t is not None:
+        negative_entropy = negative_entropy * _as_factor("w_t", w_t, logits_t)
+    return tf.reduce_mean(negative_entropy)
+
+
+def _accumulate_by_loop(x: tf.Tensor, carry: tf.Tensor | float, transposed: bool) -> tf.Tensor:
+    from gradtricks._kernels.policy_gradients import accumulate  # a compiler is dear to import
+
+    one_for_all = isinstance(carry, float)
+
+    @tf.custom_gradient
+    def accumulated(x: tf.Tensor, *carries: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        def backward(gradient: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+            adjoint = _accumulate(gradient, carry, transposed=not transposed)
+            if one_for_all:
+                return adjoint
+            y = _accumulate(x, carry, transposed=transposed)  # again, for the sake of second derivatives
+            here, later = (y, adjoint) if transposed else (adjoint, y)
+            return adjoint, here * _bounded(_later(later, 1), carry)
+
+        factor = carry if isinstance(carry, float) else np.asarray(carry)
+        return tf.constant(accumulate(np.asarray(x), factor, transposed=transposed)), backward
+
+    return accumulated(x) if one_for_all else accumulated(x, carry)
+
+
+def _accumulate(x: tf.Tensor, carry: tf.Tensor | float, *, transposed: bool = False) -> tf.Tensor:
+    """Return ``y_t = x_t + carry_t * y_(t+1)``, or its transpose, which runs forward in time.
+
+    ``carry`` has the shape of ``x``, or is one positive number for all.
+    """
+    tensors = [x] if isinstance(carry, float) else [x, carry]
+    if tf.executing_eagerly() and all("GPU" not in t.device and in_plain_reverse(t) for t in tensors):
+        return _accumulate_by_loop(x, carry, transposed)
+    if not transposed:
+        return _accumulate_by_doubling(x, carry)
+    backwards = (
+        carry if isinstance(carry, float) else tf.reverse(tf.concat([carry[-1:], carry[:-1]], axis=0), [0])
+    )
+    return tf.reverse(_accumulate_by_doubling(tf.reverse(x, [0]), backwards), [0])
+
+
+def _accumulate_by_doubling(y: tf.Tensor, carry: tf.Tensor | float) -> tf.Tensor:
+    # After a round with distance d each sum covers 2d terms, so log2(T) rounds do.
+    def one_round(distance: Any, y: tf.Tensor, carry: Any) -> tuple[Any, tf.Tensor, Any]:
+        y = y + _carried(_later(y, distance), carry)
+        return 2 * distance, y, carry * (carry if isinstance(carry, float) else _later(carry, distance))
+
+    steps = y.shape[0]
     if steps is None:
-        shapes = (tf.TensorShape([]), returns.shape, carry.shape)
+        carry = tf.zeros_like(y) + carry
+        shapes = (tf.TensorShape([]), y.shape, y.shape)
         return tf.while_loop(
-            lambda distance, *_: distance < tf.shape(returns)[0], one_round, (1, returns, carry), shapes
+            lambda distance, *_: distance < tf.shape(y)[0], one_round, (1, y, carry), shapes
         )[1]
     distance = 1
     while distance < steps:
-        distance, returns, carry = one_round(distance, returns, carry)
-    return returns
+        distance, y, carry = one_round(distance, y, carry)
+    return y
+
+
+def _carried(later: tf.Tensor, carry: tf.Tensor | float) -> tf.Tensor:
+    if not isinstance(carry, float):
+        return carry * _bounded(later, carry)
+    if carry >= np.finfo(later.dtype.as_numpy_dtype).tiny:
+        return carry * later
+    # 0 by underflow alone, and 0 * inf is NaN.
+    return tf.where(tf.math.is_finite(later), tf.zeros_like(later), tf.stop_gradient(later))
 
 
 def _later(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
     later = tf.concat([x[distance:], tf.zeros_like(x[:distance])], axis=0)
-    return tf.ensure_shape(later, x.shape)
+    later.set_shape(x.shape)  # which a loop in a graph asks for
+    return later
+
+
+def _bounded(later: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
+    # Nothing is carried over a 0, not even an infinity.
+    return tf.where((carry == 0) & ~tf.math.is_finite(later), tf.zeros_like(later), later)
+
+
+def _as_logits(logits_t: tf.Tensor) -> tf.Tensor:
+    logits_t = as_floating("logits_t", logits_t)
+    if logits_t.shape.rank == 0:
+        raise ValueError("logits_t must have shape [..., A]; got a scalar")
+    _check_count("logits_t", logits_t)
+    return logits_t
+
+
+def _check_count(name: str, x: tf.Tensor) -> None:
+    if x.shape.num_elements() == 0:
+        raise ValueError(f"{name} must not be empty, since a loss is an average; got {tuple(x.shape)}")
 
 
 def _as_factor(name: str, value: tf.Tensor, logits_t: tf.Tensor) -> tf.Tensor:

@@ -32,7 +32,7 @@ def input_gradients(
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
         check_every: Check the first call of a function, and after that each call of this number; 1 is all
-            calls, 0 none. Another trainable layer, or another value of a flag, that the function
+            calls, 0 none. Another layer, ``trainable`` of a layer or value of a flag that the function
             refers to begins a new count. In a graph every call is checked, unless it is 0.
 
     Returns:
@@ -193,6 +193,7 @@ _log = CallLog(_mode_of)
 
 def _as_batch(x: tf.Tensor) -> tf.Tensor:
     x = as_floating("x", x)
+    _check_rank("x", x)
     if x.shape.rank == 0:
         raise ValueError("x must have shape [B, ...], samples first; got a scalar")
     return x
@@ -200,6 +201,7 @@ def _as_batch(x: tf.Tensor) -> tf.Tensor:
 
 def _as_value(value: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     value = as_floating("function(x)", value)
+    _check_rank("function(x)", value)
     given, found = x.shape[0], value.shape[0] if value.shape.rank else 0
     if value.shape.rank == 0 or (given is not None and found is not None and given != found):
         raise ValueError(
@@ -207,3 +209,8 @@ def _as_value(value: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
             "remedy: no reduction over the samples"
         )
     return value
+
+
+def _check_rank(name: str, tensor: tf.Tensor) -> None:
+    if tensor.shape.rank is None:
+        raise ValueError(f"{name} must have a known rank; got none; remedy: tf.ensure_shape")

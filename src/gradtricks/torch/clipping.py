@@ -135,7 +135,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
         The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
 
     Raises:
-        TypeError: A gradient isn't a floating-point tensor, or ``max_norm`` isn't a number or a tensor.
+        TypeError: A gradient isn't a dense floating-point tensor, or ``max_norm`` isn't a number or a tensor.
         ValueError: ``max_norm`` is negative, not finite or not a scalar.
 
     References:
@@ -147,7 +147,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
         ([tensor([0.6000]), None, tensor([0.8000])], tensor(5.))
     """
     leaves: list[torch.Tensor] = []
-    map_structure(lambda g: g if g is None else leaves.append(as_floating("gradients", g)), gradients)
+    map_structure(lambda g: g if g is None else leaves.append(_as_dense("gradients", g)), gradients)
     zero = _wide_zero(leaves)
     max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [leaf.to(zero.dtype).reshape(-1) for leaf in leaves if leaf.numel()]
@@ -327,6 +327,8 @@ class _GradientRule(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         parameters = ctx.saved_tensors
+        # What an embedding with sparse=True sends back.
+        gradient = gradient.to_dense() if gradient.is_sparse else gradient
         return _RULES[ctx.name](gradient, ctx.axes, *parameters), None, None, *(None for _ in parameters)
 
     @staticmethod
@@ -335,6 +337,13 @@ class _GradientRule(torch.autograd.Function):
             f"{ctx.name} must be differentiated in reverse mode, its rule isn't linear; got a tangent; "
             "remedy: torch.func.vjp, grad or jacrev"
         )
+
+
+def _as_dense(name: str, value: object) -> torch.Tensor:
+    tensor = as_floating(name, value)
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} must be dense; got {tensor.layout}; remedy: {name}.to_dense()")
+    return tensor
 
 
 def _wide_zero(leaves: list[torch.Tensor]) -> torch.Tensor:
@@ -347,7 +356,9 @@ def _as_scalar(
 ) -> torch.Tensor:
     dtype = torch.promote_types(x.dtype, torch.float32)
     if not isinstance(value, torch.Tensor):
-        return torch.full((), check_number(name, value, low=low), dtype=dtype, device=x.device)
+        largest = torch.finfo(dtype).max
+        number = min(max(check_number(name, value, low=low), -largest), largest)
+        return torch.full((), number, dtype=dtype, device=x.device)
     value = as_floating(name, value)
     if value.ndim:
         raise ValueError(f"{name} must be a number or have shape (); got {tuple(value.shape)}")

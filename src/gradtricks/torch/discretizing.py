@@ -184,8 +184,9 @@ def piecewise_linear_floor(x: torch.Tensor, width: float) -> torch.Tensor:
     """
     x, width = as_floating("x", x), check_number("width", width, low=1e-30, high=1.0)
     whole, part = _whole_and_part(x)
-    start = 1 - width
-    return (whole + torch.where(part >= start, (part - start) / width, 0)).to(x.dtype)
+    # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
+    rise = torch.where(part < 0.5, part - (1 - width), width - (1 - part))
+    return (whole + torch.where(rise >= 0, rise / width, 0)).to(x.dtype)
 
 
 def _whole_and_part(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,10 @@ from typing import Any
 import torch
 
 from gradtricks._checks import check_broadcast, check_number, check_shape
+from gradtricks._kernels.bias_corrections import table_length
 from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
+
+_LONGEST_TABLE = 2**22  # a decay nearer to 1 would need a longer one
 
 
 def masked_adam_step(
@@ -19,7 +22,7 @@ def masked_adam_step(
     trainable_mask: torch.Tensor,
     *,
     v_max: torch.Tensor | None = None,
-    learning_rate: float = 1e-3,
+    learning_rate: float | torch.Tensor = 1e-3,
     beta_1: float = 0.9,
     beta_2: float = 0.999,
     epsilon: float = 1e-8,
@@ -50,17 +53,20 @@ def masked_adam_step(
         ``parameter, m, v, step, v_max`` after the step; ``v_max`` is None where it was None.
 
     Raises:
-        TypeError: A tensor is of the wrong dtype, or isn't one.
-        ValueError: A shape isn't that of ``parameter``, or ``trainable_mask`` doesn't broadcast to it.
+        TypeError: A tensor is of the wrong dtype, or isn't one; an option isn't a number.
+        ValueError: A shape isn't that of ``parameter``, ``trainable_mask`` doesn't broadcast to it, or an
+            option is out of range.
 
     References:
         Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = as_floating("m", m), as_floating("v", v), as_tensor("step", step)
-    for name, tensor in {"gradient": gradient, "m": m, "v": v, "step": step}.items():
+    m, v, step = as_floating("m", m), as_floating("v", v), _as_counts(step)
+    largest = v if v_max is None else as_floating("v_max", v_max)
+    for name, tensor in {"gradient": gradient, "m": m, "v": v, "step": step, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
+    _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     trainable_mask = _as_mask(trainable_mask, parameter)
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
     gradient = at_least_float32(torch.where(trainable_mask, -gradient if maximize else gradient, 0))
@@ -87,6 +93,10 @@ class MaskedAdam(torch.optim.Optimizer):
 
     Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
     Here a frozen element keeps everything, and thaws as if nothing had happened.
+
+    On a CPU, contiguous float32 and float64 parameters are updated in one pass over memory, in place, and
+    take the options' rounding from it. The count in the state, ``step``, was true when the mask was set;
+    trainable elements have taken ``since`` more.
 
     Args:
         params: Parameters or groups, as for every optimizer of the framework. A group may override the
@@ -127,7 +137,7 @@ class MaskedAdam(torch.optim.Optimizer):
     ) -> None:
         options = {"lr": learning_rate, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
         options |= {"weight_decay": weight_decay, "amsgrad": bool(amsgrad), "maximize": bool(maximize)}
-        _check_options(options)
+        _check_group(options)
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -143,7 +153,7 @@ class MaskedAdam(torch.optim.Optimizer):
         unknown = sorted(param_group.keys() - {"params", "param_names", "initial_lr", *self.defaults})
         if unknown:
             raise ValueError(f"a group may hold params, {', '.join(self.defaults)}; got {', '.join(unknown)}")
-        _check_options({**self.defaults, **param_group})
+        _check_group({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
@@ -163,7 +173,9 @@ class MaskedAdam(torch.optim.Optimizer):
         if trainable_mask is None:
             trainable_mask = torch.tensor(True)
         trainable_mask = _as_mask(trainable_mask, parameter)
-        self._state_of(parameter)["trainable_mask"] = trainable_mask.detach().clone().to(parameter.device)
+        state = self._state_of(parameter)
+        _settle(state)
+        state["trainable_mask"] = torch.zeros_like(state["trainable_mask"]).copy_(trainable_mask)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -200,7 +212,8 @@ class MaskedAdam(torch.optim.Optimizer):
         parameters = (parameter for group in self.param_groups for parameter in group["params"])
         for index, parameter in zip(indices, parameters, strict=True):
             for name, saved in state_dict["state"].get(index, {}).items():
-                self.state[parameter][name] = saved.detach().clone().to(parameter.device)
+                if isinstance(saved, torch.Tensor):
+                    self.state[parameter][name] = saved.detach().clone().to(parameter.device)
 
     def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
         gradient: torch.Tensor = parameter.grad  # type: ignore[assignment]  # step() asks before
@@ -210,19 +223,10 @@ class MaskedAdam(torch.optim.Optimizer):
         if group["amsgrad"] and "v_max" not in state:
             state["v_max"] = torch.zeros_like(state["v"])
         options = {name: group[name] for name in ("beta_1", "beta_2", "epsilon", "weight_decay", "maximize")}
-        new_parameter, *new_state = masked_adam_step(
-            parameter,
-            gradient,
-            state["m"],
-            state["v"],
-            state["step"],
-            state["trainable_mask"],
-            v_max=state["v_max"] if group["amsgrad"] else None,
-            learning_rate=group["lr"],
-            **options,
-        )
-        parameter.copy_(new_parameter)
-        state.update((n, s) for n, s in zip(("m", "v", "step", "v_max"), new_state) if s is not None)
+        options["learning_rate"] = group["lr"]
+        v_max = state["v_max"] if group["amsgrad"] else None
+        take_step = _step_in_one_pass if _can_take_one_pass(parameter, state, options) else _step_by_tensors
+        take_step(parameter, gradient, state, v_max, options)
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         state = self.state[parameter]
@@ -231,8 +235,76 @@ class MaskedAdam(torch.optim.Optimizer):
             zeros = torch.zeros_like(at_least_float32(parameter), requires_grad=False)
             state["m"], state["v"] = zeros, zeros.clone()
             state["step"] = torch.zeros_like(parameter, dtype=torch.int32, requires_grad=False)
-            state["trainable_mask"] = torch.tensor(True, device=parameter.device)
+            state["trainable_mask"] = torch.ones_like(state["step"], dtype=torch.bool)
+            state["since"], state["common"] = 0, 0
         return state
+
+
+def _step_by_tensors(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    state: dict[str, Any],
+    v_max: torch.Tensor | None,
+    options: dict[str, Any],
+) -> None:
+    _settle(state)
+    old = (parameter, state["m"], state["v"], state["step"], v_max)
+    new = masked_adam_step(
+        parameter,
+        gradient,
+        state["m"],
+        state["v"],
+        state["step"],
+        state["trainable_mask"],
+        v_max=v_max,
+        **options,
+    )
+    for tensor, value in zip(old, new):
+        if tensor is not None and value is not None:
+            tensor.copy_(value)
+
+
+def _step_in_one_pass(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    state: dict[str, Any],
+    v_max: torch.Tensor | None,
+    options: dict[str, Any],
+) -> None:
+    from gradtricks._kernels import masking  # a compiler is dear to import
+
+    gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
+    tensors = (parameter, gradient, state["m"], state["v"], v_max, state["step"], state["trainable_mask"])
+    arrays: list[Any] = [None if t is None else t.detach().view(-1).numpy() for t in tensors]
+    state["common"] = masking.masked_adam_step(
+        *arrays,
+        since=state["since"],
+        common=state["common"],
+        threads=torch.get_num_threads(),
+        **options,
+    )
+    state["since"] += 1
+    # Autograd must notice that the parameter was edited.
+    torch.autograd.graph.increment_version(parameter)
+
+
+def _can_take_one_pass(parameter: torch.Tensor, state: dict[str, Any], options: dict[str, Any]) -> bool:
+    if torch.compiler.is_compiling() or parameter.dtype not in (torch.float32, torch.float64):
+        return False
+    tensors = [parameter, *(tensor for tensor in state.values() if isinstance(tensor, torch.Tensor))]
+    if not all(
+        type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" and t.is_contiguous()
+        for t in tensors
+    ):
+        return False
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    return all(table_length(options[beta], dtype) <= _LONGEST_TABLE for beta in ("beta_1", "beta_2"))
+
+
+def _settle(state: dict[str, Any]) -> None:
+    if state["since"]:
+        state["step"].add_(state["trainable_mask"], alpha=state["since"])
+    state["since"], state["common"] = 0, None
 
 
 def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -240,12 +312,26 @@ def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> tor
     return -torch.expm1(step.to(like.dtype) * (math.log(beta) if beta else -math.inf))
 
 
-def _check_options(options: dict[str, Any]) -> None:
-    check_number("learning_rate", options["lr"], low=0)
-    check_number("beta_1", options["beta_1"], low=0, high=math.nextafter(1, 0))
-    check_number("beta_2", options["beta_2"], low=0, high=math.nextafter(1, 0))
-    check_number("epsilon", options["epsilon"], low=0)
-    check_number("weight_decay", options["weight_decay"], low=0)
+def _check_group(group: dict[str, Any]) -> None:
+    _check_options(group["lr"], *(group[name] for name in ("beta_1", "beta_2", "epsilon", "weight_decay")))
+
+
+def _check_options(
+    learning_rate: float | torch.Tensor, beta_1: float, beta_2: float, epsilon: float, weight_decay: float
+) -> None:
+    if not isinstance(learning_rate, torch.Tensor):
+        check_number("learning_rate", learning_rate, low=0)
+    check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0))
+    check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0))
+    check_number("epsilon", epsilon, low=0)
+    check_number("weight_decay", weight_decay, low=0)
+
+
+def _as_counts(step: torch.Tensor) -> torch.Tensor:
+    step = as_tensor("step", step)
+    if step.dtype.is_floating_point or step.dtype.is_complex or step.dtype == torch.bool:
+        raise TypeError(f"step must hold integers; got {step.dtype}; remedy: step.int()")
+    return step
 
 
 def _as_mask(trainable_mask: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

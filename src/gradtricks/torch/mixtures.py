@@ -96,6 +96,7 @@ def _as_sigma(scale: torch.Tensor, scale_floor: float) -> torch.Tensor:
     # Asking a GPU would wait for it.
     if scale.device.type == "cpu" and in_plain_reverse(scale) and not possible.all():
         wrong = scale.detach()[~possible][0].item()
-        least = "above 0 as scale_floor is 0" if scale_floor == 0 else "at least 0"
+        vanishes = scale_floor < torch.finfo(sigma.dtype).tiny
+        least = f"above 0 as scale_floor is {scale_floor:g}" if vanishes else "at least 0"
         raise ValueError(f"scale must be finite and {least}; got {wrong}; remedy: a softplus")
     return torch.where(possible, sigma, math.nan)

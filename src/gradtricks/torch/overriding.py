@@ -1,5 +1,6 @@
 """One function's value with another's gradient."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
@@ -60,26 +61,34 @@ def gradient_override_map(
 
     What counts is where the operator is called, not where backpropagation happens. The map follows the calls
     of its own thread, eager or compiled: a compiled function is compiled anew for each map it is called
-    under, and for none. Of nested maps the innermost that names an operator wins. A function whose
-    activations are recomputed (`torch.utils.checkpoint`) is called again during the backward pass, unseen by
-    a block around it: enter the map inside that function.
+    under, and for none. Of nested maps the innermost that names an operator wins. Blocks must end in the
+    reverse order of their beginning, so don't `yield` or `await` in one. Rules are kept for the life of the
+    process; make a map once.
+
+    Unseen is what runs in C++: composites such as `silu`, and TorchScript, keep their own gradients. So is a
+    function whose activations are recomputed (`torch.utils.checkpoint`), when it is called again during the
+    backward pass: an error, or with ``use_reentrant=True`` silently the operator's own gradient. Enter the
+    map inside that function.
 
     Args:
         gradients: From an operator, given as the framework's function (`torch.relu`), to
             ``gradient(cotangent, output, x)``, which returns the gradient of ``x``. All spellings count as
             one: methods, modules, in-place versions. Operators are abs, ceil, cos, elu, exp, floor,
             leaky_relu, log, relu, relu6, round, selu, sigmoid, sign, sin, softplus, sqrt, tanh; for any other
-            function use `override_gradient`. Functions that hold one inside, such as an LSTM with its
-            sigmoids, are refused.
+            function use `override_gradient`. Functions of the framework that hold one inside, such as an
+            LSTM with its sigmoids, are refused where they are known. The result is converted to the dtype of
+            ``x``.
 
     Returns:
         A context manager; it can be entered again.
 
     Raises:
         TypeError: ``gradients`` isn't a mapping to callables.
-        ValueError: A key isn't one of the operators. Within the block: ``gradient`` returns another shape.
+        ValueError: A key isn't one of the operators, or two are the same one. Within the block: ``gradient``
+            returns another shape.
         NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
-            A map is made while compiling; enter one that was made before.
+            A map is made while compiling; enter one that was made before. `torch.export` in the block, which
+            keeps no gradients.
 
     References:
         ``tf.Graph.gradient_override_map``; guided backpropagation, https://arxiv.org/abs/1412.6806.
@@ -95,15 +104,18 @@ def gradient_override_map(
     """
     if not isinstance(gradients, Mapping):
         raise TypeError(f"gradients must be a mapping; got {type(gradients).__name__}")
-    for op, gradient in gradients.items():
-        _check_callable(f"the gradient of {_operator_name(op)}", gradient)
+    names = [_operator_name(op) for op in gradients]
+    if len(set(names)) < len(names):
+        raise ValueError(f"gradients must map each operator once; got {', '.join(names)}")
+    for name, gradient in zip(names, gradients.values()):
+        _check_callable(f"the gradient of {name}", gradient)
     if torch.compiler.is_compiling():
         raise NotImplementedError(
             "gradient_override_map can't be made while compiling; remedy: make it outside of the compiled "
             "function, and enter it outside or inside"
         )
     _prepare_compiler()
-    return _OverrideMap({_operator_name(op): gradient for op, gradient in gradients.items()})
+    return _OverrideMap(dict(zip(names, gradients.values())))
 
 
 class _OverrideMap(TorchFunctionMode):
@@ -130,14 +142,23 @@ class _OverrideMap(TorchFunctionMode):
 
 def _call(func: Any, key: int, *args: Any, **kwargs: Any) -> torch.Tensor:
     refuse_compiled_duals("gradient_override_map")
+    _refuse_export()
     x, *options = args if args else [kwargs.pop(name) for name in ("input", "self") if name in kwargs]
-    if not x.dtype.is_floating_point:
+    if "out" in kwargs or not (x.dtype.is_floating_point or x.dtype.is_complex):
         return func(x, *options, **kwargs)
     in_place = func in _IN_PLACE or kwargs.get("inplace", False) or any(option is True for option in options)
     source = x.clone() if in_place else x
     output = func(source.detach().clone() if in_place else source.detach(), *options, **kwargs)
     overridden = _with_gradient(source, output, key)
     return x.copy_(overridden) if in_place else overridden
+
+
+def _refuse_export() -> None:
+    if torch.compiler.is_exporting():
+        raise NotImplementedError(
+            "gradient_override_map can't be exported, because an exported program keeps no gradients; "
+            "remedy: export outside of the block"
+        )
 
 
 class _Override(torch.autograd.Function):
@@ -183,14 +204,16 @@ def _prepare_compiler() -> None:
 
 # Compiled graphs refer to gradients by number for as long as they live.
 _GRADIENTS: list[Gradient] = []
+_REGISTERING = threading.Lock()
 
 
 def _key(gradient: Gradient) -> int:
-    for key, known in enumerate(_GRADIENTS):
-        if known is gradient:
-            return key
-    _GRADIENTS.append(gradient)
-    return len(_GRADIENTS) - 1
+    with _REGISTERING:
+        for key, known in enumerate(_GRADIENTS):
+            if known == gradient:  # a bound method is a new object each time
+                return key
+        _GRADIENTS.append(gradient)
+        return len(_GRADIENTS) - 1
 
 
 _OWNERS = (torch, torch.Tensor, functional, torch.special, torch._C._nn)

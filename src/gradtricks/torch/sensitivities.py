@@ -22,7 +22,8 @@ def input_gradients(
 
     One forward and one backward pass of the sum. That is right only if no sample has a part in another's
     output, so it is checked: a second backward pass, of every other output alone, must leave the other
-    samples without a gradient. ``function`` itself runs once, and neither ``.grad`` nor any state changes.
+    samples without a gradient. ``function`` itself runs once, and the check changes no state; no ``.grad``
+    changes either.
 
     While gradients are enabled the result can be differentiated again, by ``x`` and by weights, as a gradient
     penalty has to be; under ``torch.no_grad()`` it is a constant and needs less memory.
@@ -31,7 +32,7 @@ def input_gradients(
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
         check_every: Check the first call of a function, and after that each call of this number; 1 is all
-            calls, 0 none. Another training mode of a layer, or another value of a flag, that the function
+            calls, 0 none. Another layer, training mode of a layer or value of a flag that the function
             refers to begins a new count. Compiled or under a transform every call is checked, unless it is 0.
 
     Returns:

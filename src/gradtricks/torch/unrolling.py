@@ -16,26 +16,36 @@ def unroll(
     actions: torch.Tensor,
     *,
     hidden_scale: float = 0.5,
+    prediction_fn: Callable[[Any], Any] | None = None,
+    scale_predictions: bool = False,
+    scale_root_state: bool = False,
 ) -> tuple[Any, Any]:
     """Apply ``recurrent_fn`` once for each action; scale the gradient of every state that it returns.
 
     Forward, the states are untouched. Backward, what a later step sends into a state is multiplied by
-    ``hidden_scale``, so the loss of step k reaches the root through ``hidden_scale**(k - 1)``. As in the
-    paper's pseudocode the root state isn't scaled, and the outputs of a step are computed before the scale.
+    ``hidden_scale``, so the loss of step k reaches the root through ``hidden_scale**(k - 1)``. By default
+    this is the paper's pseudocode: the root state isn't scaled, and the outputs of a step are computed
+    before the scale. The other options are what some reimplementations do.
 
     Args:
         recurrent_fn: ``(state, action) -> (output, next_state)``, for a whole batch.
         root_state: ``[B, ...]`` floating-point, or a tuple, list or dict of such tensors.
         actions: ``[K, B, ...]``, one slice for each step.
         hidden_scale: 1 leaves the gradient alone, 0 cuts it between steps.
+        prediction_fn: ``state -> prediction``, read off every state that ``recurrent_fn`` returns. An output
+            is then ``(output, prediction)``.
+        scale_predictions: Multiply also what ``prediction_fn`` sends into the state, as a hook on the state
+            does.
+        scale_root_state: Multiply also what the first step sends into the root state.
 
     Returns:
         The outputs, stacked along a new first axis ``[K, ...]`` in the structure of one output, and the
         last state.
 
     Raises:
-        TypeError: ``actions`` or a state isn't a tensor.
-        ValueError: ``actions`` has no steps, or ``hidden_scale`` isn't finite.
+        TypeError: ``actions``, a state or an output isn't a tensor.
+        ValueError: ``actions`` has no steps, ``hidden_scale`` isn't finite, the steps differ in the structure
+            of their outputs, or ``scale_predictions`` comes without ``prediction_fn``.
 
     References:
         ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
@@ -49,12 +59,17 @@ def unroll(
     hidden_scale = check_number("hidden_scale", hidden_scale)
     if actions.ndim == 0 or len(actions) == 0:
         raise ValueError(f"actions must have shape [K, B, ...] with K >= 1; got {tuple(actions.shape)}")
-    outputs, state = [], root_state
+    if scale_predictions and prediction_fn is None:
+        raise ValueError("scale_predictions needs prediction_fn, to know the predictions; got None")
+    outputs, state = [], scale_gradient(root_state, hidden_scale) if scale_root_state else root_state
     for action in actions:
         output, state = recurrent_fn(state, action)
+        scaled = scale_gradient(state, hidden_scale)
+        if prediction_fn is not None:
+            output = (output, prediction_fn(scaled if scale_predictions else state))
         outputs.append(output)
-        state = map_structure(lambda x: scale_gradient(x, hidden_scale), state)
-    return map_structure(lambda *steps: torch.stack(steps), *outputs), state
+        state = scaled
+    return _stack(outputs), state
 
 
 def muzero_loss(
@@ -65,12 +80,17 @@ def muzero_loss(
     target_reward: torch.Tensor,
     target_policy: torch.Tensor,
     *,
-    loss_scale: float | None = None,
+    loss_scale: float | torch.Tensor | None = None,
+    scale_root_loss: bool = False,
+    value_weight: float = 1.0,
+    reward_weight: float = 1.0,
+    policy_weight: float = 1.0,
 ) -> torch.Tensor:
     """Add the value, reward and policy losses of all steps; one sum for each trajectory.
 
     Forward, every step counts once. Backward, the steps after the root are multiplied by ``loss_scale``:
-    the pseudocode scales gradients, not losses.
+    the pseudocode scales gradients, not losses. By default this is the pseudocode; the other options are
+    what some reimplementations do.
 
     Args:
         value: ``[K+1, B]`` for squared errors, or logits ``[K+1, B, N]`` for cross-entropy against
@@ -80,14 +100,19 @@ def muzero_loss(
         target_value: Shape of ``value``.
         target_reward: Shape of ``reward``.
         target_policy: Shape of ``policy_logits``; a row of zeros adds nothing.
-        loss_scale: None is 1/K, as in the paper.
+        loss_scale: None is 1/K, as in the paper. A floating-point tensor ``[B]`` scales each trajectory by
+            itself, for instance by the number of steps that it has.
+        scale_root_loss: Multiply the gradient of the root's loss too.
+        value_weight: Multiplies the value losses, forward and backward.
+        reward_weight: Multiplies the reward losses.
+        policy_weight: Multiplies the policy losses.
 
     Returns:
         ``[B]``, in float32 or wider. Its sum is the loss of the pseudocode, its mean doesn't grow with B.
 
     Raises:
-        TypeError: An argument isn't a floating-point tensor.
-        ValueError: Shapes don't fit together, or ``loss_scale`` isn't finite.
+        TypeError: An argument isn't a floating-point tensor, or an option isn't a number.
+        ValueError: Shapes don't fit together, or a number isn't finite.
 
     References:
         ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
@@ -97,14 +122,30 @@ def muzero_loss(
     policy_logits = as_floating("policy_logits", policy_logits)
     target_policy = as_floating("target_policy", target_policy)
     _check_shapes(value, reward, policy_logits, target_value, target_reward, target_policy)
-    scale = 1 / len(reward) if loss_scale is None else check_number("loss_scale", loss_scale)
-    root = _term(value[:1], target_value[:1]) + _cross_entropy(policy_logits[:1], target_policy[:1])
-    later = (
-        _term(value[1:], target_value[1:])
-        + _term(reward, target_reward)
-        + _cross_entropy(policy_logits[1:], target_policy[1:])
-    )
+    scale = 1 / len(reward) if loss_scale is None else _as_scale(loss_scale, reward)
+    weights = {"value_weight": value_weight, "reward_weight": reward_weight, "policy_weight": policy_weight}
+    for_value, for_reward, for_policy = (check_number(name, weight) for name, weight in weights.items())
+    heads = for_value * _term(value, target_value)
+    heads = heads + for_policy * _cross_entropy(policy_logits, target_policy)
+    root, later = heads[:1], heads[1:] + for_reward * _term(reward, target_reward)
+    root = scale_gradient(root, scale) if scale_root_loss else root
     return torch.cat([root, scale_gradient(later, scale)]).sum(0)
+
+
+def _stack(outputs: list[Any]) -> Any:
+    outlines = [map_structure(lambda _: "tensor", output) for output in outputs]
+    for outline in outlines:
+        if outline != outlines[0]:
+            raise ValueError(f"every step must put out the same structure; got {outlines[0]} and {outline}")
+    return map_structure(lambda *steps: torch.stack([as_tensor("each output", x) for x in steps]), *outputs)
+
+
+def _as_scale(loss_scale: float | torch.Tensor, reward: torch.Tensor) -> float | torch.Tensor:
+    if not isinstance(loss_scale, torch.Tensor):
+        return check_number("loss_scale", loss_scale)
+    loss_scale = as_floating("loss_scale", loss_scale)
+    check_shape("loss_scale", loss_scale.shape, reward.shape[1:2], "[B] of reward")
+    return loss_scale
 
 
 def _term(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -117,8 +158,9 @@ def _term(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def _cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     log_probability = at_least_float32(logits).log_softmax(-1)
     target = target.to(log_probability.dtype)
-    # An impossible class has log-probability -inf, and 0 * -inf is NaN.
-    return -torch.where(target == 0, 0, target * log_probability).sum(-1)
+    # An impossible class has log-probability -inf, and 0 * -inf is NaN, forward and backward.
+    impossible = (target == 0) & (log_probability == -torch.inf)
+    return -(target * torch.where(impossible, 0, log_probability)).sum(-1)
 
 
 def _check_shapes(

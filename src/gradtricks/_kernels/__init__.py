@@ -1,0 +1,1 @@
+"""Loops that Numba compiles, on NumPy arrays; both frameworks use them, and import them at first use."""

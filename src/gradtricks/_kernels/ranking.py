@@ -1,0 +1,187 @@
+"""Soft ranks by pooling adjacent violators, in O(n log n) for each row."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating]
+
+_LARGE, _SHRINK = 2.0**900, 2.0**-200  # sums of larger numbers could overflow
+
+_ELEMENTS_PER_THREAD = 2**14  # fewer aren't worth the start of a thread
+
+_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
+
+
+def soft_ranks(x: Array, strength: float, *, threads: int = 1) -> tuple[Array, NDArray[np.int64]]:
+    """Rank each row softly, and say which elements share a block.
+
+    Args:
+        x: ``[..., n]``, float32 or float64.
+        strength: Regularization; 0 gives hard ranks, where equal elements share their average.
+        threads: Share the rows among so many at most.
+
+    Returns:
+        The ranks, from 1 on, and the number of each element's block, both ``[..., n]``. A row that isn't
+        finite has NaN ranks and the block -1.
+    """
+    x = np.ascontiguousarray(x)
+    ranks, blocks = np.empty_like(x), np.empty(x.shape, np.int64)
+    rows = _rows(x, ranks, blocks)
+
+    def work(start: int, stop: int) -> None:
+        part = rows[0][start:stop]
+        _rank(part, part.argsort(-1), rows[1][start:stop], rows[2][start:stop], strength)
+
+    parts = max(1, min(threads, x.size // _ELEMENTS_PER_THREAD, len(rows[0])))
+    bounds = [part * len(rows[0]) // parts for part in range(parts + 1)]
+    if parts == 1:
+        work(*bounds)
+    else:
+        with ThreadPoolExecutor(parts) as pool:
+            list(pool.map(work, bounds[:-1], bounds[1:]))
+    return ranks, blocks
+
+
+def deviations(x: Array, blocks: NDArray[np.int64], strength: float) -> Array:
+    """Subtract from each element the mean of its block, and divide by the strength.
+
+    Args:
+        x: ``[..., n]``, float32 or float64.
+        blocks: ``[..., n]``, as from `soft_ranks`.
+        strength: Positive.
+
+    Returns:
+        Shape of ``x``; 0 for an element alone in its block, NaN where the block is -1.
+    """
+    x = np.ascontiguousarray(x)
+    result = np.empty_like(x)
+    _deviate(*_rows(x, blocks, result), strength)
+    return result
+
+
+def usual_gaps(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Find the usual gap between neighbours, for each rank: the mean of the smaller half of the gaps.
+
+    Args:
+        x: ``[..., n]``.
+
+    Returns:
+        The gap, ``[..., 1]``, and its gradient, ``[..., n]``, which equal elements share. A row without gaps,
+        or that isn't finite, has the gap 1.
+    """
+    x = np.ascontiguousarray(x)
+    gaps, weights = np.ones((*x.shape[:-1], 1)), np.zeros_like(x)
+    _find_gaps(*_rows(x, x.argsort(-1), weights), gaps.reshape(-1))
+    return gaps, weights
+
+
+def _rows(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
+    shape = arrays[0].shape
+    return [array.reshape(math.prod(shape[:-1]), shape[-1]) for array in arrays]
+
+
+@_compiled
+def _rank(x: Any, order: Any, ranks: Any, blocks: Any, strength: Any) -> None:
+    num_rows, n = x.shape
+    values, means, sizes = np.empty(n), np.empty(n), np.empty(n, np.int64)
+    for row in range(num_rows if n else 0):
+        low, high = np.float64(x[row, order[row, 0]]), np.float64(x[row, order[row, -1]])
+        if not np.isfinite(low) or not np.isfinite(high):  # NaN is sorted to the end
+            ranks[row], blocks[row] = np.nan, -1
+            continue
+        unit = _SHRINK if max(-low, high, strength * n) > _LARGE else 1.0
+        middle = (
+            x[row, order[row, n // 2]] * unit
+        )  # so that an offset or an outlier costs the others no digits
+        for j in range(n):
+            values[j] = x[row, order[row, j]] * unit - middle
+        count = _pool(values, strength * unit, means, sizes)
+        start = 0
+        for block in range(count):
+            stop = start + sizes[block]
+            _rank_block(values, start, stop, strength * unit, order[row], ranks[row])
+            for j in range(start, stop):
+                blocks[row, order[row, j]] = block
+            start = stop
+
+
+@_compiled
+def _pool(values: Any, strength: Any, means: Any, sizes: Any) -> Any:
+    top = -1
+    for j in range(len(values)):
+        mean, size = values[j] - strength * j, 1
+        while top >= 0 and means[top] >= mean:
+            mean += (means[top] - mean) * (sizes[top] / (sizes[top] + size))
+            size += sizes[top]
+            top -= 1
+        top += 1
+        means[top], sizes[top] = mean, size
+    return top + 1
+
+
+@_compiled
+def _rank_block(values: Any, start: Any, stop: Any, strength: Any, order: Any, ranks: Any) -> None:
+    mean = 0.0
+    for j in range(start, stop):
+        mean += values[j] - values[start]
+    mean /= stop - start
+    for j in range(start, stop):
+        # Differences within the block, because its values may be large and the strength small.
+        deviation = values[j] - values[start] - mean
+        ranks[order[j]] = (start + stop + 1) / 2 + (deviation / strength if deviation else 0.0)
+
+
+@_compiled
+def _deviate(x: Any, blocks: Any, result: Any, strength: Any) -> None:
+    num_rows, n = x.shape
+    sums, sizes = np.empty(n), np.empty(n, np.int64)
+    for row in range(num_rows if n else 0):
+        if blocks[row, 0] < 0:
+            result[row] = np.nan
+            continue
+        sums[:], sizes[:] = 0, 0
+        for i in range(n):
+            sums[blocks[row, i]] += x[row, i]
+            sizes[blocks[row, i]] += 1
+        for i in range(n):
+            block = blocks[row, i]
+            deviation = x[row, i] - sums[block] / sizes[block] if sizes[block] > 1 else 0.0
+            result[row, i] = deviation / strength
+
+
+@_compiled
+def _find_gaps(x: Any, order: Any, weights: Any, gaps: Any) -> None:
+    num_rows, n = x.shape
+    ends, sizes = np.empty(n, np.int64), np.empty(n)
+    for row in range(num_rows if n else 0):
+        values = x[row, order[row]]
+        if not np.isfinite(values[0]) or not np.isfinite(values[-1]):
+            continue
+        count = _group(values, ends, sizes)
+        if count == 1:
+            continue
+        rank_steps = (sizes[1:count] + sizes[: count - 1]) / 2
+        steps = np.diff(values[ends[:count]]) / rank_steps
+        small = steps <= np.sort(steps)[count // 2 - 1]
+        gaps[row] = steps[small].mean()
+        weight, last = np.append(small / rank_steps / small.sum(), 0.0), 0.0
+        start = 0
+        for group in range(count):
+            for j in range(start, ends[group] + 1):
+                weights[row, order[row, j]] = (last - weight[group]) / sizes[group]
+            start, last = ends[group] + 1, weight[group]
+
+
+@_compiled
+def _group(values: Any, ends: Any, sizes: Any) -> Any:
+    count, start = 0, 0
+    for j in range(len(values)):
+        if j == len(values) - 1 or values[j + 1] != values[j]:
+            ends[count], sizes[count] = j, j + 1 - start
+            count, start = count + 1, j + 1
+    return count

@@ -1,0 +1,194 @@
+"""Ranks that have a gradient, and the correlation of ranks."""
+
+import math
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from gradtricks._checks import check_axis, check_number, check_shape
+from gradtricks.tensorflow._pooling import (
+    deviate_by_arithmetic,
+    pooled_by_rounds,
+    usual_gap_by_arithmetic,
+)
+from gradtricks.tensorflow._tensors import as_floating, at_least_float32, in_plain_reverse
+
+_GAPS = 2.0  # default strength, in usual gaps between neighbours
+
+
+def soft_rank(x: tf.Tensor, *, regularization_strength: float, axis: int = -1) -> tf.Tensor:
+    """Rank softly, smallest 1; passes each element what its gradient has beyond the mean of its block.
+
+    The ranks are the point of the permutahedron, the convex hull of all rankings, that is nearest to
+    ``x / regularization_strength``. Elements that are too near to each other for hard ranks form a block.
+    Within a block the ranks are linear in ``x``, so their second derivative is zero. An element alone in its
+    block has a hard rank and gets no gradient. Equal elements share their rank.
+
+    Args:
+        x: Floating-point, any shape but a scalar. A row that holds NaN or an infinity has NaN ranks and NaN
+            gradients.
+        regularization_strength: Positive, in units of ``x``. Below the smallest gap between neighbours all
+            ranks are hard; from the largest on, all elements are in one block.
+        axis: The elements along it are ranked against each other.
+
+    Returns:
+        Shape and dtype of ``x``, computed in float64. On a GPU, an eager ``x`` makes the way to the CPU and
+        back.
+
+    Raises:
+        TypeError: ``x`` isn't a floating-point tensor, or an option isn't a number.
+        ValueError: ``x`` has no such axis, or the strength isn't positive.
+
+    References:
+        Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
+
+    Example:
+        >>> soft_rank(tf.constant([2.9, 0.1, 3.0]), regularization_strength=1.0).numpy()
+        array([2.45, 1.  , 2.55], dtype=float32)
+    """
+    x = as_floating("x", x)
+    strength = _as_strength(regularization_strength)
+    (axis,) = check_axis("axis", (axis,), x.shape.rank)
+    return _move_axis(_soft_rank(_move_axis(x, axis, -1), strength), -1, axis)
+
+
+def spearman_correlation(
+    x: tf.Tensor,
+    y: tf.Tensor,
+    *,
+    regularization_strength: float | None = None,
+    axis: int = -1,
+    soft_y: bool = False,
+) -> tf.Tensor:
+    """Correlate the soft ranks of ``x`` with the ranks of ``y``; the gradient is that of this value.
+
+    To raise the correlation, minimise its negative. Without a strength the value doesn't change when ``x`` is
+    shifted or multiplied by a positive number, and the gradient accounts for that.
+
+    Args:
+        x: Floating-point, any shape but a scalar.
+        y: Floating-point, shape of ``x``. It is ranked hard, equal elements share their average rank, and it
+            gets no gradient.
+        regularization_strength: Of the soft ranks, as in `soft_rank`; None is twice the usual gap between
+            neighbours: the mean of the smaller half of the gaps (per rank, where elements are equal).
+        axis: The elements along it are ranked against each other.
+        soft_y: Rank ``y`` softly too, so that it gets a gradient; without a strength, by its own gaps.
+
+    Returns:
+        Shape of ``x`` without ``axis``, in the dtype of ``x`` or float32 if that is wider. Within [-1, 1] up
+        to rounding. Where all elements of ``x`` or of ``y`` are equal, the value and the gradient are 0;
+        where one of them is NaN or infinite, NaN.
+
+    Raises:
+        TypeError: A tensor isn't floating-point, or an option is of the wrong type.
+        ValueError: The shapes differ, ``x`` has no such axis, or the strength isn't positive.
+
+    Example:
+        >>> x, y = tf.constant([0.0, 1.0, 3.0, 9.0]), tf.constant([1.0, 2.0, 4.0, 3.0])
+        >>> spearman_correlation(x, y, regularization_strength=0.1).numpy().round(4)
+        np.float32(0.8)
+    """
+    x, y = as_floating("x", x), as_floating("y", y)
+    check_shape("y", y.shape, x.shape, "x")
+    strength = None if regularization_strength is None else _as_strength(regularization_strength)
+    if not isinstance(soft_y, bool):
+        raise TypeError(f"soft_y must be True or False; got {type(soft_y).__name__}")
+    (axis,) = check_axis("axis", (axis,), x.shape.rank)
+    dtype = at_least_float32(x).dtype
+    x, y = (tf.cast(_move_axis(tensor, axis, -1), tf.float64) for tensor in (x, y))
+    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(tf.stop_gradient(y), 0.0)[1]
+    return tf.cast(_correlate(_scaled_rank(x, strength), ranks_y), dtype)
+
+
+def _soft_rank(x: tf.Tensor, strength: float) -> tf.Tensor:
+    eager = tf.executing_eagerly() and in_plain_reverse(x)
+    return _rank_by_custom_gradient(x, strength) if eager else _rank_by_arithmetic(x, strength)
+
+
+def _rank_by_custom_gradient(x: tf.Tensor, strength: float) -> tf.Tensor:
+    from gradtricks._kernels import ranking
+
+    ranks, blocks = ranking.soft_ranks(_as_array(x), strength)
+
+    @tf.custom_gradient
+    def rank(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        return tf.cast(ranks, x.dtype), lambda gradient: _deviations(gradient, blocks, strength)
+
+    return rank(x)
+
+
+def _deviations(x: tf.Tensor, blocks: np.ndarray, strength: float) -> tf.Tensor:
+    if tf.executing_eagerly() and in_plain_reverse(x):
+        return _deviate_by_custom_gradient(x, blocks, strength)
+    deviations = deviate_by_arithmetic(tf.cast(x, tf.float64), tf.constant(np.maximum(blocks, 0))) / strength
+    return tf.cast(tf.where(blocks < 0, tf.constant(math.nan, tf.float64), deviations), x.dtype)
+
+
+def _deviate_by_custom_gradient(x: tf.Tensor, blocks: np.ndarray, strength: float) -> tf.Tensor:
+    from gradtricks._kernels import ranking
+
+    @tf.custom_gradient
+    def deviate(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        deviations = tf.cast(ranking.deviations(_as_array(x), blocks, strength), x.dtype)
+        return deviations, lambda gradient: _deviations(gradient, blocks, strength)
+
+    return deviate(x)
+
+
+def _as_array(x: tf.Tensor) -> np.ndarray:
+    return at_least_float32(x).numpy()
+
+
+def _rank_by_arithmetic(x: tf.Tensor, strength: float) -> tf.Tensor:
+    # Transforms differentiate this form by themselves: only the blocks come from elsewhere, and between two
+    # changes of the blocks the ranks are linear.
+    wide = tf.cast(x, tf.float64)
+    value = tf.stop_gradient(wide)
+    blocks, ranks = _pooled(value, strength)
+    scale = tf.where(tf.math.is_nan(ranks), tf.constant(math.nan, tf.float64), strength)
+    return tf.cast(ranks + deviate_by_arithmetic(wide - value, blocks) / scale, x.dtype)
+
+
+def _pooled(x: tf.Tensor, strength: float) -> tuple[tf.Tensor, tf.Tensor]:
+    if not tf.executing_eagerly():
+        return pooled_by_rounds(x, strength)
+    from gradtricks._kernels import ranking
+
+    ranks, blocks = ranking.soft_ranks(x.numpy(), strength)
+    return tf.constant(np.maximum(blocks, 0)), tf.constant(ranks)
+
+
+def _scaled_rank(x: tf.Tensor, strength: float | None) -> tf.Tensor:
+    if strength is not None:
+        return _soft_rank(x, strength)
+    return _soft_rank(x / _usual_gap(x), _GAPS)
+
+
+def _usual_gap(x: tf.Tensor) -> tf.Tensor:
+    if not tf.executing_eagerly():
+        return usual_gap_by_arithmetic(x)
+    from gradtricks._kernels import ranking
+
+    gap, gradient = ranking.usual_gaps(x.numpy())
+    return gap + tf.reduce_sum(gradient * (x - tf.stop_gradient(x)), axis=-1, keepdims=True)
+
+
+def _correlate(ranks_x: tf.Tensor, ranks_y: tf.Tensor) -> tf.Tensor:
+    middle = tf.cast(tf.shape(ranks_x)[-1] + 1, ranks_x.dtype) / 2  # the mean of all ranks, soft or not
+    x, y = ranks_x - middle, ranks_y - middle
+    xx, yy = (tf.reduce_sum(tf.square(ranks), axis=-1) for ranks in (x, y))
+    constant, one = (xx == 0) | (yy == 0), tf.ones_like(xx)
+    norms = tf.sqrt(tf.where(constant, one, xx)) * tf.sqrt(tf.where(constant, one, yy))
+    return tf.where(constant, tf.zeros_like(xx), tf.reduce_sum(x * y, axis=-1) / norms)
+
+
+def _as_strength(regularization_strength: float) -> float:
+    return check_number("regularization_strength", regularization_strength, low=sys.float_info.min)
+
+
+def _move_axis(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
+    axes = list(range(x.shape.rank))
+    axes.insert(target % len(axes), axes.pop(source))
+    return tf.transpose(x, axes) if axes != sorted(axes) else x
