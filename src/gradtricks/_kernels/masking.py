@@ -21,8 +21,8 @@ _BLOCKS_PER_THREAD = 256  # fewer aren't worth the start of a thread
 _LOOPS_IN_PARALLEL = sys.platform == "linux"  # elsewhere Numba's threads bear no second user in a process
 _lock = Lock()
 
-# A product and a sum may be rounded once; nothing else of fast mathematics, since NaN must stay NaN.
-_compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+# No fast mathematics: an element must come out the same bit for bit whichever loop it went through.
+_compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
 def masked_adam_step(
@@ -116,6 +116,7 @@ def _corrections(beta_1: float, beta_2: float, epsilon: float, dtype: str) -> Co
     corrections.real[: len(first)] *= first
     corrections.imag[: len(first)] = first
     corrections.imag *= epsilon
+    corrections[0] = 1  # no step is step 0, so this entry stands for leaving the root as it is
     return corrections
 
 
@@ -126,7 +127,7 @@ def _bounds(length: int, threads: int) -> list[int]:
 
 
 # Only a loop that Numba runs in parallel is compiled in the belief that its arrays don't overlap.
-@numba.njit(parallel=True, nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@numba.njit(parallel=True, nogil=True, cache=True, error_model="numpy")
 def _step_of_all(
     parameter: Array,
     gradient: Array,
@@ -184,7 +185,7 @@ def _step(
     index, found = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, corrections.dtype)
     divisor = np.empty(_BLOCK, parameter.dtype)
     last = len(corrections) - 1
-    same = corrections[min(common + since, last)] if known else 0 * corrections[0] + 1
+    same = corrections[min(common + since, last) if known else 0]
     for start in range(0, len(parameter), _BLOCK):
         part = slice(start, start + _BLOCK)
         on = trainable_mask[part]
