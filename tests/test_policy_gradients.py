@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -19,10 +19,11 @@ WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"
         np.float64,
         array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=40),
         elements=st.sampled_from([0.0, 0.0, 0.0, 1.0, -1.0, 0.25]),
-    ),
-    discount=st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]),
-    reset=st.booleans(),
+    )
 )
+@pytest.mark.parametrize("discount", [0.0, 0.5, 0.9, 0.99, 1.0])
+@pytest.mark.parametrize("reset", [False, True])
+@settings(max_examples=20)
 def test_returns_agree_with_the_reference(backend, rewards, discount, reset):
     cotangent = np.cos(np.arange(rewards.size, dtype=float)).reshape(rewards.shape)
     value, (gradient,) = backend.value_and_vjp(
@@ -32,6 +33,16 @@ def test_returns_agree_with_the_reference(backend, rewards, discount, reset):
     slope = reference.discounted_returns_vjp(cotangent, rewards, discount, reset_at_rewards=reset)
     np.testing.assert_allclose(value, expected, **TOLERANCE)
     np.testing.assert_allclose(gradient, slope, **TOLERANCE)
+
+
+@pytest.mark.parametrize("discount", [0.9, 0.99])
+@pytest.mark.parametrize("reset", [False, True])
+def test_every_digit_of_the_discount_counts(backend, discount, reset):
+    random = np.random.default_rng(0)
+    rewards = np.where(random.random((60, 3)) < 0.1, random.normal(size=(60, 3)), 0)
+    returns = backend.tricks.discounted_returns(backend.tensor(rewards), discount, reset_at_rewards=reset)
+    expected = reference.discounted_returns(rewards, discount, reset_at_rewards=reset)
+    np.testing.assert_allclose(backend.array(returns), expected, rtol=1e-13)
 
 
 @WAYS

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import keras
@@ -293,15 +294,26 @@ def _step_by_xla(
     trainable_mask: tf.Tensor,
     **options: Any,
 ) -> list[tf.Tensor]:
+    learning_rate, v_max = options.pop("learning_rate"), options.pop("v_max")
+    compiled_step = _compiled(tuple(parameter.shape), parameter.dtype.name, **options)
+
     def with_count(count: tf.Tensor) -> Callable[[], list[tf.Tensor]]:
-        return lambda: _compiled_step(parameter, gradient, m, v, count, since, trainable_mask, **options)
+        return lambda: compiled_step(
+            parameter, gradient, m, v, count, since, trainable_mask, learning_rate, v_max
+        )
 
     # Where the trainable elements agree on their count, the bias corrections are two numbers.
     return tf.cond(common >= 0, with_count(common), with_count(step))
 
 
-@tf.function(jit_compile=True, autograph=False)
-def _compiled_step(
+@cache
+def _compiled(shape: tuple[int, ...], dtype: str, **options: Any) -> Callable[..., list[tf.Tensor]]:
+    # One function for each shape, because TensorFlow warns of a function that is traced often.
+    del shape, dtype
+    return tf.function(partial(_fused_step, **options), jit_compile=True, autograph=False)
+
+
+def _fused_step(
     parameter: tf.Tensor,
     gradient: tf.Tensor,
     m: tf.Tensor,
@@ -309,27 +321,27 @@ def _compiled_step(
     count: tf.Tensor,
     since: tf.Tensor,
     trainable_mask: tf.Tensor,
-    *,
-    v_max: tf.Tensor | None,
     learning_rate: tf.Tensor,
+    v_max: tf.Tensor | None,
+    *,
     beta_1: float,
     beta_2: float,
     epsilon: float,
     weight_decay: float,
     maximize: bool,
 ) -> list[tf.Tensor]:
-    # What masked_adam_step does, without a care for slopes; one fused loop for each result.
+    # What masked_adam_step does, without a care for slopes. XLA makes one loop of each result; that of the
+    # parameter reads less when the moments are chosen first.
     gradient = at_least_float32(-gradient if maximize else gradient)
-    new_m = beta_1 * m + (1 - beta_1) * gradient
-    new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
-    largest = new_v if v_max is None else tf.maximum(v_max, new_v)
+    new_m = tf.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
+    new_v = tf.where(trainable_mask, beta_2 * v + (1 - beta_2) * tf.square(gradient), v)
+    largest = new_v if v_max is None else tf.where(trainable_mask, tf.maximum(v_max, new_v), v_max)
     rate = learning_rate / _bias_correction(beta_1, count + since + 1, m)
     inverse_root = 1 / tf.sqrt(_bias_correction(beta_2, count + since + 1, m))
     update = rate * new_m / (tf.sqrt(largest) * inverse_root + epsilon)
     moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
-    old = [parameter, m, v, *([] if v_max is None else [v_max])]
-    new = [tf.cast(moved, parameter.dtype), new_m, new_v, largest]
-    return [tf.where(trainable_mask, after, before) for after, before in zip(new, old)]
+    new_parameter = tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter)
+    return [new_parameter, new_m, new_v, *([] if v_max is None else [largest])]
 
 
 def _common_count(step: tf.Tensor, trainable_mask: tf.Tensor) -> tf.Tensor:

@@ -46,7 +46,7 @@ def discounted_returns(rewards: tf.Tensor, discount: float, *, reset_at_rewards:
     wide = at_least_float32(rewards)
     if discount == 0:
         return tf.identity(rewards)
-    carry = tf.where(wide == 0, tf.constant(discount, wide.dtype), 0) if reset_at_rewards else discount
+    carry = discount * tf.cast(wide == 0, wide.dtype) if reset_at_rewards else discount
     return tf.cast(_accumulate(wide, carry), rewards.dtype)
 
 

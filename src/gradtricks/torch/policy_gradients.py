@@ -40,7 +40,7 @@ def discounted_returns(
     wide = at_least_float32(rewards)
     if discount == 0:
         return rewards.clone()
-    carry = torch.where(wide == 0, discount, 0.0).to(wide.dtype) if reset_at_rewards else discount
+    carry = discount * (wide == 0).to(wide.dtype) if reset_at_rewards else discount
     return _accumulate(wide, carry).to(rewards.dtype)
 
 
