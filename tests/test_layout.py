@@ -1,6 +1,7 @@
 """The house rules: one contract for both frameworks, no leaks between them, one stem everywhere."""
 
 import ast
+import importlib.util
 import json
 import subprocess
 import sys
@@ -233,3 +234,20 @@ def test_the_version_is_the_same_everywhere():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == gradtricks.__version__
     assert f"## [{gradtricks.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_keras_on_another_framework_is_refused(monkeypatch):
+    keras = pytest.importorskip("keras")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    path = PACKAGE / "tensorflow" / "_tensors.py"
+    spec = importlib.util.spec_from_file_location("another", path)
+    with pytest.raises(ImportError, match="Keras runs on jax; remedy: set KERAS_BACKEND=tensorflow"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_dual_numbers_around_compiled_code_are_refused(monkeypatch):
+    torch = pytest.importorskip("torch")
+    tensors = pytest.importorskip("gradtricks.torch._tensors")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="clip must not meet dual"):
+        tensors.refuse_compiled_duals("clip")

@@ -569,6 +569,19 @@ def test_a_concrete_function_from_outside_is_refused(nested):
         assert concrete(x).numpy().tolist() == [0.0, 2.0, 3.0]
 
 
+def test_a_map_sees_operators_after_other_callbacks_were_removed():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    x = tf.constant(X)
+    with tricks.gradient_override_map({tf.nn.relu: guided}):
+        pass
+    tricks.explain_gradient(lambda x: tf.nn.relu(x), x)  # has callbacks of its own
+    concrete = tf.function(lambda x: tf.nn.relu(x)).get_concrete_function(x)
+    refused = pytest.raises(RuntimeError, match="can't reach the Relu")
+    with tricks.gradient_override_map({tf.nn.relu: guided}), refused:
+        concrete(x)
+
+
 @pytest.mark.parametrize(("name", "layer"), [("sigmoid", "LSTM"), ("tanh", "RNN")])
 def test_recurrent_layers_are_refused_in_torch(name, layer):
     torch = pytest.importorskip("torch")

@@ -65,6 +65,15 @@ def test_spearman_agrees_with_the_reference(backend, data, strength, soft_y):
         np.testing.assert_allclose(gradient, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_near_elements_of_a_target_arent_equal(backend, compiled):
+    x, y = np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.0, 2e-35, 1.0, 1.0])
+    way = backend.compiled_value_and_vjp if compiled else backend.value_and_vjp
+    target = backend.tensor(y)
+    value, _ = way(lambda t: backend.tricks.spearman_correlation(t, target), [x], np.array(1.0))
+    np.testing.assert_allclose(value, reference.spearman_correlation(x, y), rtol=1e-10)
+
+
 @pytest.mark.parametrize("strength", [1e-3, 0.1, 1.0])
 def test_the_reference_is_isotonic_regression(strength):
     x = np.random.default_rng(0).normal(size=50)

@@ -94,10 +94,11 @@ def _rank(x: Any, order: Any, ranks: Any, blocks: Any, strength: Any) -> None:
         if not np.isfinite(low) or not np.isfinite(high):  # NaN is sorted to the end
             ranks[row], blocks[row] = np.nan, -1
             continue
-        unit = _SHRINK if max(-low, high, strength * n) > _LARGE else 1.0
-        middle = (
-            x[row, order[row, n // 2]] * unit
-        )  # so that an offset or an outlier costs the others no digits
+        unit, middle = 1.0, 0.0
+        if strength > 0:  # hard ranks compare, and a difference would make equals of near elements
+            unit = _SHRINK if max(-low, high, strength * n) > _LARGE else 1.0
+            # An offset or an outlier mustn't cost the others digits.
+            middle = x[row, order[row, n // 2]] * unit
         for j in range(n):
             values[j] = x[row, order[row, j]] * unit - middle
         count = _pool(values, strength * unit, means, sizes)

@@ -26,9 +26,11 @@ def pooled_by_rounds(x: tf.Tensor, strength: float) -> tuple[tf.Tensor, tf.Tenso
     order = tf.argsort(x)
     finite = tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True)
     values = tf.where(finite, _gather(x, order), tf.zeros_like(x))
-    unit = _unit(values, strength)
-    half = _length(x) // 2  # so that an offset or an outlier costs the others no digits
-    values = values * unit - values[..., half : half + 1] * unit
+    unit = tf.ones([], x.dtype)
+    if strength > 0:  # hard ranks compare, and a difference would make equals of near elements
+        unit, half = _unit(values, strength), _length(x) // 2
+        # An offset or an outlier mustn't cost the others digits.
+        values = values * unit - values[..., half : half + 1] * unit
     places = tf.ones_like(values) * tf.range(_length(x), dtype=x.dtype)
     blocks = _numbered(_pooled_starts(values - strength * unit * places, strength > 0))
     from_least = values - _of_blocks(tf.math.unsorted_segment_min, values, blocks)

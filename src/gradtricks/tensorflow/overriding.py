@@ -126,6 +126,8 @@ class _OverrideMap(AbstractContextManager):
     def __enter__(self) -> None:
         if not _ACTIVE.maps:
             context.context().add_op_callback(_after_op)
+            # What runs eager operators has to call back. Whoever takes the last callback away undoes this.
+            execute.execute = execute.execute_with_callbacks
         _ACTIVE.maps = (*_ACTIVE.maps, self.names)
 
     def __exit__(self, *exception: object) -> None:
@@ -192,8 +194,7 @@ def _registered(name: str, gradient: Gradient) -> str:
 
 @cache
 def _prepare_framework() -> None:
-    # What runs eager operators has to call back, and three functions of the framework have to know of maps.
-    execute.execute = execute.execute_with_callbacks
+    # Three functions of the framework have to know of maps.
     execute.record_gradient = _recording_gradients(execute.record_gradient)
     function_context.make_function_context = _keyed_by_maps(function_context.make_function_context)
     forwardprop_util.pack_tangents = _refusing_tangents(forwardprop_util.pack_tangents)
