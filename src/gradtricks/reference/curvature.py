@@ -114,7 +114,7 @@ def norm_of_products(
     product: Callable[[NDArray], NDArray],
     size: int,
     *,
-    ord: str | int,  # noqa: A002
+    ord: str | int,  # noqa: A002 (NumPy's own name for it)
     samples: int,
     seed: int,
 ) -> HessianNorm:
@@ -165,7 +165,7 @@ def step_along(x: NDArray[np.floating], vector: NDArray[np.floating], itemsize: 
     return ROUNDING[itemsize] ** (1 / 3) * max(1.0, float(np.linalg.norm(x))) / length if length else 0.0
 
 
-def check_norm(ord: object, method: object, samples: object, seed: object) -> None:  # noqa: A002
+def check_norm(ord: object, method: object, samples: object, seed: object) -> None:  # noqa: A002 (as above)
     """Raise unless the options of ``hessian_norm`` are valid.
 
     Args:

@@ -57,7 +57,7 @@ def calling_place(libraries: Iterable[str]) -> Place | None:
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in passed:
             return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
     return None
 
 
