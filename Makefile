@@ -31,7 +31,7 @@ install:
 	@if [ ! -f $(READY) ] || [ pyproject.toml -nt $(READY) ] || [ constraints.txt -nt $(READY) ]; then \
 		echo "Setting up .venv: this happens once and takes a few minutes."; \
 		$(PYTHON) -m venv .venv && \
-		$(PIP) --editable '.[torch,tensorflow,lab,optuna,book,dev]' && \
+		$(PIP) --editable '.[torch,tensorflow,lab,optuna,mlflow,book,dev]' && \
 		touch $(READY); \
 	fi
 

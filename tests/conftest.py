@@ -17,6 +17,12 @@ settings.register_profile(
 settings.load_profile("gradtricks")
 
 
+def pytest_addoption(parser):
+    """Let the tests that kill processes go on for longer."""
+    parser.addoption("--kills", type=int, default=8, help="processes that test_lab_kills.py kills")
+    parser.addoption("--kill-seed", type=int, default=0, help="of the moments at which it does")
+
+
 def made(framework):
     """Make the backend of a framework, or skip the test where that isn't installed."""
     pytest.importorskip(framework)

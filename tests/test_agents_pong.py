@@ -1,6 +1,8 @@
 """The Pong player: what it sees, which points it learns from, and that both frameworks learn the same."""
 
 import importlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -371,3 +373,19 @@ def test_policies_refuse_nonsense(agents):
         agents.PongPolicy(weights, decay=1.5)
     with pytest.raises(ValueError, match="device must be one of"):
         agents.PongPolicy(weights, device="tpu")
+
+
+def test_a_seed_fixes_the_weights_of_keras_layers_too():
+    pytest.importorskip("tensorflow")
+    # In a process of its own, since deterministic operations can't be switched off again.
+    code = """
+import keras, numpy, gradtricks.agents
+agents = gradtricks.agents.load("tensorflow")
+kernels = []
+for seed in (3, 3, 4):
+    agents.set_seed(seed)
+    kernels.append(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]).get_weights()[0])
+print(numpy.array_equal(kernels[0], kernels[1]), numpy.array_equal(kernels[0], kernels[2]))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["True", "False"]

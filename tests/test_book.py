@@ -17,8 +17,9 @@ import yaml
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 
-from gradtricks.lab import katex
-from gradtricks.lab.results import RecordError, format_result, published_record, result_from
+from gradtricks.lab.pages import katex
+from gradtricks.lab.pages.building import plan_book, plan_sweeps
+from gradtricks.lab.pages.quoting import RecordError, format_result, published_record, result_from
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -133,6 +134,7 @@ def project(tmp_path):
         source / "experiments",
         "masking-torch",
         {"accuracy": 0.9, "loss": {"$float": "nan"}, "note": "<script>"},
+        varying={"seconds": 1.25},
         figures={"curve": 'a "curve" <up>'},
         provenance={"processor": "<i>fast</i>", "commit": "0123456789abcdef", "dirty": True},
     )
@@ -160,7 +162,7 @@ PAGE = r"""
 # Page
 
 Accuracy {result}`masking/torch/accuracy:.1%`, loss {result}`masking/torch/loss`,
-{result}`masking/torch/note`, $x^2$.
+{result}`masking/torch/note`, {result}`masking/torch/seconds:.1f` s, $x^2$.
 
 $$\frac{a}{b}$$ (ratio)
 
@@ -182,6 +184,7 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert (status, messages) == (0, "")
     assert '<span class="result">90.0%</span>' in page
     assert '<span class="result">NaN</span>' in page
+    assert '<span class="result">1.2</span> s' in page
     assert '<span class="result">&lt;script&gt;</span>' in page
     assert page.count('class="katex"') == 3
     assert page.count('class="katex-display"') == 2
@@ -196,12 +199,13 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
 
 
 WRONG = {
-    "{result}`masking/torch/acuracy`": "expected one of: accuracy, loss, note; got 'acuracy'",
+    "{result}`masking/torch/acuracy`": "expected one of: accuracy, loss, note, seconds; got 'acuracy'",
     "{result}`masking/jax/accuracy`": "expected the record masking-jax.json; got the records: masking-torch",
     "{result}`accuracy`": "expected stem/backend/name",
     "{result}`masking/torch/accuracy:.d`": "expected a format that fits 0.9; got '.d'",
     "```{run-card} masking/jax\n```": "expected the record masking-jax.json",
-    "```{run-card} masking\n```": "expected stem/backend",
+    "```{run-card} masking\n```": "expected the record masking.json",
+    "```{run-card} masking/torch/accuracy\n```": "expected stem/backend",
     "```{run-figure} masking/torch/kurve\n```": "expected one of: curve; got 'kurve'",
     "```{run-figure} kurve\n```": "expected stem/backend/figure",
     "$\\frac{1$": "formula '\\\\frac{1'",
@@ -353,8 +357,9 @@ def table_of_contents():
 
 def test_every_page_is_in_the_table_of_contents_once_and_the_reverse():
     pages = [str(p.relative_to(BOOK).with_suffix("")) for p in PAGES]
-    runs = [f"experiments/{p.stem}-{b}" for p in EXPERIMENTS.glob("*.ipynb") for b in BACKENDS]
-    assert sorted(table_of_contents()) == sorted(pages + runs)
+    runs = [f"experiments/{run.name}" for run in plan_book(EXPERIMENTS)]
+    sweeps = [f"experiments/{sweep.name}-sweep" for sweep in plan_sweeps(EXPERIMENTS)]
+    assert sorted(table_of_contents()) == sorted(pages + runs + sweeps)
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -399,22 +404,27 @@ def recorded_names(stem, backend):
             continue
         for node in ast.walk(ast.parse("".join(cell["source"]))):
             called = getattr(node.func, "id", None) if isinstance(node, ast.Call) else None
-            if called == "record":
-                names[called] |= {keyword.arg for keyword in node.keywords}
+            if called in ("record", "record_varying"):
+                names["record"] |= {keyword.arg for keyword in node.keywords}
             elif called == "record_figure":
                 names[called].add(node.args[0].value if isinstance(node.args[0], ast.Constant) else None)
     return names
+
+
+RESULT = r"\{result\}`(\w+)(?:/(torch|tensorflow|sweep))?/([^./:`]+)"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_every_quoted_result_and_figure_is_recorded_by_its_notebook(page):
     text = page.read_text()
     figures = (
-        r"\{run-figure\} (\w+)/(\w+)/(\w+)",
+        r"\{run-figure\} (\w+)(?:/(\w+))?/(\w+)",
         r"\{(?:figure|image)\} /experiments/(\w+)-(\w+)/(\w+)\.svg",
     )
-    quoted = [("record", *q) for q in re.findall(r"\{result\}`(\w+)/(\w+)/([^.:`]+)", text)]
+    quoted = [("record", *q) for q in re.findall(RESULT, text)]
     quoted += [("record_figure", *q) for pattern in figures for q in re.findall(pattern, text)]
+    # What a sweep's page holds is made by the sweep; the build itself checks it.
+    quoted = [q for q in quoted if q[2] != "sweep"]
     unknown = {q for q in quoted if not {q[3], None} & recorded_names(*q[1:3])[q[0]]}
     assert not unknown
 

@@ -1,9 +1,10 @@
-"""The lab: rerun a notebook, and keep what it found.
+"""The lab: rerun, sweep and reproduce notebooks, and keep what they found.
 
-A notebook calls `record` and `record_figure`; ``gradtricks run`` and ``gradtricks book`` (see
-``gradtricks --help``) execute notebooks, keep the records and publish them.
+A notebook calls `record`, `record_varying` and `record_figure`. The other functions are those behind the
+commands; ``gradtricks --help`` shows them. Each name is imported when it is first used, so that what a run
+depends on, which its record lists, holds nothing of the lab but `record`.
 """
 
-from gradtricks.lab.recording import record, record_figure, use_style
+import lazy_loader
 
-__all__ = ["record", "record_figure", "use_style"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

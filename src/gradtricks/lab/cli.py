@@ -1,96 +1,331 @@
-"""The commands ``gradtricks run`` and ``gradtricks book``."""
+"""The commands: each asks a function of `gradtricks.lab`, shows its answer, and exits with how it went."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from rich.console import Console
 
-# The commands import what they need when they are called: --help needs neither papermill nor Sphinx.
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console = Console(soft_wrap=True)
+from gradtricks.lab.commands import options as given
+from gradtricks.lab.commands.options import DEFAULT_STORE, examples
 
-BUILD = Path("_build")
-BOOK = Path("book")
-EXPERIMENTS = Path("experiments")
+# The commands import what they need when they are called: --help needs neither papermill nor dask.
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+)
 
-
-@app.callback()
-def main() -> None:
-    """Run the experiments of gradtricks, and build the book that shows them."""
+_LOOK, _RUN, _RESULTS = "Look", "Run", "Results"
 
 
-@app.command()
-def run(
-    notebook: Annotated[Path, typer.Argument(help="Source notebook, such as experiments/masking.ipynb.")],
-    parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", "-p", help="name=value; may be given several times.")
-    ] = None,
-) -> None:
-    """Run a notebook, unless the same run is finished already, and say where its record is."""
-    from gradtricks.lab.progress import execute_all
-    from gradtricks.lab.runs import plan_run
-    from gradtricks.lab.schema import parse_values
-    from gradtricks.lab.store import Store
-
-    with _explained():
-        planned = plan_run(notebook, parse_values(notebook, parameter or []))
-        folder = execute_all([planned], Store(BUILD / "runs"), BUILD / "failed", console)[planned.name]
-    console.print(f"Finished: {folder}", highlight=False)
-
-
-@app.command()
-def book() -> None:
-    """Run what has not been run with the same inputs before, then build the book."""
-    from gradtricks.lab.pages import build, plan_book, publish
-    from gradtricks.lab.progress import execute_all
-    from gradtricks.lab.store import Store
-
-    with _explained():
-        runs = plan_book(EXPERIMENTS)
-        with _alone():
-            folders = execute_all(runs, Store(BUILD / "runs"), BUILD / "failed", console)
-            publish(folders, BOOK / "experiments")
-            with console.status("building the pages"):
-                build(BOOK, BUILD / "html")
-    console.print(
-        f"The book is built: open {(BUILD / 'html' / 'index.html').resolve().as_uri()}", highlight=False
+@app.callback(
+    epilog=examples(
+        "gradtricks describe experiments/unrolling.ipynb",
+        "gradtricks run experiments/unrolling.ipynb -p seed=3",
+        "gradtricks sweep experiments/unrolling.sweep.yaml",
+        "gradtricks sweep --help",
+        exit_codes=True,
     )
+)
+def main() -> None:
+    """Rerun, sweep and reproduce the notebooks of gradtricks, and build the book that shows them.
+
+    What is finished is kept in a store, and not done again while its notebook,
+    its parameters, the files of the package that it imported and its libraries
+    stay the same. What is interrupted or killed goes on with the same command.
+    """
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Print what went wrong without a traceback: 2 for a wrong request, 1 for a failure."""
-    from gradtricks.lab.pages import BuildError
-    from gradtricks.lab.runs import RunError
-    from gradtricks.lab.schema import ParameterError
+@app.command(
+    "list",
+    rich_help_panel=_LOOK,
+    epilog=examples("gradtricks list", "gradtricks list --experiments my/notebooks"),
+)
+def list_(
+    experiments: given.Experiments = Path("experiments"), store: given.StoreLocation = DEFAULT_STORE
+) -> None:
+    """List the experiments: how long a run takes, how many are finished, which sweeps there are."""
+    from gradtricks.lab.commands.overviews import list_experiments
+    from gradtricks.lab.commands.printing import experiments_table
+    from gradtricks.lab.commands.terminal import explained, output
 
-    try:
-        yield
-    except (RunError, BuildError) as error:
-        Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False, style="red")
-        raise typer.Exit(1) from error
-    except (ParameterError, FileNotFoundError) as error:
-        Console(stderr=True, soft_wrap=True).print(str(error), markup=False, highlight=False, style="red")
-        raise typer.Exit(2) from error
+    with explained():
+        output.print(experiments_table(list_experiments(experiments, store=store)))
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Let one build at a time into the folder; a second one waits, and then finds everything done."""
-    from filelock import FileLock, Timeout
+@app.command(rich_help_panel=_LOOK, epilog=examples("gradtricks describe experiments/unrolling.ipynb"))
+def describe(notebook: given.Notebook) -> None:
+    """Show what a notebook takes: each parameter's type and range, default and meaning."""
+    from gradtricks.lab.commands import overviews
+    from gradtricks.lab.commands.printing import description
+    from gradtricks.lab.commands.terminal import explained, output
 
-    BUILD.mkdir(exist_ok=True)
-    lock = FileLock(BUILD / ".lock")
-    try:
-        held = lock.acquire(timeout=0)
-    except Timeout:
-        console.print("Another build is going on here; waiting for it.")
-        held = lock.acquire()
-    with held:
-        yield
+    with explained():
+        output.print(description(overviews.describe(notebook)))
+
+
+@app.command(
+    rich_help_panel=_RUN,
+    epilog=examples(
+        "gradtricks run experiments/masking.ipynb",
+        "gradtricks run experiments/masking.ipynb -p backend=tensorflow -p seed=3",
+        "gradtricks run experiments/unrolling.ipynb -p unroll_lengths=[1,5] -p num_unroll_steps=5",
+        "gradtricks run experiments/masking.ipynb --in-process",
+        exit_codes=True,
+    ),
+)
+def run(
+    notebook: given.Notebook,
+    parameters: given.Parameters = None,
+    threads: given.Threads = None,
+    timeout: given.Timeout = None,
+    in_process: given.InProcess = False,
+    store: given.StoreLocation = DEFAULT_STORE,
+    mlflow: given.Mlflow = None,
+) -> None:
+    """Run a notebook, unless the same run is finished already, and say where it is kept.
+
+    Values are read by the types that the notebook declares; lists and dicts
+    are JSON. All that is wrong with them is said before anything starts.
+    """
+    from gradtricks.lab.commands import running as commands
+    from gradtricks.lab.commands.terminal import explained, near, output, say
+    from gradtricks.lab.notebooks.schema import parse_values
+
+    with explained():
+        stored = commands.run(
+            notebook,
+            parse_values(notebook, parameters or []),
+            threads=threads,
+            timeout_s=timeout,
+            in_process=in_process,
+            store=store,
+            mlflow=mlflow,
+            console=output,
+        )
+        if stored is not None:
+            say(f"Finished: {near(stored.location)}")
+
+
+@app.command(
+    rich_help_panel=_RUN,
+    epilog=examples(
+        "gradtricks sweep experiments/unrolling.sweep.yaml --dry-run",
+        "gradtricks sweep experiments/unrolling.sweep.yaml",
+        "gradtricks sweep experiments/unrolling.sweep.yaml --retry failed --timeout 600",
+        "gradtricks sweep experiments/unrolling.ipynb --grid hidden_gradient_scale=0,0.5,1 --seeds 10",
+        "gradtricks sweep experiments/unrolling.ipynb --zip episodes=64,256 --zip batch_size=128,512",
+        "gradtricks sweep experiments/unrolling.sweep.yaml --scheduler tls://head:8786 --tls-ca ca.pem "
+        "--tls-cert me.pem --tls-key me.key --store /shared/runs",
+        exit_codes=True,
+    ),
+)
+def sweep(
+    source: given.Source,
+    grid: given.Grid = None,
+    zip_: given.Zip = None,
+    seeds: given.Seeds = None,
+    parameters: given.Parameters = None,
+    shown: given.Results = None,
+    workers: given.Workers = None,
+    threads: given.Threads = None,
+    timeout: given.Timeout = None,
+    retry: given.Retry = None,
+    in_process: given.InProcess = False,
+    dry_run: given.DryRun = False,
+    scheduler: given.SchedulerAddress = None,
+    tls_ca: given.TlsCa = None,
+    tls_cert: given.TlsCert = None,
+    tls_key: given.TlsKey = None,
+    plain_tcp: given.PlainTcp = False,
+    store: given.StoreLocation = DEFAULT_STORE,
+    mlflow: given.Mlflow = None,
+) -> None:
+    """Run a notebook over many values, several runs at once, and draw what came out.
+
+    A file says what varies; the book's chapter on sweeps says how. A run that
+    fails doesn't stop the others. Interrupted or killed, the same command goes
+    on: what is finished isn't done again.
+    """
+    from gradtricks.lab.commands import arguments
+    from gradtricks.lab.commands import running as commands
+    from gradtricks.lab.commands.reporting import dry_run_of, summary
+    from gradtricks.lab.commands.terminal import explained, output
+
+    with explained():
+        cluster = arguments.cluster(scheduler, tls_ca, tls_cert, tls_key, plain_tcp=plain_tcp)
+        planned = arguments.plan(
+            source,
+            grid=grid or (),
+            zip=zip_ or (),
+            seeds=seeds,
+            given=parameters or (),
+            shown=shown or (),
+            threads=threads,
+        )
+        if dry_run:
+            output.print(dry_run_of(planned, store=store, workers=workers))
+            return
+        found = commands.sweep(
+            planned,
+            workers=workers,
+            scheduler=cluster,
+            timeout_s=timeout,
+            retry_failed=retry == "failed",
+            in_process=in_process,
+            store=store,
+            mlflow=mlflow,
+            console=output,
+        )
+        output.print(summary(found))
+        raise typer.Exit(1 if found.failed else 0)
+
+
+@app.command(
+    rich_help_panel=_RUN,
+    epilog=examples("gradtricks book", "gradtricks book --workers 1", exit_codes=True),
+)
+def book(workers: given.Workers = None, store: given.StoreLocation = DEFAULT_STORE) -> None:
+    """Run what the book shows and what hasn't been run with the same inputs before; then build the book."""
+    from gradtricks.lab.commands import publishing
+    from gradtricks.lab.commands.terminal import explained, output, say
+
+    with explained():
+        site = publishing.build_book(workers=workers, store=store, console=output)
+        say(f"The book is built: open {(site / 'index.html').resolve().as_uri()}")
+
+
+@app.command(rich_help_panel=_RESULTS, epilog=examples("gradtricks status", "gradtricks status --watch"))
+def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> None:
+    """Show how far each sweep of a store is, whichever process runs it: done, failed, running now, left."""
+    from gradtricks.lab.commands import overviews
+    from gradtricks.lab.commands.printing import statuses_table
+    from gradtricks.lab.commands.terminal import explained, output
+    from gradtricks.lab.commands.terminal import watch as watch_it
+
+    with explained():
+        if watch:
+            watch_it(lambda: overviews.status(store=store), statuses_table)
+        else:
+            output.print(statuses_table(overviews.status(store=store)))
+
+
+@app.command(
+    rich_help_panel=_RESULTS,
+    epilog=examples(
+        "gradtricks table unrolling",
+        "gradtricks table --sql \"SELECT parameters.seed, duration_s FROM runs WHERE stem = 'unrolling'\"",
+        "gradtricks table unrolling --to parquet --output unrolling.parquet",
+    ),
+)
+def table(
+    sweep_name: given.SweepName = None,
+    notebook: given.OfNotebook = None,
+    sql: given.Sql = None,
+    to: given.To = None,
+    path: given.Output = None,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> None:
+    """Tabulate runs, one in a row: all of the store, or those of a sweep.
+
+    The columns are run, status, error, stem, parameters.NAME, results.NAME,
+    varying.NAME, provenance.NAME, started and duration_s.
+    """
+    from gradtricks.lab.commands import views
+    from gradtricks.lab.commands.reporting import write_frame
+    from gradtricks.lab.commands.terminal import explained
+
+    with explained():
+        found = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
+        write_frame(found, to, path, whole=sql is not None)
+
+
+@app.command(
+    rich_help_panel=_RESULTS,
+    epilog=examples("gradtricks plot unrolling", "gradtricks plot unrolling --show results.loss_after"),
+)
+def plot(
+    sweep_name: given.SweepName = None,
+    shown: given.Results = None,
+    folder: given.Folder = None,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> None:
+    """Draw what a sweep has found so far, as SVG and PNG."""
+    from gradtricks.lab.commands import views
+    from gradtricks.lab.commands.terminal import explained, say
+
+    with explained():
+        for path in views.plot(sweep_name, shown=shown or (), folder=folder, store=store):
+            say(str(path))
+
+
+@app.command(rich_help_panel=_RESULTS, epilog=examples("gradtricks show masking-torch --no-open"))
+def show(
+    name: given.StoredName, no_open: given.NoOpen = False, store: given.StoreLocation = DEFAULT_STORE
+) -> None:
+    """Show what a run recorded, and open its executed notebook in the browser."""
+    from gradtricks.lab.commands import views
+    from gradtricks.lab.commands.printing import record_of
+    from gradtricks.lab.commands.terminal import explained, near, output, say
+
+    with explained():
+        shown = views.show(name, open_it=not no_open, store=store)
+        output.print(record_of(shown.run))
+        say(f"Notebook: {shown.page or near(shown.run.location) + '/notebook.ipynb'}")
+
+
+@app.command(
+    rich_help_panel=_RESULTS,
+    epilog=examples(
+        "gradtricks reproduce masking-torch", "gradtricks reproduce --published", exit_codes=True
+    ),
+)
+def reproduce(
+    name: given.OptionalStoredName = None,
+    published: given.Published = False,
+    timeout: given.Timeout = None,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> None:
+    """Run a recorded run again, and say value by value: identical, within tolerance, or different.
+
+    It also says what differs in the environment. Nothing of the rerun is kept.
+    """
+    from gradtricks.lab.commands import repeating
+    from gradtricks.lab.commands.reporting import verdict_of
+    from gradtricks.lab.commands.terminal import explained, output
+    from gradtricks.lab.notebooks.schema import ParameterError
+
+    with explained():
+        if published == (name is not None):
+            raise ParameterError("expected either a run or --published; got both or none")
+        found = (
+            repeating.reproduce_published(timeout_s=timeout, store=store)
+            if name is None
+            else [repeating.reproduce(name, timeout_s=timeout, store=store)]
+        )
+        verdicts = set()
+        for verdict in found:
+            output.print(verdict_of(verdict))
+            verdicts.add(verdict.verdict)
+        raise typer.Exit(1 if "different" in verdicts else 0)
+
+
+@app.command(
+    rich_help_panel=_RESULTS,
+    epilog=examples("gradtricks clean --stale --dry-run", "gradtricks clean --failed"),
+)
+def clean(
+    failed: given.Failed = False,
+    stale: given.Stale = False,
+    dry_run: given.DryRun = False,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> None:
+    """Delete from a store what killed processes left behind, damaged records, and what is asked for."""
+    from gradtricks.lab.commands import running as commands
+    from gradtricks.lab.commands.terminal import explained, say
+
+    with explained():
+        gone = commands.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
+        for path in gone:
+            say(path)
+        say(f"{len(gone)} {'would be deleted' if dry_run else 'deleted'}.")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, timezone
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,20 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS_MIME = "application/vnd.gradtricks.results+json"
+VARYING_MIME = "application/vnd.gradtricks.varying+json"
 REPORT_MIME = "application/vnd.gradtricks.report+json"
+REPORT_CELL = "import gradtricks.lab.recording\n\ngradtricks.lab.recording.report()"
 PACKAGE = Path(__file__).resolve().parents[1]
 
 _STYLE = Path(__file__).with_name("figures.mplstyle")
 _SHOWN = 6  # elements of a list
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_LARGE_BITS = 13_000  # Python doesn't read decimal integers of more than 4,300 digits, or 14,284 bits
 
 
 def record(**results: Any) -> None:
     """Keep results under their names; the book quotes them and sweeps tabulate them.
 
     Args:
-        **results: Numbers, strings, bools, None, NumPy scalars and arrays, and lists and dicts of them.
-            Floats are kept exactly, NaN and the infinities too.
+        **results: Numbers, strings, bools, None, dates, NumPy scalars and arrays, and lists and dicts of
+            them. Floats are kept exactly, NaN and the infinities too.
 
     Raises:
         TypeError: A value is of another type.
@@ -42,9 +47,23 @@ def record(**results: Any) -> None:
         >>> record(final_accuracy=0.5)
         final_accuracy = 0.5
     """
-    encoded = {name: encode(value, name) for name, value in results.items()}
-    text = "\n".join(f"{name} = {_as_text(decode(value))}" for name, value in encoded.items())
-    _show({RESULTS_MIME: encoded, "text/plain": text})
+    _show_results(results, RESULTS_MIME)
+
+
+def record_varying(**results: Any) -> None:
+    """Keep results that are never the same twice, such as seconds: ``reproduce`` doesn't judge them.
+
+    Args:
+        **results: As for `record`; a name may be in one of the two only.
+
+    Raises:
+        TypeError: A value is of another type.
+
+    Example:
+        >>> record_varying(seconds=0.5)
+        seconds = 0.5
+    """
+    _show_results(results, VARYING_MIME)
 
 
 def record_figure(name: str, figure: "Figure", *, alt: str) -> None:
@@ -79,7 +98,7 @@ def use_style() -> None:
 
 
 def report() -> None:
-    """Say what this kernel ran on; the lab calls it in a last cell of its own."""
+    """Say what this kernel ran on; the lab calls it in a last cell of its own, `REPORT_CELL`."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
     details = {
@@ -121,32 +140,40 @@ def package_digests() -> dict[str, str | None]:
 
 
 def encode(value: Any, name: str) -> Any:
-    """Turn a result into JSON that keeps it exactly.
+    """Turn a result or a parameter into JSON that keeps it exactly.
 
     Args:
-        value: A result.
+        value: Any value that a record can keep.
         name: What the notebook calls it, for the message.
 
     Returns:
-        Built-in types only; a float that JSON lacks becomes ``{"$float": "nan"}``, ``"inf"`` or ``"-inf"``.
+        Built-in types only; what JSON lacks becomes a dict with one key: ``{"$float": "nan"}``, ``"inf"`` or
+        ``"-inf"``, ``{"$date": "2026-01-31"}``, ``{"$int": "0x…"}`` where there are thousands of digits, and
+        ``{"$dict": …}`` around a dict that looks like one of these.
 
     Raises:
         TypeError: The value is of a type that a record can't keep.
     """
-    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+    # NumPy scalars and arrays, but not dates: they would become integers.
+    if hasattr(value, "tolist") and getattr(getattr(value, "dtype", None), "kind", "") not in ("m", "M"):
         value = value.tolist()
-    if value is None or isinstance(value, bool | str | int):
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and _is_text(value)):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() < _LARGE_BITS else {"$int": hex(value)}
     if isinstance(value, numbers.Real):
         number = float(value)
         return number if math.isfinite(number) else {"$float": str(number)}
+    if isinstance(value, date) and _has_plain_zone(value):
+        return {"$date": value.isoformat()}
     if isinstance(value, list | tuple):
         return [encode(item, name) for item in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: encode(item, name) for key, item in value.items()}
+    if isinstance(value, dict) and all(isinstance(key, str) and _is_text(key) for key in value):
+        items = {key: encode(item, name) for key, item in value.items()}
+        return {"$dict": items} if len(items) == 1 and items.keys() <= _SPECIAL.keys() else items
     raise TypeError(
-        f"{name} must be numbers, strings, bools, None, or lists and dicts (with string keys) of them; "
-        f"got {type(value).__name__}"
+        f"{name} must be numbers, strings (of valid Unicode), bools, None, dates (with a fixed offset or "
+        f"none), or lists and dicts (with string keys) of them; got {type(value).__name__}"
     )
 
 
@@ -157,13 +184,57 @@ def decode(value: Any) -> Any:
         value: What `encode` returned.
 
     Returns:
-        The result, in built-in types.
+        The value, in built-in types.
+
+    Raises:
+        ValueError: It isn't what `encode` returns.
+        TypeError: Likewise.
     """
     if isinstance(value, dict):
-        if value.keys() == {"$float"}:
-            return float(value["$float"])
+        if len(value) == 1:
+            ((key, item),) = value.items()
+            if key in _SPECIAL:
+                return _SPECIAL[key](item)
         return {key: decode(item) for key, item in value.items()}
-    return [decode(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [decode(item) if isinstance(item, dict | list) else item for item in value]
+    return value
+
+
+def _decode_date(text: str) -> date:
+    return datetime.fromisoformat(text) if "T" in text else date.fromisoformat(text)
+
+
+def _decode_items(items: dict[str, Any]) -> dict[str, Any]:
+    return {key: decode(item) for key, item in dict(items).items()}
+
+
+_SPECIAL: dict[str, Callable[[Any], Any]] = {
+    "$float": float,
+    "$int": lambda text: int(text, 16),
+    "$date": _decode_date,
+    "$dict": _decode_items,
+}
+
+
+def _is_text(value: str) -> bool:
+    """Half of a surrogate pair is no text that a file could hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _has_plain_zone(value: date) -> bool:
+    """The name of a place would be lost; an offset isn't."""
+    return not isinstance(value, datetime) or value.tzinfo is None or type(value.tzinfo) is timezone
+
+
+def _show_results(results: dict[str, Any], mime: str) -> None:
+    encoded = {name: encode(value, name) for name, value in results.items()}
+    text = "\n".join(f"{name} = {_as_text(decode(value))}" for name, value in encoded.items())
+    _show({mime: encoded, "text/plain": text})
 
 
 def _show(data: dict[str, Any], **about: Any) -> None:
@@ -188,11 +259,25 @@ def _as_text(value: Any) -> str:
 
 def _imported_files() -> list[str]:
     origins = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    files = {Path(origin).resolve() for origin in origins if origin} | {_STYLE}
+    # A framework has thousands of modules, and it takes long to resolve so many paths.
+    places = (str(PACKAGE), str(Path(__file__).parents[1]))
+    files = {Path(origin).resolve() for origin in origins if origin and origin.startswith(places)} | {_STYLE}
     return [str(file.relative_to(PACKAGE)) for file in files if file.is_relative_to(PACKAGE)]
 
 
 def _imported_versions() -> dict[str, str]:
+    installed = installed_versions()
+    versions = {k: v for module in list(sys.modules) for k, v in installed.get(module, {}).items()}
+    return {name: versions[name] for name in sorted(versions) if name != "gradtricks"}
+
+
+@cache
+def installed_versions() -> dict[str, dict[str, str]]:
+    """Look through all that is installed; it takes a while, so that a warm process does it before it forks.
+
+    Returns:
+        For each module that can be imported, the distributions that it is from, with their versions.
+    """
     distributions = metadata.packages_distributions()
-    names = {name for module in list(sys.modules) for name in distributions.get(module, ())}
-    return {name: metadata.version(name) for name in sorted(names - {"gradtricks"})}
+    versions = {name: metadata.version(name) for names in distributions.values() for name in names}
+    return {module: {name: versions[name] for name in names} for module, names in distributions.items()}

@@ -19,25 +19,35 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from gradtricks.lab import katex
-from gradtricks.lab.results import RecordError, format_result, published_record, result_from
+from gradtricks.lab.pages import katex
+from gradtricks.lab.pages.quoting import (
+    SHOWN_LIBRARIES,
+    RecordError,
+    format_result,
+    published_record,
+    result_from,
+)
 
 __all__ = ["ResultRole", "RunCard", "RunFigure", "setup"]
 
 logger = logging.getLogger(__name__)
 
-_RUN = r"(?P<stem>[a-z][a-z0-9_]*)/(?P<backend>[a-z]+)"
+# A notebook without a backend has one run; the page of a sweep is quoted as if "sweep" were its backend.
+_RUN = r"(?P<stem>[A-Za-z0-9][A-Za-z0-9_.-]*)(?:/(?P<backend>[a-z]+))?"
 _RUN_TARGET = re.compile(_RUN)
 _FIGURE_TARGET = re.compile(_RUN + r"/(?P<name>[a-z][a-z0-9_]*)")
 _RESULT_TARGET = re.compile(_RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?")
-_SHOWN_LIBRARIES = ("torch", "tensorflow", "keras", "numpy", "envpool", "gymnasium", "scikit-learn")
 
 
 def _record_of(env: BuildEnvironment, target: re.Match[str]) -> dict[str, Any]:
-    path = Path(env.srcdir, "experiments", f"{target['stem']}-{target['backend']}.json")
+    path = Path(env.srcdir, "experiments", f"{_page(target)}.json")
     # Noted before it is read: a page that quotes a missing record is built again once the record is there.
     env.note_dependency(str(path))
     return published_record(path)
+
+
+def _page(target: re.Match[str]) -> str:
+    return "-".join(filter(None, (target["stem"], target["backend"])))
 
 
 class ResultRole(SphinxRole):
@@ -57,7 +67,8 @@ class ResultRole(SphinxRole):
             raise RecordError(
                 "expected stem/backend/name[.part][:format]; remedy: masking/torch/accuracy:.1%"
             )
-        value = result_from(_record_of(self.env, target)["results"], target["name"])
+        record = _record_of(self.env, target)
+        value = result_from(record["results"] | record.get("varying", {}), target["name"])
         text, exponent = format_result(value, target["spec"] or "")
         shown = nodes.inline(self.rawtext, text, classes=["result"])
         if exponent is not None:
@@ -79,7 +90,7 @@ class RunFigure(Figure, SphinxDirective):
         except RecordError as error:
             logger.warning("run-figure %r: %s", name, error, location=self.get_location(), type="result")
             return [nodes.problematic(name, name)]
-        self.arguments[0] = f"/experiments/{target['stem']}-{target['backend']}/{target['name']}.svg"
+        self.arguments[0] = f"/experiments/{_page(target)}/{target['name']}.svg"
         return super().run()
 
 
@@ -104,11 +115,10 @@ class RunCard(SphinxDirective):
 
 def _card(target: re.Match[str], record: Mapping[str, Any]) -> list[nodes.Node]:
     command = nodes.literal_block("", _command(target, record), language="console")
+    with_backend = f" with {target['backend']}" if target["backend"] else ""
     return [
-        # Both names match [a-z0-9_]+, so there is nothing in them to escape.
-        _html(
-            f'<details class="run-card"><summary>How {target["stem"]} ran with {target["backend"]}</summary>'
-        ),
+        # Neither name holds a sign that would have to be escaped: see _RUN.
+        _html(f'<details class="run-card"><summary>How {target["stem"]} ran{with_backend}</summary>'),
         _table(_rows(record)),
         nodes.paragraph("", "This command runs it again:"),
         command,
@@ -121,8 +131,7 @@ def _html(text: str) -> nodes.raw:
 
 
 def _command(target: re.Match[str], record: Mapping[str, Any]) -> str:
-    parameters = {"backend": target["backend"], **record.get("parameters", {})}
-    options = (_option(key, value) for key, value in parameters.items())
+    options = (_option(key, value) for key, value in record.get("parameters", {}).items())
     return " ".join(["papermill", f"experiments/{target['stem']}.ipynb", "out.ipynb", *options])
 
 
@@ -147,7 +156,7 @@ def _rows(record: Mapping[str, Any]) -> dict[str, str]:
         "processor": source.get("processor"),
         "threads": source.get("threads"),
         "Python": source.get("python"),
-        "libraries": {name: versions[name] for name in _SHOWN_LIBRARIES if name in versions},
+        "libraries": {name: versions[name] for name in SHOWN_LIBRARIES if name in versions},
     }
     return {key: text for key, value in rows.items() if (text := _plain(value))}
 

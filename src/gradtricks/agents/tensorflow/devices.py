@@ -1,5 +1,7 @@
 """Where tensors live, and where randomness starts."""
 
+import random
+
 import tensorflow as tf
 
 DEVICES = ("auto", "cpu", "gpu")
@@ -26,10 +28,11 @@ def resolve_device(device: str = "auto") -> str:
 
 
 def set_seed(seed: int) -> None:
-    """Seed TensorFlow and ask for deterministic operations.
+    """Seed TensorFlow and Keras, and ask for deterministic operations.
 
     Args:
         seed: Any integer that fits 64 bits.
     """
     tf.random.set_seed(seed)
+    random.seed(seed)  # Keras' layers draw the seeds of their weights from Python's own generator
     tf.config.experimental.enable_op_determinism()

@@ -1,0 +1,163 @@
+"""What there is, without running anything: experiments, their parameters, and how far sweeps are."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.commands.views import planned_runs
+from gradtricks.lab.notebooks.schema import Parameter, read_notebook, read_parameters
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.files import ENDING, read_file
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a notebook takes.
+
+    Attributes:
+        title: Its first heading.
+        parameters: In their order.
+        expected_s: Seconds that a run takes, as its author says; None where nothing is said.
+        threads: That a run uses.
+        alone: Whether nothing else may run meanwhile.
+    """
+
+    title: str
+    parameters: tuple[Parameter, ...]
+    expected_s: float | None
+    threads: int
+    alone: bool
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A notebook, and what was made of it.
+
+    Attributes:
+        notebook: Where it is.
+        title: Its first heading.
+        expected_s: Seconds that a run takes, as its author says; None where nothing is said.
+        finished: How many of its runs the store holds.
+        sweeps: Files beside it that sweep it.
+    """
+
+    notebook: Path
+    title: str
+    expected_s: float | None
+    finished: int
+    sweeps: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """How far a sweep is.
+
+    Attributes:
+        name: Of the sweep.
+        total: How many runs it has.
+        finished: How many of them are finished.
+        failed: How many failed when they last ran.
+        running: How many are running now, in whatever process of this machine.
+    """
+
+    name: str
+    total: int
+    finished: int
+    failed: int
+    running: int
+
+    @property
+    def left(self) -> int:
+        """How many neither ran nor are running."""
+        return self.total - self.finished - self.failed - self.running
+
+
+def describe(notebook: str | Path) -> Description:
+    """Read what a notebook takes.
+
+    Args:
+        notebook: Path of the source notebook.
+
+    Returns:
+        Its parameters, and what it says of itself.
+
+    Raises:
+        FileNotFoundError: There is no such notebook.
+        ParameterError: It declares its parameters in a way that can't be read.
+    """
+    path = Path(notebook)
+    node = read_notebook(path)
+    parameters = tuple(read_parameters(node, str(path)).values())
+    about = node.metadata.get("gradtricks", {})
+    title = _first_heading(node) or path.stem
+    return Description(
+        title, parameters, about.get("expected_s"), about.get("threads", 1), about.get("alone", False)
+    )
+
+
+def list_experiments(
+    folder: str | Path = "experiments", *, store: str | Path = DEFAULT_STORE
+) -> list[Experiment]:
+    """List the notebooks of a folder, with their sweeps and how many runs are finished.
+
+    Args:
+        folder: Of the source notebooks.
+        store: Of the runs.
+
+    Returns:
+        The experiments, by name.
+
+    Raises:
+        FileNotFoundError: The folder holds no notebook.
+        ParameterError: A file is no notebook.
+    """
+    notebooks = sorted(Path(folder).glob("*.ipynb"))
+    if not notebooks:
+        raise FileNotFoundError(f"expected notebooks in {folder}; got none; remedy: name their folder")
+    finished = Counter(run.record["stem"] for run in Store(store).runs() if run.status == "finished")
+    sweeps = {path: _swept(path) for path in sorted(Path(folder).glob(f"*{ENDING}"))}
+    found = []
+    for path in notebooks:
+        node = read_notebook(path)
+        own = tuple(sweep for sweep, notebook in sweeps.items() if notebook == path.name)
+        expected_s = node.metadata.get("gradtricks", {}).get("expected_s")
+        found.append(
+            Experiment(path, _first_heading(node) or path.stem, expected_s, finished[path.stem], own)
+        )
+    return found
+
+
+def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
+    """Say how far the sweeps of a store are, whichever process runs them.
+
+    Args:
+        store: Of the runs.
+
+    Returns:
+        One a sweep, by name.
+    """
+    from gradtricks.lab.results.tables import runs_of
+
+    opened = Store(store)
+    claimed = opened.claimed()
+    found = []
+    for name, plan in sorted(opened.plans().items()):
+        runs = planned_runs(plan)
+        states = Counter(run.status for run in runs_of(opened, runs) if run.request not in claimed)
+        running = sum(run.request in claimed for run in runs)
+        found.append(SweepStatus(name, len(runs), states["finished"], states["failed"], running))
+    return found
+
+
+def _first_heading(node: nbformat.NotebookNode) -> str | None:
+    lines = (line for cell in node.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
+    return next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), None)
+
+
+def _swept(path: Path) -> str | None:
+    """Name the notebook that a sweep's file is about; running it says what else is wrong."""
+    _, file, _ = read_file(path)
+    return Path(file.notebook).name if file else None

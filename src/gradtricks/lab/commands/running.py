@@ -1,0 +1,190 @@
+"""Run a notebook or a sweep, and tidy up what they leave."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradtricks.lab.commands import execution as executing
+from gradtricks.lab.commands.arguments import plan
+from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.commands.views import plot
+from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.runs.planning import plan_run
+from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.lab.sweeps.planning import Search, Sweep
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gradtricks.lab.engine.executing import Outcome, Scheduler
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What came of a sweep.
+
+    Attributes:
+        name: Of the sweep.
+        store: Where its runs are; None where nothing was kept.
+        outcomes: What came of each run, in the sweep's order.
+        best: Of a search, the runs of the best trial, one for each seed.
+        plots: Files of its plots.
+        unplotted: Why there are none; None where there are some, or nothing was kept.
+    """
+
+    name: str
+    store: str | None
+    outcomes: tuple["Outcome", ...]
+    best: tuple[StoredRun, ...] = ()
+    plots: tuple[Path, ...] = ()
+    unplotted: str | None = None
+
+    @property
+    def finished(self) -> list[StoredRun]:
+        """The runs that are kept."""
+        return [outcome.stored for outcome in self.outcomes if outcome.stored]
+
+    @property
+    def failed(self) -> list["Outcome"]:
+        """The runs that failed, now or, where they weren't tried again, before."""
+        return [outcome for outcome in self.outcomes if outcome.error]
+
+
+def run(
+    notebook: str | Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    threads: int | None = None,
+    timeout_s: float | None = None,
+    in_process: bool = False,
+    store: str | Path = DEFAULT_STORE,
+    mlflow: str | None = None,
+    console: "Console | None" = None,
+) -> StoredRun | None:
+    """Run a notebook, unless the same run is finished already.
+
+    Args:
+        notebook: Path of the source notebook.
+        parameters: By name; the others keep their defaults.
+        threads: That the run may use; None leaves it to the notebook.
+        timeout_s: Ends the run when it takes longer.
+        in_process: Run the cells in this very process, for debuggers and profilers; nothing is kept.
+        store: Of the runs.
+        mlflow: URI of an MLflow server, or of a database, that gets the run too.
+        console: Where to show how it goes; None shows nothing.
+
+    Returns:
+        The finished run; None where nothing is kept.
+
+    Raises:
+        FileNotFoundError: There is no such notebook.
+        ParameterError: A parameter is unknown or of the wrong type; nothing was started.
+        RunError: The run failed; its notebook is kept.
+        Interrupted: By Ctrl-C.
+    """
+    from gradtricks.lab.runs.execution import RunError
+
+    planned = plan_run(Path(notebook), parameters or {}, threads=threads)
+    executing.check_mlflow(mlflow)
+    opened = Store(store)
+    (outcome,) = executing.execute(
+        [planned],
+        opened,
+        console,
+        workers=1,
+        timeout_s=timeout_s,
+        retry_failed=True,
+        in_process=in_process,
+    )
+    if not in_process:
+        executing.log(mlflow, [outcome], opened)
+    if outcome.error:
+        raise RunError(outcome.error)
+    return outcome.stored
+
+
+def sweep(
+    source: str | Path | Sweep | Search,
+    *,
+    workers: int | None = None,
+    scheduler: "Scheduler | None" = None,
+    timeout_s: float | None = None,
+    retry_failed: bool = False,
+    in_process: bool = False,
+    store: str | Path = DEFAULT_STORE,
+    mlflow: str | None = None,
+    console: "Console | None" = None,
+) -> SweepResult:
+    """Run a notebook over many values, and draw what came out. A run that fails doesn't stop the others.
+
+    Args:
+        source: A sweep's file, or what `plan_sweep` returned.
+        workers: Runs at once; None means as many as the cores have room for.
+        scheduler: Of a dask cluster; None means this machine.
+        timeout_s: Ends a run that takes longer; None leaves it to the sweep's file.
+        retry_failed: Try those again that have failed before.
+        in_process: Run the cells in this very process, one run after another; nothing is kept.
+        store: Of the runs.
+        mlflow: URI of an MLflow server, or of a database, that gets the runs too.
+        console: Where to show how it goes; None shows nothing.
+
+    Returns:
+        What came of each run, and where the plots are.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ParameterError: Something in the sweep is wrong; nothing was started.
+        Interrupted: By Ctrl-C; the same call goes on later.
+    """
+    wanted = plan(source) if isinstance(source, str | Path) else source
+    opened = Store(store)
+    options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
+    if isinstance(wanted, Search):
+        if retry_failed or in_process:
+            raise ParameterError(
+                f"{wanted.name}: nothing was run.\nexpected a sweep for --retry or --in-process; got a search"
+            )
+        executing.check_mlflow(mlflow)
+        found = executing.search(wanted, opened, console, **options)
+        result = SweepResult(wanted.name, opened.location, found.outcomes, best=found.best)
+    else:
+        executing.check_mlflow(mlflow)
+        if not in_process:
+            executing.freeze(wanted, opened)
+        options |= {"retry_failed": retry_failed, "in_process": in_process}
+        options["timeout_s"] = wanted.timeout_s if timeout_s is None else timeout_s
+        outcomes = executing.execute(wanted.runs, opened, console, **options)
+        result = SweepResult(wanted.name, None if in_process else opened.location, tuple(outcomes))
+    return result if in_process else _finished(result, opened, mlflow)
+
+
+def clean(
+    *,
+    failed: bool = False,
+    stale: bool = False,
+    dry_run: bool = False,
+    store: str | Path = DEFAULT_STORE,
+) -> list[str]:
+    """Delete from a store what killed processes left behind, and damaged records.
+
+    Args:
+        failed: Delete failed runs too.
+        stale: Delete finished runs too whose code or libraries have changed since.
+        dry_run: Delete nothing.
+        store: Of the runs.
+
+    Returns:
+        What was deleted, or would be.
+    """
+    return Store(store).clean(failed=failed, stale=stale, dry_run=dry_run)
+
+
+def _finished(result: SweepResult, store: Store, mlflow: str | None) -> SweepResult:
+    executing.log(mlflow, result.outcomes, store)
+    if not result.finished:
+        return result
+    try:
+        return replace(result, plots=tuple(plot(result.name, store=store.location)))
+    except ParameterError as error:  # nothing that could be drawn; the runs are there all the same
+        return replace(result, unplotted=str(error))

@@ -1,0 +1,228 @@
+"""What runs have found: as a table, as plots, or one run by itself."""
+
+import tempfile
+import webbrowser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.storage.store import Store, StoredRun, StoreError
+from gradtricks.lab.sweeps.files import ENDING
+
+if TYPE_CHECKING:
+    import pandas
+
+_DRAWN = 4  # figures of a sweep that doesn't say what is to be shown
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run that was shown.
+
+    Attributes:
+        run: From the store.
+        page: Its executed notebook as HTML, in a temporary file; None where there is none.
+    """
+
+    run: StoredRun
+    page: Path | None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a sweep, as the store's plan names it.
+
+    Attributes:
+        request: Digest of what is asked.
+        title: What people call it.
+    """
+
+    request: str
+    title: str
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    varied: tuple[str, ...]
+    shown: tuple[str, ...]
+
+
+def table(
+    sweep: str | None = None,
+    *,
+    notebook: str | None = None,
+    sql: str | None = None,
+    store: str | Path = DEFAULT_STORE,
+) -> "pandas.DataFrame":
+    """Tabulate runs, one in a row.
+
+    Args:
+        sweep: Name of a sweep; None takes the whole store.
+        notebook: Only runs of this notebook, by the name of its file without the ending.
+        sql: A query for DuckDB, in which the table is called ``runs``; None asks for the table itself.
+        store: Of the runs.
+
+    Returns:
+        The table, or the answer.
+
+    Raises:
+        ParameterError: There is no such sweep, or DuckDB refuses the query.
+    """
+    from gradtricks.lab.results import tables
+    from gradtricks.lab.results.queries import QueryError
+
+    opened = Store(store)
+    found = tables.table(opened, stem=notebook, sweep=None if sweep is None else find_sweep(opened, sweep))
+    try:
+        return found if sql is None else tables.query(found, sql)
+    except QueryError as error:
+        raise ParameterError(str(error)) from error
+
+
+def plot(
+    sweep: str | Path | None = None,
+    *,
+    shown: Sequence[str] = (),
+    folder: str | Path | None = None,
+    store: str | Path = DEFAULT_STORE,
+) -> list[Path]:
+    """Draw what a sweep has found so far, each result as SVG and PNG.
+
+    Args:
+        sweep: Its name or its file; None means the only one of the store.
+        shown: Results such as ``results.loss``; none means those that the sweep names, or some.
+        folder: Of the files; None means ``sweeps/<name>`` beside the store.
+        store: Of the runs.
+
+    Returns:
+        The files.
+
+    Raises:
+        ParameterError: There is no such sweep, or no result that could be drawn.
+    """
+    from gradtricks.lab.results import plots, tables
+
+    opened = Store(store)
+    name = find_sweep(opened, sweep)
+    plan = opened.plans()[name]
+    frame = tables.table(opened, sweep=name)
+    wanted = tuple(shown or plan["shown"]) or _first_results(frame)
+    try:
+        drawn = plots.plot_sweep(_Drawn(tuple(plan["varied"]), wanted), frame)
+    except plots.PlotError as error:
+        raise ParameterError(str(error)) from error
+    place = Path(folder) if folder else _beside(opened) / name
+    place.mkdir(parents=True, exist_ok=True)
+    files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
+    for path in files:
+        drawn[path.stem].save(path)
+    return files
+
+
+def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -> Shown:
+    """Find a run, and open its executed notebook in the browser.
+
+    Args:
+        run: Its path, its title or the beginning of that, or the beginning of its request's digest.
+        open_it: Whether to open it.
+        store: Of the runs.
+
+    Returns:
+        The run and the page.
+
+    Raises:
+        ParameterError: The text means no run, or several.
+    """
+    stored = find_run(Store(store), run)
+    if not open_it:
+        return Shown(stored, None)
+    from gradtricks.lab.pages.rendering import to_html
+
+    page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
+    page.write_text(to_html(stored.read_notebook(), stored.title), encoding="utf-8")
+    webbrowser.open(page.as_uri())
+    return Shown(stored, page)
+
+
+def find_run(store: Store, text: str) -> StoredRun:
+    """Find the run that a text means.
+
+    Args:
+        store: Of the runs.
+        text: As typed.
+
+    Returns:
+        The run.
+
+    Raises:
+        ParameterError: There is none, or there are several.
+    """
+    try:
+        return store.lookup(text)
+    except StoreError as error:
+        raise ParameterError(str(error)) from error
+
+
+def find_sweep(store: Store, name: str | Path | None) -> str:
+    """Find a sweep of a store by its name, or by its file; None means the only one.
+
+    Args:
+        store: That may know it.
+        name: As typed.
+
+    Returns:
+        Its name.
+
+    Raises:
+        ParameterError: There is none, or None was given and there are several.
+    """
+    there = sorted(store.plans())
+    if name is None and len(there) == 1:
+        return there[0]
+    wanted = Path(name or "").name.removesuffix(ENDING)
+    if wanted in there:
+        return wanted
+    raise ParameterError(
+        f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
+        "remedy: gradtricks status lists them"
+    )
+
+
+def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
+    """List the runs of a sweep's plan.
+
+    Args:
+        plan: Of `gradtricks.lab.storage.store.Store.plans`.
+
+    Returns:
+        The runs, in the sweep's order.
+
+    Raises:
+        StoreError: Somebody edited the plan.
+    """
+    try:
+        return [Planned(run["request"], run["title"]) for run in plan["runs"]]
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"expected a plan with the request and the title of each run; got {str(plan)[:200]}; "
+            "remedy: sweep again, which writes it anew"
+        ) from error
+
+
+def _beside(store: Store) -> Path:
+    """Name the folder for what is drawn from a store; a URL's is where the default store's is."""
+    location = DEFAULT_STORE if "://" in store.location else store.location
+    return Path(location).parent / "sweeps"
+
+
+def _first_results(frame: "pandas.DataFrame") -> tuple[str, ...]:
+    """Choose what to draw of a sweep that doesn't say it: numbers first, then curves."""
+    from gradtricks.lab.results.columns import kind_of, values_of
+
+    kinds = {
+        name: kind_of(values_of(frame[name])) for name in frame.columns if str(name).startswith("results.")
+    }
+    return tuple(name for kind in ("float", "int", "list") for name in kinds if kinds[name] == kind)[:_DRAWN]

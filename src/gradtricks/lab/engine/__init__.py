@@ -1,0 +1,1 @@
+"""Many runs: how they are carried out and seen."""

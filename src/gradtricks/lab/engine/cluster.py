@@ -1,0 +1,154 @@
+"""Where a dask scheduler listens that somebody else has started, and what can be wrong with it."""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from distributed.security import Security
+
+
+class SchedulerError(RuntimeError):
+    """A cluster can't be used, or is gone; what was finished until then is kept."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """Where a dask scheduler listens, and what proves to it who we are.
+
+    Whoever reaches a scheduler can run any code as its user. With ``tls://`` only those are let in who have a
+    certificate; with ``tcp://`` everybody is, so that one is refused unless the address is this machine's own
+    or ``plain_tcp`` says that the network is trusted.
+
+    Attributes:
+        address: Such as ``tls://scheduler.example.org:8786``.
+        ca_file: Certificate of the authority that signed all others; where neither this nor the next two are
+            given, dask's own configuration has to name them.
+        cert: Our certificate.
+        key: Its private key.
+        plain_tcp: Every machine that can reach the scheduler or a worker is trusted.
+        patience_s: How long to wait for the scheduler, and for a worker where there is none.
+
+    Raises:
+        ValueError: The address or the files can't be used.
+    """
+
+    address: str
+    ca_file: Path | str | None = None
+    cert: Path | str | None = None
+    key: Path | str | None = None
+    plain_tcp: bool = False
+    patience_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without asking anybody."""
+        parts = urlsplit(self.address)
+        try:
+            complete = parts.hostname is not None and parts.port is not None
+        except ValueError:  # a port that is no number
+            complete = False
+        if parts.scheme not in ("tls", "tcp") or not complete:
+            raise ValueError(f"scheduler must look like tls://host:port; got {self.address!r}")
+        given = {"ca_file": self.ca_file, "cert": self.cert, "key": self.key}
+        if parts.scheme == "tls":
+            _check_files({name: path for name, path in given.items() if path is not None})
+        elif any(given.values()):
+            raise ValueError(f"certificates are for tls://; got {self.address!r}")
+        elif not self.plain_tcp and not _is_loopback(str(parts.hostname)):
+            raise ValueError(
+                f"{self.address}: over tcp:// whoever reaches the scheduler or a worker can run any code "
+                "there; remedy: tls:// with certificates, an SSH tunnel to 127.0.0.1, or plain_tcp=True "
+                "(--plain-tcp) where every machine of the network is trusted"
+            )
+
+    def security(self) -> "Security | None":
+        """Return dask's form of the certificates.
+
+        Returns:
+            None for ``tcp://``.
+
+        Raises:
+            ValueError: There are none, or they can't be used.
+        """
+        from distributed.security import Security
+
+        if not self.address.startswith("tls"):
+            return None
+        files = {"tls_ca_file": self.ca_file, "tls_client_cert": self.cert, "tls_client_key": self.key}
+        given = {name: str(path) for name, path in files.items() if path is not None}
+        security = Security(require_encryption=True, **given)
+        try:
+            context = security.get_connection_args("client")["ssl_context"]
+        except OSError as error:  # ssl.SSLError is one
+            raise ValueError(f"the certificates for {self.address} can't be used: {error}") from error
+        if context is None:
+            raise ValueError(f"tls:// needs ca_file, cert and key; got none for {self.address}")
+        return security
+
+
+def gone(scheduler: Scheduler) -> SchedulerError:
+    """Say that the scheduler is gone.
+
+    Args:
+        scheduler: Which one.
+
+    Returns:
+        The error.
+    """
+    return SchedulerError(
+        f"the dask scheduler at {scheduler.address} is gone; finished runs are kept; "
+        "remedy: start it and its workers again, and give the same command"
+    )
+
+
+def no_workers(scheduler: Scheduler) -> SchedulerError:
+    """Say that nobody is there to work.
+
+    Args:
+        scheduler: Without workers.
+
+    Returns:
+        The error.
+    """
+    return SchedulerError(
+        f"expected a worker at {scheduler.address}; got none within {scheduler.patience_s:.0f} s; "
+        f"finished runs are kept; remedy: dask worker {scheduler.address}"
+    )
+
+
+def unfit(scheduler: Scheduler, problems: Iterable[str]) -> SchedulerError:
+    """Say that workers can't do what is asked.
+
+    Args:
+        scheduler: Theirs.
+        problems: A line each.
+
+    Returns:
+        The error.
+    """
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return SchedulerError(
+        f"scheduler and workers at {scheduler.address} must have the same packages as this process, and see "
+        f"the same store; got\n{lines}\n  remedy: install the same versions there, put the store where all "
+        "see it, and start them again"
+    )
+
+
+def _check_files(given: dict[str, Path | str]) -> None:
+    if given and len(given) < 3:
+        raise ValueError(f"tls:// needs ca_file, cert and key together; got only {', '.join(given)}")
+    for name, path in given.items():
+        if not Path(path).is_file():
+            raise ValueError(f"{name} must be a file; got {path}, and there is none")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""Where a notebook's cells are executed."""

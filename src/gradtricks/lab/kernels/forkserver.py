@@ -1,0 +1,233 @@
+"""A process that has imported what runs need, and forks for each of them.
+
+`gradtricks.lab.kernels.warm` starts it as ``python -m gradtricks.lab.kernels.forkserver DESCRIPTOR MODULE...``.
+It listens to nothing but the socket that it inherits.
+"""
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from gradtricks.lab.kernels.outbox import Outbox
+from gradtricks.lab.kernels.processes import end_descendants, end_tree
+from gradtricks.lab.kernels.shell import Shell, new_shell, refuse_questions
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ForkServer:
+    """Forks, and cleans up behind forks that crashed.
+
+    Args:
+        shell: Runs the cells in a fork.
+        outbox: Takes what they show.
+    """
+
+    def __init__(self, shell: Shell, outbox: Outbox) -> None:
+        self._shell, self._outbox = shell, outbox
+        self._reports: dict[int, int] = {}
+
+    def serve(self, control: socket.socket) -> None:
+        """Fork for each triple of descriptors that arrives: a channel, a log, and where to report the end.
+
+        Args:
+            control: Where they arrive, until its other side is closed; the answer is the child's process id
+                in eight bytes, or 0 where there can't be one, or this process has threads: a lock that
+                another thread holds would stay locked in the child for ever.
+        """
+        signal.signal(signal.SIGCHLD, self._bury)
+        while True:
+            message, descriptors, *_ = socket.recv_fds(control, 1, 3)
+            if not message:
+                break
+            control.sendall(self._fork(control, *descriptors).to_bytes(8, "big"))
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for child in self._reports:
+            end_tree(child)
+
+    def _fork(self, control: socket.socket, channel: int, log: int, report: int) -> int:
+        child = None
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # a fork may end before it's noted
+        if _num_threads() == 1:
+            with suppress(OSError):  # no memory, or too many processes
+                child = os.fork()
+        if child == 0:
+            control.close()
+            for descriptor in (report, *self._reports.values()):
+                os.close(descriptor)
+            _become_run(self._shell, self._outbox, channel, log)
+        if child:
+            self._reports[child] = os.dup(report)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        for descriptor in (channel, log, report):
+            os.close(descriptor)
+        return child or 0
+
+    def _bury(self, *_: Any) -> None:
+        """Report how forks ended, and end what they left: that becomes a child of this process."""
+        crashed = False
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                report = self._reports.pop(pid, None)
+                if report is not None:
+                    crashed = crashed or status != 0
+                    with suppress(BrokenPipeError):
+                        os.write(report, status.to_bytes(4, "big"))
+                    os.close(report)
+            if crashed:
+                for orphan in psutil.Process().children():
+                    if orphan.pid not in self._reports:
+                        end_tree(orphan.pid)
+
+
+def main() -> None:
+    """Import, then fork until the driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    _ask_system(_PR_SET_CHILD_SUBREAPER, 1)
+    control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
+    del sys.argv[1:]
+    _look_in_own_folder()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gradtricks"]:
+        del sys.modules[name]  # a run's record names what the run imports, not what this process does
+    sys.modules.pop("__mp_main__", None)
+    outbox = Outbox()
+    sys.stdout, sys.stderr = outbox.streams  # loggers keep what they find here when they are imported
+    for name in modules:
+        importlib.import_module(name)
+    importlib.import_module("gradtricks.lab.recording").installed_versions()
+    server = ForkServer(new_shell(), outbox)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page that it looks at
+    server.serve(control)
+    os._exit(0)
+
+
+def _look_in_own_folder() -> None:
+    """Import from whatever folder the run is in, but after the standard library, as in a Jupyter kernel."""
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    installed = (
+        i for i, path in enumerate(sys.path) if Path(path).name in ("site-packages", "dist-packages")
+    )
+    sys.path.insert(next(installed, len(sys.path)), "")
+
+
+def _become_run(shell: Shell, outbox: Outbox, channel: int, log: int) -> NoReturn:
+    """Be one run, in a session of its own, with nothing inherited but what was imported."""
+    status = 1
+    try:
+        os.setsid()
+        _ask_system(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _ask_system(_PR_SET_CHILD_SUBREAPER, 1)  # so that what it started can be found at the end
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        atexit._clear()
+        _forget_random_state()
+        refuse_questions()
+        _run_cells(shell, outbox, Connection(channel))
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        atexit._run_exitfuncs()
+        shell.user_ns.clear()  # closes files that the notebook left open
+        status = 0
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        if status == 0:
+            _end_children()
+        os._exit(status)
+
+
+def _run_cells(shell: Shell, outbox: Outbox, channel: Connection) -> None:
+    """Run the cells that arrive, until the other side closes the channel.
+
+    Args:
+        shell: Runs them.
+        outbox: Takes what they show.
+        channel: First the environment comes in, then cells. Messages go out with the names of Jupyter's
+            protocol; the last one for each cell is an ``execute_reply``.
+    """
+    _move_into(json.loads(channel.recv_bytes()))
+    outbox.connect(_Sink(channel))
+    os.register_at_fork(before=outbox.flush, after_in_child=outbox.forget)
+    shell.open(outbox)
+    while not shell.exiting:
+        try:
+            source = json.loads(channel.recv_bytes())
+        except EOFError:
+            return
+        outbox.send("execute_input", {"execution_count": shell.execution_count})
+        shell.execute(source)
+        outbox.send("execute_reply", {})
+
+
+class _Sink:
+    """Sends messages. Processes that the notebook forks send through the same channel, one at a time."""
+
+    def __init__(self, channel: Connection) -> None:
+        self._channel = channel
+        self._lock = os.memfd_create("gradtricks")
+
+    def __call__(self, message: dict[str, Any]) -> None:
+        text = json.dumps(message, default=repr, ensure_ascii=False)
+        # A lock on a file is gone with the process that holds it.
+        fcntl.lockf(self._lock, fcntl.LOCK_EX)
+        try:
+            self._channel.send_bytes(text.encode(errors="replace"))  # lone surrogates can't be written
+        finally:
+            fcntl.lockf(self._lock, fcntl.LOCK_UN)
+
+
+def _move_into(place: Mapping[str, Any]) -> None:
+    """Take over the driver's folder and environment."""
+    os.chdir(place["folder"])
+    os.environ.clear()
+    os.environ.update(place["environment"])
+
+
+def _end_children() -> None:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:  # there are none
+        return
+    end_descendants(os.getpid())
+
+
+def _forget_random_state() -> None:
+    # Without it all forks would draw the same numbers, which no fresh process does.
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _ask_system(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value)
+
+
+def _num_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""How much a cell may show: beyond that, its output is cut, and a line says so."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+TEXT_LIMIT = 2_000_000  # characters that a cell prints
+DATA_LIMIT = 20_000_000  # characters of figures, tables and values that a cell shows
+LOG_LIMIT = 2_000_000  # bytes that libraries write past the notebook
+_OVERHEAD = 500  # what an output costs, however small it is
+_ERROR_LIMIT = 100_000  # characters of a message, or of one frame of a traceback
+_OURS = "application/vnd.gradtricks."  # what the lab reads from the notebook is never cut
+
+
+class OutputLimit:
+    """What one cell may still show."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Start again: a new cell, or one that has cleared its output."""
+        self._text = self._data = self._left_out = self._dropped = 0
+
+    def cut(self, text: str) -> str:
+        """Take printed text.
+
+        Args:
+            text: What the cell prints.
+
+        Returns:
+            As much of its beginning as there is room for.
+        """
+        room = max(0, TEXT_LIMIT - self._text)
+        self._text += len(text)
+        if len(text) <= room:
+            return text
+        self._left_out += len(text) - room
+        return text[:room]
+
+    def trim(self, kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
+        """Take anything else that a cell shows.
+
+        Args:
+            kind: Name of one of Jupyter's messages.
+            content: That of the message.
+
+        Returns:
+            The content, or a smaller one; None where nothing of it is left.
+        """
+        if kind == "error":
+            short = [_shortened(line) for line in content["traceback"]]
+            return content | {"evalue": _shortened(content["evalue"]), "traceback": short}
+        if kind not in ("display_data", "execute_result", "update_display_data"):
+            return content
+        size = _size(content["data"])
+        if kind == "update_display_data":  # it takes the place of another one
+            return content if size <= DATA_LIMIT else content | {"data": {"text/plain": _note(size)}}
+        if self._data + size + _OVERHEAD <= DATA_LIMIT:
+            self._data += size + _OVERHEAD
+            return content
+        kept = {mime: value for mime, value in content["data"].items() if mime.startswith(_OURS)}
+        self._dropped += 1
+        if self._dropped == 1:
+            kept["text/plain"] = _note(size)
+        return content | {"data": kept} if kept else None
+
+    def note(self) -> str:
+        """Say what was cut.
+
+        Returns:
+            Text to be printed at the end of the cell; empty where nothing was cut.
+        """
+        note = ""
+        if self._left_out:
+            note += f"\n[left out: {self._left_out:,} more characters; a cell may print {TEXT_LIMIT:,}]\n"
+        if self._dropped > 1:
+            note += f"\n[left out: {self._dropped - 1:,} more outputs]\n"
+        return note
+
+
+def _note(size: int) -> str:
+    return f"[left out: an output of {size:,} characters; a cell may show {DATA_LIMIT:,}]"
+
+
+def _size(data: Mapping[str, Any]) -> int:
+    return sum(len(v if isinstance(v, str) else json.dumps(v, default=repr)) for v in data.values())
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _ERROR_LIMIT:
+        return text
+    return f"{text[:_ERROR_LIMIT]} [left out: {len(text) - _ERROR_LIMIT:,} more characters]"

@@ -1,0 +1,169 @@
+"""A notebook's cells, executed by IPython in this process; what they show goes into an outbox."""
+
+import asyncio
+import base64
+import builtins
+import getpass
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import StdinNotImplementedError
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from traitlets import Type
+from traitlets.config import Config
+
+from gradtricks.lab.kernels.outbox import Outbox
+
+
+class _DisplayPublisher(DisplayPublisher):
+    """What ``display`` shows, and the updates and deletions of it."""
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        kind = "update_display_data" if update else "display_data"
+        content = {"data": _encoded(data), "metadata": metadata or {}, "transient": transient or {}}
+        self.shell.outbox.send(kind, content)
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.shell.outbox.send("clear_output", {"wait": wait})
+
+
+class _DisplayHook(DisplayHook):
+    """The value of a cell's last expression."""
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
+        content = {
+            "data": _encoded(format_dict),
+            "metadata": md_dict or {},
+            "execution_count": self.prompt_count,
+        }
+        self.shell.outbox.send("execute_result", content)
+
+
+class Shell(InteractiveShell):
+    """IPython without a terminal and without a history."""
+
+    displayhook_class = Type(_DisplayHook)
+    display_pub_class = Type(_DisplayPublisher)
+    exiting = False  # a cell called exit() or quit()
+    outbox: Outbox
+
+    def open(self, outbox: Outbox) -> None:
+        """Print and show into an outbox from here on.
+
+        Args:
+            outbox: Takes it.
+        """
+        self.outbox = outbox
+        self.loop = asyncio.new_event_loop()
+        sys.stdout, sys.stderr = outbox.streams
+
+    def close(self) -> None:
+        """Run no more cells."""
+        self.loop.close()
+
+    def execute(self, source: str) -> ExecutionResult:
+        """Run a cell.
+
+        As in a Jupyter kernel, an event loop runs meanwhile, and the cell may await at its top level.
+
+        Args:
+            source: Its text.
+
+        Returns:
+            What IPython says of it.
+        """
+        if _is_in_loop():  # in this very process, and its user is in a notebook too
+            result = self.run_cell(source, store_history=True)
+        else:
+            result = self.loop.run_until_complete(self._execute(source))
+        self.outbox.end_cell()
+        if self.outbox.is_fork():  # the cell forked, and this is the child
+            os._exit(not result.success)
+        return result
+
+    async def _execute(self, source: str) -> ExecutionResult:
+        error = None
+        try:
+            cell = self.transform_cell(source)
+        except Exception:  # a syntax error of IPython's own; running the cell shows it
+            cell, error = source, sys.exc_info()
+        if not self.should_run_async(source, transformed_cell=cell, preprocessing_exc_tuple=error):
+            return self.run_cell(source, store_history=True)
+        result = None
+        try:
+            result = await self.run_cell_async(
+                source, store_history=True, transformed_cell=cell, preprocessing_exc_tuple=error
+            )
+            return result
+        finally:
+            self.events.trigger("post_execute")
+            self.events.trigger("post_run_cell", result)
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Do nothing where no windows are asked for, as by ``%matplotlib inline``."""
+        if gui is not None:
+            super().enable_gui(gui)
+
+    def ask_exit(self) -> None:
+        """Let this be the last cell."""
+        self.exiting = True
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        content = {"ename": etype.__name__, "evalue": str(evalue), "traceback": stb}
+        self.outbox.send("error", content)
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def new_shell() -> Shell:
+    """Make the one shell of this process.
+
+    Returns:
+        The shell; its history, which would need a thread, is off.
+    """
+    off = {"enabled": False}
+    return Shell.instance(config=Config({"HistoryManager": off, "HistoryAccessor": off}))
+
+
+def refuse_questions() -> None:
+    """Let ``input`` fail: nobody is there to answer."""
+    builtins.input = _refuser("raw_input")
+    getpass.getpass = _refuser("getpass")
+
+
+def _refuser(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise StdinNotImplementedError(
+            f"{name} was called, but this frontend does not support input requests."
+        )
+
+    return refuse
+
+
+def _encoded(data: dict[str, Any]) -> dict[str, Any]:
+    """Write pictures as text, as a notebook does."""
+    return {
+        mime: base64.encodebytes(value).decode() if isinstance(value, bytes) else value
+        for mime, value in data.items()
+    }

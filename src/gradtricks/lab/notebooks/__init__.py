@@ -1,0 +1,1 @@
+"""What a notebook declares, and the values that it is given."""

@@ -1,0 +1,223 @@
+"""Values as users type them, in sweep files and on the command line, read by the type that is declared."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import date, datetime
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+
+MAX_CHARACTERS = 1_000_000  # of a sweep file
+
+_DEPTH = 20
+_BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)")
+_ORDER = (NoneType, bool, int, float, date, datetime, list, dict, Literal, str)  # what a text is tried as
+
+
+class Plain(str):
+    """A text without quotes, whose type the notebook declares: ``no`` may be a word and ``1e-3`` a number."""
+
+    __slots__ = ()
+
+
+class TextError(ValueError):
+    """A text that can't be read."""
+
+
+def read(raw: Any, type_: Any) -> Any:
+    """Read a value.
+
+    Args:
+        raw: `Plain` texts, quoted ones (``str``), values that need no reading, or lists and dicts of them.
+        type_: That the notebook declares.
+
+    Returns:
+        The value.
+
+    Raises:
+        TextError: No value of that type is written so.
+    """
+    if not isinstance(raw, str | list | dict):
+        return raw
+    type_ = _bare(type_)
+    kind = _kind(type_)
+    if kind in (Union, UnionType):
+        return _read_first(raw, sorted(get_args(type_), key=lambda member: _ORDER.index(_kind(member))))
+    if kind is Literal:
+        return _read_choice(raw, get_args(type_))
+    if isinstance(raw, Plain) and kind in (list, dict):
+        raw = read_json(raw)
+    if kind is list and isinstance(raw, list):
+        return [read(item, *get_args(type_)) for item in raw]
+    if kind is dict and isinstance(raw, dict):
+        return {str(name): read(item, get_args(type_)[1]) for name, item in raw.items()}
+    if isinstance(raw, Plain) or (isinstance(raw, str) and kind in (date, datetime)):
+        return _read_text(str(raw), kind)
+    if isinstance(raw, str) and kind is str:
+        return raw
+    raise TextError(f"expected {kind.__name__}; got {raw!r}")
+
+
+def read_json(text: str) -> Any:
+    """Read JSON, numbers as plain texts.
+
+    Args:
+        text: As typed.
+
+    Returns:
+        What `read` takes.
+
+    Raises:
+        TextError: It is no JSON, or has a name twice.
+    """
+    try:
+        return json.loads(
+            text, parse_int=Plain, parse_float=Plain, parse_constant=Plain, object_pairs_hook=_without_twins
+        )
+    except (ValueError, RecursionError) as error:
+        raise TextError(f"expected JSON; got {text[:80]!r} ({error})") from error
+
+
+def read_yaml(text: str) -> Any:
+    """Read YAML without interpreting what isn't quoted.
+
+    Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
+
+    Args:
+        text: Of a file.
+
+    Returns:
+        What `read` takes.
+
+    Raises:
+        TextError: It is no such YAML.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise TextError(f"expected at most {MAX_CHARACTERS} characters; got more")
+    try:
+        events = iter(list(yaml.parse(text, Loader=yaml.SafeLoader)))
+        next(events)  # the stream's start
+        if isinstance(next(events), yaml.StreamEndEvent):
+            return None
+        tree = _build(next(events), events, 0)
+        next(events)  # the document's end
+        if not isinstance(next(events), yaml.StreamEndEvent):
+            raise TextError("expected one document; got several")
+    except yaml.YAMLError as error:
+        raise TextError(" ".join(str(error).split())) from error
+    return tree
+
+
+def split_values(text: str) -> list[str]:
+    """Split a text at its commas, but not within brackets or double quotes.
+
+    Args:
+        text: Such as ``0,0.5`` or ``[1, 2],[3]``.
+
+    Returns:
+        The parts, without the space around them.
+    """
+    parts, depth, quoted, start = [], 0, False, 0
+    for place, sign in enumerate(text):
+        if sign == '"':
+            quoted = not quoted
+        elif not quoted:
+            depth += (sign in "[{") - (sign in "]}")
+            if sign == "," and depth == 0:
+                parts.append(text[start:place].strip())
+                start = place + 1
+    return [*parts, text[start:].strip()]
+
+
+def _bare(type_: Any) -> Any:
+    """Take the declared range off: it is checked later."""
+    return get_args(type_)[0] if get_origin(type_) is Annotated else type_
+
+
+def _kind(type_: Any) -> Any:
+    bare = _bare(type_)
+    return get_origin(bare) or bare
+
+
+def _read_first(raw: Any, members: list[Any]) -> Any:
+    for member in members:
+        with suppress(TextError):
+            return read(raw, member)
+    raise TextError(f"expected one of {len(members)} types; got {raw!r}")
+
+
+def _read_choice(raw: Any, choices: tuple[Any, ...]) -> Any:
+    if raw in choices:
+        return str(raw)
+    for choice in choices:
+        with suppress(TextError):
+            if isinstance(raw, Plain) and _read_text(str(raw), type(choice)) == choice:
+                return choice
+    raise TextError(f"expected one of {choices}; got {raw!r}")
+
+
+def _read_text(text: str, kind: Any) -> Any:
+    try:
+        return _READERS[kind](text)
+    except (ValueError, KeyError) as error:
+        raise TextError(f"expected {kind.__name__}; got {text!r}") from error
+
+
+def _read_none(text: str) -> None:
+    return {"null": None, "None": None}[text]
+
+
+def _read_int(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(text)
+    return int(text, 0 if text.lstrip("+-")[1:2].isalpha() else 10)
+
+
+def _read_float(text: str) -> float:
+    return float(re.sub(r"^([+-]?)\.(?=inf|nan)", r"\1", text.lower()))  # YAML writes .inf and .nan
+
+
+_READERS: Mapping[Any, Callable[[str], Any]] = {
+    NoneType: _read_none,
+    bool: lambda text: _BOOLS[text.lower()],
+    int: _read_int,
+    float: _read_float,
+    str: str,
+    date: date.fromisoformat,
+    datetime: datetime.fromisoformat,
+}
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    twins = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    if twins:
+        raise ValueError(f"given twice: {', '.join(twins)}")
+    return dict(pairs)
+
+
+def _build(event: Any, events: Any, depth: int) -> Any:
+    """Build what an event of YAML begins."""
+    where = f"line {event.start_mark.line + 1}"
+    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+        raise TextError(f"{where}: anchors, aliases and tags aren't allowed; remedy: write the value out")
+    if depth > _DEPTH:
+        raise TextError(f"{where}: nested deeper than {_DEPTH}")
+    if isinstance(event, yaml.ScalarEvent):
+        return Plain(event.value) if event.style is None else event.value
+    items = []
+    while not isinstance(following := next(events), yaml.SequenceEndEvent | yaml.MappingEndEvent):
+        items.append(_build(following, events, depth + 1))
+    if isinstance(event, yaml.SequenceStartEvent):
+        return items
+    keys = items[::2]
+    if not all(isinstance(key, str) for key in keys):
+        raise TextError(f"{where}: names must be texts")
+    try:
+        return _without_twins([(str(key), value) for key, value in zip(keys, items[1::2])])
+    except ValueError as error:
+        raise TextError(f"{where}: {error}") from error

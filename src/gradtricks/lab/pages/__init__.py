@@ -1,0 +1,1 @@
+"""The book's pages, from what runs recorded."""

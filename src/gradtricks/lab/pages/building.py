@@ -1,0 +1,220 @@
+"""From finished runs to pages: what the book is built from, and the build itself."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import nbformat
+from nbformat import NotebookNode
+
+from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
+from gradtricks.lab.pages.sweeppages import sweep_files
+from gradtricks.lab.recording import RESULTS_MIME, VARYING_MIME
+from gradtricks.lab.results.plots import PlotError
+from gradtricks.lab.results.tables import runs_of
+from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.planning import Run, plan_run
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.files import ENDING, read_file
+from gradtricks.lab.sweeps.planning import Sweep, read_sweep
+
+_FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+
+
+class BuildError(RuntimeError):
+    """A page can't be built, or Sphinx found something to complain of; the old book is untouched."""
+
+
+def plan_book(experiments: Path) -> list[Run]:
+    """List the runs that the book shows: every experiment, once for each of its backends.
+
+    Args:
+        experiments: Folder of the source notebooks.
+
+    Returns:
+        The runs, by stem and backend. A notebook without a parameter ``backend`` runs once.
+
+    Raises:
+        FileNotFoundError: The folder holds no notebook.
+        ParameterError: A notebook's parameters can't be read.
+    """
+    notebooks = sorted(experiments.glob("*.ipynb"))
+    if not notebooks:
+        raise FileNotFoundError(
+            f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
+        )
+    return [plan_run(path, given) for path in notebooks for given in _shown_with(path)]
+
+
+def plan_sweeps(experiments: Path) -> list[Sweep]:
+    """List the sweeps that have a page in the book: every sweep file beside the experiments.
+
+    Args:
+        experiments: Folder of the source notebooks.
+
+    Returns:
+        The sweeps, by name. Searches have no page.
+
+    Raises:
+        ParameterError: A file is wrong.
+    """
+    paths = sorted(experiments.glob(f"*{ENDING}"))
+    return [read_sweep(path) for path in paths if not _is_search(path)]
+
+
+def sweep_runs(sweep: Sweep, store: Store) -> list[StoredRun]:
+    """Look up the runs of a sweep.
+
+    Args:
+        sweep: The sweep.
+        store: Of its runs.
+
+    Returns:
+        Those that finished and, where they didn't, those that failed.
+    """
+    return runs_of(store, sweep.runs)
+
+
+def publish(
+    runs: Mapping[str, StoredRun],
+    pages: Path,
+    *,
+    sweeps: Iterable[tuple[Sweep, Sequence[StoredRun]]] = (),
+) -> None:
+    """Lay out finished runs as sources of the book: a notebook, its record and its figures each.
+
+    Files that would stay the same aren't touched, so that an incremental build stays small.
+
+    Args:
+        runs: Finished runs by page name, such as ``masking-torch``.
+        pages: Folder of the generated sources; whatever else it holds is deleted.
+        sweeps: Sweeps and their runs; each gets a page of its own.
+
+    Raises:
+        BuildError: A sweep's result that is to be shown isn't there.
+        StoreError: A run's notebook can't be read.
+    """
+    files: dict[Path, str] = {}
+    for name, stored in runs.items():
+        node = stored.read_notebook()
+        for figure, svg in collect_figures(node).items():
+            files[pages / name / f"{figure}.svg"] = svg
+        files[pages / f"{name}.ipynb"] = nbformat.writes(_page(node, stored.record)) + "\n"
+        files[pages / f"{name}.json"] = json.dumps(stored.record, indent=1, ensure_ascii=False) + "\n"
+    for sweep, found in sweeps:
+        files |= _sweep_files(sweep, found, pages)
+    _write_changed(files)
+    _delete_others(pages, files)
+
+
+def publish_sweep(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> None:
+    """Write the page of one sweep, and leave the others alone.
+
+    Args:
+        sweep: The sweep.
+        runs: Those of its runs that finished or failed.
+        pages: Folder of the generated sources.
+
+    Raises:
+        BuildError: A result that is to be shown isn't there.
+    """
+    _write_changed(_sweep_files(sweep, runs, pages))
+
+
+def build(book: Path, site: Path) -> None:
+    """Build the book beside the one that is there, and replace that only when nothing is wrong.
+
+    Args:
+        book: Folder of the sources.
+        site: Folder of the finished pages.
+
+    Raises:
+        BuildError: A warning or an error of Sphinx; its output has been shown.
+    """
+    fresh, old = site.with_name(f"{site.name}.new"), site.with_name(f"{site.name}.old")
+    if old.exists() and not site.exists():  # killed between the two renames below
+        old.rename(site)
+    shutil.rmtree(fresh, ignore_errors=True)
+    options = ["-W", "--keep-going", "-n", "--all", "--quiet", "--path-output", str(fresh)]
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), *options]
+    finished = subprocess.run(command, check=False, capture_output=True, text=True)
+    if finished.returncode:
+        raise BuildError(
+            f"{finished.stdout}{finished.stderr}\nThe book wasn't replaced: Sphinx found the above."
+        )
+    shutil.rmtree(old, ignore_errors=True)
+    if site.exists():
+        site.rename(old)
+    (fresh / "_build" / "html").rename(site)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(fresh)
+
+
+def _shown_with(path: Path) -> list[dict[str, Any]]:
+    backend = read_parameters(read_notebook(path), str(path)).get("backend")
+    names = get_args(backend.type) if backend else ()
+    return [{"backend": name} for name in names] or [{}]
+
+
+def _is_search(path: Path) -> bool:
+    _, file, _ = read_file(path)
+    return file is not None and file.optuna is not None
+
+
+def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
+    try:
+        return sweep_files(sweep, runs, pages)
+    except PlotError as error:
+        raise BuildError(f"{sweep.name}{ENDING}: shown: {error}") from error
+
+
+def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
+    """Drop what is about the other backends, give figures their texts, and add where it all came from."""
+    backend = record["parameters"].get("backend")
+    if backend in _FRAMEWORKS:
+        others = set(_FRAMEWORKS) - {backend}
+        node.cells = [cell for cell in node.cells if not others & set(cell.metadata.get("tags", []))]
+        title = node.cells[0]
+        title.source = title.source.replace("\n", f" ({_FRAMEWORKS[backend]})\n", 1)
+    for cell in node.cells:
+        cell.metadata.pop("papermill", None)
+        alts = [
+            o.metadata.gradtricks.alt
+            for o in cell.get("outputs", [])
+            if "gradtricks" in o.get("metadata", {})
+        ]
+        if alts:
+            cell.metadata["mystnb"] = {"image": {"alt": " ".join(alts)}}
+        for output in cell.get("outputs", []):
+            for mime in (RESULTS_MIME, VARYING_MIME):
+                output.get("data", {}).pop(mime, None)
+    node.metadata.pop("papermill", None)
+    target = "/".join(filter(None, (record["stem"], backend)))
+    card = f"## Where this came from\n\n```{{run-card}} {target}\n```"
+    node.cells.append(nbformat.v4.new_markdown_cell(card, id="where-this-came-from"))
+    return node
+
+
+def _write_changed(files: Mapping[Path, str]) -> None:
+    for path, text in files.items():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.new")
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, path)
+
+
+def _delete_others(pages: Path, keep: Iterable[Path]) -> None:
+    kept = set(keep)
+    for path in sorted(pages.rglob("*"), reverse=True):
+        if path.is_file() and path not in kept:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

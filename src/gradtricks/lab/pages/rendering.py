@@ -1,0 +1,75 @@
+"""An executed notebook as one page of HTML, to be read in a browser without Jupyter."""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from markdown_it import MarkdownIt
+from nbformat import NotebookNode
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+# What a run printed may hold anything; a page without scripts and without requests can't do any harm.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_STYLE = """\
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }
+pre { overflow-x: auto; padding: .5rem .8rem; background: #f6f6f4; border-radius: .3rem; }
+pre.error { background: #fdeeee; }
+img { max-width: 100%; }
+table { border-collapse: collapse; } td, th { padding: .2rem .6rem; border: 1px solid #ccc; }
+"""
+
+
+def to_html(node: NotebookNode, title: str) -> str:
+    """Render a notebook.
+
+    Args:
+        node: Executed or not.
+        title: Of the page.
+
+    Returns:
+        A page of HTML that runs no script and asks for nothing else.
+    """
+    formatter = HtmlFormatter(style="friendly")
+    body = "\n".join(part for cell in node.cells for part in _cell(cell, formatter))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f"<style>\n{_STYLE}{formatter.get_style_defs('.highlight')}\n</style></head>\n"
+        f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def _cell(cell: NotebookNode, formatter: Any) -> Iterator[str]:
+    if cell.cell_type == "markdown":
+        yield MarkdownIt("commonmark", {"html": False}).enable("table").render(cell.source)
+    elif cell.cell_type == "code":
+        yield highlight(cell.source, PythonLexer(), formatter)
+        for output in cell.get("outputs", []):
+            yield _output(output)
+
+
+def _output(output: NotebookNode) -> str:
+    if output.output_type == "stream":
+        return f"<pre>{escape(output.text)}</pre>"
+    if output.output_type == "error":
+        return f'<pre class="error">{escape(f"{output.ename}: {output.evalue}")}</pre>'
+    data = output.get("data", {})
+    if "image/svg+xml" in data:  # as an image, so that it is neither script nor style of this page
+        return _image("image/svg+xml", b64encode(data["image/svg+xml"].encode()).decode(), data)
+    if "image/png" in data:
+        return _image("image/png", data["image/png"].replace("\n", ""), data)
+    if "text/html" in data:
+        return str(data["text/html"])
+    return f"<pre>{escape(_text(data))}</pre>"
+
+
+def _image(mime: str, encoded: str, data: NotebookNode) -> str:
+    return f'<p><img src="data:{mime};base64,{encoded}" alt="{escape(data.get("text/plain", ""))}"></p>'
+
+
+def _text(data: NotebookNode) -> str:
+    return str(data["text/plain"]) if "text/plain" in data else json.dumps(data, indent=1)

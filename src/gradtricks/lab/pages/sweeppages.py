@@ -1,0 +1,185 @@
+"""The page of a sweep: its question, figures, a table of values, and where they came from."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradtricks.lab.pages.quoting import SHOWN_LIBRARIES
+from gradtricks.lab.pages.valuetables import MOST_ROWS, markdown_table, value_text, values_table
+from gradtricks.lab.recording import encode
+from gradtricks.lab.results import tables
+from gradtricks.lab.results.columns import split_name
+from gradtricks.lab.results.curves import Curve
+from gradtricks.lab.results.grouping import Group, key_of, text_of
+from gradtricks.lab.results.markup import code, escape
+from gradtricks.lab.results.plots import PlotResult, label_of, plot_sweep
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.sweeps.files import ENDING
+
+if TYPE_CHECKING:
+    from gradtricks.lab.sweeps.planning import Sweep
+
+
+def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
+    """Write the page of a sweep and what belongs to it.
+
+    Args:
+        sweep: The sweep.
+        runs: Those of its runs that finished or failed.
+        pages: Folder of the generated sources.
+
+    Returns:
+        Texts by file. Equal runs have equal texts.
+
+    Raises:
+        PlotError: A result that is to be shown isn't there.
+    """
+    page = f"{sweep.name}-sweep"
+    frame = tables.tabulate(runs)
+    plots = plot_sweep(sweep, frame) if any(run.status == "finished" for run in runs) else {}
+    files = {pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()}
+    files[pages / page / "runs.csv"] = tables.export(frame, "csv") or ""
+    files[pages / page / "runs.json"] = _json([_without_inputs(run.record) for run in runs])
+    files[pages / f"{page}.json"] = _json(_summary(sweep, runs, plots))
+    files[pages / f"{page}.md"] = _page(sweep, runs, plots)
+    return files
+
+
+def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> dict[str, Any]:
+    """Collect the numbers that other pages quote as ``name/sweep/…``."""
+    counts = {"planned": len(sweep.runs)}
+    counts |= {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
+    quoted: dict[str, Any] = {}
+    for plot in plots.values():
+        label = label_of(plot.column)
+        quoted[label if label not in quoted else plot.column] = dict(_quoted(plot))
+    return {
+        "sweep": sweep.name,
+        "results": encode({"runs": counts, **quoted}, "results"),
+        "figures": {name: plot.alt for name, plot in plots.items()},
+    }
+
+
+def _quoted(plot: PlotResult) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name the configurations, such as ``scale=0.5``, and yield their numbers."""
+    taken: set[str] = set()
+    for part in plot.parts:
+        values = zip(plot.axes, part.values)
+        name = ",".join(f"{axis.name}={text_of(value)}" for axis, value in values) or "all"
+        while name in taken:  # 1 and "1" look the same
+            name += "_"
+        taken.add(name)
+        yield name, _numbers(part)
+
+
+def _numbers(part: Group | Curve) -> dict[str, Any]:
+    if isinstance(part, Curve):
+        return {name: getattr(part, name) for name in ("mean", "low", "high", "n", "lost")}
+    return asdict(part.summary) | {"failed": part.failed, "missing": part.missing}
+
+
+def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> str:
+    page = f"{sweep.name}-sweep"
+    parts = [f"# {escape(sweep.title or sweep.name)}"]
+    parts += [escape(sweep.question)] if sweep.question else []
+    parts += [_said(sweep, runs)]
+    for name, plot in plots.items():
+        parts += [f"## {escape(label_of(plot.column))}", *_meaning(sweep, plot)]
+        parts += [f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"]
+        parts += [values_table(plot)]
+    parts += ["## Runs that failed", _failures(runs)] if any(run.status == "failed" for run in runs) else []
+    parts += [
+        "## All runs",
+        f"Every parameter and every result of every run: {{download}}`CSV <{page}/runs.csv>`, "
+        f"{{download}}`JSON <{page}/runs.json>`. This command runs the sweep again; what is finished isn't "
+        "done twice:",
+        f"```console\ngradtricks sweep {_beside(sweep, sweep.name + ENDING)}\n```",
+        "## Where this came from",
+        _origin(sweep, runs),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _beside(sweep: "Sweep", name: str) -> str:
+    """Write the path of a file beside the notebook, from the project's root."""
+    return f"{sweep.notebook.absolute().parent.name}/{name}"
+
+
+def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
+    varied = [_spoken(name, sweep) for name in sweep.varied]
+    finished, failed = (sum(run.status == status for run in runs) for status in ("finished", "failed"))
+    left = len(sweep.runs) - finished - failed
+    counts = [f"{finished} finished"]
+    counts += [f"{count} {what}" for count, what in ((failed, "failed"), (left, "not run yet")) if count]
+    notebook = code(_beside(sweep, sweep.notebook.name))
+    return f"{len(sweep.runs)} runs of {notebook} with different {_joined(varied)}: {', '.join(counts)}."
+
+
+def _spoken(name: str, sweep: "Sweep") -> str:
+    count = len({key_of(run.parameters[name]) for run in sweep.runs})
+    return f"{escape(name)} ({count} values)"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def _meaning(sweep: "Sweep", plot: PlotResult) -> list[str]:
+    meaning = sweep.meanings.get(".".join(split_name(plot.column)))
+    return [escape(meaning)] if meaning else []
+
+
+def _failures(runs: Sequence[StoredRun]) -> str:
+    failed = [run for run in runs if run.status == "failed"]
+    rows = [[escape(run.title), code(run.record["error"].strip().partition("\n")[0])] for run in failed]
+    return markdown_table([["run", "why"], *rows[:MOST_ROWS]])
+
+
+def _origin(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
+    """Write what produced the runs; where they differ, all that there is."""
+    sources = [run.record["provenance"] for run in runs]
+    commits = [
+        f"{(s['commit'] or 'unknown')[:12]}{' with uncommitted changes' if s['dirty'] else ''}"
+        for s in sources
+    ]
+    fixed = [
+        f"{escape(name)} {value_text(value)}"
+        for name, value in (runs[0].parameters if runs else {}).items()
+        if name not in sweep.varied
+    ]
+    versions = {
+        name: _distinct(run.record["inputs"]["versions"].get(name) for run in runs)
+        for name in SHOWN_LIBRARIES
+    }
+    rows = {
+        "started": _period(runs),
+        "took": f"{sum(run.record['duration_s'] for run in runs):.0f} s in all runs together",
+        "commit": _distinct(commits),
+        "processor": _distinct(s["processor"] for s in sources),
+        "threads of a run": _distinct(s["threads"] for s in sources),
+        "Python": _distinct(s["python"] for s in sources),
+        "libraries": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+    }
+    escaped = {"other parameters": ", ".join(fixed)} | {name: escape(text) for name, text in rows.items()}
+    return "\n\n".join(f"{name}\n: {text}" for name, text in escaped.items() if text)
+
+
+def _period(runs: Sequence[StoredRun]) -> str:
+    times = sorted(datetime.fromisoformat(run.record["started"]).astimezone(UTC) for run in runs)
+    first_and_last = dict.fromkeys(f"{time:%Y-%m-%d %H:%M} UTC" for time in (*times[:1], *times[-1:]))
+    return " to ".join(first_and_last)
+
+
+def _distinct(values: Iterable[Any]) -> str:
+    return ", ".join(sorted({str(value) for value in values if value is not None}))
+
+
+def _without_inputs(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in ("inputs", "figures")}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

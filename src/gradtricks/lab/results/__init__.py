@@ -1,0 +1,1 @@
+"""What many runs found: tables, statistics, figures."""

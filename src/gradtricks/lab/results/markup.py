@@ -1,0 +1,55 @@
+"""Text that comes from outside: in one line, and as Markdown that shows it and nothing else."""
+
+import re
+
+# What may begin markup anywhere, and the numbers that begin a list.
+_SPECIAL = re.compile(r"[#$%&*+\-:<>\[\\\]^_`{|}~]")
+_LIST = re.compile(r"^(\d+)([.)])(?=\s|$)")
+_LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+
+
+def one_line(text: str) -> str:
+    """Write a text in one line.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The same with a space for each line's end; other signs that can't be seen, or that turn the direction
+        of writing, are shown by their number.
+    """
+    joined = _LINE_ENDS.sub(" ", text.strip())
+    return "".join(sign if sign.isprintable() else _number(sign) for sign in joined)
+
+
+def escape(text: str) -> str:
+    """Write a text so that Markdown shows it as it is.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        One line without markup, HTML, roles or ends of a table's cells.
+    """
+    return _LIST.sub(r"\1\\\2", _SPECIAL.sub(r"\\\g<0>", one_line(text)))
+
+
+def code(text: str) -> str:
+    """Write a text as code in Markdown, also within a table: every sign is shown, none is made prettier.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        One line.
+    """
+    shown = one_line(text) or '""'
+    longest = max(map(len, re.findall("`+", shown)), default=0)
+    ticks = "`" * (longest + 1)
+    space = " " if "`" in (shown[0], shown[-1]) else ""
+    # In a table a bar ends the cell even within code, unless a backslash stands before it.
+    return f"{ticks}{space}{shown}{space}{ticks}".replace("|", "\\|")
+
+
+def _number(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()

@@ -1,0 +1,153 @@
+"""What many runs say together: interquartile mean and bootstrap intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+CONFIDENCE = 0.95
+_RESAMPLES = 2000
+_CUT = 0.25
+_AT_ONCE = 4_000_000  # numbers that are held in memory
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one result came to over several runs.
+
+    Attributes:
+        mean: Interquartile mean of the finite values; NaN where there is none.
+        low: Lower end of its interval; NaN where there are fewer than two finite values.
+        high: Upper end.
+        lowest: The smallest finite value; NaN where there is none.
+        highest: The largest.
+        n: How many values are finite.
+        non_finite: How many are NaN or infinite. They aren't part of the mean, so say this number too.
+    """
+
+    mean: float
+    low: float
+    high: float
+    lowest: float
+    highest: float
+    n: int
+    non_finite: int
+
+
+def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
+    """Take the mean of the middle half: a quarter of the values, rounded down, is left out at each end.
+
+    It depends less on single runs than the mean, and varies less from sample to sample than the median.
+
+    Args:
+        values: Numbers. NaN anywhere makes NaN; infinities count as very large and may so be left out.
+        axis: Along which the runs are.
+
+    Returns:
+        The mean, without that axis; NaN where there are no values.
+
+    References:
+        R. Agarwal and others, Deep Reinforcement Learning at the Edge of the Statistical Precipice, 2021.
+    """
+    array = np.moveaxis(np.asarray(values, dtype=np.float64), axis, 0)
+    if not len(array):
+        return np.full(array.shape[1:], np.nan)[()]
+    cut = int(_CUT * len(array))
+    # NaN is sorted to the end, where the cut would hide it.
+    unknown = np.isnan(array).any(axis=0)
+    with np.errstate(invalid="ignore"):  # the mean of both infinities is NaN, and that is the answer
+        middle = np.sort(array, axis=0)[cut : len(array) - cut].mean(axis=0)
+    return np.where(unknown, np.nan, middle)[()]
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    *,
+    strata: Sequence[Any] | None = None,
+    confidence: float = CONFIDENCE,
+    resamples: int = _RESAMPLES,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Estimate how far the interquartile mean may be off, from the differences between the runs.
+
+    Runs are drawn again with replacement, and the interval holds the middle of what their interquartile means
+    then are (percentile bootstrap). With few runs it is too narrow: of intervals of 95 % for normally
+    distributed results, about 73 in 100 hold the truth with three runs, 91 with five, 92 with ten, 95 with
+    twenty.
+
+    Args:
+        values: Runs along the first axis; other axes, such as steps of a curve, are resampled together.
+        strata: The configuration of each run, where several are pooled: each keeps its number of runs.
+        confidence: Share of the interval, between 0 and 1.
+        resamples: How often runs are drawn.
+        seed: Of the draws: equal values have equal intervals.
+
+    Returns:
+        The lower and the upper end, without the first axis; NaN with fewer than two runs.
+
+    Raises:
+        ValueError: ``confidence`` isn't between 0 and 1, or ``strata`` has another length than ``values``.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1; got {confidence}")
+    if strata is not None and len(strata) != len(array):
+        raise ValueError(f"strata must be as many as values; got {len(strata)} and {len(array)}")
+    if len(array) < 2:
+        nothing = np.full(array.shape[1:], np.nan)
+        return nothing[()], nothing[()]
+    rng = np.random.default_rng(seed)
+    flat = array.reshape(len(array), -1)
+    block = max(1, _AT_ONCE // len(array))
+    counts = [min(block, resamples - done) for done in range(0, resamples, block)]
+    means = np.concatenate([_means(flat, _draw(len(array), strata, count, rng)) for count in counts])
+    tail = (1 - confidence) / 2
+    with np.errstate(invalid="ignore"):  # where there is a NaN or both infinities, the answer is NaN
+        low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    return low.reshape(array.shape[1:])[()], high.reshape(array.shape[1:])[()]
+
+
+def summarize(values: ArrayLike, *, strata: Sequence[Any] | None = None) -> Summary:
+    """Summarize one result of several runs.
+
+    Args:
+        values: One number a run.
+        strata: As for `bootstrap_interval`.
+
+    Returns:
+        Its interquartile mean and interval, and how many runs had a finite value.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    finite = np.isfinite(array)
+    kept = array[finite]
+    groups = None if strata is None else [group for group, keep in zip(strata, finite, strict=True) if keep]
+    low, high = bootstrap_interval(kept, strata=groups)
+    lowest, highest = (kept.min(), kept.max()) if kept.size else (np.nan, np.nan)
+    return Summary(
+        mean=float(interquartile_mean(kept)),
+        low=float(low),
+        high=float(high),
+        lowest=float(lowest),
+        highest=float(highest),
+        n=int(kept.size),
+        non_finite=int(array.size - kept.size),
+    )
+
+
+def _draw(n: int, strata: Sequence[Any] | None, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw the positions of the runs, within each stratum as many as it has."""
+    if strata is None:
+        return rng.integers(n, size=(resamples, n))
+    order = {group: place for place, group in enumerate(dict.fromkeys(strata))}
+    groups = np.array([order[group] for group in strata])
+    members = [np.flatnonzero(groups == place) for place in range(len(order))]
+    return np.concatenate([rng.choice(m, size=(resamples, len(m))) for m in members], axis=1)
+
+
+def _means(flat: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Take the interquartile mean of each draw, for a few columns at a time."""
+    width = max(1, _AT_ONCE // draws.size)
+    parts = [flat[:, at : at + width] for at in range(0, flat.shape[1], width)]
+    return np.concatenate([interquartile_mean(part[draws], axis=1) for part in parts], axis=1)

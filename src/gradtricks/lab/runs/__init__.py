@@ -1,0 +1,1 @@
+"""One run: planned, executed, recorded, repeated."""

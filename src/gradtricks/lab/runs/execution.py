@@ -1,0 +1,181 @@
+"""One run: a notebook and its parameters, executed by papermill and recorded."""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from packaging.requirements import Requirement
+from papermill.exceptions import PapermillExecutionError
+
+from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.notebooks.schema import shown
+from gradtricks.lab.recording import encode, package_digests
+from gradtricks.lab.runs.outcomes import collect_figures, finish, strip_report
+from gradtricks.lab.runs.planning import Run, plan_run, plan_runs
+from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, installed_version, write_record
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.troubles import is_trouble, public, trouble
+
+__all__ = ["Run", "RunError", "collect_figures", "execute", "plan_run", "plan_runs"]
+
+# What a notebook, a kernel or its time can do to a run; an interruption isn't among them.
+FAILURES = (PapermillExecutionError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError)
+
+_LONGEST_REASON = 2000
+
+
+class RunError(RuntimeError):
+    """A run that failed; the message says which, where, with which parameters, and where it is kept.
+
+    Args:
+        message: All of that.
+        stored: What the store keeps of it.
+    """
+
+    def __init__(self, message: str, stored: StoredRun | None = None) -> None:
+        super().__init__(message)
+        self.stored = stored
+
+
+def execute(run: Run, store: Store, kernels: Kernels, *, timeout_s: float | None = None) -> StoredRun:
+    """Execute a run unless it is finished already.
+
+    Args:
+        run: From `plan_run`.
+        store: Where finished runs are.
+        kernels: Where the cells run.
+        timeout_s: How long it may take, the import of libraries included.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        RunError: A cell failed, the kernel died, or time was up; the store keeps the notebook.
+        StoreError: The store can't be written to; nothing is kept.
+    """
+    finished = store.find(run)
+    if finished:
+        return finished
+    failed = store.failure(run)
+    with store.claim(run) as folder:
+        finished = store.find(run)
+        if finished:
+            return finished
+        meanwhile = store.failure(run)
+        if meanwhile and meanwhile != failed:  # another process had it claimed, and it failed there
+            raise RunError(_message(run, "in another process", meanwhile), meanwhile)
+        return _execute(run, store, kernels, folder, timeout_s)
+
+
+def _execute(run: Run, store: Store, kernels: Kernels, folder: Path, timeout_s: float | None) -> StoredRun:
+    clock, before, output = time.monotonic(), package_digests(), folder / "notebook.ipynb"
+    record = _about(run)
+    try:
+        kernels.run(run.source, run.parameters, output, threads=run.threads, timeout_s=timeout_s)
+        finished = record | _outcome(output, before)
+        finished["provenance"] = record["provenance"] | finished["provenance"]
+        finished["duration_s"] = round(time.monotonic() - clock, 3)
+        write_record(finished)  # refuses what a notebook wrote in our name
+    except FAILURES as error:
+        if is_trouble(error, folder):
+            raise trouble(store.location, error) from error
+        where = _where(error, output)
+        _strip(output)
+        record |= {"status": "failed", "error": reason_of(error), "inputs": _inputs_of_failure(before)}
+        record["duration_s"] = round(time.monotonic() - clock, 3)
+        stored = store.keep_failure(folder, record)
+        raise RunError(_message(run, where, stored), stored) from error
+    return store.commit(folder, finished)
+
+
+def _outcome(output: Path, before: Mapping[str, str | None]) -> dict[str, Any]:
+    outcomes = finish(output)
+    changed = [name for name, digest in outcomes.inputs["files"].items() if before.get(name) != digest]
+    if changed:
+        raise ValueError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
+    return {
+        "results": outcomes.results,
+        "varying": outcomes.varying,
+        "figures": outcomes.figures,
+        "inputs": outcomes.inputs,
+        "provenance": outcomes.measured,
+    }
+
+
+def _about(run: Run) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "stem": run.stem,
+        "name": run.name,
+        "title": run.title,
+        "status": "finished",
+        "parameters": {name: encode(value, name) for name, value in run.parameters.items()},
+        "results": {},
+        "varying": {},
+        "figures": {},
+        "request": run.request,
+        "provenance": run.provenance | describe_machine() | {"threads": run.threads},
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _inputs_of_failure(files: Mapping[str, str | None]) -> dict[str, Any]:
+    """A run that failed can't say what it used: any file and any library may have been the reason."""
+    names = {Requirement(text).name for text in metadata.requires("gradtricks") or ()}
+    versions = {name: version for name in sorted(names) if (version := installed_version(name))}
+    return {"files": dict(files), "versions": versions}
+
+
+def _strip(output: Path) -> None:
+    """Take the lab's own last cell off the notebook of a failed run."""
+    if output.exists():
+        nbformat.write(strip_report(nbformat.read(output, as_version=4)), output)
+
+
+def _message(run: Run, where: str, stored: StoredRun) -> str:
+    given = "\n".join(f"    {name} = {shown(value)}" for name, value in run.parameters.items())
+    return (
+        f"{run.notebook} failed {where}\n  {stored.record['error']}\n  with parameters\n{given}\n"
+        f"  The notebook as far as it came: {public(stored.location)}/notebook.ipynb"
+    )
+
+
+def _where(error: Exception, output: Path) -> str:
+    if not output.exists():
+        return "before its first cell"
+    if isinstance(error, PapermillExecutionError):
+        return f"in cell {error.exec_count} ({_first_line(error.source)})"
+    if isinstance(error, ValueError):  # the lab's own complaint
+        return "after its last cell"
+    started = [
+        cell
+        for cell in nbformat.read(output, as_version=4).cells
+        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
+    ]
+    return f"in cell {len(started)} ({_first_line(started[-1].source if started else '')})"
+
+
+def reason_of(error: Exception) -> str:
+    """Say in a line or a few why a run failed.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        Type and message, cut where a notebook raised something very long.
+    """
+    if isinstance(error, PapermillExecutionError):
+        text = f"{error.ename}: {error.evalue}"
+    else:
+        text = f"{type(error).__name__}: {error}"
+    text = text.encode(errors="replace").decode()
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
+
+
+def _first_line(source: str) -> str:
+    return next(iter(source.strip().splitlines()), "")

@@ -1,0 +1,133 @@
+"""What an executed notebook says: its results and figures, and what it ran on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from gradtricks.lab.recording import REPORT_CELL, REPORT_MIME, RESULTS_MIME, VARYING_MIME
+
+__all__ = ["Outcomes", "collect", "collect_figures", "finish", "strip_report"]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What came out of a run, in JSON.
+
+    Attributes:
+        results: By name.
+        varying: Results that are never the same twice, by name.
+        figures: What each figure shows, by its name.
+        inputs: Digests of the package's files that were imported, and the libraries' versions.
+        measured: ``cpu_s`` and ``peak_memory_mib``.
+    """
+
+    results: dict[str, Any]
+    varying: dict[str, Any]
+    figures: dict[str, str]
+    inputs: dict[str, dict[str, Any]]
+    measured: dict[str, Any]
+
+
+def finish(output: Path) -> Outcomes:
+    """Read what came out of a run, and take the lab's own last cell off its notebook.
+
+    Args:
+        output: The executed notebook.
+
+    Returns:
+        What came out.
+
+    Raises:
+        ValueError: Something was recorded twice, or what the run used isn't said.
+    """
+    node = nbformat.read(output, as_version=4)
+    report = _take_report(node)
+    outcomes = collect(node, report)
+    node.metadata.get("papermill", {}).pop("output_path", None)  # it won't stay there
+    nbformat.write(node, output)
+    return outcomes
+
+
+def strip_report(node: NotebookNode) -> NotebookNode:
+    """Take the lab's own last cell off a notebook, if it is there.
+
+    Args:
+        node: The notebook; it is changed.
+
+    Returns:
+        The same notebook.
+    """
+    if node.cells and node.cells[-1].source == REPORT_CELL:
+        node.cells.pop()
+    return node
+
+
+def collect_figures(node: NotebookNode) -> dict[str, str]:
+    """Take the figures that a notebook recorded.
+
+    Args:
+        node: An executed notebook.
+
+    Returns:
+        SVG by name.
+    """
+    return {
+        output.metadata.gradtricks.figure: output.data["image/svg+xml"]
+        for output in _outputs(node)
+        if "figure" in output.get("metadata", {}).get("gradtricks", {})
+    }
+
+
+def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
+    """Take what a notebook recorded.
+
+    Args:
+        node: An executed notebook.
+        report: What its last cell said.
+
+    Returns:
+        What came out.
+
+    Raises:
+        ValueError: Something was recorded twice.
+    """
+    kept: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
+    figures: dict[str, str] = {}
+    for output in _outputs(node):
+        tag = output.get("metadata", {}).get("gradtricks", {})
+        for mime, results in kept.items():
+            new = output.get("data", {}).get(mime, {})
+            _refuse_twice(new.keys() & {name for there in kept.values() for name in there})
+            results.update(new)
+        if "figure" in tag:
+            _refuse_twice({tag["figure"]} & figures.keys())
+            figures[tag["figure"]] = tag["alt"]
+    inputs = {name: report.pop(name) for name in ("files", "versions")}
+    return Outcomes(kept[RESULTS_MIME], kept[VARYING_MIME], figures, inputs, report)
+
+
+def _refuse_twice(names: set[str]) -> None:
+    if names:
+        raise ValueError(
+            f"recorded twice: {', '.join(sorted(names))}; remedy: give each result and figure its own name"
+        )
+
+
+def _take_report(node: NotebookNode) -> dict[str, Any]:
+    outputs = node.cells.pop().get("outputs", []) if node.cells else []
+    report = next((o.data[REPORT_MIME] for o in outputs if REPORT_MIME in o.get("data", {})), None)
+    if report is None:
+        raise ValueError(
+            "expected gradtricks.lab.recording.report() to say at the end what the run used; got nothing; "
+            "remedy: leave the lab's modules and IPython's display as they are"
+        )
+    return dict(report)
+
+
+def _outputs(node: NotebookNode) -> Iterator[NotebookNode]:
+    for cell in node.cells:
+        yield from cell.get("outputs", [])

@@ -1,0 +1,204 @@
+"""What is to be run: notebooks and parameters, checked all together before anything starts."""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from gradtricks.lab.notebooks.literals import literal
+from gradtricks.lab.notebooks.schema import (
+    Parameter,
+    ParameterError,
+    check_parameters,
+    read_notebook,
+    read_parameters,
+    shown,
+)
+from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.=,+-]+")
+_LISTED = 5  # configurations behind each problem
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run.
+
+    Attributes:
+        notebook: Path of the source notebook.
+        source: The notebook as it was when the run was planned; runs that are planned together share it.
+        parameters: A value for every declared parameter.
+        threads: That the kernel may use; pinned, since results depend on it.
+        alone: Whether nothing else may run meanwhile, as when it measures time.
+        request: Digest of all that.
+        title: What people call it: stem, backend, and the parameters that aren't at their default.
+        expected_s: Seconds that the notebook's author expects it to take; None where nothing is said.
+        provenance: Commit of the source, and whether there were uncommitted changes.
+    """
+
+    notebook: Path
+    source: NotebookNode
+    parameters: dict[str, Any]
+    threads: int
+    alone: bool
+    request: str
+    title: str
+    expected_s: float | None
+    provenance: dict[str, Any]
+
+    @property
+    def stem(self) -> str:
+        """Name of the notebook without its ending."""
+        return self.notebook.stem
+
+    @property
+    def name(self) -> str:
+        """Stem and backend, such as ``masking-torch``: what pages are called."""
+        return _name(self.stem, self.parameters)
+
+
+def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = None) -> Run:
+    """Check a notebook and the parameters for it, before anything starts.
+
+    Args:
+        notebook: Path of the source notebook.
+        given: Parameters by name; the others keep their defaults.
+        threads: That the kernel may use; None leaves it to the notebook's metadata, or else it is 1.
+
+    Returns:
+        The run.
+
+    Raises:
+        FileNotFoundError: There is no such notebook.
+        ParameterError: A parameter is unknown or of the wrong type.
+    """
+    return plan_runs(notebook, [given], threads=threads)[0]
+
+
+def plan_runs(
+    notebook: Path, givens: Iterable[Mapping[str, Any]], *, threads: int | None = None
+) -> list[Run]:
+    """Check a notebook and many configurations for it, before anything starts.
+
+    Args:
+        notebook: Path of the source notebook; it is read once.
+        givens: Parameters by name for each run; the others keep their defaults.
+        threads: As for `plan_run`.
+
+    Returns:
+        The runs, in the same order.
+
+    Raises:
+        FileNotFoundError: There is no such notebook.
+        ParameterError: Anything is wrong with any of them; the message lists everything once.
+    """
+    node = read_notebook(notebook)
+    declared = read_parameters(node, str(notebook))
+    settings = _settings(node, notebook, threads) | {"provenance": describe_source(notebook)}
+    source = source_digest(node)
+    runs: list[Run] = []
+    problems: dict[str, list[int]] = {}
+    seen: dict[str, int] = {}
+    number = 0
+    for number, given in enumerate(givens, 1):
+        try:
+            parameters = check_parameters(declared, given)
+            request = request_digest(source, parameters, settings["threads"])
+        except (ParameterError, TypeError) as error:
+            for problem in str(error).splitlines():
+                problems.setdefault(problem, []).append(number)
+            continue
+        title = make_title(notebook.stem, parameters, declared)
+        if seen.setdefault(request, number) != number:
+            problems.setdefault(f"{title}: asked for more than once", [seen[request]]).append(number)
+        runs.append(Run(notebook, node, parameters, request=request, title=title, **settings))
+    if problems:
+        raise ParameterError("\n".join([f"{notebook}: nothing was run.", *_listed(problems, number)]))
+    return runs
+
+
+def source_digest(node: NotebookNode) -> str:
+    """Digest what a notebook does: its cells and their tags, in order.
+
+    Args:
+        node: The notebook.
+
+    Returns:
+        SHA-256 in hexadecimal.
+    """
+    text = "\n".join(f"{c.cell_type} {c.metadata.get('tags', [])}\n{c.source}" for c in node.cells)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, Parameter]) -> str:
+    """Name a run for people, and for its folder.
+
+    Args:
+        stem: Of the notebook.
+        parameters: By name.
+        declared: Says which ones are at their default.
+
+    Returns:
+        Such as ``unrolling-torch-scale=0.5,seed=3``: safe in file names, of at most 100 characters.
+    """
+    set_here = [
+        f"{name}={_spoken(value)}"
+        for name, value in parameters.items()
+        if name != "backend" and literal(value) != literal(declared[name].default)
+    ]
+    title = "-".join([_name(stem, parameters), *filter(None, [",".join(set_here)])])
+    return _UNSAFE.sub("_", title)[:LONGEST_TITLE].lstrip(".") or "run"
+
+
+def _name(stem: str, parameters: Mapping[str, Any]) -> str:
+    return f"{stem}-{parameters['backend']}" if isinstance(parameters.get("backend"), str) else stem
+
+
+def _spoken(value: Any) -> str:
+    text = str(value) if isinstance(value, str | date) else shown(value)
+    return _UNSAFE.sub("_", text)[:LONGEST_TITLE].strip("_")
+
+
+def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[str, Any]:
+    """Read what the notebook's metadata say of how it is to be run."""
+    said = node.metadata.get("gradtricks", {})
+    settings = {"threads": 1, "alone": False, "expected_s": None, **(said if isinstance(said, dict) else {})}
+    if threads is not None:
+        settings["threads"] = threads
+    problems = [
+        f"{name}: expected {expected}; got {settings[name]!r}"
+        for name, expected, fits in (
+            ("threads", "a whole number from 1 to 1024", _is_count),
+            ("alone", "true or false", lambda value: isinstance(value, bool)),
+            ("expected_s", "a number of seconds", _is_seconds),
+        )
+        if not fits(settings[name])
+    ]
+    if problems:
+        raise ParameterError("\n".join([f"{notebook}: nothing was run.", *problems]))
+    return {name: settings[name] for name in ("threads", "alone", "expected_s")}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= 1024
+
+
+def _is_seconds(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and math.isfinite(value) and value >= 0)
+
+
+def _listed(problems: Mapping[str, list[int]], count: int) -> list[str]:
+    """Say each problem once, and where it is unless that is clear."""
+    lines = []
+    for problem, numbers in problems.items():
+        listed = ", ".join(map(str, numbers[:_LISTED])) + (", …" if len(numbers) > _LISTED else "")
+        where = f" (in {len(numbers)} of {count} configurations: {listed})" if count > 1 else ""
+        lines.append(f"{problem}{where}")
+    return lines

@@ -1,0 +1,208 @@
+"""Run a recorded run again, and say whether the same came out."""
+
+import math
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from nbformat import NotebookNode
+
+from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.recording import decode
+from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
+from gradtricks.lab.runs.outcomes import Outcomes, finish
+from gradtricks.lab.runs.planning import source_digest
+from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.storage.records import StoredRun, request_digest
+from gradtricks.lab.storage.troubles import StoreError, public
+
+__all__ = ["ABSENT", "Difference", "Verdict", "compare", "reproduce"]
+
+_INJECTED = "injected-parameters"
+
+
+class _Absent:
+    """Stands for a value that only the other side has."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value that isn't what it was.
+
+    Attributes:
+        name: Dotted, such as ``results.curve.3`` or ``versions.numpy``.
+        recorded: What it was; `ABSENT` where it wasn't there.
+        now: What it is; `ABSENT` where it isn't there any more.
+        relative: Between two floats: their distance by the larger one's magnitude; otherwise None.
+    """
+
+    name: str
+    recorded: Any
+    now: Any
+    relative: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a rerun said.
+
+    Attributes:
+        title: Of the run.
+        verdict: ``identical``, ``within tolerance`` or ``different``.
+        count: How many values were compared.
+        differences: Results that differ, however little.
+        environment: What differs in the package's files, the versions of libraries, and the machine.
+        rtol: The largest relative difference of two floats that counts as the same.
+    """
+
+    title: str
+    verdict: str
+    count: int
+    differences: tuple[Difference, ...]
+    environment: tuple[Difference, ...]
+    rtol: float
+
+
+def reproduce(
+    stored: StoredRun, kernels: Kernels, *, rtol: float = 1e-5, timeout_s: float | None = None
+) -> Verdict:
+    """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
+
+    What was recorded as varying isn't judged, and figures aren't either.
+
+    Args:
+        stored: A finished run.
+        kernels: Where the cells run.
+        rtol: The largest relative difference of two floats that counts as the same.
+        timeout_s: How long it may take.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        StoreError: The run has failed, or its notebook can't be read or was edited.
+        RunError: This time it failed.
+    """
+    if stored.status != "finished":
+        raise StoreError(
+            f"expected a finished run; got {stored.title}, which failed; remedy: run it until it finishes"
+        )
+    source = recorded_source(stored.read_notebook())
+    threads = stored.record["provenance"]["threads"]
+    if request_digest(source_digest(source), stored.parameters, threads) != stored.request:
+        raise StoreError(
+            f"expected the notebook that was run in {public(stored.location)}; got one that was edited "
+            "since, or a record that was; remedy: run it again"
+        )
+    outcomes = _rerun(stored, source, kernels, timeout_s)
+    now = decode(outcomes.results)
+    differences = tuple(compare(stored.results, now, "results"))
+    return Verdict(
+        stored.title,
+        _judge(differences, rtol),
+        _count(now),
+        differences,
+        tuple(_compare_environment(stored.record, outcomes)),
+        rtol,
+    )
+
+
+def recorded_source(executed: NotebookNode) -> NotebookNode:
+    """Take the source out of an executed notebook, as it was before parameters were put in.
+
+    Args:
+        executed: The notebook of a finished run.
+
+    Returns:
+        A notebook without outputs.
+    """
+    node = deepcopy(executed)
+    node.cells = [cell for cell in node.cells if _INJECTED not in cell.metadata.get("tags", [])]
+    node.metadata.pop("papermill", None)
+    for cell in node.cells:
+        cell.metadata.pop("papermill", None)
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return node
+
+
+def compare(recorded: Any, now: Any, name: str) -> Iterator[Difference]:
+    """Compare two values, part by part.
+
+    Equal are floats with the same bits, and NaN with NaN; other values of the same type that are equal.
+
+    Args:
+        recorded: What it was.
+        now: What it is.
+        name: Of the value.
+
+    Yields:
+        Each part that differs.
+    """
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        for key in recorded | now:
+            yield from compare(recorded.get(key, ABSENT), now.get(key, ABSENT), f"{name}.{key}")
+    elif isinstance(recorded, list) and isinstance(now, list):
+        for index in range(max(len(recorded), len(now))):
+            old, new = (side[index] if index < len(side) else ABSENT for side in (recorded, now))
+            yield from compare(old, new, f"{name}.{index}")
+    elif not _are_same(recorded, now):
+        yield Difference(name, recorded, now, _relative(recorded, now))
+
+
+def _are_same(recorded: Any, now: Any) -> bool:
+    if type(recorded) is float and type(now) is float:
+        return recorded.hex() == now.hex()  # NaN is NaN, and the zeros have signs
+    return type(recorded) is type(now) and recorded == now
+
+
+def _relative(recorded: Any, now: Any) -> float | None:
+    if type(recorded) is not float or type(now) is not float:
+        return None
+    if not (math.isfinite(recorded) and math.isfinite(now)):
+        return math.inf
+    largest = max(abs(recorded), abs(now))
+    return abs(recorded / largest - now / largest) if largest else 0.0
+
+
+def _judge(differences: tuple[Difference, ...], rtol: float) -> str:
+    if not differences:
+        return "identical"
+    near = all(each.relative is not None and each.relative <= rtol for each in differences)
+    return "within tolerance" if near else "different"
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, dict | list):
+        return sum(_count(item) for item in (value.values() if isinstance(value, dict) else value))
+    return 1
+
+
+def _rerun(stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s: float | None) -> Outcomes:
+    with TemporaryDirectory(prefix="gradtricks-") as folder:
+        output = Path(folder, "notebook.ipynb")
+        threads = stored.record["provenance"]["threads"]
+        try:
+            kernels.run(source, stored.parameters, output, threads=threads, timeout_s=timeout_s)
+            return finish(output)
+        except FAILURES as error:
+            raise RunError(
+                f"expected {stored.title} to finish as it did before; got {reason_of(error)}; "
+                f"remedy: compare with the notebook of then, {public(stored.location)}/notebook.ipynb"
+            ) from error
+
+
+def _compare_environment(record: Mapping[str, Any], outcomes: Outcomes) -> Iterator[Difference]:
+    before, machine = record["provenance"], describe_machine()
+    yield from compare({name: before[name] for name in machine}, machine, "machine")
+    for name in ("versions", "files"):
+        yield from compare(record["inputs"][name], outcomes.inputs[name], name)

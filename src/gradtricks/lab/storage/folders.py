@@ -1,0 +1,198 @@
+"""Runs in a folder of this machine."""
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from filelock import FileLock, Timeout
+
+from gradtricks.lab.storage.troubles import is_url
+
+if TYPE_CHECKING:
+    from gradtricks.lab.storage.remote import RemoteFolder
+
+RECORD = "record.json"
+LARGEST = 64 << 20  # bytes of a record that are read; a larger one isn't ours
+
+_UNFINISHED = ".unfinished"
+
+
+def folder_at(location: str) -> "LocalFolder | RemoteFolder":
+    """Return the files at a location.
+
+    Args:
+        location: A path, or a URL that fsspec knows.
+
+    Returns:
+        Its files.
+    """
+    if is_url(location):
+        from gradtricks.lab.storage.remote import RemoteFolder
+
+        return RemoteFolder(location)
+    return LocalFolder(unquote(urlsplit(location).path) if location.startswith("file://") else location)
+
+
+class LocalFolder:
+    """A folder of this machine.
+
+    Args:
+        location: Its path; made when it is first written to.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._root = Path(location)
+
+    def subfolders(self, path: str = "") -> list[str]:
+        """List the names of folders, links not followed; nothing where there is no such folder."""
+        try:
+            with os.scandir(self._root / path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except PermissionError:
+            if path:  # one folder that can't be read doesn't stop a scan
+                return []
+            raise
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file; None where there is no ordinary one, or one too large to be ours."""
+        try:
+            # A pipe that somebody put here must not hold up the scan.
+            descriptor = os.open(self._root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+            ours = stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST
+            return os.read(descriptor, status.st_size) if ours else None
+        finally:
+            os.close(descriptor)
+
+    def records(self, folders: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Yield path and text of each record two levels below here, in the named folders."""
+        for folder in folders:
+            for name in self.subfolders(folder):
+                path = f"{folder}/{name}"
+                text = self.read(f"{path}/{RECORD}")
+                if text is not None or (self._root / path).exists():  # it may just have been replaced
+                    yield path, text
+
+    def names(self, path: str) -> list[str]:
+        """List the names of files."""
+        folder = self._root / path
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_file()) if folder.is_dir() else []
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file in one step."""
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            beside.write_bytes(data)
+            flush(beside)
+            os.replace(beside, target)
+        finally:
+            beside.unlink(missing_ok=True)
+        flush(target.parent)
+
+    def place(self, folder: Path, path: str) -> None:
+        """Move a folder with a record to where it belongs, in one step, instead of what may be there."""
+        target = self._root / path
+        for file in (*folder.iterdir(), folder):
+            flush(file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._take_away(path)
+        folder.rename(target)
+        flush(target.parent)
+        flush(self._root)
+
+    def remove(self, path: str) -> None:
+        """Delete a run's folder."""
+        self._take_away(path)
+        with suppress(OSError):  # other runs are beside it
+            (self._root / path).parent.rmdir()
+
+    @contextmanager
+    def claim(self, key: str) -> Iterator[Path]:
+        """Wait until nobody else has the key; then yield an empty folder, which is deleted at the end."""
+        unfinished = self._root / _UNFINISHED
+        unfinished.mkdir(parents=True, exist_ok=True)
+        self.remove_leftovers()
+        folder, lock = unfinished / key, unfinished / f"{key}.lock"
+        with FileLock(lock):
+            _delete(folder)
+            folder.mkdir()
+            try:
+                yield folder
+            finally:
+                _delete(folder)
+                lock.unlink(missing_ok=True)  # whoever waits for it notices, and makes a new one
+
+    def claimed(self) -> set[str]:
+        """List the keys that processes have claimed now."""
+        locks = (self._root / _UNFINISHED).glob("*.lock")
+        return {lock.stem for lock in locks if _is_locked(lock)}
+
+    def leftovers(self) -> list[str]:
+        """List what killed processes left behind: a claim ends with the process that made it."""
+        keys = {path.name.removesuffix(".lock") for path in (self._root / _UNFINISHED).glob("*")}
+        return [f"{_UNFINISHED}/{key}" for key in sorted(keys - self.claimed())]
+
+    def remove_leftovers(self) -> None:
+        """Delete what killed processes left behind."""
+        for path in self.leftovers():
+            lock = self._root / f"{path}.lock"
+            # It has just been claimed again, or it is another user's.
+            with suppress(Timeout, PermissionError), FileLock(lock, timeout=0):
+                _delete(self._root / path)
+                lock.unlink(missing_ok=True)
+
+    def _take_away(self, path: str) -> None:
+        """Delete a folder in one step, as far as others can see."""
+        away = self._root / _UNFINISHED / path.replace("/", "-")
+        if (self._root / path).is_dir():
+            away.parent.mkdir(exist_ok=True)
+            _delete(away)
+            with suppress(FileNotFoundError):  # somebody else has just done the same
+                (self._root / path).rename(away)
+            _delete(away)
+
+
+def flush(path: Path) -> None:
+    """Have a file or a folder on the disk before going on.
+
+    Args:
+        path: Of the file or folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_locked(lock: Path) -> bool:
+    """Look whether a process holds a lock, without keeping others from it."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,277 @@
+"""The record of a run: what it must hold to be believed, and whether it still holds."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import metadata
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+from pydantic_core import from_json
+
+from gradtricks.lab.recording import decode, encode, file_digests
+from gradtricks.lab.storage.folders import LARGEST, folder_at
+from gradtricks.lab.storage.troubles import StoreError, public
+
+SCHEMA_VERSION = 2
+LONGEST_TITLE = 100
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
+_FILE_NAME = re.compile(r"(?!\.\.?$)[^\x00-\x1f/\\]{1,250}")
+_FIGURE = re.compile(r"[a-z][a-z0-9_]*")
+_PACKAGE_FILE = re.compile(r"(?!/|.*(?:^|/)\.\.(?:/|$))[^\x00-\x1f\\]{1,300}")
+_STATUSES = ("finished", "failed")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run that the store holds.
+
+    Attributes:
+        location: Folder or URL of the run.
+        record: Its record, as `gradtricks.lab.recording.encode` left it.
+    """
+
+    location: str
+    record: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.record["title"]
+
+    @property
+    def request(self) -> str:
+        """Digest of what was asked for."""
+        return self.record["request"]
+
+    @property
+    def status(self) -> str:
+        """``finished`` or ``failed``."""
+        return self.record["status"]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """A value for every parameter."""
+        return decode(self.record["parameters"])
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What it recorded."""
+        return decode(self.record["results"])
+
+    @property
+    def varying(self) -> dict[str, Any]:
+        """What it recorded of that which is never the same twice, such as seconds."""
+        return decode(self.record["varying"])
+
+    def read_notebook(self) -> NotebookNode:
+        """Read the executed notebook.
+
+        Returns:
+            The notebook.
+
+        Raises:
+            StoreError: It isn't there, or it is torn.
+        """
+        text = folder_at(self.location).read("notebook.ipynb")
+        try:
+            return nbformat.reads((text or b"").decode(), as_version=4)
+        except Exception as error:  # whatever nbformat meets in a file that isn't a notebook
+            raise StoreError(
+                f"expected a notebook in {public(self.location)}; got none that can be read; "
+                "remedy: run it again"
+            ) from error
+
+    def valid(self) -> bool:
+        """Say whether what it used, the package's files and the versions of libraries, is unchanged."""
+        return Installed().matches(self.record["inputs"])
+
+
+@dataclass
+class Installed:
+    """The package's files and the libraries' versions as they are now, each looked up once."""
+
+    _digests: dict[str, str | None] = field(default_factory=dict)
+    _versions: dict[str, str | None] = field(default_factory=dict)
+
+    def matches(self, inputs: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Say whether a run's inputs are what is there now.
+
+        Args:
+            inputs: Of a record.
+
+        Returns:
+            Whether all are the same.
+        """
+        files, versions = inputs["files"], inputs["versions"]
+        self._digests |= file_digests(files.keys() - self._digests.keys())
+        for name in versions.keys() - self._versions.keys():
+            self._versions[name] = installed_version(name)
+        return all(self._digests[name] == digest for name, digest in files.items()) and all(
+            self._versions[name] == version for name, version in versions.items()
+        )
+
+
+def installed_version(distribution: str) -> str | None:
+    """Look up the version of a library.
+
+    Args:
+        distribution: Its name.
+
+    Returns:
+        The version; None where it isn't installed.
+    """
+    try:
+        return metadata.version(distribution)
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def request_digest(source: str, parameters: Mapping[str, Any], threads: int) -> str:
+    """Digest what is asked of a run.
+
+    Args:
+        source: Of the notebook.
+        parameters: By name.
+        threads: That the kernel may use.
+
+    Returns:
+        SHA-256 in hexadecimal.
+    """
+    encoded = sorted((name, encode(value, name)) for name, value in parameters.items())
+    return hashlib.sha256(json.dumps([SCHEMA_VERSION, source, encoded, threads]).encode()).hexdigest()
+
+
+def folder_name(title: str, request: str) -> str:
+    """Name the folder of all that was run for one request.
+
+    Args:
+        title: Of the run.
+        request: Its digest.
+
+    Returns:
+        A name that can't leave the store.
+
+    Raises:
+        StoreError: Title or digest would.
+    """
+    if not _TITLE.fullmatch(title) or not _DIGEST.fullmatch(request):
+        raise StoreError(f"expected a title and a digest made by plan_run; got {title!r} and {request!r}")
+    return f"{title}-{request[:12]}"
+
+
+def inputs_digest(inputs: Mapping[str, Any]) -> str:
+    """Digest what a run used.
+
+    Args:
+        inputs: Of a record.
+
+    Returns:
+        The first twelve digits of a SHA-256.
+    """
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def write_record(record: Mapping[str, Any]) -> bytes:
+    """Write a record as JSON.
+
+    Args:
+        record: With a status and all that belongs to it.
+
+    Returns:
+        The text of ``record.json``.
+
+    Raises:
+        ValueError: It wouldn't be believed when it is read again.
+    """
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    if len(text) > LARGEST or read_record(text) is None:
+        raise ValueError(
+            f"expected results and figures as record and record_figure write them, in at most {LARGEST} "
+            f"bytes; got {len(text)} bytes that can't be read again: {text[:200]!r}"
+        )
+    return text
+
+
+def read_record(text: bytes | None, inputs: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """Read a record.
+
+    Args:
+        text: Content of ``record.json``.
+        inputs: Of a record that was read before, to be shared where they are the same: thousands of runs
+            often have the same inputs.
+
+    Returns:
+        The record, or None where it can't be believed.
+    """
+    text = text or b""
+    try:
+        record = from_json(text, allow_inf_nan=False)
+        if record["inputs"] == inputs:
+            record["inputs"] = inputs
+        elif not _are_inputs(**record["inputs"]):
+            return None
+        return record if _is_whole(record) and (b'"$' not in text or _decodes(record)) else None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+
+
+def _is_whole(record: Any) -> bool:
+    """Check everything that others rely on."""
+    return (
+        record["schema_version"] == SCHEMA_VERSION
+        and record["status"] in _STATUSES
+        and (record["status"] == "finished" or isinstance(record["error"], str))
+        and all(_FILE_NAME.fullmatch(record[key]) for key in ("stem", "name"))
+        and bool(_TITLE.fullmatch(record["title"]))
+        and bool(_DIGEST.fullmatch(record["request"]))
+        and all(isinstance(record[key], dict) for key in ("parameters", "results", "varying"))
+        and all(_FIGURE.fullmatch(name) and isinstance(alt, str) for name, alt in record["figures"].items())
+        and _is_provenance(**record["provenance"])
+        and datetime.fromisoformat(record["started"]).tzinfo is not None
+        and _is_number(record["duration_s"])
+        and record["duration_s"] >= 0
+    )
+
+
+def _are_inputs(files: Mapping[str, Any], versions: Mapping[str, Any]) -> bool:
+    return all(_PACKAGE_FILE.fullmatch(name) for name in files) and all(
+        value is None or isinstance(value, str) for value in (*files.values(), *versions.values())
+    )
+
+
+def _is_provenance(
+    *,
+    commit: Any,
+    dirty: Any,
+    python: Any,
+    platform: Any,
+    processor: Any,
+    cores: Any,
+    threads: Any,
+    **measured: Any,
+) -> bool:
+    return (
+        (commit is None or isinstance(commit, str))
+        and (dirty is None or isinstance(dirty, bool))
+        and all(isinstance(text, str) for text in (python, platform, processor))
+        and all(type(count) is int and 0 < count < 1 << 20 for count in (cores, threads))
+        and all(_is_number(value) for value in measured.values())
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _decodes(record: Mapping[str, Any]) -> bool:
+    for key in ("parameters", "results", "varying"):
+        decode(record[key])
+    return True

@@ -1,0 +1,189 @@
+"""Adaptive search: Optuna proposes parameters, the lab runs them, and a kill loses nothing that was told."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from gradtricks.lab.engine.executing import Event, Interrupted, Outcome, Scheduler, count_workers, look_up
+from gradtricks.lab.runs.planning import Run
+from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.lab.sweeps.planning import Search, Sweep
+from gradtricks.lab.sweeps.studies import SearchError, Study, Trial, study_folder
+
+__all__ = ["Found", "SearchError", "search"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        sweep: All runs of all trials, as of a sweep, for tables and plots.
+        outcomes: What came of each of them.
+        best: The runs of the best trial, one for each seed; empty where no trial succeeded.
+        value: Of the objective in the best trial; None where no trial succeeded.
+    """
+
+    sweep: Sweep
+    outcomes: tuple[Outcome, ...]
+    best: tuple[StoredRun, ...]
+    value: float | None
+
+
+def search(
+    spec: Search,
+    store: Store,
+    *,
+    workers: int | None = None,
+    scheduler: Scheduler | None = None,
+    timeout_s: float | None = None,
+    on_event: Callable[[Event], object] | None = None,
+    on_planned: Callable[[Sweep], object] | None = None,
+) -> Found:
+    """Search for good parameters: as soon as a worker is free, Optuna proposes what it should try next.
+
+    The study is in a database beside the runs unless the sweep file names another. Interrupted or killed, the
+    same call goes on: what was told stays told, and the trials that were going on are run again, those of
+    their runs excepted that are finished. A trial with a failed run is a failed one, and the search goes on.
+    With one worker the same seed proposes the same trials, interrupted or not.
+
+    Args:
+        spec: From `gradtricks.lab.sweeps.planning.read_search`.
+        store: Where runs are kept.
+        workers: Runs at once; None means as many as the cores, or the cluster's workers, have room for.
+        scheduler: Of a dask cluster; None means this machine.
+        timeout_s: Ends a run that takes longer; None leaves it to the sweep file.
+        on_event: Called in this thread whenever a run starts or ends.
+        on_planned: Called in this thread whenever trials were added, with all of them.
+
+    Returns:
+        What was found.
+
+    Raises:
+        SearchError: Optuna isn't installed, the study can't be used, or runs don't record the objective.
+        Interrupted: By Ctrl-C or SIGTERM.
+        SchedulerError: The cluster can't be used, or is gone.
+    """
+    with _only_one(spec, store), closing(Study(spec, store)) as study:
+        progress = _Progress(spec, study, store, on_planned or (lambda sweep: None))
+        first = progress.start()
+        if first:
+            from gradtricks.lab.engine.dispatch import Dispatch, dispatching
+
+            limit = workers if scheduler else workers or count_workers(first)
+            with dispatching([*map(Outcome, first)], store, workers=limit, scheduler=scheduler) as cluster:
+                progress.room = cluster.room()
+                dispatch = Dispatch(
+                    cluster,
+                    [Outcome(run) for run in [*first, *progress.more()]],
+                    store,
+                    timeout_s=spec.timeout_s if timeout_s is None else timeout_s,
+                    tell=on_event or (lambda event: None),
+                    then=progress.take,
+                )
+                dispatch.run()
+            if dispatch.interrupted:
+                raise Interrupted(progress.outcomes())
+        return progress.found()
+
+
+class _Progress:
+    """Which trials go on, and what came of their runs so far."""
+
+    def __init__(
+        self, spec: Search, study: Study, store: Store, on_planned: Callable[[Sweep], object]
+    ) -> None:
+        self.room = 1
+        self._spec = spec
+        self._study = study
+        self._store = store
+        self._on_planned = on_planned
+        self._again = deque(study.unfinished())
+        self._trials = {trial.number: trial for trial in study.trials()}
+        self._going: dict[int, Trial] = {}
+        self._known: dict[str, Outcome] = {}
+
+    def start(self) -> list[Run]:
+        """Return the runs of the first trial that has any to be done."""
+        return self.more()
+
+    def more(self) -> list[Run]:
+        """Ask for trials until there is something to do for every worker, and return the runs to be done."""
+        added: list[Run] = []
+        while self._pending() < self.room and (trial := self._next()):
+            self._trials[trial.number] = self._going[trial.number] = trial
+            for outcome in look_up(trial.runs, self._store, retry_failed=False):
+                if outcome.stored or outcome.error:
+                    self._known[outcome.run.request] = outcome
+                else:
+                    added.append(outcome.run)
+            self._tell_complete()
+        if added:
+            self._on_planned(self._sweep())
+        return added
+
+    def take(self, outcome: Outcome) -> list[Run]:
+        """Take what came of a run, and return what is to be done next."""
+        self._known[outcome.run.request] = outcome
+        self._tell_complete()
+        return self.more()
+
+    def outcomes(self) -> list[Outcome]:
+        """Return what is known of all runs of all trials, those that went before this call included."""
+        runs = self._sweep().runs
+        return [self._known.get(o.run.request, o) for o in look_up(runs, self._store, retry_failed=False)]
+
+    def found(self) -> Found:
+        """Return what was found."""
+        best = self._study.best()
+        stored = self._store.find_all(best[0].runs) if best else {}
+        return Found(self._sweep(), tuple(self.outcomes()), tuple(stored.values()), best[1] if best else None)
+
+    def _next(self) -> Trial | None:
+        return self._again.popleft() if self._again else self._study.ask()
+
+    def _pending(self) -> int:
+        return sum(run.request not in self._known for trial in self._going.values() for run in trial.runs)
+
+    def _tell_complete(self) -> None:
+        for trial in list(self._going.values()):
+            outcomes = [self._known.get(run.request) for run in trial.runs]
+            if all(outcomes):
+                self._study.tell(trial, [o.stored for o in outcomes if o and o.stored])
+                del self._going[trial.number]
+
+    def _sweep(self) -> Sweep:
+        spec, trials = self._spec, [self._trials[number] for number in sorted(self._trials)]
+        runs = {run.request: run for trial in trials for run in trial.runs}
+        return Sweep(
+            name=spec.name,
+            notebook=spec.notebook,
+            runs=tuple(runs.values()),
+            shown=spec.shown or (spec.optuna.objective,),
+            title=spec.title,
+            question=spec.question,
+            varied=(*spec.space, *(["seed"] if len(spec.seeds) > 1 else [])),
+            timeout_s=spec.timeout_s,
+        )
+
+
+@contextmanager
+def _only_one(spec: Search, store: Store) -> Iterator[None]:
+    """Keep a second driver from doing the same trials; the store's own folder is where both would look."""
+    folder = study_folder(store)
+    if folder is None:
+        yield
+        return
+    lock = FileLock(folder / f"{spec.name}.lock")
+    try:
+        held: Any = lock.acquire(timeout=0)
+    except Timeout:
+        raise SearchError(
+            f"the search {spec.name!r} is going on in another process; remedy: wait for it, or end it"
+        ) from None
+    with held:
+        yield

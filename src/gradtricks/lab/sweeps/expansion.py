@@ -1,0 +1,191 @@
+"""From the parts of a space to its configurations."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+
+from gradtricks.lab.notebooks.literals import literal
+from gradtricks.lab.notebooks.schema import Parameter, ParameterError, find_parameter
+from gradtricks.lab.notebooks.texts import TextError, read
+from gradtricks.lab.sweeps.sampling import Axis, Samples, read_value
+
+_TWINS = 3  # that a message shows
+
+Configuration = dict[str, Any]
+Rule = dict[str, list[Any]]  # by name the values of which it must have one
+
+
+class Expansion:
+    """Reads what a space holds by the declared types, and multiplies it out.
+
+    Args:
+        declared: What the notebook takes.
+
+    Attributes:
+        problems: What didn't fit so far.
+    """
+
+    def __init__(self, declared: Mapping[str, Parameter]) -> None:
+        self.problems: list[str] = []
+        self._declared = declared
+
+    def read_values(self, name: str, values: Sequence[Any], part: str) -> list[Any]:
+        """Read the values of one parameter.
+
+        Args:
+            name: Of the parameter.
+            values: As in the file.
+            part: Of the space, for messages.
+
+        Returns:
+            Those that fit.
+        """
+        read = []
+        for raw in values:
+            with self._noting(part):
+                read.append(read_value(find_parameter(self._declared, name), raw))
+        return read
+
+    def read_case(self, case: Mapping[str, Any], part: str) -> Configuration:
+        """Read one value for each of some parameters.
+
+        Args:
+            case: Values by name, as in the file.
+            part: Of the space, for messages.
+
+        Returns:
+            Those that fit.
+        """
+        return {name: value for name, raw in case.items() for value in self.read_values(name, [raw], part)}
+
+    def read_axes(self, axes: Mapping[str, Axis], part: str) -> dict[str, Axis]:
+        """Read what parameters are drawn from.
+
+        Args:
+            axes: By name, as in the file.
+            part: Of the space, for messages.
+
+        Returns:
+            Those that fit, typed.
+        """
+        read = {}
+        for name, axis in axes.items():
+            with self._noting(part):
+                read[name] = axis.typed(find_parameter(self._declared, name))
+        return read
+
+    def draw(self, samples: Samples, axes: Mapping[str, Axis], part: str) -> list[Configuration]:
+        """Draw configurations.
+
+        Args:
+            samples: Says how many.
+            axes: From `read_axes`.
+            part: Of the space: ``sobol`` or ``random``.
+
+        Returns:
+            The configurations; none where something is wrong.
+        """
+        with self._noting(part):
+            return samples.draw(axes, sobol=part == "sobol")
+        return []
+
+    def read_rule(self, rule: Mapping[str, Any], part: str) -> Rule:
+        """Read a rule: by name a value, or a list of values.
+
+        Args:
+            rule: As in the file.
+            part: Of the space, for messages.
+
+        Returns:
+            Lists of values that fit.
+        """
+        if not rule:
+            self.problems.append(f"{part}: expected some parameters in each rule; got none")
+        return {
+            name: self.read_values(name, self._alternatives(name, raw), part) for name, raw in rule.items()
+        }
+
+    def expand(
+        self, factors: Sequence[list[Configuration]], conditions: Mapping[str, Rule], excluded: Sequence[Rule]
+    ) -> list[Configuration]:
+        """Multiply the parts out.
+
+        Args:
+            factors: Lists of which each configuration has one item each.
+            conditions: By name, when a parameter varies.
+            excluded: What isn't run.
+
+        Returns:
+            The configurations.
+
+        Raises:
+            ParameterError: One comes twice, an exclusion matches nothing, or nothing is left.
+        """
+        every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
+        names = list(dict.fromkeys(name for factor in factors for part in factor for name in part))
+        keys = [self._key(configuration, names) for configuration in every]
+        _refuse_twins(every, keys)
+        if conditions:
+            every = [self._conditioned(configuration, conditions) for configuration in every]
+            every = list({self._key(configuration, names): configuration for configuration in every}.values())
+        return self._left(every, excluded)
+
+    def _left(self, every: list[Configuration], excluded: Sequence[Rule]) -> list[Configuration]:
+        matched = [[self._holds(rule, configuration) for rule in excluded] for configuration in every]
+        idle = [n for n, column in enumerate(zip(*matched), 1) if not any(column)]
+        if idle:
+            raise ParameterError("\n".join(f"exclude: rule {n} matches no configuration" for n in idle))
+        left = [configuration for configuration, row in zip(every, matched) if not any(row)]
+        if not left:
+            raise ParameterError("exclude: expected rules that leave something; got rules that match all")
+        return left
+
+    def _conditioned(self, configuration: Configuration, conditions: Mapping[str, Rule]) -> Configuration:
+        """Take out what doesn't vary here; a condition may hang on another parameter that has one."""
+        for _ in conditions:
+            out = [name for name, rule in conditions.items() if not self._holds(rule, configuration)]
+            configuration = {name: value for name, value in configuration.items() if name not in out}
+        return configuration
+
+    def _holds(self, rule: Rule, configuration: Configuration) -> bool:
+        return all(
+            literal(self._value(configuration, name)) in map(literal, values) for name, values in rule.items()
+        )
+
+    def _key(self, configuration: Configuration, names: Sequence[str]) -> tuple[str, ...]:
+        """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0."""
+        return tuple(literal(self._value(configuration, name)) for name in names)
+
+    def _value(self, configuration: Configuration, name: str) -> Any:
+        return configuration[name] if name in configuration else self._declared[name].default
+
+    def _alternatives(self, name: str, raw: Any) -> list[Any]:
+        """Take a list for several values, unless the parameter itself is a list and it fits as one value."""
+        if not isinstance(raw, list):
+            return [raw]
+        try:
+            parameter = find_parameter(self._declared, name)
+            parameter.check(read(raw, parameter.type))
+        except (ParameterError, TextError):
+            return raw
+        return [raw]
+
+    @contextmanager
+    def _noting(self, part: str) -> Iterator[None]:
+        try:
+            yield
+        except ParameterError as error:
+            self.problems.append(f"{part}: {error}")
+
+
+def _refuse_twins(every: Sequence[Configuration], keys: Sequence[tuple[str, ...]]) -> None:
+    times = Counter(keys)
+    twins = [configuration for key, configuration in dict(zip(keys, every)).items() if times[key] > 1]
+    if twins:
+        said = [", ".join(f"{n} = {literal(v)}" for n, v in twin.items()) for twin in twins[:_TWINS]]
+        more = f"\n… and {len(twins) - _TWINS} more" if len(twins) > _TWINS else ""
+        raise ParameterError(
+            "\n".join(f"expected each configuration once; got twice: {t}" for t in said) + more
+        )

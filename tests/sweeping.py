@@ -1,0 +1,212 @@
+"""A small sweep, the command that runs it in a process of its own, and a dask cluster for it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from distributed.security import Security
+
+from gradtricks.lab.runs.execution import plan_runs
+from notebooks import write_notebook
+
+PARAMETERS = """\
+seed: int = 0  # of the numbers
+pause: float = 0.0  # seconds that it sleeps
+log: str = ""  # file that gets a line
+fate: str = "well"  # how it ends
+"""
+# Whoever reads the log sees which runs were started, and how often.
+BODY = """\
+import os, time
+import numpy as np
+from gradtricks.lab import record
+if log:
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{seed}\\n".encode())
+    os.close(descriptor)
+time.sleep(pause)
+x = np.random.default_rng(seed).normal(size=(50, 50))
+record(trace=float(np.trace(np.linalg.matrix_power(x / 10, 5))), seed=seed)
+if fate == "kill its worker":
+    import psutil, signal
+    psutil.Process().parents()[1].kill()
+    time.sleep(60)
+"""
+
+
+def write_sweep(folder):
+    """Write the notebook of the sweep."""
+    return write_notebook(folder / "experiments" / "small.ipynb", PARAMETERS, BODY)
+
+
+def plan(notebook, seeds, **given):
+    """Plan a run for each seed."""
+    return plan_runs(notebook, [{"seed": seed, **given} for seed in range(seeds)])
+
+
+def start_driver(notebook, store, seeds, *, given=None, scheduler=None, prefix=(), **options):
+    """Start a process that executes the sweep and prints an event a line."""
+    orders = {
+        "notebook": str(notebook),
+        "store": str(store),
+        "seeds": seeds,
+        "given": given or {},
+        "scheduler": scheduler,
+        "options": options,
+    }
+    return subprocess.Popen(
+        [
+            *prefix,
+            sys.executable,
+            "-W",
+            "error",
+            "-W",
+            "ignore::ResourceWarning",
+            __file__,
+            json.dumps(orders),
+        ],  # asyncio's
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+
+def main():
+    """Be that process."""
+    from gradtricks.lab.engine.executing import Interrupted, Scheduler, SchedulerError, execute_all
+    from gradtricks.lab.storage.store import Store
+
+    orders = json.loads(sys.argv[1])
+    runs = plan(Path(orders["notebook"]), orders["seeds"], **orders["given"])
+    scheduler = Scheduler(**orders["scheduler"]) if orders["scheduler"] else None
+    try:
+        outcomes = execute_all(
+            runs,
+            Store(orders["store"]),
+            scheduler=scheduler,
+            on_event=lambda event: print(event.kind, event.run, event.worker, flush=True),  # noqa: T201
+            **orders["options"],
+        )
+    except Interrupted as interrupted:
+        sys.stderr.write(f"{interrupted}\n")
+        sys.exit(130)
+    except SchedulerError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(3)
+    sys.exit(any(outcome.error for outcome in outcomes))
+
+
+def write_certificates(folder):
+    """Write certificates that last for an hour; return what `Scheduler` takes."""
+    made = Security.temporary()
+    files = {"ca_file": made.tls_ca_file, "cert": made.tls_client_cert, "key": made.tls_client_key}
+    for name, text in files.items():
+        (folder / f"{name}.pem").write_text(text)
+    return {name: str(folder / f"{name}.pem") for name in files}
+
+
+def free_port():
+    """Return a port of the loopback interface that nobody uses."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+class Cluster:
+    """A dask scheduler and workers, each a process of its own, that talk TLS.
+
+    Args:
+        folder: For certificates and logs.
+        workers: How many; each has one thread.
+        host: Where the scheduler listens.
+        prefix: Put before their commands.
+        nanny: Whether workers that die are started again by dask.
+    """
+
+    def __init__(self, folder, workers=2, host="127.0.0.1", prefix=(), nanny=False):
+        self.folder = folder
+        self.certificates = write_certificates(folder)
+        self.address = f"tls://{host}:{free_port()}"
+        self.host, self._prefix, self._nanny = host, prefix, nanny
+        self.scheduler = None
+        self.workers = dict.fromkeys(range(workers))
+
+    def __enter__(self):
+        self.mend()
+        return self
+
+    def __exit__(self, *_):
+        for process in (*self.workers.values(), self.scheduler):
+            end(process)
+
+    @property
+    def known_as(self):
+        """What `gradtricks.lab.engine.executing.Scheduler` takes."""
+        return {"address": self.address, **self.certificates, "patience_s": 15}
+
+    def mend(self):
+        """Start again what has ended."""
+        if self.scheduler is None or self.scheduler.poll() is not None:
+            for process in (*self.workers.values(), self.scheduler):
+                end(process)
+            port = self.address.rpartition(":")[2]
+            options = ["--host", self.host, "--port", port, "--protocol", "tls"]
+            self.scheduler = self._start("scheduler", *options)
+        for name, process in self.workers.items():
+            if process is None or process.poll() is not None:
+                end(process)
+                options = [self.address, "--name", f"w{name}", "--nthreads", "1"]
+                nanny = "--nanny" if self._nanny else "--no-nanny"
+                self.workers[name] = self._start("worker", *options, nanny)
+
+    def _start(self, what, *options):
+        files = [f"--tls-{option}={self.certificates[name]}" for option, name in _TLS.items()]
+        command = [*self._prefix, sys.executable, "-m", "distributed.cli.dask_" + what, *options, *files]
+        with (self.folder / f"{what}.log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, "--dashboard-address", "127.0.0.1:0"],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+
+
+_TLS = {"ca-file": "ca_file", "cert": "cert", "key": "key"}
+
+
+def end(process):
+    """End a process and all that it started."""
+    if process is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def wait_for(condition, seconds=60.0):
+    """Wait until something is true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {condition}"
+        time.sleep(0.02)
+    return found
+
+
+if __name__ == "__main__":
+    main()

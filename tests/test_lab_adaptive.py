@@ -1,0 +1,298 @@
+"""Adaptive search, with real runs: what was told stays told, whoever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from textwrap import dedent
+
+import pytest
+
+from gradtricks.lab.engine.executing import Scheduler
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.adaptive import SearchError, search
+from gradtricks.lab.sweeps.planning import read_search
+from gradtricks.lab.sweeps.studies import Study
+from notebooks import write_notebook
+from sweeping import Cluster
+
+pytest.importorskip("optuna")
+
+PARAMETERS = """\
+seed: int = 0  # shifts the loss
+rate: float = 0.1  # is searched
+layers: int = 1  # is searched
+kind: Literal["a", "b"] = "a"  # is searched
+pause_s: float = 0.0  # how long it takes
+fate: Literal["well", "raise"] = "well"  # how it ends
+"""
+BODY = """\
+import os, time
+from gradtricks.lab import record
+if kind == "b" and layers == 3:
+    raise RuntimeError("this configuration fails")
+time.sleep(pause_s)
+record(loss=(rate - 0.3) ** 2 + layers / 100 + seed, curve=[1, 2], nothing=float("nan"))
+with open(os.environ.get("GRADTRICKS_TEST_LOG", os.devnull), "a") as log:
+    log.write(f"{rate} {layers} {kind} {seed}\\n")
+"""
+SEARCH = """\
+notebook: small.ipynb
+optuna:
+  objective: results.loss
+  direction: minimize
+  trials: 6
+  seed: 1
+  parameters:
+    rate: {low: 0.001, high: 1.0, log: true}
+    layers: {low: 1, high: 3}
+    kind: {choices: [a, b]}
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes a search beside the notebook, with changes, and reads it."""
+    notebook = write_notebook(tmp_path / "experiments" / "small.ipynb", PARAMETERS, BODY)
+
+    def write(*changes, more="", name="small"):
+        text = SEARCH + dedent(more)
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path = notebook.with_name(f"{name}.sweep.yaml")
+        path.write_text(text)
+        return read_search(path)
+
+    return write
+
+
+def proposals(spec, store):
+    """Return what each trial was, and what was told of it."""
+    with closing(Study(spec, store)) as study:
+        told = {trial.number: trial.value for trial in study._study.get_trials()}
+        return [
+            (told[trial.number], *(trial.runs[0].parameters[name] for name in spec.space))
+            for trial in study.trials()
+        ]
+
+
+def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
+    store, events, plans = Store(tmp_path / "runs"), [], []
+    spec = written()
+    found = search(spec, store, workers=1, on_event=events.append, on_planned=plans.append)
+    told = proposals(spec, store)
+    assert len(told) == len(found.outcomes) == len(plans) == 6
+    assert found.value == min(value for value, *_ in told if value is not None)
+    (best,) = found.best
+    assert best.results["loss"] == found.value
+    assert found.sweep.varied == ("rate", "layers", "kind")
+    assert found.sweep.shown == ("results.loss",)
+    assert {event.kind for event in events} <= {"started", "finished", "failed"}
+
+    # The same seed proposes the same; more trials continue where the first ones ended.
+    other = Store(tmp_path / "other")
+    search(spec, other, workers=1)
+    assert proposals(spec, other) == told
+    longer = written(("trials: 6", "trials: 8"))
+    events.clear()
+    again = search(longer, store, workers=2, on_event=events.append)
+    assert proposals(longer, store)[:6] == told
+    assert len(again.outcomes) == 8
+    assert sum(event.kind == "started" for event in events) == 2
+    events.clear()
+    last = search(longer, store, on_event=events.append)
+    assert (last.value, last.best, last.sweep) == (again.value, again.best, again.sweep)
+    assert events == []
+
+
+def test_failed_runs_are_failed_trials(written, tmp_path):
+    store = Store(tmp_path / "runs")
+    spec = written(("choices: [a, b]", "choices: [b]"), ("low: 1, high: 3", "low: 2, high: 3"))
+    found = search(spec, store, workers=2)
+    for value, _, layers, _ in proposals(spec, store):
+        assert (value is None) == (layers == 3)
+    errors = [outcome.error for outcome in found.outcomes if outcome.error]
+    assert errors
+    assert all("this configuration fails" in error for error in errors)
+
+
+def test_the_objective_is_the_mean_over_seeds(written, tmp_path):
+    spec = written(("trials: 6", "trials: 2"), ("choices: [a, b]", "choices: [a]"), more="seeds: [1, 4]\n")
+    found = search(spec, Store(tmp_path / "runs"), workers=2)
+    assert [run.parameters["seed"] for run in found.best] == [1, 4]
+    assert found.value == sum(run.results["loss"] for run in found.best) / 2
+    assert found.sweep.varied[-1] == "seed"
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ("results.lost", r"expected results.lost among what small-.* recorded: expected one of: curve, loss"),
+        ("results.curve", r"expected results.curve to be a number; small-.* recorded \[1, 2\]"),
+    ],
+)
+def test_an_objective_that_no_run_records_ends_the_search(written, tmp_path, objective, message):
+    spec = written(("results.loss", objective), ("choices: [a, b]", "choices: [a]"))
+    with pytest.raises(SearchError, match=message):
+        search(spec, Store(tmp_path / "runs"), workers=1)
+
+
+def test_nan_is_no_value(written, tmp_path):
+    store = Store(tmp_path / "runs")
+    spec = written(("results.loss", "results.nothing"), ("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
+    found = search(spec, store, workers=1)
+    assert (found.value, found.best) == (None, ())
+    assert [value for value, *_ in proposals(spec, store)] == [None]
+
+
+def test_trials_of_another_search_are_not_believed(written, tmp_path):
+    store = Store(tmp_path / "runs")
+    spec = written(("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
+    search(spec, store, workers=1)
+    with pytest.raises(SearchError, match=r"got trials from before it or its notebook was changed; remedy: "):
+        search(written(("minimize", "minimize\n  # the same"), ("high: 1.0", "high: 2.0")), store)
+    for folder in (tmp_path / "runs").glob("small*"):
+        folder.rename(tmp_path / folder.name)
+    with pytest.raises(SearchError, match="those of 1 of its 1 trials are gone"):
+        search(spec, store)
+
+
+def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path):
+    from optuna.distributions import IntDistribution
+
+    store = Store(tmp_path / "runs")
+    spec = written(("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
+    with closing(Study(spec, store)) as study:
+        study._study.ask({"layers": IntDistribution(1, 3)})  # and then the driver was killed
+    assert len(search(spec, store, workers=1).outcomes) == 1
+    undisturbed = Store(tmp_path / "undisturbed")
+    search(spec, undisturbed, workers=1)
+    assert proposals(spec, store) == proposals(spec, undisturbed)
+    with closing(Study(spec, store)) as study:
+        assert [trial.state.name for trial in study._study.get_trials()] == ["FAIL", "COMPLETE"]
+
+
+def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path):
+    spec = written(("[a, b]", "[a]"))
+    with pytest.raises(SearchError, match=r"expected .*small.ipynb to stay as it was"):
+        search(
+            spec,
+            Store(tmp_path / "runs"),
+            workers=1,
+            on_planned=lambda _: write_notebook(spec.notebook, PARAMETERS, BODY + "# edited\n"),
+        )
+
+
+def test_a_database_that_cannot_be_had(written, tmp_path):
+    spec = written(("seed: 1", "storage: sqlite:////nowhere/at/all.db"))
+    with pytest.raises(
+        SearchError, match=r"expected a database .*sqlite:////nowhere/at/all.db; got Operational"
+    ):
+        search(spec, Store(tmp_path / "runs"))
+    with pytest.raises(SearchError, match=r"which memory://runs can't hold; got none; remedy: say 'storage'"):
+        search(written(), Store("memory://runs"))
+
+
+def test_a_study_of_somebody_else_and_a_store_that_is_a_file(written, tmp_path):
+    import optuna
+
+    url = f"sqlite:///{tmp_path}/theirs.db"
+    optuna.create_study(storage=url, study_name="small").ask()
+    with pytest.raises(SearchError, match="got trials from before it or its notebook was changed"):
+        search(written(("seed: 1", f"storage: {url}")), Store(tmp_path / "runs"))
+    (tmp_path / "file").touch()
+    with pytest.raises(SearchError, match=r"expected a folder .*; got .*Not a directory"):
+        search(written(), Store(tmp_path / "file"))
+
+
+def test_without_optuna_the_remedy_is_said(written, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SearchError, match=r"got none; remedy: pip install 'gradtricks\[optuna\]'"):
+        search(written(), Store(tmp_path / "runs"))
+
+
+def test_a_cluster_searches_too(written, tmp_path):
+    spec = written(("[a, b]", "[a]"), ("trials: 6", "trials: 4"))
+    with Cluster(tmp_path) as cluster:
+        events = []
+        scheduler = Scheduler(**cluster.known_as)
+        found = search(spec, Store(tmp_path / "runs"), scheduler=scheduler, on_event=events.append)
+    assert len(found.outcomes) == 4
+    assert found.best[0].results["loss"] == found.value
+    assert {event.worker.partition("/")[0] for event in events} <= {"w0", "w1"}
+
+
+DRIVER = """\
+import sys
+from pathlib import Path
+from gradtricks.lab.sweeps.adaptive import search
+from gradtricks.lab.engine.executing import Interrupted
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.planning import read_search
+try:
+    search(read_search(Path(sys.argv[1])), Store(sys.argv[2]), workers=int(sys.argv[3]))
+except Interrupted:
+    sys.exit(130)
+"""
+
+
+def start(spec, store, workers, log):
+    """Search in a process of its own."""
+    file = spec.notebook.with_name(f"{spec.name}.sweep.yaml")
+    command = [sys.executable, "-c", DRIVER, file, store.location, str(workers)]
+    return subprocess.Popen(
+        command, env={**os.environ, "GRADTRICKS_TEST_LOG": str(log)}, stderr=subprocess.PIPE
+    )
+
+
+def wait_for_lines(log, count, process):
+    """Wait until so many runs have written that they were done."""
+    deadline = time.monotonic() + 90
+    while not log.exists() or len(log.read_text().splitlines()) < count:
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[1].decode()
+        time.sleep(0.02)
+
+
+def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path):
+    undisturbed = Store(tmp_path / "undisturbed")
+    spec = written(("[a, b]", "[a]"))
+    search(spec, undisturbed, workers=1)
+    expected = proposals(spec, undisturbed)
+    spec = written(("[a, b]", "[a]"), more="fixed: {pause_s: 0.3}\n")
+
+    store, log = Store(tmp_path / "runs"), tmp_path / "log"
+    for count in (2, 4):
+        process = start(spec, store, 1, log)
+        wait_for_lines(log, count, process)
+        with pytest.raises(SearchError, match="is going on in another process"):
+            search(spec, store)
+        time.sleep(0.15)  # into the run that comes next
+        process.kill()
+        process.communicate()
+    process = start(spec, store, 1, log)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors.decode()
+    assert proposals(spec, store) == expected
+    done = log.read_text().splitlines()
+    assert len(set(done)) == 6
+    # Only what was going on when it was killed may have been done twice.
+    assert len(done) <= 6 + 2
+
+
+def test_an_interrupted_search_keeps_what_goes_on_and_continues(written, tmp_path):
+    store, log = Store(tmp_path / "runs"), tmp_path / "log"
+    spec = written(("[a, b]", "[a]"), more="fixed: {pause_s: 0.5}\n")
+    process = start(spec, store, 2, log)
+    wait_for_lines(log, 1, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors.decode()
+    before = log.read_text().splitlines()
+    assert len(before) < 6
+    assert len(list(store.runs())) == len(before)
+    search(spec, store, workers=2)
+    assert sum(value is not None for value, *_ in proposals(spec, store)) == 6

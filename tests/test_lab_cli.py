@@ -1,0 +1,615 @@
+"""The commands, each as a process of its own: what they show, what they refuse, and how they exit."""
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import gradtricks.lab
+from gradtricks.lab.cli import app
+from gradtricks.lab.commands.arguments import plan
+from gradtricks.lab.commands.publishing import build_book
+from gradtricks.lab.pages.rendering import to_html
+from gradtricks.lab.runs.execution import RunError
+from notebooks import write_notebook
+
+ROOT = Path(__file__).resolve().parents[1]
+GRADTRICKS = [sys.executable, "-m", "gradtricks.lab.cli"]
+COMMANDS = sorted(typer.main.get_command(app).commands)
+
+PARAMETERS = """\
+seed: int = 0  # seeds nothing
+rate: float = 0.1  # per step
+label: str = "[red]a[/red] :smile:"  # any text
+pause_s: float = 0.0  # that it takes
+fate: Literal["well", "raise"] = "well"  # how it ends
+"""
+BODY = """\
+import time
+from gradtricks.lab import record, record_varying
+time.sleep(pause_s)
+record(loss=rate + seed, label=label)
+record_varying(seconds=time.time())
+if fate == "raise":
+    raise RuntimeError("as asked")
+"""
+SWEEP = """\
+notebook: small.ipynb
+title: A small sweep
+shown: [results.loss]
+grid: {rate: [0.1, 0.2]}
+seeds: 2
+"""
+
+
+def start(*arguments, cwd, **environment):
+    """Start a command."""
+    return subprocess.Popen(
+        [*GRADTRICKS, *arguments],
+        cwd=cwd,
+        env={**os.environ, "BROWSER": "true", "COLUMNS": "200", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def command(*arguments, cwd, **environment):
+    """Run a command; return how it exited and what it said."""
+    process = start(*arguments, cwd=cwd, **environment)
+    said, errors = process.communicate(timeout=120)
+    assert "Traceback" not in errors
+    return process.returncode, said, errors
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    """Return a function that does in this process what `command` does in another one."""
+
+    def invoke(*arguments, cwd):
+        monkeypatch.chdir(cwd)
+        answer = CliRunner(env={"COLUMNS": "200", "BROWSER": "true"}).invoke(app, list(arguments))
+        if answer.exception is not None and not isinstance(answer.exception, SystemExit):
+            raise answer.exception
+        return answer.exit_code, answer.stdout, answer.stderr
+
+    return invoke
+
+
+def write_project(folder, sweep=SWEEP):
+    """Write a project with one small experiment and a sweep of it."""
+    write_notebook(folder / "experiments" / "small.ipynb", parameters=PARAMETERS, body=BODY)
+    (folder / "experiments" / "small.sweep.yaml").write_text(sweep)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path):
+    """Return the folder of a project in which nothing has been run."""
+    return write_project(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Return the folder of a project whose sweep has been run, and what the command said."""
+    folder = write_project(tmp_path_factory.mktemp("swept"))
+    return folder, command("sweep", "experiments/small.sweep.yaml", cwd=folder)
+
+
+# Help
+
+
+def test_the_help_names_every_command_and_every_exit_code(tmp_path):
+    code, said, _ = command("--help", cwd=tmp_path)
+    assert code == 0
+    assert [name for name in COMMANDS if f"│ {name} " not in said] == []
+    assert re.findall(r"^   (\d+)  ", said, re.MULTILINE) == ["0", "1", "2", "130"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_shows_examples_that_parse(tmp_path, name):
+    code, said, _ = command(name, "--help", cwd=tmp_path)
+    assert code == 0
+    _, _, manual = said.partition("Examples")
+    shown = [line.strip() for line in manual.splitlines() if line.strip().startswith("gradtricks ")]
+    assert shown
+    for line in shown:
+        parse(shlex.split(line))
+
+
+def test_the_help_is_there_at_once():
+    heavy = "('IPython', 'distributed', 'nbformat', 'pandas', 'papermill', 'pydantic', 'sphinx')"
+    code = f"import gradtricks.lab.cli, sys; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    # Of the processor: on a busy machine everything takes longer.
+    seconds = []
+    for _ in range(3):
+        before = os.times()
+        subprocess.run([*GRADTRICKS, "--help"], check=True, stdout=subprocess.DEVNULL)
+        after = os.times()
+        seconds.append(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        )
+    assert min(seconds) < 0.3
+
+
+def parse(words):
+    """Parse a command line as the program would, and stop before anything is done."""
+    group = typer.main.get_command(app)
+    context = group.make_context("gradtricks", words[1:])
+    name, found, rest = group.resolve_command(context, context._protected_args + context.args)
+    return found.make_context(name, rest, parent=context)
+
+
+def typed(text):
+    """Return the commands of a text: lines of its shell blocks, and what stands between backquotes."""
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        line = ""
+        for part in block.replace("\\\n", " ").splitlines():
+            line = f"{line} {part}".strip()
+            try:
+                words = shlex.split(line, comments=True)
+            except ValueError:  # a quotation that goes on in the next line
+                continue
+            line = ""
+            if words[:1] == ["gradtricks"]:
+                yield words
+    yield from (shlex.split(line) for line in re.findall(r"(?<!`)`(gradtricks [^`]+)`", text))
+
+
+@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "book/sweeps.md"])
+def test_commands_that_are_written_down_exist(path):
+    lines = list(typed((ROOT / path).read_text()))
+    assert lines
+    for words in lines:
+        try:
+            parse(words)
+        except Exception as error:  # typer keeps its own copy of click's exceptions
+            assert type(error).__name__ == "MissingParameter", (words, error)  # noqa: PT017
+
+
+def test_the_check_of_commands_can_fail():
+    with pytest.raises(Exception, match="--sead"):
+        parse(shlex.split("gradtricks run a.ipynb --sead 3"))
+    with pytest.raises(Exception, match="swep"):
+        parse(shlex.split("gradtricks swep a.ipynb"))
+
+
+def test_the_sweeps_of_the_chapter_are_read(tmp_path):
+    shutil.copy(ROOT / "experiments" / "unrolling.ipynb", tmp_path)
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```", (ROOT / "book" / "sweeps.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    planned = []
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"n{number}.sweep.yaml"
+        path.write_text(block)
+        planned.append(plan(path))
+    sweep, search, exercise = planned
+    assert (len(sweep.runs), search.optuna.trials, len(exercise.runs)) == (50, 40, 15)
+
+
+# The package
+
+
+def test_a_notebook_that_records_imports_nothing_else_of_the_lab():
+    code = (
+        "import sys; from gradtricks.lab import record, record_varying, record_figure, use_style\n"
+        "print(sorted(name for name in sys.modules if name.startswith('gradtricks.lab')))"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert ast.literal_eval(said) == ["gradtricks.lab", "gradtricks.lab.recording"]
+
+
+def test_every_exported_name_is_there():
+    assert [name for name in gradtricks.lab.__all__ if not callable(getattr(gradtricks.lab, name))] == []
+
+
+# Look
+
+
+def test_list_shows_experiments_runs_and_sweeps(swept):
+    folder, _ = swept
+    code, said, _ = command("list", cwd=folder)
+    assert code == 0
+    (row,) = (line for line in said.splitlines() if line.startswith("experiments/small.ipynb"))
+    assert row.split() == ["experiments/small.ipynb", "A", "small", "experiment", "4", "small.sweep.yaml"]
+
+
+def test_list_without_notebooks_says_what_to_do(tmp_path, invoke):
+    code, _, errors = invoke("list", cwd=tmp_path)
+    assert (code, errors) == (
+        2,
+        "expected notebooks in experiments; got none; remedy: name their folder\n",
+    )
+
+
+def test_describe_shows_type_default_and_meaning_as_they_are(project):
+    path = project / "experiments" / "small.ipynb"
+    node = nbformat.read(path, 4)
+    node.metadata["gradtricks"] = {"expected_s": 7, "threads": 2, "alone": True}
+    nbformat.write(node, path)
+    code, said, _ = command("describe", "experiments/small.ipynb", cwd=project)
+    assert code == 0
+    assert "about 7 s a run, 2 threads a run, nothing else runs meanwhile" in said
+    assert "'[red]a[/red] :smile:'  any text" in said
+    assert "Literal['well', 'raise']" in said
+
+
+# Run
+
+
+def test_a_run_is_kept_and_not_done_again(project, invoke):
+    code, said, _ = command("run", "experiments/small.ipynb", "-p", "rate=1e-3", cwd=project)
+    assert code == 0
+    (location,) = re.findall(r"^Finished: (.*)$", said, re.MULTILINE)
+    record = json.loads((project / location / "record.json").read_text())
+    assert (record["results"]["loss"], record["provenance"]["threads"]) == (0.001, 1)
+    again = invoke("run", "experiments/small.ipynb", "-p", "rate=0.001", cwd=project)
+    assert again[:2] == (0, f"Finished: {location}\n")
+
+
+def test_a_run_that_fails_says_where_it_is_kept(project):
+    code, said, _ = command("run", "experiments/small.ipynb", "-p", "fate=raise", cwd=project)
+    assert code == 1
+    assert "RuntimeError: as asked" in said
+    (kept,) = (project / "_build" / "runs").glob("small-*/failed/notebook.ipynb")
+    assert str(kept) in said
+
+
+def test_a_run_in_this_process_keeps_nothing(project):
+    arguments = ("run", "experiments/small.ipynb", "--in-process")
+    assert command(*arguments, cwd=project)[0] == 0
+    assert not (project / "_build").exists()
+    assert command(*arguments, "-p", "fate=raise", cwd=project)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["run", "none.ipynb"], ["expected a notebook at none.ipynb; got nothing there"]),
+        (
+            ["run", "NOTEBOOK", "-p", "sead=1", "-p", "rate=fast"],
+            ["sead: unknown (did you mean seed?)", "rate: expected float (per step); got 'fast'"],
+        ),
+        (["run", "NOTEBOOK", "--threads", "0"], ["--threads"]),
+        (["sweep", "NOTEBOOK"], ["expected something that varies"]),
+        (
+            ["sweep", "NOTEBOOK", "--grid", "rate=1,x", "--zip", "a=1,2", "-p", "fate"],
+            ["rate: expected float (per step); got 'x'", "a: unknown", "expected name=value; got 'fate'"],
+        ),
+        (["sweep", "none.sweep.yaml"], ["expected a sweep file at none.sweep.yaml; got nothing there"]),
+        (["sweep", "none.yaml"], ["expected a notebook or a file named NAME.sweep.yaml; got none.yaml"]),
+        (["sweep", "SWEEP", "--grid", "rate=1", "--seeds", "3"], ["got --grid, --seeds too; remedy:"]),
+        (["sweep", "SWEEP", "--scheduler", "tcp://10.0.0.1:8786"], ["--plain-tcp"]),
+        (["sweep", "SWEEP", "--scheduler", "tls://a:1", "--tls-ca", "x"], ["needs ca_file, cert and key"]),
+        (["sweep", "SWEEP", "--tls-ca", "x"], ["expected --scheduler too"]),
+        (["sweep", "SWEEP", "--retry", "all"], ["'all'", "failed"]),
+        (["table", "none"], ["expected one of the sweeps: none yet; got 'none'"]),
+        (["table", "--sql", "SELECT x FROM runs"], ["The columns of runs are"]),
+        (["table", "--to", "parquet"], ["expected --output FILE too, since parquet isn't text"]),
+        (["table", "--output", "a.txt"], ["expected --to or an ending: one of parquet, csv, md"]),
+        (["table", "--output", "none/a.csv"], ["none"]),
+        (["plot"], ["expected one of the sweeps: none yet; got 'no name'"]),
+        (["show", "none"], ["expected a run in _build/runs; got none called 'none'"]),
+        (["reproduce"], ["expected either a run or --published"]),
+        (["reproduce", "a", "--published"], ["expected either a run or --published"]),
+        (["reproduce", "--published"], ["expected the runs of book/experiments in _build/runs"]),
+    ],
+)
+def test_a_wrong_request_is_refused_and_nothing_is_started(project, invoke, arguments, messages):
+    paths = {"NOTEBOOK": "experiments/small.ipynb", "SWEEP": "experiments/small.sweep.yaml"}
+    code, _, errors = invoke(*(paths.get(word, word) for word in arguments), cwd=project)
+    assert code == 2
+    assert [message for message in messages if message not in errors] == []
+    assert [path.name for path in project.iterdir()] == ["experiments"]
+
+
+def test_a_wrong_request_has_its_exit_code_and_no_traceback(project):
+    code, _, errors = command("run", "experiments/small.ipynb", "-p", "sead=1", cwd=project)
+    assert code == 2
+    assert errors.startswith("experiments/small.ipynb: nothing was run.\nsead: unknown")
+    code, _, errors = command("book", cwd=project / "experiments")
+    assert code == 2
+    assert "remedy: run in the project's root" in errors
+
+
+def test_mlflow_that_cannot_be_reached_is_noticed_first(project, invoke):
+    sweep = ("sweep", "experiments/small.sweep.yaml", "--mlflow", "nowhere://x")
+    code, _, errors = invoke(*sweep, cwd=project)
+    assert code == 2
+    assert errors.startswith("nothing was run.\nexpected ")
+    assert not (project / "_build").exists()
+
+
+# Sweep
+
+
+def test_a_sweep_ends_with_what_came_of_it_and_a_plot(swept):
+    folder, (code, said, _) = swept
+    assert code == 0
+    assert said.endswith("small: 4 done, 0 failed.\nRuns: _build/runs\nPlot: _build/sweeps/small/loss.svg\n")
+    assert "<svg" in (folder / "_build" / "sweeps" / "small" / "loss.svg").read_text()
+    code, said, _ = command("status", cwd=folder)
+    assert (code, said.splitlines()[1].split()) == (0, ["small", "4", "4", "0", "0", "0"])
+
+
+def test_a_dry_run_shows_what_would_be_done(swept, project, invoke):
+    code, said, _ = command("sweep", "experiments/small.sweep.yaml", "--dry-run", cwd=project)
+    assert code == 0
+    assert [line.split() for line in said.splitlines()[1:5]] == [
+        ["1", "0.1", "0"],
+        ["2", "0.1", "1"],
+        ["3", "0.2", "0"],
+        ["4", "0.2", "1"],
+    ]
+    assert "4 runs, 0 of them done." in said
+    assert not (project / "_build").exists()
+    grid = ("sweep", "experiments/small.ipynb", "--grid", "rate=0.1,0.3", "--seeds", "30", "--workers", "3")
+    code, said, _ = invoke(*grid, "--dry-run", cwd=swept[0])
+    assert "… 40 more" in said
+    assert re.search(r"60 runs, 2 of them done\. The others take about \d+ (?:s|min), 3 at once\.", said)
+
+
+def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invoke, monkeypatch):
+    (project / "experiments" / "small.sweep.yaml").write_text(
+        "notebook: small.ipynb\nlist: [{rate: 1}, {rate: 2, fate: raise}, {rate: 3}]"
+    )
+    sweep = ("sweep", "experiments/small.sweep.yaml")
+    code, said, _ = command(*sweep, cwd=project)
+    assert code == 1
+    assert "small: 2 done, 1 failed." in said
+    assert re.search(r"^small-rate=2.0,fate=raise +RuntimeError: as asked$", said, re.MULTILINE)
+    assert "Plot: _build/sweeps/small/loss.svg" in said  # nothing is said of what is to be shown
+    (failed,) = (project / "_build" / "runs").glob("*/failed/record.json")
+    before = failed.stat().st_mtime_ns
+    logged = []
+    monkeypatch.setattr(
+        "gradtricks.lab.engine.tracking.log_to_mlflow", lambda uri, runs: logged.append([*runs])
+    )
+    assert invoke(*sweep, "--mlflow", "sqlite:///x.db", cwd=project)[0] == 1
+    assert [[run.status for run in runs] for runs in logged] == [[], ["finished", "failed", "finished"]]
+    assert failed.stat().st_mtime_ns == before
+    assert invoke(*sweep, "--retry", "failed", cwd=project)[0] == 1
+    assert failed.stat().st_mtime_ns > before
+    assert invoke("clean", "--failed", cwd=project)[1].endswith("\n1 deleted.\n")
+    assert not failed.exists()
+
+
+def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
+    write = "notebook: small.ipynb\nfixed: {pause_s: 2}\nseeds: 3\nshown: [results.loss]"
+    (project / "experiments" / "small.sweep.yaml").write_text(write)
+    sweep = ("sweep", "experiments/small.sweep.yaml", "--workers", "1")
+    process = start(*sweep, cwd=project)
+    wait_for(lambda: list((project / "_build").glob("runs/.unfinished/*/notebook.ipynb")), process)
+    (seen,) = gradtricks.lab.status(store=project / "_build" / "runs")
+    assert (seen.total, seen.finished, seen.failed, seen.running, seen.left) == (3, 0, 0, 1, 2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "interrupted: 2 of 3 runs are left; the same command does them\n"
+    code, said, _ = command(*sweep, cwd=project)
+    assert code == 0
+    assert said.startswith("1 of 3 runs are finished already.\n1/2 ")
+
+
+def wait_for(condition, process):
+    """Wait until something is true, as long as a process lives."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def test_status_is_watched_until_nothing_is_left(swept):
+    code, said, _ = command("status", "--watch", cwd=swept[0])
+    assert (code, said.splitlines()[1].split()) == (0, ["small", "4", "4", "0", "0", "0"])
+
+
+def test_a_search_ends_with_the_best_run(project, invoke):
+    pytest.importorskip("optuna")
+    (project / "experiments" / "best.sweep.yaml").write_text(
+        "notebook: small.ipynb\nseeds: 2\noptuna:\n  objective: results.loss\n  direction: minimize\n"
+        "  trials: 2\n  parameters: {rate: {low: 0.1, high: 1.0, log: true}, label: {choices: [a, b]}}\n"
+    )
+    search = ("sweep", "experiments/best.sweep.yaml")
+    code, said, _ = invoke(*search, "--dry-run", cwd=project)
+    assert code == 0
+    assert re.search(r"^rate +0\.1 to 1\.0, logarithmic", said, re.MULTILINE)
+    assert said.endswith("2 trials of 2 runs, to minimize results.loss.\n")
+    code, said, _ = command(*search, cwd=project)
+    assert code == 0
+    assert re.findall(r"^(\d)\. small-", said, re.MULTILINE) == ["1", "2", "3", "4"]
+    assert "best: 4 done, 0 failed.\n" in said
+    assert len(re.findall(r"^Best: _build/runs/small-", said, re.MULTILINE)) == 2
+    assert gradtricks.lab.status(store=project / "_build" / "runs")[0].finished == 4
+    code, _, errors = invoke(*search, "--retry", "failed", cwd=project)
+    assert (code, errors) == (
+        2,
+        "best: nothing was run.\nexpected a sweep for --retry or --in-process; got a search\n",
+    )
+
+
+def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
+    built = []
+    monkeypatch.chdir(project)
+    monkeypatch.setattr("gradtricks.lab.commands.publishing.build", lambda *folders: built.append(folders))
+    site = build_book()
+    assert built == [(Path("book"), site)]
+    pages = project / "book" / "experiments"
+    assert {"small.ipynb", "small.json", "small-sweep.md"} <= {path.name for path in pages.iterdir()}
+    assert [status.finished for status in gradtricks.lab.status()] == [4]
+    write_notebook(project / "experiments" / "bad.ipynb", parameters=PARAMETERS, body="1 / 0")
+    with pytest.raises(RunError, match=r"(?s)The book wasn't built.*\nbad\n.*ZeroDivisionError"):
+        build_book()
+    assert len(built) == 1
+
+
+# What came out
+
+
+def test_a_table_shows_what_differs_and_exports_all(swept, invoke):
+    folder, _ = swept
+    code, said, _ = command("table", "small", cwd=folder)
+    assert code == 0
+    header, *rows = (line.split() for line in said.splitlines())
+    assert header[:4] == ["run", "status", "parameters.seed", "parameters.rate"]
+    assert [row[1:4] for row in rows[:4]] == [
+        ["finished", "0", "0.1"],
+        ["finished", "1", "0.1"],
+        ["finished", "0", "0.2"],
+        ["finished", "1", "0.2"],
+    ]
+    assert "[red]a[/red] :smile:" in said
+    code, said, _ = invoke("table", "--to", "csv", cwd=folder)
+    assert said.count("\n") == 5
+    assert "parameters.pause_s" in said.splitlines()[0]
+    assert invoke("table", "--output", "runs.parquet", cwd=folder)[0] == 0
+    assert (folder / "runs.parquet").stat().st_size > 0
+
+
+def test_a_table_answers_sql(swept, invoke):
+    sql = "SELECT parameters.seed, sum(results.loss) AS loss FROM runs GROUP BY 1 ORDER BY 1"
+    code, said, _ = invoke("table", "--sql", sql, cwd=swept[0])
+    assert code == 0
+    assert [line.split() for line in said.splitlines()[:3]] == [["seed", "loss"], ["0", "0.3"], ["1", "2.3"]]
+
+
+def test_a_plot_is_drawn_on_request(swept, invoke):
+    code, said, _ = command("plot", "--show", "results.loss", "--folder", "drawn", cwd=swept[0])
+    assert (code, said) == (0, "drawn/loss.svg\ndrawn/loss.png\n")
+    assert (swept[0] / "drawn" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    code, _, errors = invoke("plot", "--show", "results.gain", cwd=swept[0])
+    assert code == 2
+    assert "results.loss" in errors
+
+
+def test_show_prints_the_record_and_opens_the_notebook(swept, invoke):
+    code, said, _ = command("show", "small-seed=1,rate=0.2", cwd=swept[0])
+    assert code == 0
+    assert re.search(r"^results\.label +\[red\]a\[/red\] :smile: *$", said, re.MULTILINE)
+    (page,) = re.findall(r"^Notebook: (.*)$", said, re.MULTILINE)
+    assert "A small experiment" in Path(page).read_text()
+    code, said, _ = invoke("show", "small-seed=1,rate", "--no-open", cwd=swept[0])
+    assert re.findall(r"^Notebook: (.*)$", said, re.MULTILINE)[0].endswith("/notebook.ipynb")
+
+
+def test_a_notebook_becomes_a_page_that_can_do_no_harm():
+    new = nbformat.v4
+    outputs = [
+        new.new_output("stream", text="<script>1</script>"),
+        new.new_output("error", ename="ValueError", evalue="<b>", traceback=[]),
+        new.new_output("display_data", {"text/html": "<b>shown</b>", "text/plain": "not shown"}),
+        new.new_output("display_data", {"image/svg+xml": "<svg onload='x'/>", "text/plain": "a figure"}),
+        new.new_output("display_data", {"image/png": "AAAA\n", "text/plain": "a picture"}),
+        new.new_output("display_data", {"application/json": {"a": 1}}),
+    ]
+    cells = [new.new_markdown_cell("# Title\n\n<script>2</script>"), new.new_code_cell("x = 1 < 2")]
+    cells += [new.new_raw_cell("<script>3</script>"), new.new_code_cell("", outputs=outputs)]
+    page = to_html(new.new_notebook(cells=cells), "<title>")
+    assert "<script" not in page
+    assert "onload" not in page
+    assert "default-src 'none'" in page
+    for text in ("ValueError: &lt;b&gt;", "<b>shown</b>", 'alt="a picture"', "&quot;a&quot;: 1"):
+        assert text in page
+
+
+def test_reproduce_says_identical_or_what_differs(swept, tmp_path, invoke):
+    folder, _ = swept
+    code, said, _ = command("reproduce", "small-seed=1,rate", cwd=folder)
+    assert (code, said) == (0, "small-seed=1,rate=0.2: identical (2 values compared)\n")
+    store = tmp_path / "edited"
+    (original,) = (folder / "_build" / "runs").glob("small-seed=1-*/*")
+    edited = store / original.parent.name / original.name
+    edited.mkdir(parents=True)
+    (edited / "notebook.ipynb").write_bytes((original / "notebook.ipynb").read_bytes())
+    record = json.loads((original / "record.json").read_text())
+    record["results"]["loss"] = 2.5
+    (edited / "record.json").write_text(json.dumps(record))
+    code, said, _ = invoke("reproduce", "small", "--store", str(store), cwd=folder)
+    assert code == 1
+    assert said.splitlines()[0] == "small-seed=1: different (2 values compared)"
+    assert re.search(r"^results.loss +2.5 +1.1 +0.6", said, re.MULTILINE)
+
+
+def test_all_that_the_book_shows_is_reproduced(swept, invoke):
+    folder, _ = swept
+    pages = folder / "book" / "experiments"
+    pages.mkdir(parents=True)
+    (record,) = (folder / "_build" / "runs").glob("small-rate*/*/record.json")
+    (pages / "small.json").write_bytes(record.read_bytes())
+    code, said, _ = invoke("reproduce", "--published", cwd=folder)
+    assert (code, said) == (0, "small-rate=0.2: identical (2 values compared)\n")
+    (pages / "small-sweep.json").write_text('{"sweep": "small"}')
+    code, said, _ = invoke("reproduce", "--published", cwd=folder)
+    assert (code, said.count(": identical (2 values compared)\n")) == (0, 4)
+    text = record.read_text()
+    (pages / "gone.json").write_text(text.replace(json.loads(text)["request"], "0" * 64))
+    code, _, errors = invoke("reproduce", "--published", cwd=folder)
+    assert code == 2
+    assert "got none of small-rate=0.2; remedy: gradtricks book" in errors
+
+
+def test_a_run_that_fails_this_time_counts_as_different(project, invoke):
+    flag = project / "flag"
+    write_notebook(
+        project / "experiments" / "once.ipynb",
+        parameters=PARAMETERS,
+        body=f"from pathlib import Path\nPath({str(flag)!r}).touch(exist_ok=False)",
+    )
+    assert invoke("run", "experiments/once.ipynb", cwd=project)[0] == 0
+    pages = project / "book" / "experiments"
+    pages.mkdir(parents=True)
+    (record,) = (project / "_build" / "runs").glob("*/*/record.json")
+    (pages / "once.json").write_bytes(record.read_bytes())
+    code, said, _ = invoke("reproduce", "--published", cwd=project)
+    assert code == 1
+    assert "once: different" in said
+    assert "FileExistsError" in said
+
+
+def test_a_plan_that_was_edited_says_so(project, invoke):
+    plans = project / "_build" / "runs" / ".sweeps"
+    plans.mkdir(parents=True)
+    (plans / "small.json").write_text('{"runs": [1]}')
+    code, _, errors = invoke("status", cwd=project)
+    assert code == 1
+    assert "remedy: sweep again, which writes it anew" in errors
+
+
+def test_clean_says_what_it_would_delete(swept, invoke):
+    store = swept[0] / "_build" / "runs"
+    (store / "small-torn-000000000000" / "aaaaaaaaaaaa").mkdir(parents=True)
+    (store / "small-torn-000000000000" / "aaaaaaaaaaaa" / "record.json").write_text("{")
+    code, said, errors = command("table", cwd=swept[0])
+    assert code == 0
+    assert "small-torn-000000000000" in errors
+    code, said, _ = invoke("clean", "--dry-run", cwd=swept[0])
+    gone = "_build/runs/small-torn-000000000000/aaaaaaaaaaaa\n1"
+    assert (code, said) == (0, f"{gone} would be deleted.\n")
+    assert command("clean", cwd=swept[0])[:2] == (0, f"{gone} deleted.\n")
+    assert len(list(store.glob("*/*/record.json"))) == 4
+
+
+def test_the_functions_need_no_terminal(project, monkeypatch):
+    monkeypatch.chdir(project)
+    planned = gradtricks.lab.plan_sweep(project / "experiments" / "small.ipynb", grid={"rate": [1.0, 2.0]})
+    found = gradtricks.lab.sweep(planned)
+    assert [run.results["loss"] for run in found.finished] == [1.0, 2.0]
+    assert gradtricks.lab.table(planned.name)["results.loss"].tolist() == [1.0, 2.0]
+    assert [path.name for path in found.plots] == ["loss.svg", "loss.png"]
+    assert gradtricks.lab.run("experiments/small.ipynb", {"rate": 2.0}).record == found.finished[1].record
+    assert gradtricks.lab.status()[0].finished == 2

@@ -1,0 +1,320 @@
+"""Pages of the book: from finished runs and sweeps to sources, and the build that replaces the old book."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+
+pytest.importorskip("sphinx")
+
+from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.pages.building import (
+    BuildError,
+    build,
+    plan_book,
+    plan_sweeps,
+    publish,
+    publish_sweep,
+    sweep_runs,
+)
+from gradtricks.lab.pages.quoting import published_record, result_from
+from gradtricks.lab.runs.execution import execute, plan_run
+from gradtricks.lab.storage.store import Store
+from notebooks import write_notebook
+from synthetic import make_run, make_sweep, put
+
+ALONE = "seed: int = 0  # seeds nothing\nbackend: str = 'mine'  # no framework"
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Return the path of a small experiment in a project of its own."""
+    return write_notebook(tmp_path / "experiments" / "small.ipynb")
+
+
+@pytest.fixture
+def pages(tmp_path):
+    """Return the folder of the generated sources."""
+    return tmp_path / "book" / "experiments"
+
+
+def contents(folder):
+    """Return what a folder's files hold, and when they were written."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
+
+
+# Pages of runs
+
+
+def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pages):
+    with closing(Kernels()) as kernels:
+        stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
+    publish({"small-torch": stored}, pages)
+    node = nbformat.read(pages / "small-torch.ipynb", as_version=4)
+    sources = [cell.source for cell in node.cells]
+    assert sources[0].startswith("# A small experiment (PyTorch)\n")
+    assert "mine = 'torch'" in sources
+    assert "mine = 'tensorflow'" not in sources
+    assert sources[-1].endswith("```{run-card} small/torch\n```")
+    assert "gradtricks.lab.recording.report()" not in "".join(sources)
+    assert (pages / "small-torch" / "sizes.svg").read_text().count("<svg") == 1
+    assert json.loads((pages / "small-torch.json").read_text()) == stored.record
+
+    written = contents(pages)
+    (pages / "stale-torch.ipynb").write_text("{}")
+    publish({"small-torch": stored}, pages)
+    assert contents(pages) == written
+
+
+def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):
+    write_notebook(notebook, parameters="seed: int = 0  # seeds nothing", body="'nothing'")
+    node = nbformat.read(notebook, as_version=4)
+    node.cells = [cell for cell in node.cells if "fate" not in cell.source]
+    nbformat.write(node, notebook)
+    assert [run.name for run in plan_book(notebook.parent)] == ["small"]
+    with closing(Kernels()) as kernels:
+        stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
+    publish({"small": stored}, pages)
+    sources = [cell.source for cell in nbformat.read(pages / "small.ipynb", as_version=4).cells]
+    assert sources[0].startswith("# A small experiment\n")
+    assert {"mine = 'torch'", "mine = 'tensorflow'"} <= set(sources)
+    assert sources[-1].endswith("```{run-card} small\n```")
+
+
+def test_the_book_is_planned_once_for_each_backend(notebook):
+    assert [run.name for run in plan_book(notebook.parent)] == ["small-torch", "small-tensorflow"]
+
+
+def test_a_folder_without_notebooks_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="remedy: run in the project's root"):
+        plan_book(tmp_path)
+
+
+# The build
+
+
+def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "_config.yml").write_text("title: small\nauthor: nobody\nonly_build_toc_files: true\n")
+    book, site = Path("book"), Path("_build/html")
+    book.mkdir()
+    (book / "_toc.yml").write_text("format: jb-book\nroot: index\n")
+    (book / "index.md").write_text("# First\n")
+    build(book, site)
+    assert "First" in (site / "index.html").read_text()
+    (book / "index.md").write_text("# Second\n\n[nowhere](nowhere.md)\n")
+    with pytest.raises(BuildError, match=r"(?s)nowhere.*The book wasn't replaced"):
+        build(book, site)
+    assert "First" in (site / "index.html").read_text()
+    site.rename(site.with_name("html.old"))  # as if killed between the renames
+    with pytest.raises(BuildError):
+        build(book, site)
+    assert "First" in (site / "index.html").read_text()
+    (book / "index.md").write_text("# Third\n")
+    build(book, site)
+    assert "Third" in (site / "index.html").read_text()
+    assert sorted(path.name for path in site.parent.iterdir()) == ["html"]
+
+
+# Pages of sweeps
+
+SWEEP = "notebook: small.ipynb\ntitle: Rates\nshown: [results.rate]\ngrid: {rate: [0.1, 0.2]}\nseeds: 2\n"
+SEARCH = "notebook: small.ipynb\noptuna:\n  objective: results.rate\n  direction: minimize\n  trials: 2\n"
+SEARCH += "  parameters:\n    rate: {low: 0.0, high: 1.0}\n"
+
+
+def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_path):
+    (notebook.parent / "small.sweep.yaml").write_text(SWEEP)
+    (notebook.parent / "wide.sweep.yaml").write_text(SEARCH)
+    (sweep,) = plan_sweeps(notebook.parent)
+    assert (sweep.name, len(sweep.runs)) == ("small", 4)
+    assert sweep_runs(sweep, Store(tmp_path / "runs")) == []
+    (notebook.parent / "wrong.sweep.yaml").write_text("notebook: small.ipynb\ngird: {}\n")
+    with pytest.raises(ParameterError, match="gird"):
+        plan_sweeps(notebook.parent)
+
+
+def rates(count=3, **given):
+    """Make a sweep over two rates: one run failed, one gave no number, and one hasn't run."""
+    runs = []
+    for rate in (0.25, 0.5):
+        for seed in range(count):
+            results = {"loss": rate + seed, "curve": [1.0, rate, float(seed)]}
+            if (rate, seed) == (0.5, 1):
+                results["loss"] = float("nan")
+            error = "ValueError: too fast\nmore" if (rate, seed) == (0.5, 0) else None
+            runs.append(
+                make_run({"rate": rate, "seed": seed, "label": "a"}, results, error=error, second=seed)
+            )
+    planned = [*runs, make_run({"rate": 0.5, "seed": 99, "label": "a"})]
+    sweep = make_sweep(planned, ["rate", "seed"], ["results.loss", "results.curve"], **given)
+    return sweep, runs
+
+
+def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
+    meanings = {"results.loss": "What it *costs*."}
+    publish_sweep(*rates(title="Which rate?", question="How fast may it go?", meanings=meanings), pages)
+    page = (pages / "small-sweep.md").read_text()
+    begin = "# Which rate?\n\nHow fast may it go?\n\n7 runs of `experiments/small.ipynb` with different"
+    assert page.startswith(begin)
+    assert "5 finished, 1 failed, 1 not run yet" in page
+    assert "## loss\n\nWhat it \\*costs\\*.\n\n```{run-figure} small/sweep/loss" in page
+    assert (
+        "| rate | interquartile mean | 95 % interval | lowest | highest | runs | failed | not finite |"
+        in page
+    )
+    assert "| 0.25 | 1.25 | 0.25\xa0to\xa02.25 | 0.25 | 2.25 | 3 | 0 | 0 |" in page
+    assert "| 0.5 | 2.5 |  | 2.5 | 2.5 | 1 | 1 | 1 |" in page
+    assert "| 0.25 | 3 | 1 | 1 | 0\xa0to\xa02 | 3 | 0 |" in page
+    assert "| `ValueError: too fast` |" in page
+    assert "gradtricks sweep experiments/small.sweep.yaml" in page
+    origin = ("label `a`", "a processor", "0123456789ab", "8 s in all", "3.11.7", "01\\-31 12\\:00 UTC")
+    for said in origin:
+        assert said in page
+    figure = (pages / "small-sweep" / "loss.svg").read_text()
+    assert figure.count("<svg") == 1
+    rows = list(csv.DictReader((pages / "small-sweep" / "runs.csv").read_text().splitlines()))
+    assert [row["status"] for row in rows].count("failed") == 1
+    assert [row["results.loss"] for row in rows][:2] == ["0.25", "1.25"]
+    assert len(json.loads((pages / "small-sweep" / "runs.json").read_text())) == 6
+
+
+def test_other_pages_can_quote_a_sweep(pages):
+    publish_sweep(*rates(), pages)
+    results = published_record(pages / "small-sweep.json")["results"]
+    assert result_from(results, "runs.finished") == 5
+    assert result_from(results, "loss.rate=0.25.mean") == 1.25
+    assert result_from(results, "curve.rate=0.25.mean.-1") == 1.0
+    assert result_from(results, "loss.rate=0.5.failed") == 1
+
+
+def test_equal_runs_are_equal_pages_and_nothing_is_written_twice(pages, tmp_path):
+    publish_sweep(*rates(), pages)
+    written = contents(pages)
+    publish_sweep(*rates(), pages)
+    assert contents(pages) == written
+    publish_sweep(*rates(), tmp_path / "again")
+    assert {name: text for name, (text, _) in contents(tmp_path / "again").items()} == {
+        name: text for name, (text, _) in written.items()
+    }
+
+
+def test_pages_of_sweeps_are_published_with_the_others(pages):
+    publish_sweep(*rates(name="old"), pages)
+    publish({}, pages, sweeps=[rates()])
+    assert {path.name for path in pages.iterdir()} == {"small-sweep", "small-sweep.json", "small-sweep.md"}
+
+
+def test_a_sweep_of_which_nothing_finished_has_a_page_without_figures(pages):
+    runs = [make_run({"seed": seed}, error="no") for seed in range(2)]
+    publish_sweep(make_sweep(runs, ["seed"], ["results.loss"]), runs, pages)
+    page = (pages / "small-sweep.md").read_text()
+    assert "0 finished, 2 failed" in page
+    assert "run-figure" not in page
+    publish_sweep(make_sweep(runs, ["seed"], ["results.loss"]), [], pages)
+    assert "2 not run yet" in (pages / "small-sweep.md").read_text()
+
+
+def test_a_result_that_nobody_recorded_fails_the_build(pages):
+    sweep, runs = rates()
+    with pytest.raises(
+        BuildError, match=r"small.sweep.yaml: shown: .*got 'results.lots'; there are: results.loss"
+    ):
+        publish_sweep(make_sweep(runs, sweep.varied, ["results.lots"]), runs, pages)
+
+
+def test_a_sweep_of_hundreds_of_configurations_shows_the_first(pages):
+    runs = [make_run({"rate": n / 7, "seed": 0}, {"loss": float(n)}) for n in range(130)]
+    publish_sweep(make_sweep(runs, ["rate"], ["results.loss"]), runs, pages)
+    page = (pages / "small-sweep.md").read_text()
+    assert "And 30 more, which the downloads hold." in page
+    assert page.count("\n| ") < 130
+
+
+def test_values_that_look_alike_are_quoted_apart(pages):
+    runs = [make_run({"kind": kind, "seed": 0}, {"loss": n}) for n, kind in enumerate([1, "1"])]
+    publish_sweep(make_sweep(runs, ["kind"], ["results.loss"]), runs, pages)
+    results = published_record(pages / "small-sweep.json")["results"]
+    assert [found["mean"] for found in results["loss"].values()] == [0.0, 1.0]
+
+
+NASTY = [
+    "<script>alert(1)</script>",
+    "{result}`a/b/c`",
+    "a | b `c` $x^2$ **d**",
+    "# h\n:::{note}\n[a](b.md)\n```",
+    "<!-- \u202e\x00 -->",
+    "https://example.org {{ now }} [^1] \\",
+]
+
+
+class _Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags = set()
+        self.text = ""
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def article(path):
+    """Return the tags and the text of a page's own part."""
+    parser = _Tags()
+    parser.feed(re.search(r'<div class="body".*<div class="sphinxsidebar"', path.read_text(), re.DOTALL)[0])
+    return parser.tags, " ".join(parser.text.split())
+
+
+def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path):
+    runs = [
+        make_run(
+            {"label": label, "seed": seed, "other": NASTY[0]},
+            {"loss": seed + len(label)},
+            error=f"ValueError: {label}" if seed == 2 else None,
+            processor=f"{NASTY[0]} | {NASTY[1]}",
+        )
+        for label in NASTY
+        for seed in range(3)
+    ]
+    sweep = make_sweep(runs, ["label", "seed"], ["results.loss"], title=NASTY[2], question=NASTY[3])
+    publish_sweep(sweep, runs, pages)
+    source = pages.parent
+    (source / "conf.py").write_text(
+        'extensions = ["myst_parser", "gradtricks.lab.sphinx"]\nhtml_math_renderer = "katex"\n'
+        'myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]\n'
+    )
+    (source / "index.md").write_text("# Start\n\n```{toctree}\nexperiments/small-sweep\n```\n")
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-n", "-W", "--keep-going"]
+    done = subprocess.run([*command, source, tmp_path / "html"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = tmp_path / "html" / "experiments" / "small-sweep.html"
+    tags, text = article(page)
+    assert not tags & {"script", "strong", "em", "aside", "math"}
+    for shown in (*NASTY[:3], "# h :::{note} [a](b.md) ```", r"<!-- \u202e\x00 -->", *NASTY[5:]):
+        assert text.count(shown) >= 2, shown  # among the values and among the errors
+    assert (
+        "katex"
+        not in (tmp_path / "html" / "experiments" / "small-sweep.html").read_text().partition("<body")[2]
+    )
+
+
+def test_the_runs_of_a_sweep_come_from_the_store(notebook, tmp_path):
+    (notebook.parent / "small.sweep.yaml").write_text(SWEEP)
+    (sweep,) = plan_sweeps(notebook.parent)
+    store = Store(tmp_path / "runs")
+    with closing(Kernels()) as kernels:
+        stored = execute(sweep.runs[2], store, kernels)
+    put(tmp_path / "runs", [make_run({"seed": 0}, {"loss": 1.0})])  # of no sweep
+    assert [run.location for run in sweep_runs(sweep, store)] == [stored.location]

@@ -1,0 +1,411 @@
+"""Statistics over runs, and the figures of a sweep."""
+
+import itertools
+import math
+import re
+import struct
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from gradtricks.lab.results import captions, drawing
+from gradtricks.lab.results.curves import curve_of
+from gradtricks.lab.results.grouping import axes_of, groups_of, spell, wants_logarithm
+from gradtricks.lab.results.plots import PlotError, plot_sweep
+from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean, summarize
+from gradtricks.lab.results.tables import tabulate
+from synthetic import make_run, make_sweep
+
+INF, NAN = math.inf, math.nan
+
+
+# Statistics
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
+def test_the_interquartile_mean_is_scipys_trimmed_mean(values):
+    assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25), rel=1e-12, abs=1e-9)
+
+
+def test_the_interquartile_mean_goes_along_any_axis():
+    values = np.random.default_rng(0).normal(size=(7, 5, 3))
+    for axis in range(3):
+        expected = stats.trim_mean(values, 0.25, axis=axis)
+        np.testing.assert_allclose(interquartile_mean(values, axis=axis), expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([], NAN),
+        ([3.0], 3.0),
+        ([1.0, 2.0], 1.5),
+        ([1.0, 2.0, 4.0, INF], 3.0),
+        ([1.0, 2.0, INF], INF),
+        ([-INF, INF], NAN),
+        ([1.0, 2.0, 3.0, NAN], NAN),
+    ],
+)
+def test_the_interquartile_mean_of_few_and_of_odd_values(values, mean):
+    np.testing.assert_equal(float(interquartile_mean(values)), mean)
+
+
+def test_the_interval_is_scipys():
+    values = np.random.default_rng(1).normal(size=11)
+    expected = stats.bootstrap(
+        (values,),
+        lambda x, axis: stats.trim_mean(x, 0.25, axis=axis),
+        method="percentile",
+        n_resamples=20_000,
+        rng=np.random.default_rng(2),
+    ).confidence_interval
+    np.testing.assert_allclose(bootstrap_interval(values, resamples=20_000), expected, atol=0.02)
+
+
+@pytest.mark.parametrize(("n", "least", "most"), [(3, 0.65, 0.82), (10, 0.88, 0.97), (20, 0.91, 0.98)])
+def test_the_interval_holds_the_truth_as_often_as_is_said(n, least, most):
+    values = np.random.default_rng(3).normal(size=(n, 600))  # a simulation in each column
+    low, high = bootstrap_interval(values, resamples=400)
+    assert least < np.mean((low <= 0) & (high >= 0)) < most
+
+
+def test_equal_runs_have_equal_intervals_and_few_have_none():
+    values = np.random.default_rng(4).normal(size=10)
+    assert bootstrap_interval(values) == bootstrap_interval(values)
+    assert np.isnan(bootstrap_interval([1.0])).all()
+    assert np.isnan(bootstrap_interval([])).all()
+    assert bootstrap_interval([1.0, 2.0]) == (1.0, 2.0)
+
+
+def test_the_interval_of_infinities_is_no_number_and_no_warning():
+    assert np.isnan(bootstrap_interval([1.0, INF, -INF, 2.0])).all()
+
+
+def test_pooled_configurations_are_drawn_within_each():
+    # Two configurations a hundred apart: their distance isn't uncertainty about the mean of both.
+    values = np.concatenate([np.arange(5.0), 100 + np.arange(5.0)])
+    strata = ["a"] * 5 + ["b"] * 5
+    low, high = bootstrap_interval(values, strata=strata)
+    loose_low, loose_high = bootstrap_interval(values)
+    assert high - low < 0.2 * (loose_high - loose_low)
+    assert low < interquartile_mean(values) < high
+
+
+def test_many_runs_are_resampled_in_parts(monkeypatch):
+    values = np.random.default_rng(5).normal(size=(50, 4))
+    whole = bootstrap_interval(values, resamples=300)
+    monkeypatch.setattr("gradtricks.lab.results.statistics._AT_ONCE", 5000)
+    parts = bootstrap_interval(values, resamples=300)
+    np.testing.assert_allclose(parts, whole, atol=0.1)
+
+
+def test_what_isnt_finite_is_counted():
+    found = summarize([1.0, 2.0, 3.0, NAN, INF])
+    assert (found.n, found.non_finite, found.mean, found.lowest, found.highest) == (3, 2, 2.0, 1.0, 3.0)
+    empty = summarize([NAN])
+    assert (empty.n, empty.non_finite) == (0, 1)
+    assert np.isnan([empty.mean, empty.low, empty.lowest]).all()
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="confidence must be between 0 and 1; got 95"):
+        bootstrap_interval([1.0, 2.0], confidence=95)
+    with pytest.raises(ValueError, match="strata must be as many as values; got 1 and 2"):
+        bootstrap_interval([1.0, 2.0], strata=["a"])
+
+
+# Figures
+
+
+def swept(space, found, shown, seeds=5):
+    """Make a sweep over a grid, its runs' results from a function of values and seed; None is a failure."""
+    runs = []
+    for values in itertools.product(*space.values()):
+        for seed in range(seeds):
+            given_here = dict(zip(space, values, strict=True))
+            results = found(given_here, seed)
+            runs.append(make_run(given_here | {"seed": seed}, results, error=None if results else "no"))
+    return make_sweep(runs, [*space, "seed"], shown), tabulate(runs)
+
+
+def texts(figure):
+    """Return all that is written in a figure."""
+    from matplotlib.text import Text
+
+    figure.canvas.draw()
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
+
+
+def drawn(*arguments, **options):
+    (plot,) = plot_sweep(*swept(*arguments, **options)).values()
+    return plot
+
+
+def test_one_number_is_points_with_means_and_says_what_is_lost():
+    def found(values, seed):
+        if values["scale"] == 1.0 and seed < 2:
+            return None if seed else {"loss": NAN}
+        return {"loss": 10 * values["scale"] + seed}
+
+    plot = drawn({"scale": [0.0, 0.5, 1.0]}, found, ["results.loss"])
+    assert plot.caption == (
+        "Points are runs (n = 3 to 5 each), diamonds interquartile means with their 95 % bootstrap intervals."
+        " Not part of it (×): 1 failed, 1 gave a number that isn't finite."
+    )
+    assert plot.alt.startswith("loss against scale, n = 3 to 5 each. Interquartile means: scale = 0: 2 (0.6")
+    assert {"loss", "scale", "0", "0.5", "1", "×2", "a run (n = 3 to 5 each)"} <= set(texts(plot.figure))
+    (axes,) = plot.figure.axes
+    points = axes.lines[0].get_xydata()
+    assert len(points) == 13
+    assert sorted(points[:, 1]) == sorted(
+        [seed + 10 * scale for scale in (0, 0.5) for seed in range(5)] + [12.0, 13.0, 14.0]
+    )
+
+
+def test_nothing_but_seeds_is_one_row():
+    plot = drawn({}, lambda _, seed: {"loss": float(seed)}, ["loss"])
+    assert plot.alt.startswith("loss, n = 5 each. The interquartile mean is 2 (")
+
+
+def test_a_single_run_each_has_no_interval():
+    plot = drawn({"rate": [0.001, 0.01, 0.1]}, lambda v, _: {"loss": v["rate"]}, ["loss"], seeds=1)
+    assert plot.caption == "Points are runs."
+    assert (
+        plot.alt
+        == "loss against rate, n = 1 each. Interquartile means: "
+        + "; ".join(f"rate = {rate}: {rate}" for rate in ("0.001", "0.01", "0.1"))
+        + "."
+    )
+    (axes,) = plot.figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_texts_stand_in_the_order_of_the_runs_and_are_no_formulas():
+    labels = ["plain", "a $x^2$ <b>", "日本", None]
+    plot = drawn({"label": labels}, lambda v, s: {"loss": len(str(v["label"])) + s}, ["loss"])
+    written = texts(plot.figure)
+    shown = ["plain", "a $x^2$ <b>", r"\u65e5\u672c", "None"]
+    assert list(dict.fromkeys(text for text in written if text in shown)) == shown
+    assert "mathtext" not in plot.svg()
+
+
+def test_lists_are_curves_with_bands_and_names_at_their_ends():
+    def found(values, seed):
+        if values["scale"] == 1.0 and seed == 0:
+            return {"losses": [1.0, INF, 2.0]}
+        return {"losses": [10 * values["scale"] + seed + step for step in range(6 - seed % 2)]}
+
+    plot = drawn({"scale": [0.0, 1.0]}, found, ["losses"])
+    assert plot.caption == (
+        "Lines are interquartile means (n = 4 to 5 each), bands their 95 % bootstrap intervals. "
+        "Left out: 1 that failed or recorded something that isn't finite."
+    )
+    assert "scale = 0: from 2 to 6" in plot.alt
+    (axes,) = plot.figure.axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [5, 5], "as far as all runs go"
+    said = "position in the list (n = 4 to 5 each; bands: 95 % intervals)"
+    assert {"losses, by scale", "0", "1", said} <= set(texts(plot.figure))
+    assert len(axes.collections) == 2
+
+
+def test_many_curves_have_a_scale_of_colours():
+    rates = [10.0**-power for power in range(8)]
+    plot = drawn({"rate": rates}, lambda v, s: {"losses": [v["rate"], v["rate"] + s]}, ["losses"], seeds=2)
+    assert len(plot.figure.axes) == 2
+    assert plot.alt.count("rate = ") == 2, "of many curves the first and the last are named"
+
+
+def test_curves_of_several_parameters_pool_all_but_the_first():
+    space = {"scale": [0.0, 1.0], "rate": [0.1, 0.2]}
+    plot = drawn(space, lambda v, s: {"c": [v["scale"], v["rate"] + s]}, ["c"])
+    assert plot.caption.endswith("Runs with different rate are taken together.")
+    assert "n = 10 each" in plot.caption
+
+
+def test_two_parameters_are_a_heat_map_with_its_numbers():
+    def found(values, seed):
+        if values == {"scale": 1.0, "rate": 0.2}:
+            return None
+        return {"loss": 10.0 * values["scale"] + values["rate"]}
+
+    plot = drawn({"scale": [0.0, 1.0], "rate": [0.1, 0.2]}, found, ["loss"], seeds=3)
+    assert {"0.1", "0.2", "10.1", "none\n×3", "scale", "rate"} <= set(texts(plot.figure))
+    assert plot.caption == "Numbers are interquartile means (n = 0 to 3 each). Not part of it (×): 3 failed."
+    plot = drawn(
+        {"a": [*range(10)], "b": [*range(12)]}, lambda v, _: {"loss": v["a"] * v["b"]}, ["loss"], seeds=1
+    )
+    assert "highest, 99, at a = 9, b = 11" in plot.alt
+    assert "99" not in texts(plot.figure), "there is no room for so many numbers"
+
+
+def test_more_parameters_are_parallel_coordinates():
+    space = {"scale": [0.0, 1.0], "rate": [0.001, 0.01, 0.1], "kind": ["relu", "tanh"]}
+
+    def found(values, seed):
+        bad = values["kind"] == "relu" and values["scale"] == 0
+        return None if bad else {"loss": values["scale"] + values["rate"] + seed}
+
+    plot = drawn(space, found, ["loss"], seeds=2)
+    written = texts(plot.figure)
+    assert {"scale", "rate", "kind", "loss", "relu", "tanh", "0.001"} <= set(written)
+    assert "6 failed" in plot.caption
+    assert "loss (interquartile mean, n = 0 to 2 each)" in written
+    (axes,) = plot.figure.axes
+    slanted = [line.get_xdata() for line in axes.lines if line.get_xdata()[0] != line.get_xdata()[1]]
+    assert len(slanted) == 9 * 3 + 3 * 2, "those without a number end before the result"
+    for text in axes.texts:
+        end, _ = axes.transData.inverted().transform(text.get_window_extent().p1)
+        begins = {left for left, _ in slanted if int(left) == int(text.get_position()[0])}
+        assert not begins or end < min(begins), f"a line runs through {text.get_text()}"
+
+
+def test_pairs_at_random_are_parallel_coordinates_too():
+    runs = [make_run({"a": n, "b": n * n, "seed": 0}, {"loss": float(n)}) for n in range(6)]
+    (plot,) = plot_sweep(make_sweep(runs, ["a", "b"], ["loss"]), tabulate(runs)).values()
+    assert plot.caption == "Each line is a configuration; its colour and its last point are single runs."
+
+
+def test_a_large_heat_map_names_some_of_its_rows_and_columns():
+    many = {"a": [*range(20)], "b": [f"long_name_{n}" for n in range(20)]}
+    plot = drawn(many, lambda v, _: {"loss": v["a"]}, ["loss"], seeds=1)
+    axes = plot.figure.axes[0]
+    assert [len(axes.get_xticks()), len(axes.get_yticks())] == [10, 10]
+
+
+def test_all_that_failed_is_drawn_as_nothing_without_a_warning():
+    def found(values, seed):
+        return {"loss": NAN, "losses": [NAN], "other": 1.0}
+
+    for space in ({"a": [1, 2]}, {"a": [1, 2], "b": [1, 2]}, {"a": [1, 2], "b": [1, 2], "c": [1, 2]}):
+        for plot in plot_sweep(*swept(space, found, ["loss", "losses"])).values():
+            assert "no run gave a" in plot.alt
+            plot.svg()
+
+
+def test_results_that_are_not_there_or_no_numbers_are_refused():
+    sweep, frame = swept({"a": [1]}, lambda *_: {"loss": {"end": 1.0}, "text": "x", "c": [[1]]}, [])
+    for shown, message in {
+        "results.los": "got 'results.los'; there are: results.loss.end, results.text, results.c",
+        "loss": "got 'loss'; there are: results.loss.end$",
+        "text": "results.text must be numbers, or lists of numbers, to be drawn; got 'x'",
+        "c": "results.c must be numbers",
+        "": "expected a recorded result; got ''",
+    }.items():
+        with pytest.raises(PlotError, match=message):
+            plot_sweep(make_sweep((), sweep.varied, [shown]), frame)
+    with pytest.raises(PlotError, match="expected a recorded result"):
+        plot_sweep(sweep, frame)
+    with pytest.raises(PlotError, match="expected runs to draw; got none"):
+        plot_sweep(make_sweep((), ["a"], ["loss.end"]), frame[:0])
+    with pytest.raises(PlotError, match="expected a table with the parameter b"):
+        plot_sweep(make_sweep((), ["b"], ["loss.end"]), frame)
+
+
+def test_names_of_figures_are_safe_and_differ():
+    sweep, frame = swept(
+        {"a": [1]}, lambda *_: {"A b": 1.0, "a_b": 2.0, "1": 3.0}, ["results.A b", "a_b", "1"]
+    )
+    assert list(plot_sweep(sweep, frame)) == ["a_b", "a_b_", "result_1"]
+
+
+def test_a_key_with_a_dot_is_found():
+    sweep, frame = swept({"a": [1]}, lambda *_: {"share": {"0.1": 2.0}}, ["results.share.0.1"])
+    assert list(plot_sweep(sweep, frame)) == ["share_0_1"]
+
+
+def test_equal_runs_are_equal_files_and_each_ending_has_its_ground(tmp_path):
+    arguments = {"scale": [0.0, 1.0]}, lambda v, s: {"loss": v["scale"] + s / 7}, ["loss"]
+    first, second = (drawn(*arguments) for _ in range(2))
+    assert first.svg() == second.svg()
+    first.save(tmp_path / "a.svg")
+    first.save(tmp_path / "a.png")
+    assert (tmp_path / "a.svg").read_text() == first.svg()
+    assert "<dc:date>" not in first.svg()
+    png = (tmp_path / "a.png").read_bytes()
+    assert png.startswith(b"\x89PNG")
+    assert struct.unpack(">I", png[16:20]) == (1080,)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
+    with pytest.raises(ValueError, match=r"path must end in .svg or .png; got a.pdf"):
+        first.save(tmp_path / "a.pdf")
+
+
+def test_drawing_leaves_the_style_of_others_alone():
+    from matplotlib import rcParams
+
+    before = dict(rcParams)
+    drawn({"scale": [0.0, 1.0]}, lambda v, s: {"loss": v["scale"] + s}, ["loss"]).svg()
+    assert dict(rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([1e-4, 1e-3, 1e-2], True),
+        ([0.1, 1.0], False),
+        ([0, 0.25, 0.5, 0.75, 1], False),
+        ([1, 3, 5, 10], False),
+        ([1, 250, 500, 750, 1000], False),
+        ([-1, 10, 100, 1000], False),
+        ([], False),
+    ],
+)
+def test_an_axis_is_logarithmic_where_its_values_ask_for_it(values, wanted):
+    assert wants_logarithm(values) is wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1, "0.1"),
+        (1e-5, "1e-05"),
+        (0.123456789, "0.1235"),
+        (3, "3"),
+        (True, "True"),
+        (None, "None"),
+        ("a\nb", "a b"),
+        ("x" * 30, "x" * 23 + "…"),
+        ([1, 2], "[1, 2]"),
+    ],
+)
+def test_a_value_is_spelled_in_one_short_line(value, text):
+    assert spell(value) == text
+
+
+def test_labels_at_the_ends_of_lines_stay_apart_and_inside():
+    with drawing.book_style():
+        _, axes = drawing.new_figure()
+        ends = [(height, str(height), "C0") for height in (0.5, 0.51, 0.505, 1.0, 0.99)]
+        drawing.label_ends(axes, ends)
+    heights = sorted(text.get_position()[1] for text in axes.texts)
+    assert np.diff(heights).min() > 0.06
+    assert heights[-1] <= 1.0
+
+
+def test_numbers_that_python_takes_for_equal_are_told_apart():
+    runs = [make_run({"a": a, "seed": s}, {"loss": 1.0}) for a in (1, True, "1") for s in range(2)]
+    frame = tabulate(runs)
+    axes = axes_of(frame, ["a", "seed"])
+    assert [len(group.found) for group in groups_of(frame, axes, "results.loss")] == [2, 2, 2]
+
+
+def test_a_curve_without_runs_says_so():
+    runs = [make_run({"a": 1, "seed": 0}, {"c": []}), make_run({"a": 1, "seed": 1}, {"other": 1})]
+    frame = tabulate(runs)
+    axes = axes_of(frame, ["a"])
+    curves = [curve_of(group) for group in groups_of(frame, axes, "results.c")]
+    assert (curves[0].n, curves[0].lost) == (0, 2)
+    assert captions.alt_of_curves("c", axes, curves) == "c for each a: no run gave a curve."
+
+
+def test_no_figure_needs_a_display_or_leaves_one_open():
+    from matplotlib import pyplot
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn({"scale": [0.0, 1.0]}, lambda v, s: {"loss": v["scale"] + s}, ["loss"])
+    assert pyplot.get_fignums() == []
+    assert re.fullmatch(r"<\?xml.*", drawn({}, lambda _, s: {"loss": s}, ["loss"]).svg().splitlines()[0])

@@ -1,0 +1,152 @@
+"""What is shown while runs go on, and how long it is said to take."""
+
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from gradtricks.lab.engine.estimates import Pace, estimate_s
+from gradtricks.lab.engine.executing import Event, Outcome, execute_all
+from gradtricks.lab.engine.progress import Board, run_shown
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.storage.store import Store, StoredRun
+from sweeping import plan, write_sweep
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Return the notebook of a small sweep."""
+    return write_sweep(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return an empty store."""
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def execute(monkeypatch):
+    """Put a function in the place of executing notebooks: seed 3 fails."""
+
+    def stand_in(run, *_, **__):
+        if run.parameters["seed"] == 3:
+            raise RunError("[red] isn't markup")
+        return StoredRun("", {})
+
+    monkeypatch.setattr("gradtricks.lab.runs.execution.execute", stand_in)
+
+
+def console(*, terminal=False):
+    """Return a console that writes to memory."""
+    return Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+
+
+def board(runs, store, workers=2, *, terminal=False):
+    """Return a board and its console."""
+    shown = console(terminal=terminal)
+    return Board([Outcome(run) for run in runs], store, shown, workers=workers), shown
+
+
+def ended(run, seconds=2.0, error=None):
+    """Return the event that a run has ended."""
+    return Event("failed" if error else "finished", run.title, "1", seconds, error, run.request)
+
+
+def test_lines_say_what_has_ended(notebook, store, execute):
+    shown, heard = console(), []
+    outcomes = run_shown(plan(notebook, 4), store, shown, workers=1, on_event=heard.append)
+    assert [outcome.error for outcome in outcomes] == [None, None, None, "[red] isn't markup"]
+    lines = shown.file.getvalue().splitlines()
+    assert lines[0] == "1/4 small: 0 s, 0 s left"
+    assert lines[-2:] == ["4/4 small-seed=3: failed", "[red] isn't markup"]
+    assert len(heard) == 8
+
+
+def test_what_is_known_already_is_said_and_not_run(notebook, store, execute, monkeypatch):
+    failed = StoredRun("here", {"error": "as before"})
+    failures = {plan(notebook, 2)[1].request: failed}
+    monkeypatch.setattr(store, "failures", lambda _: failures)
+    found = {run.request: StoredRun("", {}) for run in plan(notebook, 1)}
+    monkeypatch.setattr(store, "find_all", lambda runs: found)
+    shown = console()
+    outcomes = run_shown(plan(notebook, 3), store, shown)
+    assert outcomes[1].error == "as before\n  It failed before; its notebook: here/notebook.ipynb"
+    assert shown.file.getvalue().splitlines() == [
+        "1 of 3 runs are finished already.",
+        "1 have failed before; --retry failed tries them again.",
+        "1/1 small-seed=2: 0 s",
+    ]
+    shown = console()
+    assert run_shown(plan(notebook, 2), store, shown, retry_failed=True)[1].error is None
+    run_shown(plan(notebook, 1), store, shown)
+
+
+def test_a_terminal_shows_who_does_what(notebook, store):
+    runs = [replace(run, expected_s=60.0) for run in plan(notebook, 40)]
+    shown, screen = board(runs, store, workers=20, terminal=True)
+    with shown.shown():
+        for number, run in enumerate(runs[:20]):
+            shown.tell(Event("started", run.title, str(number), request=run.request))
+        shown.tell(ended(runs[0]))
+        shown.tell(ended(runs[1], error="wrong"))
+        screen.print(shown._render())
+        shown.tell(Event("stopping"))
+        screen.print(shown._render())
+    text = screen.file.getvalue()
+    assert "2 small-seed=2" in text
+    assert "and 2 more" in text
+    assert re.search("1 done, 1 failed, 18 going on, 20 to come, about [34] s left", text)
+    assert "2/40 small-seed=1: failed\nwrong" in text.replace("\r", "")
+    assert "Stopping: what is going on is finished and kept. Ctrl-C again ends that too." in text
+    assert "20 to come, stopping" in text
+
+
+def test_thousands_of_runs_get_a_hundred_lines(notebook, store, monkeypatch):
+    runs = plan(notebook, 1000)
+    shown, screen = board(runs, store)
+    for number, run in enumerate(runs):
+        shown.tell(ended(run, error="a\nb" if number % 2 else None))
+    lines = screen.file.getvalue().splitlines()
+    assert len(lines) < 130
+    assert lines[-1] == "1000/1000 small-seed=999: failed, the 500th one"
+    monkeypatch.setattr("gradtricks.lab.engine.progress._QUIET_S", -1)
+    shown, screen = board(runs, store)
+    shown.tell(ended(runs[0]))
+    assert screen.file.getvalue() != "", "after a while any run gets a line"
+
+
+def test_in_this_process_nothing_is_in_the_way(notebook, store):
+    shown, heard = console(), []
+    outcomes = run_shown(plan(notebook, 1), store, shown, in_process=True, on_event=heard.append)
+    assert outcomes[0].stored.results["seed"] == 0
+    assert [event.kind for event in heard] == ["started", "finished"]
+    assert shown.file.getvalue() == ""
+
+
+def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(notebook, store, tmp_path):
+    runs = [*plan(notebook, 2, pause=0.0), *plan(notebook, 1, pause=0.01)]
+    execute_all(runs, store)
+    for path in (tmp_path / "runs").glob("small-*/*/record.json"):
+        record = json.loads(path.read_text())
+        record["duration_s"] = 5.0 + 100 * record["parameters"]["pause"]
+        path.write_text(json.dumps(record))
+    quick, slow = replace(plan(notebook, 9)[8], expected_s=77.0), plan(notebook, 9, pause=0.01)[8]
+    pace = Pace([quick, slow], store)
+    assert (pace.expected_s(quick), pace.expected_s(slow)) == (5.0, 6.0)
+    assert pace.left_s([slow] * 5, [(quick, 2.0), (quick, 9.0)], 2) == (5 * 6 + 3) / 2
+    assert pace.left_s([slow], [], 8) == 6.0
+    for seconds in (1.0, 2.0, 6.0):
+        pace.learn(quick, seconds)
+    assert pace.expected_s(slow) == 3.0
+
+    fresh = Pace([quick], Store(tmp_path / "none"))
+    assert fresh.expected_s(quick) == 77.0
+    fresh.learn(quick, 2.0)
+    assert fresh.expected_s(quick) == 2.0
+    assert Pace([slow], Store(tmp_path / "none")).left_s([slow], [], 1) is None
+    assert estimate_s([*runs, quick], store, 2) == 5.0
+    assert estimate_s(runs, store, 2) == 0.0

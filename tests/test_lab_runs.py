@@ -1,0 +1,679 @@
+"""Runs with real kernels: what is asked is checked, what comes out is kept, and can be had again."""
+
+import errno
+import json
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import nbformat
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
+from gradtricks.lab.notebooks.schema import Parameter, ParameterError
+from gradtricks.lab.pages.quoting import format_result
+from gradtricks.lab.recording import decode, encode, record, record_figure, record_varying
+from gradtricks.lab.runs import execution as runs
+from gradtricks.lab.runs import provenance
+from gradtricks.lab.runs.execution import RunError, execute, plan_run, plan_runs
+from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.planning import make_title
+from gradtricks.lab.runs.reproduction import ABSENT, compare, recorded_source, reproduce
+from gradtricks.lab.storage.records import read_record, write_record
+from gradtricks.lab.storage.store import Store, StoredRun, StoreError
+from notebooks import BODY, write_notebook
+from stored import asked, record_of, small_disk
+
+# Without a framework, whose import isn't what is tested here.
+PARAMETERS = """\
+seed: int = 0  # seeds nothing
+rate: float = 0.1  # per step
+label: str = "a"  # any text
+sizes: list[int] = [1, 2]  # of the layers
+fate: Literal["well", "raise", "exit", "sleep", "twice"] = "well"  # how it ends
+"""
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Return the path of a small experiment in a project of its own."""
+    return write_notebook(tmp_path / "experiments" / "small.ipynb", PARAMETERS)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return an empty store."""
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Keep warm processes from test to test."""
+    with closing(Kernels()) as kernels:
+        yield kernels
+
+
+@pytest.fixture
+def run_it(notebook, store, kernels):
+    """Return a function that plans and executes a run."""
+    return lambda **given: execute(plan_run(notebook, given), store, kernels)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a notebook of one cell."""
+    return lambda body: write_notebook(tmp_path / "experiments" / "own.ipynb", PARAMETERS, body)
+
+
+# Plans
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    notebook = write_notebook(tmp_path / "experiments" / "small.ipynb")
+    wrong = {
+        "sead": 1,
+        "seed": "1",
+        "rate": "fast",
+        "backend": "jax",
+        "label": 3,
+        "sizes": [1, "2"],
+        "share": True,
+    }
+    with pytest.raises(ParameterError) as caught:
+        plan_run(notebook, wrong)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{notebook}: nothing was run."
+    assert {line.partition(":")[0] for line in lines[1:]} == set(wrong)
+    assert "seed: expected int (seeds nothing); got '1'" in lines
+
+
+def test_many_configurations_are_checked_together(notebook):
+    givens = [{"seed": 0}, {"seed": "1"}, {"sead": 1}, {"seed": "1", "rate": 1}, {"rate": 0.1}, {"seed": 0}]
+    with pytest.raises(ParameterError) as caught:
+        plan_runs(notebook, givens)
+    first, *problems = str(caught.value).splitlines()
+    assert first == f"{notebook}: nothing was run."
+    assert problems[0] == ("seed: expected int (seeds nothing); got '1' (in 2 of 6 configurations: 2, 4)")
+    assert problems[1].startswith("sead: unknown")
+    assert problems[1].endswith("(in 1 of 6 configurations: 3)")
+    assert problems[2] == "small: asked for more than once (in 3 of 6 configurations: 1, 5, 6)"
+    assert len(problems) == 3
+    with pytest.raises(ParameterError, match=r"\(in 9 of 9 configurations: 1, 2, 3, 4, 5, …\)"):
+        plan_runs(notebook, [{"seed": None}] * 9)
+
+
+def test_runs_that_are_planned_together_share_the_notebook(notebook, monkeypatch):
+    planned = plan_runs(notebook, ({"seed": seed} for seed in range(1000)))
+    assert len({run.request for run in planned}) == len({run.title for run in planned}) == 1000
+    assert len({id(run.source) for run in planned}) == 1
+    assert plan_runs(notebook, []) == []
+    alone = plan_run(notebook, {"seed": 7})
+    assert pickle.loads(pickle.dumps(alone)) == alone == planned[7]  # noqa: S301
+    assert (alone.stem, alone.name, alone.title) == ("small", "small", "small-seed=7")
+
+
+def test_a_run_is_asked_for_by_all_that_it_depends_on(notebook):
+    request = plan_run(notebook, {"seed": 3}).request
+    assert plan_run(notebook, {"seed": 3, "rate": 0.1}).request == request
+    assert plan_run(notebook, {"seed": 4}).request != request
+    assert plan_run(notebook, {"seed": 3}, threads=2).request != request
+    write_notebook(notebook, PARAMETERS, body=BODY + "# another comment\n")
+    assert plan_run(notebook, {"seed": 3}).request != request
+
+
+def with_metadata(notebook, said):
+    """Give a notebook metadata of ours."""
+    node = nbformat.read(notebook, as_version=4)
+    node.metadata.gradtricks = said
+    nbformat.write(node, notebook)
+
+
+def test_a_notebook_says_how_it_is_to_be_run(notebook):
+    run = plan_run(notebook, {})
+    assert (run.threads, run.alone, run.expected_s) == (1, False, None)
+    with_metadata(notebook, {"threads": 2, "alone": True, "expected_s": 1.5})
+    run = plan_run(notebook, {})
+    assert (run.threads, run.alone, run.expected_s) == (2, True, 1.5)
+    assert plan_run(notebook, {}, threads=3).threads == 3
+    with_metadata(notebook, {"threads": "2", "alone": 1, "expected_s": -1})
+    with pytest.raises(ParameterError) as caught:
+        plan_run(notebook, {})
+    assert str(caught.value).splitlines()[1:] == [
+        "threads: expected a whole number from 1 to 1024; got '2'",
+        "alone: expected true or false; got 1",
+        "expected_s: expected a number of seconds; got -1",
+    ]
+    with pytest.raises(ParameterError, match="threads: expected a whole number from 1 to 1024; got 0"):
+        plan_run(notebook, {}, threads=0)
+    with_metadata(notebook, "fast")
+    assert plan_run(notebook, {}).threads == 1
+
+
+def test_a_plan_says_which_commit_it_comes_from(notebook, monkeypatch):
+    assert plan_run(notebook, {}).provenance == {"commit": None, "dirty": None}
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init"], ["add", "."], [*who, "commit", "-m", "first"]):
+        subprocess.run(["git", "-C", str(notebook.parent), *command], check=True, capture_output=True)
+    clean = plan_run(notebook, {}).provenance
+    assert re.fullmatch("[0-9a-f]{40}", clean["commit"])
+    assert clean["dirty"] is False
+    (notebook.parent / "more").touch()
+    assert plan_run(notebook, {}).provenance == clean | {"dirty": True}
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert provenance.describe_source(notebook) == {"commit": None, "dirty": None}
+
+
+def test_a_machine_without_cpuinfo_is_described_all_the_same(monkeypatch):
+    assert provenance.describe_machine() is provenance.describe_machine()
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert provenance.describe_machine.__wrapped__()["processor"]
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=150)
+
+
+@given(st.text(min_size=1), st.dictionaries(st.text(min_size=1, max_size=20), PLAIN | st.lists(PLAIN)))
+@example("..", {})
+@example("a/../b", {"backend": "../x"})
+@example("", {"a": "\n"})
+def test_a_title_is_safe_in_file_names(stem, parameters):
+    declared = {name: Parameter(name, "Any", "Any", object, None, "") for name in parameters}
+    assert re.fullmatch(r"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{0,99}", make_title(stem, parameters, declared))
+
+
+def test_a_title_says_what_is_not_at_its_default(tmp_path):
+    notebook = write_notebook(tmp_path / "experiments" / "small.ipynb")
+    given = {"seed": 3, "rate": 1e-5, "sizes": [4, 5], "label": "x y/z", "share": 0.5, "fate": "well"}
+    assert plan_run(notebook, {}).title == "small-torch"
+    title = plan_run(notebook, given | {"backend": "tensorflow"}).title
+    assert title == "small-tensorflow-seed=3,rate=1e-05,label=x_y_z,share=0.5,sizes=4,_5"
+    assert plan_run(notebook, {"backend": "tensorflow"}).name == "small-tensorflow"
+
+
+# Values
+
+DATES = (
+    st.dates()
+    | st.datetimes()
+    | st.datetimes(timezones=st.just(UTC))
+    | st.datetimes(timezones=st.builds(timezone, st.timedeltas(timedelta(hours=-23), timedelta(hours=23))))
+)
+VALUES = st.recursive(
+    PLAIN | DATES | st.integers(min_value=10**4990, max_value=10**5000),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text() | st.sampled_from(["$float", "$int", "$date", "$dict"]), inner, max_size=3
+        )
+    ),
+)
+
+
+@given(VALUES)
+@example({"$float": "nan"})
+@example({"$dict": {"$date": 3}})
+@example(-0.0)
+@example(2**63)
+def test_values_survive_a_record_exactly(value):
+    text = write_record(record_of(asked(), results={"value": encode(value, "value")}))
+    again = decode(read_record(text)["results"])["value"]
+    assert list(compare(value, again, "value")) == []
+    assert decode(json.loads(text)["results"]).keys() == {"value"}
+
+
+def test_numpy_results_become_plain_ones():
+    encoded = encode({"a": np.float32(0.5), "b": np.arange(2), "c": (np.True_, np.inf)}, "x")
+    assert encoded == {"a": 0.5, "b": [0, 1], "c": [True, {"$float": "inf"}]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({1}, b"a", 1j, {1: 2}, "\ud800", {"\ud800": 1}, [object()]),
+        *(np.datetime64("2026-01-31"), datetime(2026, 1, 31, tzinfo=ZoneInfo("Europe/Berlin"))),
+    ],
+)
+def test_what_a_record_cannot_keep_exactly_is_refused(value):
+    with pytest.raises(TypeError, match=r"x must be numbers, strings \(of valid Unicode\), .*; got \w+"):
+        encode(value, "x")
+
+
+def test_recording_by_hand_prints(capsys):
+    record(a=1)
+    record_varying(seconds=0.123456)
+    assert capsys.readouterr().out == "a = 1\nseconds = 0.1235\n"
+    with pytest.raises(ValueError, match="name must be lower-case letters"):
+        record_figure("../a", None, alt="x")
+    with pytest.raises(ValueError, match="alt must say what the figure 'a' shows"):
+        record_figure("a", None, alt=" ")
+
+
+def test_a_date_is_quoted_as_a_date():
+    assert format_result(date(2026, 1, 31)) == ("2026-01-31", None)
+    assert format_result(datetime(2026, 1, 31, 12), "%d.%m.%Y") == ("31.01.2026", None)
+
+
+# Runs
+
+
+def test_a_run_is_recorded_and_not_done_again(run_it, notebook, store):
+    label = "quotes \" and ' and \\ and\nlines; 雪"
+    assert run_it(rate=float("inf")).parameters["rate"] == np.inf
+    stored = run_it(seed=3, label=label)
+    assert stored.status == "finished"
+    assert stored.parameters | {"seed": 3, "label": label} == stored.parameters
+    assert stored.results["third"] == 1 / 3
+    assert stored.results["label"] == label
+    assert np.isnan(stored.results["nothing"])
+    assert stored.record["figures"] == {"sizes": "the sizes"}
+    assert "<svg" in collect_figures(stored.read_notebook())["sizes"]
+    inputs, origin = stored.record["inputs"], stored.record["provenance"]
+    assert "lab/recording.py" in inputs["files"]
+    assert (
+        inputs["files"]
+        .keys()
+        .isdisjoint({"lab/storage/store.py", "lab/runs/execution.py", "torch/scaling.py"})
+    )
+    assert inputs["versions"]["numpy"] == np.__version__
+    assert origin["threads"] == 1
+    assert origin["cpu_s"] > 0
+    assert origin["peak_memory_mib"] > 10
+    assert "recording.report()" not in "".join(cell.source for cell in stored.read_notebook().cells)
+    assert "output_path" not in stored.read_notebook().metadata.papermill
+    written = Path(stored.location, "record.json").stat().st_mtime_ns
+    assert run_it(seed=3, label=label) == stored
+    assert Path(stored.location, "record.json").stat().st_mtime_ns == written
+    assert Path(stored.location, "kernel.log").exists()
+
+
+@pytest.mark.parametrize("location", ["memory://tested", "folder"])
+def test_what_varies_is_kept_apart(write, kernels, tmp_path, location):
+    notebook = write(
+        "from gradtricks.lab import record, record_varying\nimport time\n"
+        "record(loss=0.5)\nrecord_varying(seconds=time.perf_counter())\n"
+    )
+    store = Store(location.replace("folder", str(tmp_path / "runs")))
+    stored = execute(plan_run(notebook, {}), store, kernels)
+    assert stored.results == {"loss": 0.5}
+    assert stored.varying.keys() == {"seconds"}
+    assert store.find(plan_run(notebook, {})) == stored
+    assert reproduce(stored, kernels).verdict == "identical"
+    assert store.clean(failed=True) == []
+
+
+@pytest.mark.parametrize(
+    ("fate", "reason"),
+    [("raise", "RuntimeError: as asked"), ("exit", "DeadKernelError"), ("twice", "recorded twice: seed")],
+)
+def test_a_failure_says_where_and_keeps_the_notebook(run_it, notebook, store, fate, reason):
+    with pytest.raises(RunError) as caught:
+        run_it(fate=fate)
+    message, stored = str(caught.value), caught.value.stored
+    assert reason in message
+    assert f"fate = '{fate}'" in message
+    assert str(notebook) in message
+    where = "after its last cell" if fate == "twice" else "in cell 7 (if fate =="
+    assert f"failed {where}" in message
+    assert store.failure(plan_run(notebook, {"fate": fate})) == stored
+    assert stored.status == "failed"
+    assert reason in stored.record["error"]
+    cells = stored.read_notebook().cells
+    assert len(cells) > 7
+    assert "recording.report()" not in cells[-1].source
+    assert list(store.runs()) == [stored]
+    assert list(Path(store.location, ".unfinished").iterdir()) == []
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
+    assert (str(again), again.stored) == (message, stored)
+    with pytest.raises(StoreError, match=r"expected a finished run; got small-fate=.*, which failed"):
+        reproduce(stored, None)
+
+
+def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path):
+    switch = tmp_path / "switch"
+    run = plan_run(write(f"from pathlib import Path\nassert Path({str(switch)!r}).exists()"), {})
+    with pytest.raises(RunError, match="AssertionError"):
+        execute(run, store, kernels)
+    assert store.failure(run)
+    switch.touch()
+    assert execute(run, store, kernels) == store.find(run)
+    assert store.failure(run) is None
+    assert len(list(store.runs())) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ValueError('x' * 100_000)", "ValueError: x+…"),
+        ("raise ValueError('\\ud800')", r"ValueError: "),
+        ("import sys; sys.exit(3)", "SystemExit"),
+        ("from gradtricks.lab import record, record_varying\nrecord(a=1); record_varying(a=2)", "twice: a"),
+        ("from gradtricks.lab import record\nrecord(a={1, 2})", "TypeError: a must be numbers, .*; got set"),
+        (
+            "from IPython.display import display\ndisplay({MIME: {'a': {'$float': 'x'}}}, raw=True)",
+            "as record",
+        ),
+        (
+            "import gradtricks.lab.recording as lab\nlab.report = lambda: None",
+            "what the run used; got nothing",
+        ),
+        ("from IPython.display import display\ndisplay({MIME: [1]}, raw=True)", "AttributeError"),
+        (
+            "from IPython.display import display\n"
+            "about = {'gradtricks': {'figure': '../a', 'alt': ''}}\n"
+            "display({'image/svg+xml': ''}, metadata=about, raw=True)",
+            "expected results and figures as record and record_figure write them",
+        ),
+    ],
+)
+def test_what_a_notebook_does_wrong_is_its_own_failure(write, store, kernels, body, reason):
+    mime = "application/vnd.gradtricks.results+json"
+    with pytest.raises(RunError, match=reason) as caught:
+        execute(plan_run(write(f"MIME = {mime!r}\n{body}"), {}), store, kernels)
+    assert len(str(caught.value)) < 5000
+    assert list(store.runs()) == [caught.value.stored]
+
+
+class Broken:
+    """Kernels that can't even start."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def run(self, *arguments, **options):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("no process"), PermissionError(errno.EACCES, "denied", "/usr/bin/python"), OSError("?")],
+)
+def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
+    run = plan_run(notebook, {})
+    with pytest.raises(RunError, match="failed before its first cell"):
+        execute(run, store, Broken(error))
+    with pytest.raises(StoreError, match="got none that can be read"):
+        store.failure(run).read_notebook()
+    with pytest.raises(StoreError, match=r"expected a store .*; got: full; remedy: free some space"):
+        execute(run, store, Broken(OSError(errno.ENOSPC, "full")))
+
+
+def test_a_package_that_is_edited_meanwhile_spoils_the_run(run_it, monkeypatch):
+    monkeypatch.setattr(
+        "gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0" * 64}
+    )
+    with pytest.raises(
+        RunError, match=r"edited while the notebook ran: .*lab/recording.py.*; remedy: run it again"
+    ):
+        run_it()
+
+
+def test_a_notebook_that_is_edited_meanwhile_changes_nothing(write, store, kernels):
+    run = plan_run(write("from gradtricks.lab import record\nrecord(a=1)"), {})
+    edited = plan_run(write("from gradtricks.lab import record\nrecord(a=2)"), {})
+    assert execute(run, store, kernels).results == {"a": 1}
+    assert store.find(edited) is None
+    assert execute(edited, store, kernels).results == {"a": 2}
+    with pytest.raises(StoreError, match="got 2 called 'own'"):
+        store.lookup("own")
+
+
+def test_a_run_that_takes_too_long_is_a_failure(notebook, store, kernels):
+    run = plan_run(notebook, {"fate": "sleep"})
+    with pytest.raises(RunError, match="TimeoutError"):
+        execute(run, store, kernels, timeout_s=1)
+    assert store.failure(run).record["duration_s"] < 30
+
+
+def test_an_interruption_is_no_failure(notebook, store):
+    run = plan_run(notebook, {"fate": "sleep"})
+    with closing(Kernels()) as kernels:
+        started = Path(store.location, ".unfinished", run.request, "notebook.ipynb")
+        raised = []
+
+        def work():
+            try:
+                execute(run, store, kernels)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not started.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert store.claimed() == {run.request}
+        kernels.interrupt()
+        thread.join(60)
+    assert [type(error) for error in raised] == [KernelInterrupted]
+    assert list(store.runs()) == []
+    assert store.claimed() == set()
+    assert list(Path(store.location, ".unfinished").iterdir()) == []
+
+
+def test_two_sweeps_do_not_meet_the_same_failure_twice(write, store, kernels, tmp_path):
+    count = tmp_path / "count"
+    run = plan_run(write(f"open({str(count)!r}, 'a').write('.')\nimport time; time.sleep(0.5); 1 / 0"), {})
+    raised = []
+
+    def work():
+        try:
+            execute(run, store, kernels)
+        except RunError as error:
+            raised.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert count.read_text() == "."
+    assert len(raised) == 2
+    assert all("ZeroDivisionError" in message for message in raised)
+    assert sum("failed in another process" in message for message in raised) == 1
+    with pytest.raises(RunError, match="failed in cell 4"):
+        execute(run, store, kernels)
+    assert count.read_text() == ".."
+
+
+class Backwards(datetime):
+    """A clock that goes backwards by a day at each look."""
+
+    looks = 0
+
+    @classmethod
+    def now(cls, tz=None):
+        cls.looks += 1
+        return datetime.now(tz) - timedelta(days=cls.looks)
+
+
+def test_a_clock_that_goes_backwards_breaks_nothing(run_it, store, notebook, monkeypatch):
+    monkeypatch.setattr(runs, "datetime", Backwards)
+    first, second = run_it(seed=1), run_it(seed=2)
+    assert first.record["started"] > second.record["started"]
+    assert first.record["duration_s"] > 0
+    assert run_it(seed=1) == first
+    found = store.find_all(plan_runs(notebook, [{"seed": 1}, {"seed": 2}]))
+    assert list(found.values()) == [first, second]
+
+
+def test_a_disk_that_fills_up_while_a_run_goes_on(write, kernels, tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        store = Store(disk / "runs")
+        run = plan_run(write("print('x' * 400_000)"), {})
+        with pytest.raises(StoreError, match=f"expected a store .* at {disk}/runs; got: No space left"):
+            execute(run, store, kernels)
+        assert list(store.runs()) == []
+        assert list(Path(store.location, ".unfinished").iterdir()) == []
+        small = plan_run(write("print('x')"), {})
+        assert execute(small, store, kernels) == store.find(small)
+
+
+# Reruns
+
+
+@contextmanager
+def experiment(write, tmp_path, recorded):
+    """Write a notebook whose results come from a file, and yield that file and the plan."""
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(recorded))
+    body = f"import json\nfrom gradtricks.lab import record\nrecord(**json.load(open({str(file)!r})))"
+    yield file, plan_run(write(body), {"label": "it's", "rate": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "names"),
+    [
+        ({"a": 1.0, "b": [1, "x", None]}, {"a": 1.0, "b": [1, "x", None]}, "identical", []),
+        ({"a": 1.0}, {"a": 1.000001}, "within tolerance", ["results.a"]),
+        ({"a": 1.0, "n": {"b": [0, 0.5]}}, {"a": 1.0, "n": {"b": [0, 0.6]}}, "different", ["results.n.b.1"]),
+        ({"a": 1, "b": 2}, {"a": 1}, "different", ["results.b"]),
+    ],
+)
+def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, before, after, verdict, names):
+    with experiment(write, tmp_path, before) as (file, run):
+        stored = execute(run, store, kernels)
+        run.notebook.unlink()  # what was recorded is run again, whatever became of the notebook
+        file.write_text(json.dumps(after))
+        said = reproduce(stored, kernels)
+        assert said.verdict == verdict
+        assert [difference.name for difference in said.differences] == names
+        assert said.environment == ()
+        assert said.title == stored.title
+        assert said.count == len(re.findall(r"[\w.\"]+(?=[,\]}])", json.dumps(after)))
+        assert reproduce(stored, kernels, rtol=1.0).verdict in (verdict, "within tolerance")
+
+
+def test_a_rerun_says_what_else_differs(run_it, kernels, tmp_path):
+    stored = run_it()
+    changed = json.loads(json.dumps(stored.record))
+    changed["inputs"]["versions"]["numpy"] = "0.1"
+    changed["inputs"]["files"]["gone.py"] = "0" * 64
+    changed["provenance"]["processor"] = "another"
+    copy = StoredRun(stored.location, changed)
+    said = reproduce(copy, kernels)
+    assert said.verdict == "identical"
+    found = {each.name: (each.recorded, each.now) for each in said.environment}
+    assert found == {
+        "machine.processor": ("another", provenance.describe_machine()["processor"]),
+        "versions.numpy": ("0.1", np.__version__),
+        "files.gone.py": ("0" * 64, ABSENT),
+    }
+    assert repr(ABSENT) == "nothing"
+
+
+def test_a_rerun_needs_what_was_run(run_it, kernels):
+    stored = run_it()
+    path = Path(stored.location, "notebook.ipynb")
+    node = nbformat.read(path, as_version=4)
+    node.cells[-1].source = "# edited"
+    nbformat.write(node, path)
+    with pytest.raises(
+        StoreError, match=r"expected the notebook that was run in .*; got one that was edited"
+    ):
+        reproduce(stored, kernels)
+
+
+def test_a_rerun_that_fails_says_so(write, store, kernels, tmp_path):
+    with experiment(write, tmp_path, {"a": 1}) as (file, run):
+        stored = execute(run, store, kernels)
+        file.write_text("{")
+        with pytest.raises(
+            RunError, match=r"expected own-.* to finish as it did before; got JSONDecodeError"
+        ):
+            reproduce(stored, kernels)
+
+
+def test_the_source_of_an_executed_notebook_has_nothing_of_the_run(run_it):
+    source = recorded_source(run_it(seed=3).read_notebook())
+    assert all(not cell.get("outputs") for cell in source.cells)
+    assert "seed = 3" not in "".join(cell.source for cell in source.cells)
+    assert "papermill" not in source.metadata
+
+
+@settings(max_examples=200)
+@given(VALUES, VALUES)
+def test_a_value_equals_itself_and_differences_have_names(one, other):
+    assert list(compare(one, one, "x")) == []
+    for difference in compare(one, other, "x"):
+        assert difference.name.startswith("x")
+        assert difference.relative is None or difference.relative >= 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "relative"),
+    [
+        (0.0, -0.0, 0.0),
+        (1.0, 1, None),
+        (1, True, None),
+        (1.0, 1.5, 1 / 3),
+        (-1e308, 1e308, 2.0),
+        (1.0, float("nan"), float("inf")),
+        (float("inf"), float("-inf"), float("inf")),
+        ([1], (1,), None),
+        ("a", None, None),
+    ],
+)
+def test_what_differs_says_by_how_much(one, other, relative):
+    (difference,) = compare(one, other, "x")
+    assert difference.relative == pytest.approx(relative)
+
+
+# Drivers
+
+DRIVER = """
+import sys
+from contextlib import closing
+from pathlib import Path
+from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.runs.execution import execute, plan_run
+from gradtricks.lab.storage.store import Store
+if __name__ == "__main__":
+    with closing(Kernels()) as kernels:
+        execute(plan_run(Path(sys.argv[1]), {}), Store(sys.argv[2]), kernels)
+"""
+
+
+def driver(notebook, store):
+    """Start a process that executes a run."""
+    return subprocess.Popen([sys.executable, "-c", DRIVER, str(notebook), store.location])
+
+
+def test_two_drivers_at_once_end_as_one(write, store, tmp_path):
+    notebook = write(f"from pathlib import Path\nPath({str(tmp_path)!r}, 'count').open('a').write('.')")
+    both = [driver(notebook, store) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+    assert (tmp_path / "count").read_text() == "."
+    assert len(list(store.runs())) == 1
+
+
+def test_a_driver_that_is_killed_leaves_nothing_that_could_be_believed(write, store, kernels, tmp_path):
+    gate = tmp_path / "gate"
+    notebook = write(
+        f"import time\nfrom pathlib import Path\nwhile not Path({str(gate)!r}).exists(): time.sleep(0.1)"
+    )
+    run = plan_run(notebook, {})
+    started = Path(store.location, ".unfinished", run.request, "notebook.ipynb")
+    with driver(notebook, store) as process:
+        deadline = time.monotonic() + 60
+        while not started.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+    assert store.find(run) is None
+    assert list(store.runs()) == []
+    assert store.clean(dry_run=True) == [f"{store.location}/.unfinished/{run.request}"]
+    gate.touch()
+    assert execute(run, store, kernels) == store.find(run)
+    assert store.clean() == []
+    assert list(Path(store.location, ".unfinished").iterdir()) == []

@@ -1,0 +1,574 @@
+"""Parameters: what a notebook declares, what users type, and the cell that sets it; a value is never code."""
+
+import ast
+import inspect
+import json
+import operator
+import sys
+from datetime import UTC, date, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import nbformat
+import numpy as np
+import papermill
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from IPython.core.inputtransformer2 import TransformerManager
+
+from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.notebooks.literals import TAG, inject, literal
+from gradtricks.lab.notebooks.schema import (
+    ParameterError,
+    check_parameters,
+    parse_value,
+    parse_values,
+    read_notebook,
+    read_parameters,
+    shown,
+)
+from gradtricks.lab.notebooks.texts import TextError, read, read_json, read_yaml, split_values
+from notebooks import write_notebook
+
+RANGES = """\
+count: PositiveInt = 1
+start: NonNegativeInt = 0
+rate: Annotated[float, Field(gt=0, le=1)] = 0.5  # per step
+share: Annotated[float, Field(ge=0, lt=1)] | None = None
+finite: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+eighths: Annotated[int, Field(multiple_of=8)] = 8
+quarters: Annotated[float, Field(multiple_of=0.25)] = 0.5
+name: Annotated[str, Field(min_length=1, max_length=3)] = "a"
+sizes: Annotated[list[PositiveInt], Field(min_length=1)] = [1]
+weights: dict[str, NonNegativeFloat] = {"a": 1, "b": float("inf")}
+day: date = date(2026, 1, 31)
+moment: datetime = datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
+nothing: float = float("nan")
+either: int | str = 0
+both: date | datetime | None = None
+order: Literal[1, 2, "first", True] = 1
+yes: bool = True
+"""
+
+
+def declare(source):
+    """Read a parameters cell."""
+    cell = nbformat.v4.new_code_cell(source, metadata={"tags": ["parameters"]})
+    return read_parameters(nbformat.v4.new_notebook(cells=[cell]), "n.ipynb")
+
+
+@pytest.fixture(scope="module")
+def ranges():
+    """Return parameters of every type."""
+    return declare(RANGES)
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Return the path of a small experiment in a project of its own."""
+    return write_notebook(tmp_path / "experiments" / "small.ipynb")
+
+
+def test_parameters_are_read_with_type_default_and_meaning(notebook):
+    declared = read_parameters(read_notebook(notebook), "small.ipynb")
+    assert list(declared) == ["backend", "seed", "rate", "label", "share", "sizes", "fate"]
+    assert (declared["rate"].annotation, declared["rate"].default) == ("float", 0.1)
+    assert declared["share"].meaning == "None takes all"
+    assert declare("a: list[int] = [\n    1,\n]  # behind it")["a"].meaning == "behind it"
+
+
+def test_defaults_are_of_their_types(ranges):
+    assert repr(ranges["weights"].default) == "{'a': 1.0, 'b': inf}"
+    assert ranges["day"].default == date(2026, 1, 31)
+    assert ranges["moment"].default == datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
+    assert np.isnan(ranges["nothing"].default)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "wrong"),
+    [
+        ("count", "int above 0", [0, -1, True, 1.0, "1"]),
+        ("start", "int at least 0", [-1]),
+        ("rate", "float above 0 and at most 1", [0, 1.1, np.nan, np.inf, True, "fast", 10**400]),
+        ("share", "float at least 0 and below 1 | None", [1, -0.1, np.nan]),
+        ("finite", "finite float", [np.nan, np.inf, -np.inf]),
+        ("eighths", "int a multiple of 8", [7]),
+        ("quarters", "float a multiple of 0.25", [0.3, np.nan]),
+        ("name", "str of length at least 1 and of length at most 3", ["", "long", 3, None]),
+        ("sizes", "list[int above 0] of length at least 1", [[], [0], [1, "2"], (1,)]),
+        ("weights", "dict[str, float at least 0]", [{"a": -1}, {1: 1}, [1]]),
+        ("day", "date", [datetime(2026, 1, 1), "2026-01-01", 5]),
+        ("moment", "datetime", [date(2026, 1, 1), 5]),
+        ("order", "Literal[1, 2, 'first', True]", [3, "second", None]),
+        ("yes", "bool", [1, 0, "yes"]),
+    ],
+)
+def test_what_is_out_of_the_declared_range_is_refused_in_words(ranges, name, expected, wrong):
+    for value in wrong:
+        with pytest.raises(ParameterError) as caught:
+            check_parameters(ranges, {name: value})
+        assert f"{name}: expected {expected}" in str(caught.value)
+        assert f"; got {shown(value)}" in str(caught.value)
+
+
+@given(
+    st.floats(), st.sampled_from(["gt", "ge", "lt", "le"]), st.floats(allow_nan=False, allow_infinity=False)
+)
+def test_a_range_is_what_python_compares(value, bound, limit):
+    declared = declare(f"x: Annotated[float, Field({bound}={limit!r})] | None = None")
+    if getattr(operator, bound)(value, limit):  # never so for NaN
+        assert check_parameters(declared, {"x": value}) == {"x": value}
+    else:
+        with pytest.raises(ParameterError, match="x: expected float"):
+            check_parameters(declared, {"x": value})
+
+
+def test_ranges_that_make_no_sense_are_refused():
+    for field, type_ in [
+        ("gt='a'", "float"),
+        ("gt=True", "float"),
+        ("gt=0", "str"),
+        ("gt=0", "bool"),
+        ("gt=0", "int | None"),
+        ("multiple_of=0", "int"),
+        ("min_length=-1", "str"),
+        ("max_length=3", "int"),
+        ("allow_inf_nan=False", "int"),
+        ("allow_inf_nan=0", "float"),
+        ("strict=True", "int"),
+        ("**{}", "int"),
+    ]:
+        with pytest.raises(ParameterError, match=r"n.ipynb: parameter x: (Field takes gt|malformed)"):
+            declare(f"x: Annotated[{type_}, Field({field})] = 1")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("seed = 0", "n.ipynb: the parameters cell may hold only lines such as"),
+        ("seed: int", "may hold only lines such as"),
+        ("a.b: int = 0", "may hold only lines such as"),
+        ("seed: Path = 0", "parameter seed: expected bool, int, float"),
+        ("seed: tuple[int] = (0,)", "parameter seed: expected bool, int, float"),
+        ("seed: dict[str] = {}", "parameter seed: expected bool, int, float"),
+        ("seed: dict[int, int] = {}", "parameter seed: expected bool, int, float"),
+        (
+            "seed: Annotated[int, 3] = 0",
+            r"parameter seed: expected Annotated\[X, Field\(name=literal\)\]; got 3",
+        ),
+        (
+            "seed: Annotated[int, Field(0)] = 0",
+            r"expected Annotated\[X, Field\(name=literal\)\]; got Field\(0\)",
+        ),
+        ("seed: int = 'a'", "parameter seed: its default doesn't fit its type: expected int; got 'a'"),
+        ("seed: PositiveInt = 0", "its default doesn't fit its type: expected int above 0; got 0"),
+        ("seed: int = f()", "parameter seed: malformed node"),
+        ("seed: int = [f()]", "parameter seed: "),
+        ("seed: float = float(open)", "parameter seed: malformed node"),
+        ("seed: float = float('x')", "parameter seed: could not convert"),
+        ("day: date = date(2026, 13, 1)", "parameter day: month must be in 1..12"),
+        ("day: date = date(*f())", "parameter day: malformed node"),
+        ("day: date = date(2026, 1, 1, **{})", "parameter day: "),
+        ("day: datetime = datetime(2026, 1, 1, tzinfo=f())", "parameter day: malformed node"),
+        (r"x: Literal['\ud800'] = 'a'", "parameter x: "),
+        ("seed: int = (0", "the parameters cell can't be read"),
+        ("seed: int = 0\nseed: int = 1", "parameter seed: declared twice"),
+    ],
+)
+def test_a_parameters_cell_that_cannot_be_read_says_why(source, message):
+    with pytest.raises(ParameterError, match=message):
+        declare(source)
+
+
+def test_all_that_is_wrong_with_a_cell_is_said_at_once():
+    with pytest.raises(ParameterError) as caught:
+        declare("a: Path = 0\nb: int = 'x'\nc = 3\nd: int = 0\nd: int = 1")
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_a_notebook_without_parameters_cell_is_refused(tmp_path):
+    path = tmp_path / "bare.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(), path)
+    with pytest.raises(ParameterError, match="expected one cell tagged 'parameters'; got 0"):
+        parse_values(path, [])
+
+
+def test_what_is_no_notebook_is_refused_by_name(tmp_path):
+    path = tmp_path / "torn.ipynb"
+    path.write_text("{")
+    with pytest.raises(
+        ParameterError, match=r"expected a notebook at .*torn.ipynb; got a file that isn't one"
+    ):
+        read_notebook(path)
+    with pytest.raises(FileNotFoundError, match=r"expected a notebook at .*; got nothing there"):
+        read_notebook(tmp_path)
+
+
+def test_all_that_is_wrong_is_said_at_once(notebook):
+    wrong = {
+        "sead": 1,
+        "seed": "1",
+        "rate": "fast",
+        "backend": "jax",
+        "label": 3,
+        "sizes": [1, "2"],
+        "share": True,
+        "x" * 200: 0,
+    }
+    with pytest.raises(ParameterError) as caught:
+        check_parameters(read_parameters(read_notebook(notebook), "small.ipynb"), wrong)
+    lines = str(caught.value).splitlines()
+    assert {line.partition(":")[0] for line in lines} == set(wrong)
+    assert "seed: expected int (seeds nothing); got '1'" in lines
+    assert lines[0].startswith("sead: unknown (did you mean seed?); the notebook takes backend, seed,")
+    assert lines[-1].startswith(f"{'x' * 200}: unknown; the notebook takes backend, seed,")
+
+
+def test_an_int_is_a_float_and_a_bool_is_no_int(notebook):
+    declared = read_parameters(read_notebook(notebook), "small.ipynb")
+    assert repr(check_parameters(declared, {"rate": 1})["rate"]) == "1.0"
+    for name in ("seed", "rate"):
+        with pytest.raises(ParameterError):
+            check_parameters(declared, {name: True})
+
+
+def test_a_zone_becomes_an_offset(ranges):
+    summer = datetime(2026, 7, 1, tzinfo=ZoneInfo("Europe/Paris"))
+    checked = check_parameters(ranges, {"moment": summer})["moment"]
+    assert repr(checked.tzinfo) == repr(timezone(timedelta(hours=2)))
+    assert checked == summer
+
+
+def test_a_wrong_value_of_any_size_can_be_shown():
+    assert shown(10**5000).startswith("0x3")
+    assert shown("a" * 1000).endswith("… (1002 characters)")
+    assert shown([10**5000]) == "a list"
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("count", "3", 3),
+        ("count", "1_000", 1000),
+        ("count", "007", 7),
+        ("count", "0x1F", 31),
+        ("count", "-3", -3),
+        ("count", "3.0", "3.0"),
+        ("count", "no", "no"),
+        ("rate", "1e-3", 0.001),
+        ("rate", "-.5", -0.5),
+        ("rate", "1", 1.0),
+        ("rate", ".inf", float("inf")),
+        ("rate", "-inf", float("-inf")),
+        ("rate", "12:30", "12:30"),
+        ("share", "null", None),
+        ("share", "None", None),
+        ("name", "no", "no"),
+        ("name", "12:30", "12:30"),
+        ("name", "1e-3", "1e-3"),
+        ("name", "null", "null"),
+        ("name", "", ""),
+        ("name", '"a"', '"a"'),
+        ("sizes", "[4, 5]", [4, 5]),
+        ("sizes", "4", "4"),
+        ("sizes", "[4", "[4"),
+        ("weights", '{"a": 1, "b": Infinity}', {"a": 1.0, "b": float("inf")}),
+        ("weights", '{"a": 1, "a": 2}', '{"a": 1, "a": 2}'),
+        ("day", "2026-02-28", date(2026, 2, 28)),
+        ("day", "5", "5"),
+        (
+            "moment",
+            "2026-02-28T12:00:00+01:00",
+            datetime(2026, 2, 28, 12, tzinfo=timezone(timedelta(hours=1))),
+        ),
+        ("either", "5", 5),
+        ("either", "five", "five"),
+        ("both", "2026-02-28", date(2026, 2, 28)),
+        ("both", "2026-02-28T12:00:00Z", datetime(2026, 2, 28, 12, tzinfo=UTC)),
+        ("order", "2", 2),
+        ("order", "first", "first"),
+        ("order", "true", True),
+        ("order", "4", "4"),
+        ("yes", "false", False),
+        ("yes", "No", False),
+        ("yes", "0", "0"),
+    ],
+)
+def test_texts_are_read_by_the_declared_type(ranges, name, text, value):
+    read = parse_value(ranges[name], text)
+    assert (type(read) in (type(value), type(text)), repr(read)) == (True, repr(value))
+
+
+def test_values_from_the_command_line_are_read_by_their_type(notebook):
+    texts = ["seed=3", "rate=1e-3", "label=a=b", "share=null", "sizes=[4, 5]", "sead=1"]
+    given = {"seed": 3, "rate": 0.001, "label": "a=b", "share": None, "sizes": [4, 5], "sead": "1"}
+    assert parse_values(notebook, texts) == given
+    with pytest.raises(ParameterError) as caught:
+        parse_values(notebook, ["seed", "rate=1", "rate=2"])
+    assert str(caught.value).splitlines() == ["expected name=value; got 'seed'", "rate: given twice"]
+
+
+@given(st.floats() | st.integers() | st.booleans() | st.none())
+def test_what_python_writes_is_read_again(value):
+    declared = declare("x: bool | int | float | None = None")["x"]
+    assert same(parse_value(declared, str(value)), value)
+
+
+def test_what_is_quoted_is_a_text(ranges):
+    for name, raw in [("count", "3"), ("order", "2"), ("either", ["3"]), ("sizes", ["1"]), ("yes", "true")]:
+        with pytest.raises(TextError, match="expected "):
+            read(raw, ranges[name].type)
+    assert read("3", ranges["either"].type) == "3"
+    assert read("first", ranges["order"].type) == "first"
+    assert read(["2026-02-28"], list[date]) == [date(2026, 2, 28)]
+
+
+def test_json_is_never_interpreted_twice():
+    assert read_json('["1e-3", 1e-3, true, null]') == ["1e-3", "1e-3", True, None]
+    with pytest.raises(TextError, match="given twice: a"):
+        read_json('{"a": 1, "a": 2}')
+    with pytest.raises(TextError, match="expected JSON; got"):
+        read_json("[" * 100_000)
+
+
+def test_yaml_keeps_what_is_not_quoted_as_it_is_written():
+    tree = read_yaml("a: no\nb: [1e-3, 12:30, 0o7, ~, '1']\non: {y: 2026-01-01}\n")
+    assert tree == {"a": "no", "b": ["1e-3", "12:30", "0o7", "~", "1"], "on": {"y": "2026-01-01"}}
+    assert [type(item).__name__ for item in tree["b"]] == ["Plain"] * 4 + ["str"]
+    assert read_yaml("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2", "line 1: given twice: a"),
+        ("a: 1\nb:\n  c: {d: 1, 'd': 2}", "line 3: given twice: d"),
+        ("a: &x 1", "line 1: anchors, aliases and tags aren't allowed"),
+        ("a: *x", "line 1: anchors, aliases and tags aren't allowed"),
+        ("a: !!python/object/apply:os.system [echo]", "anchors, aliases and tags aren't allowed"),
+        ("a: !!int '3'", "anchors, aliases and tags aren't allowed"),
+        ("a: 1\n---\nb: 2", "expected one document; got several"),
+        ("? [a]\n: 1", "line 1: names must be texts"),
+        ("[" * 30 + "]" * 30, "line 1: nested deeper than 20"),
+        ("a: [", "expected the node content"),
+        ("a: '\x00'", "special characters are not allowed"),
+        ("#" * 1_000_001, "expected at most 1000000 characters; got more"),
+    ],
+)
+def test_yaml_that_could_surprise_is_refused(text, message):
+    with pytest.raises(TextError, match=message):
+        read_yaml(text)
+
+
+def test_commas_split_but_not_within_brackets_or_quotes():
+    assert split_values('0, 1e-3,[1, {"a": 2}],"x, y",') == ["0", "1e-3", '[1, {"a": 2}]', '"x, y"', ""]
+
+
+# Literals
+
+OFFSETS = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone) | st.none()
+EVIL = st.sampled_from(
+    [
+        *(
+            "'",
+            '"',
+            "'" * 3,
+            '"' * 3,
+            "\\",
+            "\n",
+            "\r",
+            "\f",
+            "\0",
+            "\x85",
+            "\u2028",
+            "\u2029",
+            "\ud800",
+            "\u202e",
+        ),
+        *(
+            "%%bash",
+            "!ls",
+            "?",
+            "%x",
+            "# ",
+            "'; import os #",
+            "{x}",
+            "$float",
+            "\N{SNOWMAN}",
+            ">>> ",
+            "In [1]: ",
+        ),
+    ]
+)
+TEXTS = st.lists(EVIL | st.text(st.characters(exclude_categories=())), max_size=4).map("".join)
+INTEGERS = st.integers() | st.integers(-(2**20_000), 2**20_000)
+SCALARS = (
+    st.none() | st.booleans() | INTEGERS | st.floats() | TEXTS | st.dates() | st.datetimes(timezones=OFFSETS)
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
+)
+NAMES = st.sampled_from(["seed", "float", "datetime", "math", "größe"])
+
+
+def same(first, second):
+    """Return whether two values are the same in type and, to the bit, in value; NaN is NaN."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, int):
+        return first == second
+    return repr(first) == repr(second)
+
+
+def is_literal(node):
+    """Return whether syntax is a literal, or one of the calls that stand for what has none."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return is_literal(operand)
+        case ast.List(elts=items):
+            return all(map(is_literal, items))
+        case ast.Dict(keys=keys, values=values):
+            return all(map(is_literal, [*keys, *values]))
+        case ast.Attribute(attr="nan" | "inf", value=module):
+            return ast.unparse(module) == "__import__('math')"
+        case ast.Call():
+            module, _, name = ast.unparse(node.func).rpartition(".")
+            arguments = [*node.args, *(option.value for option in node.keywords)]
+            known = module == "__import__('datetime')" and name in {
+                "date",
+                "datetime",
+                "timezone",
+                "timedelta",
+            }
+            return known and all(map(is_literal, arguments))
+    return ast.unparse(node) == "__import__('datetime').timezone.utc"
+
+
+def notebook_with(*cells):
+    """Return a notebook with a parameters cell that is followed by others."""
+    new = nbformat.v4.new_code_cell
+    tagged = new("x: int = 0", metadata={"tags": ["parameters"]})
+    return nbformat.v4.new_notebook(cells=[new("1"), tagged, *map(new, cells)])
+
+
+@settings(max_examples=500)
+@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))
+def test_what_the_notebook_reads_is_what_was_given(parameters):
+    node = inject(notebook_with("2"), parameters)
+    source = node.cells[2].source
+    assert source.isprintable() or source.replace("\n", "").isprintable()
+    assert TransformerManager().transform_cell(source) == source + "\n", "IPython reads a magic in it"
+    statements = ast.parse(source).body
+    assert [ast.unparse(statement.targets[0]) for statement in statements] == list(parameters)
+    assert all(is_literal(statement.value) for statement in statements)
+    variables = {"datetime": None, "math": None}  # what a notebook may have made of these names
+    exec(source, variables)  # noqa: S102  # what a kernel does
+    assert all(same(variables[name], value) for name, value in parameters.items())
+    json.dumps(node.metadata, allow_nan=False, ensure_ascii=False).encode()
+
+
+def test_one_cell_is_injected_behind_the_parameters():
+    before = notebook_with("2")
+    first = inject(before, {"x": 1})
+    assert "papermill" not in before.metadata
+    assert len(before.cells) == 3
+    assert [cell.source for cell in first.cells[2:]] == [
+        "# Set by gradtricks: the parameters of this run.\nx = 1",
+        "2",
+    ]
+    assert (first.cells[2].metadata.tags, first.cells[2].id) == ([TAG], TAG)
+    second = inject(first, {"x": float("nan")})
+    assert [cell.source.rpartition("\n")[2] for cell in second.cells] == [
+        "1",
+        "x: int = 0",
+        'x = __import__("math").nan',
+        "2",
+    ]
+    assert second.metadata.papermill.parameters == {"x": '__import__("math").nan'}
+    nbformat.validate(second)
+    assert inject(second, {}).cells == before.cells
+
+
+def test_an_older_notebook_stays_valid():
+    node = notebook_with()
+    node.nbformat_minor = 4
+    for cell in node.cells:
+        del cell["id"]
+    nbformat.validate(inject(node, {"x": 1}))
+
+
+def test_what_cannot_be_injected_is_refused():
+    with pytest.raises(ValueError, match="expected a cell tagged 'parameters'; got none"):
+        inject(nbformat.v4.new_notebook(), {"x": 1})
+    for name in ("x = 1; y", "import", "a.b", ""):
+        with pytest.raises(ValueError, match=r"expected the name of a variable; got "):
+            inject(notebook_with(), {name: 1})
+    for value in (
+        np.float64(1),
+        (1,),
+        {1},
+        b"a",
+        1j,
+        datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Paris")),
+        sys,
+    ):
+        with pytest.raises(TypeError, match="expected None, bool, int, float, str, date"):
+            literal(value)
+
+
+def fingerprint(values):
+    """Say all of some values in ASCII; long integers in hexadecimal, since Python refuses them otherwise."""
+    return " ".join(hex(value) if type(value) is int else ascii(value) for value in values)
+
+
+def test_a_real_kernel_reads_what_was_given(tmp_path):
+    given = [
+        *(2**63, -(10**5000), -0.0, float("nan"), float("-inf"), 5e-324, date(2026, 1, 1), None, True),
+        *(
+            "'\"\\\n\r\f\0\x85\u2028\ud800 雪 \U0001f600",
+            "'" * 3 + '"' * 3,
+            "%%bash\n!ls",
+            {"$float": [[], {}]},
+        ),
+        datetime(2026, 1, 1, 12, 30, 0, 5, tzinfo=timezone(timedelta(hours=-3, seconds=7))),
+    ]
+    node = notebook_with(
+        f"float = datetime = None\n{inspect.getsource(fingerprint)}", "print(fingerprint(given))"
+    )
+    node.cells[1].source = "given: list[int] = []"
+    kernels = Kernels()
+    try:
+        kernels.run(node, {"given": given}, tmp_path / "out.ipynb")
+    finally:
+        kernels.close()
+    cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    assert cells[4].outputs[0].text == f"{fingerprint(given)}\n"
+
+
+def test_plain_papermill_runs_a_notebook_with_ranges(tmp_path):
+    body = "from pathlib import Path\nPath(target).write_text(repr([count, rate, sizes]))"
+    imports = "from typing import Annotated\nfrom pydantic import Field, PositiveInt"
+    source = (
+        "count: PositiveInt = 1  # how many\nrate: Annotated[float, Field(gt=0, le=1)] = 0.5\n"
+        "sizes: list[PositiveInt] = [1]\ntarget: str = ''"
+    )
+    new = nbformat.v4.new_code_cell
+    node = nbformat.v4.new_notebook(
+        cells=[new(imports), new(source, metadata={"tags": ["parameters"]}), new(body)],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+    )
+    path, target = tmp_path / "ranges.ipynb", tmp_path / "said"
+    nbformat.write(node, path)
+    papermill.execute_notebook(
+        path, None, {"count": 3, "sizes": [4, 5], "target": str(target)}, progress_bar=False
+    )
+    assert target.read_text() == "[3, 0.5, [4, 5]]"

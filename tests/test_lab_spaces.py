@@ -1,0 +1,443 @@
+"""Spaces and sweep files: what they hold, in which order, and what is said when something is wrong."""
+
+import math
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
+from gradtricks.lab.sweeps.planning import plan_sweep, read_search, read_sweep
+from gradtricks.lab.sweeps.sampling import Axis
+from gradtricks.lab.sweeps.spaces import Space
+from notebooks import write_notebook
+
+PARAMETERS = """\
+backend: Literal["torch", "tensorflow"] = "torch"
+seed: NonNegativeInt = 0
+optimizer: Literal["sgd", "adam"] = "sgd"
+rate: PositiveFloat = 0.1  # per step
+momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+nesterov: bool = False
+label: str = "a"
+sizes: list[int] = [1, 2]
+width: int = 8
+share: float | None = None
+either: int | float = 1
+"""
+SEARCH = """\
+notebook: small.ipynb
+fixed: {optimizer: adam}
+seeds: 3
+threads: 2
+optuna:
+  objective: results.loss
+  direction: minimize
+  trials: 40
+  storage: sqlite:///study.db
+  parameters:
+    rate: {low: 1e-4, high: 1, log: true}
+    width: {low: 4, high: 64}
+    label: {choices: [no, '12:30', 1e-3]}
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    """Return the path of a notebook; sweep files lie beside it."""
+    return write_notebook(tmp_path_factory.mktemp("p") / "experiments" / "small.ipynb", parameters=PARAMETERS)
+
+
+@pytest.fixture(scope="module")
+def declared(notebook):
+    """Return what the notebook takes."""
+    return read_parameters(read_notebook(notebook), "small.ipynb")
+
+
+@pytest.fixture
+def sweep(notebook):
+    """Return a function that reads a sweep file of the given text."""
+    return lambda text, name="all.sweep.yaml", read=read_sweep: read(write(notebook.with_name(name), text))
+
+
+def write(path, text):
+    """Write a file that needn't say which notebook."""
+    path.write_text(text if "notebook" in text else f"notebook: small.ipynb\n{text}", encoding="utf-8")
+    return path
+
+
+def varied(sweep):
+    """Return what varies, run by run."""
+    return [tuple(run.parameters[name] for name in sweep.varied) for run in sweep.runs]
+
+
+def problems(call, *arguments, **options):
+    """Return the lines of what is wrong, behind the one that says that nothing was run."""
+    with pytest.raises(ParameterError) as caught:
+        call(*arguments, **options)
+    first, *lines = str(caught.value).splitlines()
+    assert first.endswith(": nothing was run.")
+    return lines
+
+
+def test_a_grid_with_seeds_in_the_order_of_the_file(sweep):
+    found = sweep("grid: {rate: [1, 1e-3], label: [b, c]}\nseeds: 2\nfixed: {width: 9}")
+    assert found.varied == ("rate", "label", "seed")
+    assert varied(found) == list(product([1.0, 0.001], ["b", "c"], [0, 1]))
+    assert {run.parameters["width"] for run in found.runs} == {9}
+    assert (found.name, found.title, found.question, found.shown, found.timeout_s) == (
+        "all",
+        "all",
+        "",
+        (),
+        None,
+    )
+
+
+def test_what_a_file_says_beside_its_space(sweep):
+    text = (
+        "title: T\nquestion: Q?\nshown: [results.a.b, varying.s]\nthreads: 2\ntimeout_s: 1.5\nseeds: [7, 5]"
+    )
+    found = sweep(text, "wide-1.sweep.yaml")
+    assert (found.name, found.title, found.question) == ("wide-1", "T", "Q?")
+    assert (found.shown, found.timeout_s) == (("results.a.b", "varying.s"), 1.5)
+    assert [(run.threads, run.parameters["seed"]) for run in found.runs] == [(2, 7), (2, 5)]
+    wider = read_sweep(found.notebook.with_name("wide-1.sweep.yaml"), threads=3)
+    assert {run.threads for run in wider.runs} == {3}
+
+
+def test_a_result_to_show_may_say_what_it_means(sweep):
+    found = sweep("shown: {results.loss: What it costs, varying.s: How long}\nseeds: 2")
+    assert found.shown == ("results.loss", "varying.s")
+    assert found.meanings == {"results.loss": "What it costs", "varying.s": "How long"}
+    assert sweep("shown: [results.loss]\nseeds: 2").meanings == {}
+    assert "shown: expected the name of a result, such as results.loss; got 'loss'" in problems(
+        sweep, "shown: {loss: a}\nseeds: 2"
+    )
+    assert "shown: expected a valid tuple; got 'loss'" in problems(sweep, "shown: loss\nseeds: 2")
+
+
+def test_values_are_read_as_the_notebook_declares_them(sweep):
+    text = """
+list:
+- {label: no, share: null, rate: 1e-3}
+- {label: '12:30', nesterov: yes, sizes: [3]}
+- label: 012
+"""
+    first, second, third = (run.parameters for run in sweep(text).runs)
+    assert (first["label"], first["share"], first["rate"]) == ("no", None, 0.001)
+    assert (second["label"], second["nesterov"], second["sizes"]) == ("12:30", True, [3])
+    assert (third["label"], third["sizes"]) == ("012", [1, 2])
+
+
+def test_zip_and_list_multiply_with_the_rest(sweep):
+    found = sweep("zip: {rate: [1, 2], width: [3, 4]}\nlist: [{label: b}, {label: c, momentum: 0}]\nseeds: 2")
+    assert found.varied == ("label", "momentum", "rate", "width", "seed")
+    assert varied(found) == [
+        (*case, *pair, seed)
+        for case, pair, seed in product([("b", 0.9), ("c", 0.0)], [(1.0, 3), (2.0, 4)], [0, 1])
+    ]
+
+
+def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):
+    text = "grid: {optimizer: [sgd, adam], momentum: [0, 0.5], nesterov: [false, true]}\n"
+    found = sweep(text + "only_if: {nesterov: {momentum: 0.5}, momentum: {optimizer: [sgd]}}")
+    assert varied(found) == [
+        ("sgd", 0.0, False),
+        ("sgd", 0.5, False),
+        ("sgd", 0.5, True),
+        ("adam", 0.9, False),
+    ]
+
+
+def test_what_is_excluded_does_not_run(sweep):
+    text = "grid: {optimizer: [sgd, adam], sizes: [[1], [2, 3]], rate: [1, 2]}\n"
+    found = sweep(
+        text + "exclude: [{optimizer: adam, rate: [1, 2]}, {sizes: [2, 3], rate: 2}, {sizes: [[1]], rate: 1}]"
+    )
+    assert varied(found) == [([1], 2.0), ([2, 3], 1.0)]
+    assert {run.parameters["optimizer"] for run in found.runs} == {"sgd"}
+
+
+@pytest.mark.parametrize("part", ["random", "sobol"])
+def test_samples_are_drawn_by_the_declared_types(sweep, part):
+    text = f"""
+{part}:
+  samples: 64
+  seed: 3
+  parameters:
+    rate: {{low: 1e-4, high: 1, log: true}}
+    width: {{low: 3, high: 6}}
+    share: {{low: 0, high: 1}}
+    label: {{choices: [b, no]}}
+"""
+    first, again = sweep(text), sweep(text)
+    assert [run.request for run in first.runs] == [run.request for run in again.runs]
+    drawn = {name: [run.parameters[name] for run in first.runs] for name in first.varied}
+    assert set(drawn["width"]) == {3, 4, 5, 6}
+    assert {type(width) for width in drawn["width"]} == {int}
+    assert set(drawn["label"]) == {"b", "no"}
+    assert all(0 <= share <= 1 for share in drawn["share"])
+    assert all(1e-4 <= rate <= 1 and float(f"{rate:.6g}") == rate for rate in drawn["rate"])
+    assert 16 < sum(rate < 1e-2 for rate in drawn["rate"]) < 48, "half of the logarithms"
+    if part == "sobol":
+        assert Counter(drawn["width"]) == dict.fromkeys([3, 4, 5, 6], 16)
+    assert sweep(text.replace("seed: 3", "seed: 4")).runs[0].request != first.runs[0].request
+
+
+AXES = st.one_of(
+    st.tuples(st.integers(1, 10**9), st.integers(1, 10**9)),
+    st.tuples(st.floats(1e-300, 1e300), st.floats(1e-300, 1e300)),
+).filter(lambda ends: ends[0] < ends[1])
+
+
+@given(AXES, st.booleans(), st.floats(0, 1, exclude_max=True))
+def test_a_draw_stays_on_its_axis(ends, log, share):
+    low, high = ends
+    value = Axis(low=low, high=high, log=log).at(share)
+    assert low <= value <= high
+    assert type(value) is type(low)
+
+
+def test_where_one_end_is_a_float_all_draws_are(sweep):
+    found = sweep("random: {samples: 4, parameters: {either: {low: 1, high: 2.5}}}")
+    assert {type(run.parameters["either"]) for run in found.runs} == {float}
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once(sweep):
+    text = """
+grid: {rate: [0, -1, fast], sead: [1], label: []}
+zip: {width: [1, 2], share: [0.5], rate: [1]}
+seeds: 0
+sobol: {samples: 100, parameters: {momentum: {low: 0, high: 2}, optimizer: {choices: [lion]}}}
+fixed: {nesterov: maybe}
+only_if: {label: {optimiser: sgd}, sizes: {rate: 1}, width: {}}
+exclude: [{backend: jax}, {}]
+shown: [loss]
+threads: 0
+gird: {}
+title: [a]
+"""
+    lines = problems(sweep, text)
+    for expected in [
+        "gird: unknown (did you mean grid?); expected fixed, list, zip,",
+        "threads: expected greater than or equal to 1; got '0'",
+        "title: expected a valid string; got ['a']",
+        "shown: expected the name of a result, such as results.loss; got 'loss'",
+        "rate: expected in one part; got it in zip and grid",
+        "grid label: expected values; got none",
+        "zip: expected equally many values of each; got 2 of width, 1 of share, 1 of rate",
+        "seeds: expected a number above 0, or a list of them; got 0",
+        "sobol: samples: expected a power of two, since others fill the space unevenly; got 100; remedy: 64",
+        "grid: rate: expected float above 0 (per step); got 0.0",
+        "grid: rate: expected float above 0 (per step); got -1.0",
+        "grid: rate: expected float above 0 (per step); got 'fast'",
+        "grid: sead: unknown (did you mean seed?); the notebook takes backend, seed,",
+        "sobol: momentum: expected float at least 0 and below 1; got 2.0",
+        "sobol: optimizer: expected Literal['sgd', 'adam']; got 'lion'",
+        "fixed: nesterov: expected bool; got 'maybe'",
+        "only_if: optimiser: unknown (did you mean optimizer?)",
+        "only_if: expected parameters that vary; got sizes",
+        "only_if: expected some parameters in each rule; got none",
+        "exclude: backend: expected Literal['torch', 'tensorflow']; got 'jax'",
+        "exclude: expected some parameters in each rule; got none",
+    ]:
+        assert any(line.startswith(expected) for line in lines), (expected, lines)
+    assert len(lines) == 21
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title: a", "expected something that varies: list, zip, grid, random, sobol or seeds; got none"),
+        ("grid: {}", "grid: expected some parameters; got none"),
+        ("list: []", "list: expected some parameters; got none"),
+        ("fixed: {rate: 1}", "expected something that varies"),
+        ("grid: {rate: [1, 1.0]}", "expected each configuration once; got twice: rate = 1.0"),
+        ("list: [{rate: 0.1}, {label: a}]", "expected each configuration once; got twice: "),
+        ("grid: {rate: [1, 2]}\nexclude: [{rate: 3}]", "exclude: rule 1 matches no configuration"),
+        ("grid: {rate: [1, 2]}\nexclude: [{rate: [1, 2]}]", "exclude: expected rules that leave something"),
+        ("random: {samples: 2, parameters: {}}", "random.parameters: Dictionary should have at least 1 item"),
+        (
+            "random: {samples: 2, parameters: {rate: {low: 1}}}",
+            "random: rate: expected low and high, or choices",
+        ),
+        (
+            "random: {samples: 2, parameters: {rate: {low: 2, high: 1}}}",
+            "rate: expected numbers low < high; got 2.0",
+        ),
+        (
+            "random: {samples: 2, parameters: {label: {low: a, high: b}}}",
+            "label: expected numbers low < high; got 'a'",
+        ),
+        (
+            "random: {samples: 2, parameters: {width: {low: 0, high: 3, log: true}}}",
+            "expected low above 0 with log",
+        ),
+        (
+            "random: {samples: 2, parameters: {width: {low: 0, choices: [3]}}}",
+            "expected low and high, or choices",
+        ),
+        ("random: {samples: 2, parameters: {width: {choices: []}}}", "expected low and high, or choices"),
+        ("random: {samples: 9, parameters: {width: {choices: [3, 4]}}}", "expected each configuration once"),
+        ("seeds: 3\nseed: 4", "seed: unknown (did you mean seeds?)"),
+        ("seeds: [0, 0]", "got twice: seed = 0"),
+        ("seeds: [-1]", "seeds: seed: expected int at least 0; got -1"),
+        ("seeds: 3\ngrid: {seed: [1]}", "seed: expected in one part; got it in grid and seeds"),
+        ("seeds: 3\ntimeout_s: .inf", "timeout_s: expected a valid number"),
+        ("seeds: &a 3", "line 2: anchors, aliases and tags aren't allowed"),
+        ("seeds: 3\nseeds: 4", "line 1: given twice: seeds"),
+        ("notebook: nowhere.ipynb\nseeds: 3", "got nothing there"),
+        ("notebook: [a]\nseeds: 3", "notebook: expected a valid string"),
+        ("# notebook", "expected 'notebook: PATH' and what varies; got None"),
+        ("{title: notebook}", "notebook: missing"),
+        (SEARCH, "optuna: expected a sweep; got a search, which another command runs"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(sweep, text, message):
+    assert any(message in line for line in problems(sweep, text))
+
+
+def test_many_twins_are_counted(sweep):
+    lines = problems(sweep, "grid: {rate: [1, 1]}\nseeds: 9")
+    assert len(lines) == 4
+    assert lines[-1] == "… and 6 more"
+
+
+def test_a_space_without_end_is_refused_before_it_is_made(sweep):
+    big = "seeds: 1000000000"
+    (line,) = problems(sweep, big)
+    assert line == (
+        "expected at most 100000 runs; got 1000000000; remedy: vary less, draw samples, or say "
+        "max_runs: 1000000000 if so many are meant"
+    )
+    thousand = "[" + ", ".join(str(n) for n in range(1, 1001)) + "]"
+    (line,) = problems(sweep, f"grid: {{rate: {thousand}, width: {thousand}, sizes: [[1], [2]]}}\nseeds: 500")
+    assert "got 1000000000" in line
+    assert problems(sweep, "seeds: 3\nmax_runs: 2") != []
+    assert len(sweep("seeds: 3\nmax_runs: 3").runs) == 3
+
+
+@pytest.mark.parametrize("name", ["all.yaml", ".sweep.yaml", "a b.sweep.yaml", ".hidden.sweep.yaml"])
+def test_a_file_has_a_name_that_can_be_one(sweep, name):
+    assert any("expected a file named NAME.sweep.yaml" in line for line in problems(sweep, "seeds: 2", name))
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(notebook):
+    with pytest.raises(FileNotFoundError, match="expected a sweep file at"):
+        read_sweep(notebook.with_name("none.sweep.yaml"))
+    path = notebook.with_name("torn.sweep.yaml")
+    path.write_bytes(b"\xff")
+    assert "can't decode" in problems(read_sweep, path)[0]
+
+
+def test_the_command_line_plans_as_a_file_does(sweep, notebook):
+    from_file = sweep(
+        "grid: {rate: [1, 1e-3], sizes: [[1], [2, 3]], label: ['b, c', d]}\nseeds: 2\nfixed: {width: 9}"
+    )
+    planned = plan_sweep(
+        notebook, grid=["rate=1, 1e-3", "sizes=[1],[2, 3]", 'label="b, c",d'], seeds=2, given={"width": 9}
+    )
+    assert [run.request for run in planned.runs] == [run.request for run in from_file.runs]
+    same = plan_sweep(
+        notebook,
+        grid={"rate": [1, 0.001], "sizes": [[1], [2, 3]], "label": ["b, c", "d"]},
+        seeds=range(2),
+        given={"width": 9},
+        shown=["results.loss"],
+    )
+    assert [run.request for run in same.runs] == [run.request for run in planned.runs]
+    assert (same.name, same.shown, same.varied) == (
+        planned.name,
+        ("results.loss",),
+        ("rate", "sizes", "label", "seed"),
+    )
+    assert same.name.startswith("small-")
+    pairs = plan_sweep(notebook, zip=["rate=1,2", "width=3,4"], threads=3)
+    assert varied(pairs) == [(1.0, 3), (2.0, 4)]
+    assert {run.threads for run in pairs.runs} == {3}
+
+
+def test_what_is_wrong_on_the_command_line_is_said(notebook):
+    lines = problems(
+        plan_sweep, notebook, grid=["rate=1,x", "rat=3"], zip=["width=1,2", "share=1"], seeds=10**9
+    )
+    assert len(lines) == 2  # too many to look further
+    lines = problems(
+        plan_sweep, notebook, grid=["rate=1,x", "rat=3"], zip=["width=1,2", "share=1"], max_runs=9
+    )
+    assert len(lines) == 3
+    assert problems(plan_sweep, notebook) == [
+        "expected something that varies: list, zip, grid, random, sobol or seeds; got none of them"
+    ]
+    lines = problems(plan_sweep, notebook, grid=["width=x"], shown=["loss"])
+    assert [line.partition(":")[0] for line in lines] == ["shown", "grid"]
+    assert problems(plan_sweep, notebook, grid=["label"]) == ["expected name=value; got 'label'"]
+    assert problems(plan_sweep, notebook, grid=['label="b']) == [
+        "expected JSON; got '\"b' (Unterminated string starting at: line 1 column 1 (char 0))"
+    ]
+
+
+def test_a_search_is_read_with_its_types(sweep):
+    found = sweep(SEARCH, read=read_search)
+    assert (found.name, found.given, found.seeds, found.threads) == (
+        "all",
+        {"optimizer": "adam"},
+        (0, 1, 2),
+        2,
+    )
+    assert (found.optuna.objective, found.optuna.sampler, found.optuna.trials) == ("results.loss", "tpe", 40)
+    assert found.space == {
+        "rate": Axis(low=1e-4, high=1.0, log=True),
+        "width": Axis(low=4, high=64),
+        "label": Axis(choices=["no", "12:30", "1e-3"]),
+    }
+    assert type(found.space["width"].low) is int
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("optuna:", "# optuna:", "optuna."),
+        ("minimize", "down", "optuna.direction: expected 'minimize' or 'maximize'; got 'down'"),
+        ("results.loss", "loss", "optuna.objective: expected the name of a result"),
+        ("seeds: 3", "seeds: 3\ngrid: {share: [1]}", "grid: not for a search"),
+        ("seeds: 3", "fixed: {rate: 1}", "given twice: fixed"),
+        ("optimizer: adam", "rate: 1", "rate: expected in one part; got it in fixed and optuna"),
+        (
+            "optimizer: adam",
+            "optimizer: lion",
+            "fixed: optimizer: expected Literal['sgd', 'adam']; got 'lion'",
+        ),
+        ("    rate:", "    rte:", "optuna: rte: unknown (did you mean rate?)"),
+        ("small.ipynb", "none.ipynb", "got nothing there"),
+        ("seeds: 3", "seeds: 0", "seeds: expected a number above 0"),
+    ],
+)
+def test_what_is_wrong_with_a_search_is_said(sweep, old, new, message):
+    text = SEARCH.replace(old, new, 1)
+    text = text.partition("# optuna:")[0] if "# optuna:" in text else text
+    message = "optuna: expected how to search; got nothing" if "optuna:" not in text else message
+    assert any(message in line for line in problems(sweep, text, read=read_search))
+
+
+def test_the_sweep_of_the_readme_is_fifty_runs():
+    found = read_sweep(Path(__file__).parents[1] / "experiments" / "unrolling.sweep.yaml")
+    assert varied(found) == list(product([0.0, 0.25, 0.5, 0.75, 1.0], range(10)))
+
+
+def test_values_of_any_size_are_planned(notebook):
+    found = plan_sweep(notebook, grid={"width": [10**5000, -(10**5000)], "label": ["\u2028", "\0"]})
+    assert found.varied == ("width", "label")
+    assert len({run.title for run in found.runs}) > 0
+    assert [run.parameters["width"] > 0 for run in found.runs] == [True, True, False, False]
+
+
+def test_a_hundred_thousand_configurations_are_made_soon(declared):
+    values = [n / 1000 for n in range(1, 1001)]
+    space = Space.model_validate({"grid": {"rate": values, "width": list(range(100))}})
+    assert len(space.configurations(declared)) == space.count() == 100_000
+    assert math.isclose(space.configurations(declared)[-1]["rate"], 1.0)

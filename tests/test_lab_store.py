@@ -1,0 +1,610 @@
+"""The run store: what was put in is found, what can't be believed isn't, and nothing leaves it."""
+
+import json
+import os
+import pickle
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradtricks.lab.storage.records import LARGEST, inputs_digest, read_record, write_record
+from gradtricks.lab.storage.store import RecordWarning, Store, StoredRun, StoreError
+from gradtricks.lab.storage.troubles import public
+from stored import PROVENANCE, asked, put, put_failure, record_of, small_disk
+
+
+def overwrite(location, text, name="record.json"):
+    """Write a file behind the store's back."""
+    with fsspec.open(f"{location}/{name}", "wb") as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
+
+
+FTP = """
+import sys
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import FTPServer
+authorizer = DummyAuthorizer()
+authorizer.add_user("reader", "secret", sys.argv[1], perm="elradfmwMT")
+FTPHandler.authorizer = authorizer
+server = FTPServer(("127.0.0.1", int(sys.argv[2])), FTPHandler)
+print(server.address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@contextmanager
+def ftp_server(folder, port=0):
+    """Serve a folder by FTP from a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-c", FTP, str(folder), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=["folder", "file", "memory", "ftp"])
+def store(request, tmp_path):
+    """Return an empty store of each kind."""
+    if request.param == "ftp":
+        pytest.importorskip("pyftpdlib")
+        with ftp_server(tmp_path) as port:
+            yield Store(f"ftp://reader:secret@127.0.0.1:{port}/runs")
+        return
+    places = {"folder": tmp_path / "runs", "file": f"file://{tmp_path}/runs", "memory": "memory://runs"}
+    yield Store(places[request.param])
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def local(tmp_path):
+    """Return an empty store in a folder."""
+    return Store(tmp_path / "runs")
+
+
+def test_what_is_put_in_is_found(store):
+    run, other = asked(0), asked(1)
+    assert store.find(run) is None
+    assert store.find_all([run, other]) == {}
+    assert list(store.runs()) == []
+    stored = put(store, run)
+    assert store.find(run) == stored
+    assert store.find(other) is None
+    assert stored.title == run.title
+    assert stored.parameters == {"seed": 0}
+    assert stored.results["nothing"] != stored.results["nothing"]
+    assert stored.varying == {"seconds": 1.5}
+    assert stored.valid()
+    assert stored.read_notebook().cells == []
+    assert store.find_all([run, other]) == {run.request: stored}
+    assert list(store.runs()) == list(store.runs("small")) == [stored]
+    assert list(store.runs("smal")) == []
+    assert store.failure(run) is None
+    assert store.claimed() == set()
+
+
+def test_many_are_found_in_one_go(store):
+    runs = [asked(number) for number in range(20)]
+    for run in runs[:18]:
+        put(store, run)
+    assert store.find_all(runs).keys() == {run.request for run in runs[:18]}
+    assert len(list(store.runs())) == 18
+
+
+def test_the_first_to_commit_stays(store):
+    run = asked()
+    put(store, run)
+    assert put(store, run, results={"loss": 0.25}).results["loss"] == 0.5
+    assert store.find(run).results["loss"] == 0.5
+
+
+def test_a_failure_is_kept_until_a_success(store):
+    run = asked()
+    put_failure(store, run, "first")
+    stored = put_failure(store, run, "second")
+    assert stored.record["error"] == "second"
+    assert store.failure(run) == stored
+    assert store.failures([run, asked(1)]) == {run.request: stored}
+    assert [found.status for found in store.runs()] == ["failed"]
+    assert store.find(run) is None
+    assert store.find_all([run]) == {}
+    put(store, run)
+    assert store.failure(run) is None
+    assert store.failures([run, asked(1)]) == {}
+    assert [found.status for found in store.runs()] == ["finished"]
+
+
+def test_inputs_that_changed_make_a_run_stale(store):
+    changed = {"files": {"lab/recording.py": "0" * 64}, "versions": {}}
+    upgraded = {"files": {}, "versions": {"numpy": "0.1", "never-installed": "1"}}
+    for number, inputs in enumerate((changed, upgraded)):
+        run = asked(number)
+        assert not put(store, run, inputs=inputs).valid()
+        assert store.find(run) is None
+        assert store.find_all([run]) == {}
+        assert store.lookup(run.title).title == run.title
+    run = asked(0)
+    fresh = put(store, run)
+    assert store.find(run) == fresh == store.lookup(run.request)
+    assert len(list(store.runs())) == 3
+    put_failure(store, asked(5))
+    expected = {"seed=0": 1, "seed=1": 1}
+    assert len(store.clean()) == 0
+    for really in (False, True):
+        gone = store.clean(stale=True, dry_run=not really)
+        assert {re.search(r"seed=\d", path)[0]: 1 for path in gone} == expected
+        assert len(gone) == 2
+        assert "secret" not in "".join(gone)
+    assert store.clean(failed=True)[0].endswith("/failed")
+    assert list(store.runs()) == [fresh]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 1}', "\x00", '"\\ud800"'])
+def test_a_torn_record_is_not_believed(store, text):
+    run = asked()
+    stored = put(store, run)
+    overwrite(stored.location, text)
+    assert store.find(run) is None
+    assert store.find_all([run]) == {}
+    with pytest.warns(RecordWarning, match=r"got 1 torn or edited, .*seed=0.*; remedy: gradtricks clean"):
+        assert list(store.runs()) == []
+    assert list(store.runs()) == [], "it warns once"
+    assert store.clean(dry_run=True) == [public(stored.location)]
+    assert put(store, run) == store.find(run)
+
+
+def test_an_upload_that_was_cut_off_is_not_believed(store):
+    run = asked()
+    stored = put(store, run)
+    files, path = fsspec.core.url_to_fs(f"{stored.location}/record.json")
+    files.rm_file(path)
+    assert store.find(run) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordWarning)
+        assert list(store.runs()) == []
+    assert store.clean() == [public(stored.location)]
+    assert store.clean() == []
+
+
+def test_a_folder_in_place_of_a_record_stops_nobody(store):
+    run, other = asked(0), asked(1)
+    stored, kept = put(store, run), put(store, other)
+    files, path = fsspec.core.url_to_fs(f"{stored.location}/record.json")
+    files.rm_file(path)
+    files.mkdir(path)
+    assert store.find(run) is None
+    assert store.find_all([run, other]) == {other.request: kept}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordWarning)
+        assert list(store.runs()) == [kept]
+    files.rmdir(path)
+
+
+def test_plans_are_kept(store):
+    assert store.plans() == {}
+    plan = {"runs": [{"request": "0" * 64, "title": "a"}]}
+    store.write_plan("first-sweep", {"old": 1})
+    store.write_plan("first-sweep", plan)
+    assert store.plans() == {"first-sweep": plan}
+    overwrite(f"{store.location}/.sweeps", "{", "torn.json")
+    overwrite(f"{store.location}/.sweeps", "[" * 100_000, "deep.json")
+    overwrite(f"{store.location}/.sweeps", "{}", "notes.txt")
+    assert store.plans() == {"first-sweep": plan}
+    put(store, asked())
+    assert len(list(store.runs())) == 1
+
+
+@pytest.mark.parametrize("name", ["", "..", "../a", "a/b", ".hidden", "a" * 101, "a\n"])
+def test_names_cannot_leave_the_store(local, name):
+    with pytest.raises(StoreError, match=r"expected a sweep's name of letters, .*; got"):
+        local.write_plan(name, {})
+    for run in (SimpleNamespace(title=name, request="0" * 64), SimpleNamespace(title="a", request=name)):
+        with pytest.raises(StoreError, match="expected a title and a digest made by plan_run; got"):
+            local.find(run)
+        with pytest.raises(StoreError, match="expected a title and a digest"), local.claim(run):
+            pass
+    assert not Path(local.location).exists()
+
+
+def test_a_run_is_looked_up_by_what_people_type(store):
+    first, second = put(store, asked(1)), put(store, asked(10))
+    failure = put_failure(store, asked(2))
+    for text in (
+        first.title,
+        first.request,
+        first.request[:4],
+        f"{first.title}-{first.request[:12]}",
+        first.location,
+        f"{first.location}/",
+        f"{first.location}/notebook.ipynb",
+    ):
+        assert store.lookup(text).record == first.record
+    assert store.lookup("small-torch-seed=10") == second
+    assert store.lookup("small-torch-seed=2") == failure
+    with pytest.raises(StoreError, match=r"(?s)expected one run in .*; got 3 called 'small':.*seed=1-"):
+        store.lookup("small")
+    for text in ("tiny", "0" * 13, f"{first.request[:12]}{'0' * 52}", "/nowhere/at/all", "../.."):
+        with pytest.raises(StoreError, match=r"got none called .*; remedy: gradtricks table lists them"):
+            store.lookup(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=9), inner, max_size=2),
+)
+NONSENSE = JSON | st.sampled_from(
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "..",
+        "a\nb",
+        "x" * 1000,
+        1e308,
+        -1,
+        10**30,
+        True,
+        {"../a": "b"},
+        {"a": {"$float": "x"}},
+        {"a": {"$date": 3}},
+        {"a": {"$int": "q"}},
+        {"a": {"$dict": 3}},
+        {"files": {"../../etc/passwd": "0"}, "versions": {}},
+        {"files": {"/etc/passwd": "0"}, "versions": {}},
+        {"files": {}, "versions": {}, "more": {}},
+        {"files": {}, "versions": {"../x": "1", "": "2"}},
+        PROVENANCE | {"commit": 3},
+        PROVENANCE | {"threads": 0},
+        PROVENANCE | {"cpu_s": "fast"},
+    ]
+)
+
+
+@given(st.sampled_from(sorted(record_of(asked()))), NONSENSE)
+def test_a_record_that_was_edited_into_nonsense_stops_nobody(tmp_path_factory, field, value):
+    store = Store(tmp_path_factory.getbasetemp() / "edited")
+    run = asked()
+    stored = put(store, run)
+    overwrite(stored.location, json.dumps(stored.record | {field: value}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecordWarning)
+        found = [*store.runs(), *store.find_all([run]).values(), *filter(None, [store.find(run)])]
+    for one in found:
+        assert isinstance(one.parameters, dict)
+        assert isinstance(one.results, dict)
+        assert isinstance(one.varying, dict)
+        assert one.valid() in (True, False)
+        assert all(re.fullmatch("[a-z][a-z0-9_]*", name) for name in one.record["figures"])
+        assert "/" not in one.title + one.record["stem"] + one.record["name"]
+        assert one.title == run.title
+        assert one.record["duration_s"] >= 0
+        assert one.record["started"] > ""
+        assert one.record["provenance"]["threads"] > 0
+    store.clean(failed=True, stale=True)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_stop_a_scan(text):
+    assert read_record(text) is None
+
+
+def test_a_record_that_lacks_anything_or_is_cut_anywhere_is_not_believed():
+    whole = record_of(asked())
+    assert read_record(write_record(whole)) == whole
+    for field in whole:
+        assert read_record(json.dumps({k: v for k, v in whole.items() if k != field}).encode()) is None
+    text = write_record(whole)
+    assert all(read_record(text[:length]) is None for length in range(len(text) - 1))
+    assert read_record(json.dumps(whole | {"duration_s": float("nan")}).encode()) is None
+    assert read_record(json.dumps(whole | {"status": "failed"}).encode()) is None
+    for files in ({"../x": None}, {"/x": None}, {"a/..": None}, {"": None}, {"a": 1}):
+        assert read_record(json.dumps(whole | {"inputs": {"files": files, "versions": {}}}).encode()) is None
+
+
+def test_only_what_can_be_read_again_is_written():
+    for results in ({"a": float("nan")}, {"a": "\ud800"}, {"a": {"$float": "x"}}, [1]):
+        with pytest.raises(ValueError, match=r"."):
+            write_record(record_of(asked(), results=results))
+    with pytest.raises(
+        ValueError, match=r"expected results and figures as record .*in at most \d+ bytes; got"
+    ):
+        write_record(record_of(asked(), results={"a": "x" * LARGEST}))
+
+
+def test_odd_things_in_place_of_a_record_hold_nobody_up(local, tmp_path):
+    run = asked()
+    record = Path(put(local, run).location, "record.json")
+    whole = record.read_bytes()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for make in (
+        lambda: os.mkfifo(record),
+        record.mkdir,
+        lambda: record.symlink_to("/dev/zero"),
+        lambda: record.symlink_to(record),
+        lambda: record.write_bytes(whole + b" " * LARGEST),
+    ):
+        (record.rmdir if record.is_dir() else record.unlink)()
+        make()
+        assert local.find(run) is None
+    (record.parent / "more").mkdir()
+    assert local.clean() == [str(record.parent)]
+    Path(local.location, "linked").symlink_to(outside)
+    assert list(local.runs()) == []
+    assert local.clean() == []
+    assert outside.exists()
+
+
+def test_a_record_in_another_run_s_place_is_not_believed(local):
+    stored, other = put(local, asked(0)), put(local, asked(1))
+    overwrite(stored.location, Path(other.location, "record.json").read_bytes())
+    assert local.find(asked(0)) is None
+    put(local, asked(0))
+    edited = record_of(asked(0), inputs={"files": {}, "versions": {}})
+    overwrite(stored.location, write_record(edited))
+    assert local.find(asked(0)) is None
+    overwrite(stored.location, write_record(record_of(asked(0), status="failed", error="x")))
+    assert local.find(asked(0)) is local.failure(asked(0)) is None
+
+
+def test_a_notebook_that_is_gone_or_torn_says_so(store):
+    stored = put(store, asked())
+    overwrite(stored.location, '{"nbformat": 4', "notebook.ipynb")
+    with pytest.raises(StoreError, match=r"expected a notebook in .*; got none that can be read; remedy"):
+        stored.read_notebook()
+    with pytest.raises(StoreError, match="got none that can be read"):
+        StoredRun(f"{store.location}/nowhere", {}).read_notebook()
+
+
+def test_thousands_of_runs_share_what_is_equal_and_take_no_time(local):
+    runs = [asked(number) for number in range(2000)]
+    for run in runs:
+        record = record_of(run)
+        folder = Path(local.location, f"{run.title}-{run.request[:12]}", inputs_digest(record["inputs"]))
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_bytes(write_record(record))
+    started = time.process_time()
+    found = list(local.find_all(runs).values())
+    assert len(found) == len(list(local.runs())) == len(runs)
+    assert time.process_time() - started < 3, "a tenth of it is what was measured"
+    assert found[0].record["inputs"] is found[-1].record["inputs"]
+
+
+# Processes
+
+CLAIMING = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from gradtricks.lab.storage.store import Store
+from stored import asked
+store, counter = Store(sys.argv[1] + "/runs"), Path(sys.argv[1], "counter")
+for _ in range(25):
+    with store.claim(asked()):
+        count = int(counter.read_text())
+        time.sleep(0.001)
+        counter.write_text(str(count + 1))
+"""
+COMMITTING = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from gradtricks.lab.storage.store import Store
+from stored import asked, put, put_failure
+store = Store(sys.argv[1] + "/runs")
+print("ready", flush=True)
+for number in range(60):
+    if not store.find(asked(number)):
+        put_failure(store, asked(number))
+        put(store, asked(number))
+"""
+HOLDING = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from gradtricks.lab.storage.store import Store
+from stored import asked
+with Store(sys.argv[1] + "/runs").claim(asked()) as folder:
+    (folder / "notebook.ipynb").write_text("half of it")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def process(script, folder):
+    """Start a process that uses the store."""
+    command = [sys.executable, "-c", script, str(folder), str(Path(__file__).parent)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_take_turns(tmp_path):
+    (tmp_path / "counter").write_text("0")
+    running = [process(CLAIMING, tmp_path) for _ in range(3)]
+    assert [one.wait(60) for one in running] == [0, 0, 0]
+    for one in running:
+        one.stdout.close()
+    assert (tmp_path / "counter").read_text() == "75"
+    assert list((tmp_path / "runs" / ".unfinished").iterdir()) == []
+
+
+def test_a_claim_ends_with_its_process(local, tmp_path):
+    with process(HOLDING, tmp_path) as holding:
+        holding.stdout.readline()
+        left = Path(local.location, ".unfinished", asked().request)
+        assert local.claimed() == {asked().request}
+        assert local.clean(failed=True, stale=True) == []
+        assert (left / "notebook.ipynb").exists()
+        with local.claim(asked(1)):
+            assert local.claimed() == {asked(0).request, asked(1).request}
+        holding.kill()
+    dangling = left.with_name("dangling.lock")
+    dangling.symlink_to("nowhere")  # as if it went while we looked
+    assert local.claimed() == set()
+    dangling.unlink()
+    assert local.clean(dry_run=True) == [str(left)]
+    assert left.exists()
+    with local.claim(asked(1)):
+        assert not left.exists(), "whoever comes next tidies up"
+    assert local.clean() == []
+
+
+def test_nothing_that_is_claimed_is_cleaned(local):
+    put_failure(local, asked())
+    with local.claim(asked()):
+        assert local.clean(failed=True) == []
+    assert len(local.clean(failed=True)) == 1
+
+
+def test_who_reads_while_others_write_sees_whole_runs_only(local, tmp_path):
+    with process(COMMITTING, tmp_path) as writing:
+        writing.stdout.readline()
+        seen = []
+        while writing.poll() is None:
+            seen.append(
+                len([stored.read_notebook() for stored in local.runs() if stored.status == "finished"])
+            )
+    assert seen == sorted(seen), "what is finished stays"
+    assert writing.returncode == 0
+
+
+def test_writers_that_are_killed_leave_nothing_to_be_believed(local, tmp_path):
+    chance = random.Random(0)  # noqa: S311
+    for _ in range(6):
+        with process(COMMITTING, tmp_path) as writing:
+            writing.stdout.readline()
+            time.sleep(chance.uniform(0, 0.15))
+            os.kill(writing.pid, signal.SIGKILL)
+        statuses = [stored.status for stored in local.runs()]  # a torn record would warn, which is an error
+        assert statuses.count("failed") <= 1
+        for stored in local.runs():
+            stored.read_notebook()
+    with process(COMMITTING, tmp_path) as writing:
+        assert writing.wait(60) == 0
+    found = list(local.runs())
+    assert [stored.status for stored in found] == ["finished"] * 60
+    assert len({stored.request for stored in found}) == 60
+    assert local.clean() == []
+
+
+def test_threads_of_one_process_share_a_store(store):
+    again = pickle.loads(pickle.dumps(store))  # noqa: S301
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: put(store, asked(number)), range(12)))
+        assert all(pool.map(lambda number: again.find(asked(number)), range(12)))
+
+
+# Disks and connections
+
+
+def test_a_full_disk_is_said_and_nothing_half_is_believed(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        store = Store(disk / "runs")
+        put(store, asked(0))
+        message = (
+            rf"expected a store to read and write at {disk}/runs; got: No space left .*; remedy: free some"
+        )
+        with pytest.raises(StoreError, match=message):
+            put(store, asked(1), results={"text": "x" * 500_000})
+        assert store.find(asked(1)) is None
+        assert [stored.title for stored in store.runs()] == [asked(0).title]
+        filler = disk / "filler"
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(b"x" * 500_000)
+        with pytest.raises(StoreError, match="No space left"):
+            store.write_plan("sweep", {"x": "x" * 5000})
+        assert store.plans() == {}
+        filler.unlink()
+        put(store, asked(1))
+        assert len(list(store.runs())) == 2
+        assert store.clean() == []
+
+
+def test_a_store_that_is_read_only_is_read_and_says_so(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        store = Store(disk / "runs")
+        stored, failure = put(store, asked(0)), put_failure(store, asked(2))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert store.find(asked(0)) == stored
+        assert list(store.runs()) == [stored, failure]
+        assert store.claimed() == set()
+        assert len(store.clean(failed=True, dry_run=True)) == 1
+        for write in (
+            lambda: put(store, asked(1)),
+            lambda: store.write_plan("sweep", {}),
+            lambda: store.clean(failed=True),
+        ):
+            with pytest.raises(StoreError, match="Read-only file system; remedy: choose a store that can be"):
+                write()
+        assert store.failure(asked(2)) == failure
+
+
+@contextmanager
+def as_nobody(folder):
+    """Be somebody whom permissions hold back."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(folder, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_what_may_not_be_read_does_not_stop_a_scan():
+    with TemporaryDirectory() as folder, as_nobody(folder):
+        store = Store(f"{folder}/runs")
+        stored, other = put(store, asked(0)), put(store, asked(1))
+        closed = [Path(stored.location).parent, Path(other.location, "record.json"), Path(store.location)]
+        for path in closed[:2]:
+            path.chmod(0)
+        with pytest.warns(RecordWarning, match="got 1 torn or edited"):
+            assert list(store.runs()) == []
+        Path(store.location).chmod(0o500)
+        with pytest.raises(StoreError, match="Permission denied; remedy: choose a store that you may"):
+            store.write_plan("sweep", {})
+        Path(store.location).chmod(0)
+        with pytest.raises(StoreError, match="Permission denied; remedy: choose a store that you may"):
+            list(store.runs())
+        for path in reversed(closed):
+            path.chmod(0o700)
+
+
+def test_a_file_in_place_of_a_store_is_said(tmp_path):
+    (tmp_path / "runs").write_text("mine")
+    store = Store(tmp_path / "runs")
+    assert list(store.runs()) == []
+    with pytest.raises(StoreError, match=r"expected a store to read and write at .*/runs; got: .*; remedy: "):
+        put(store, asked())
+
+
+def test_a_connection_that_is_lost_meanwhile_loses_nothing(tmp_path):
+    pytest.importorskip("pyftpdlib")
+    with ftp_server(tmp_path) as port:
+        store = Store(f"ftp://reader:secret@127.0.0.1:{port}/runs")
+        put(store, asked(0))
+    with ftp_server(tmp_path, port):
+        assert store.find(asked(0))
+        put(store, asked(1))
+    with pytest.raises(StoreError, match=rf"at ftp://127.0.0.1:{port}/runs; got: .*; remedy: ") as caught:
+        store.find(asked(0))
+    assert "secret" not in str(caught.value)
+    with pytest.raises(StoreError, match="remedy: "):
+        put(store, asked(2))
+    with pytest.raises(StoreError, match="remedy: "):
+        Store("nonsense://there/runs").find(asked(0))

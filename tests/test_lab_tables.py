@@ -1,0 +1,385 @@
+"""Tables of runs, in pandas, in SQL and as files: every value arrives as it was recorded."""
+
+import csv
+import html
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+from datetime import UTC, date, datetime
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradtricks.lab.results import columns
+from gradtricks.lab.results.markup import code, escape, one_line
+from gradtricks.lab.results.queries import QueryError
+from gradtricks.lab.results.tables import export, query, table, tabulate
+from gradtricks.lab.storage.store import Store
+from synthetic import PROVENANCE, make_run, put
+
+INF, NAN = math.inf, math.nan
+
+
+def frame_of(*results):
+    """Tabulate one finished run for each dict of results."""
+    return tabulate(make_run({"seed": seed}, found) for seed, found in enumerate(results))
+
+
+def listed(series):
+    """Return values as built-in types, NaN as text since it equals nothing."""
+    return ["nan" if value != value else value for value in columns.values_of(series)]
+
+
+# Rows and columns
+
+
+def test_a_row_a_run_and_a_dotted_name_a_result(tmp_path):
+    runs = [
+        make_run({"seed": 0, "sizes": [1, 2]}, {"rise": {"end": {"both": 2.5}}, "curve": [1.0, 0.5]}),
+        make_run({"seed": 1, "sizes": []}, error="ValueError: no"),
+        make_run({"seed": 2}, {"loss": 1.0}, stem="other", varying={"seconds": 3.5}),
+    ]
+    put(tmp_path, runs)
+    found = table(Store(tmp_path))
+    names = ["run", "status", "error", "stem", "parameters.seed", "parameters.sizes", "results.rise.end.both"]
+    names += ["results.curve", "results.loss", "varying.seconds"]
+    names += [*(f"provenance.{name}" for name in PROVENANCE), "started", "duration_s"]
+    assert sorted(found.columns) == sorted(names)
+    assert list(found.columns[:4]) + list(found.columns[-2:]) == names[:4] + names[-2:]
+    by_seed = found.set_index("parameters.seed")
+    assert by_seed.loc[1, "status"] == "failed"
+    assert by_seed.loc[1, "error"] == "ValueError: no"
+    assert by_seed.loc[0, "results.rise.end.both"] == 2.5
+    assert by_seed.loc[0, "results.curve"] == [1.0, 0.5]
+    assert by_seed.loc[1, "parameters.sizes"] == []
+    assert by_seed.loc[2, "varying.seconds"] == 3.5
+    assert by_seed.loc[2, "started"] == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert list(table(Store(tmp_path), stem="other")["parameters.seed"]) == [2]
+    assert Store(tmp_path).lookup(by_seed.loc[0, "run"]).parameters["seed"] == 0
+
+
+def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(tmp_path):
+    runs = [
+        make_run({"seed": 3}, {"loss": 1.0}),
+        make_run({"seed": 1}, error="no"),
+        make_run({"seed": 2}, {"loss": 2.0}),
+    ]
+    put(tmp_path, [*runs, make_run({"seed": 9}, {"loss": 9.0})])
+    store = Store(tmp_path)
+    found = table(store, sweep=SimpleNamespace(runs=[*runs, make_run({"seed": 4})]))
+    assert listed(found["parameters.seed"]) == [3, 1, 2]
+    assert list(found["status"]) == ["finished", "failed", "finished"]
+    planned = [{"request": run.request, "title": run.title} for run in reversed(runs)]
+    store.write_plan("mine", {"runs": planned})
+    assert listed(table(store, sweep="mine")["parameters.seed"]) == [2, 1, 3]
+    with pytest.raises(KeyError, match="expected one of the sweeps mine; got 'yours'"):
+        table(store, sweep="yours")
+
+
+def test_an_empty_store_has_the_columns_that_every_store_has(tmp_path):
+    found = table(Store(tmp_path))
+    assert list(found.columns) == ["run", "status", "error", "stem", "started", "duration_s"]
+    assert len(found) == 0
+    assert len(query(found, "SELECT run FROM runs")) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1, 2], "int64"),
+        ([1, None], "Int64"),
+        ([1, 2**63], "object"),
+        ([True, False], "bool"),
+        ([True, None], "boolean"),
+        ([1.5, NAN], "float64"),
+        ([1.5, None], "Float64"),
+        ([1, 0.5], "float64"),
+        ([2**53 + 1, 0.5], "object"),
+        (["a", None], "str"),
+        ([None, None], "str"),
+        ([1, "a"], "object"),
+        ([True, 1], "object"),
+        ([[1], None], "object"),
+        ([datetime(2026, 1, 1, tzinfo=UTC)], "datetime64[us, UTC]"),
+        ([datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)], "object"),
+        ([datetime(2026, 1, 1)], "datetime64[us]"),  # without a zone, as a parameter may be
+    ],
+)
+def test_a_column_has_the_type_of_its_values_and_keeps_them(values, dtype):
+    series = columns.as_series(values)
+    assert str(series.dtype) == dtype
+    kept = columns.values_of(series)
+    assert [repr(value) for value in kept] == [
+        repr(float(value) if dtype == "float64" else value) for value in values
+    ] or kept == values
+
+
+def test_a_nan_is_no_missing_number():
+    frame = frame_of({"loss": NAN}, {"other": 1}, {"loss": -INF})
+    assert list(frame["results.loss"].isna()) == [False, True, False]
+    assert listed(frame["results.loss"]) == ["nan", None, -INF]
+    assert listed(query(frame, "SELECT results.loss FROM runs")["loss"]) == ["nan", None, -INF]
+
+
+KEYS = st.text(min_size=0, max_size=4)
+
+
+@given(st.lists(KEYS, min_size=1, max_size=4))
+def test_the_name_of_a_column_is_read_back(path):
+    assert columns.split_name(columns.join_name(tuple(path))) == tuple(path)
+
+
+# SQL
+
+
+def test_names_with_dots_quotation_marks_and_case():
+    found = frame_of({"share": {"0.1": 5, 'a"b': 6}, "K": 1, "k": 2, "": 3})
+    assert 'results.share."0.1"' in found.columns
+    answer = query(found, 'SELECT results.share."0.1", results.share."a""b", results.K, results.k_ FROM runs')
+    assert answer.iloc[0].tolist() == [5, 6, 1, 2]
+    assert query(found, "SELECT results._ AS x FROM runs")["x"].tolist() == [3]
+
+
+def test_a_name_that_is_a_value_here_and_has_parts_there():
+    found = frame_of({"loss": 1.5}, {"loss": {"end": 2.5}}, {"loss": {}})
+    answer = query(found, "SELECT results.loss.value, results.loss.end FROM runs ORDER BY parameters.seed")
+    assert [listed(answer[name]) for name in answer] == [[1.5, None, None], [None, 2.5, None]]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "answers"),
+    [
+        ([1, 2], "BIGINT", [1, 2]),
+        ([1, 2**63], "HUGEINT", [1, 2**63]),
+        ([1, 2**200], "VARCHAR", ["1", str(2**200)]),
+        ([1, 0.1], "DOUBLE", [1.0, 0.1]),
+        ([True, False], "BOOLEAN", [True, False]),
+        (["a", "1"], "VARCHAR", ["a", "1"]),
+        ([1, "a", 0.5, True], "VARCHAR", ["1", "a", "0.5", "true"]),
+        ([[1, 2], []], "BIGINT[]", [[1, 2], []]),
+        ([[0.1, NAN], [INF]], "DOUBLE[]", [[0.1, NAN], [INF]]),
+        ([[[1.5], []], [[2.5, None]]], "DOUBLE[][]", [[[1.5], []], [[2.5, None]]]),
+        ([["a,", '"'], None], "VARCHAR[]", [["a,", '"'], None]),
+        ([[True], [False]], "BOOLEAN[]", [[True], [False]]),
+        ([[1, "a"], [NAN]], "JSON", ['[1, "a"]', '[{"$float": "nan"}]']),
+        ([[2**70], [1]], "JSON", [f"[{2**70}]", "[1]"]),
+        ([[{"a": 1}], "text"], "JSON", ['[{"a": 1}]', '"text"']),
+    ],
+)
+def test_the_type_of_a_result_in_sql(values, kind, answers):
+    answer = query(
+        frame_of(*({"x": value} for value in values)), "SELECT results.x, typeof(results.x) AS t FROM runs"
+    )
+    assert set(answer["t"]) == {kind}
+    assert repr(columns.values_of(answer["x"])) == repr(answers)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(ANYTHING, min_size=1, max_size=4))
+def test_whatever_was_recorded_the_table_keeps_it_and_sql_takes_it(values):
+    found = frame_of(*({"x": value} for value in values))
+    kept = columns.values_of(found["results.x"])
+    # A whole number beside floats is a float; everything else is as it was.
+    assert all(repr(k) == repr(v) or k == v for k, v in zip(kept, values, strict=True))
+    assert len(query(found, "SELECT results.x FROM runs")) == len(values)
+    assert len(list(csv.reader(io.StringIO(export(found, "csv"))))) == len(values) + 1
+
+
+@given(st.floats(), st.integers(-(2**127), 2**127 - 1))
+def test_numbers_go_through_sql_exactly(number, integer):
+    answer = query(frame_of({"x": number, "i": integer}), "SELECT results.x, results.i FROM runs")
+    assert repr(columns.values_of(answer["x"])[0]) == repr(number)
+    assert columns.values_of(answer["i"])[0] == integer
+
+
+def test_dates_and_decimals():
+    runs = [make_run({"day": date(2026, 1, 31), "at": datetime(2026, 1, 31, 12, tzinfo=UTC)}, {})]
+    answer = query(tabulate(runs), "SELECT parameters.day, parameters.at, 0.1 AS tenth, started FROM runs")
+    assert answer["day"].tolist() == ["2026-01-31"]
+    assert answer["tenth"].tolist() == [0.1]
+    assert str(answer["at"][0]) == str(answer["started"][0]) == "2026-01-31 12:00:00"
+
+
+def test_a_store_can_be_asked_itself(tmp_path):
+    put(tmp_path, [make_run({"seed": seed}, {"loss": seed / 2}) for seed in range(4)])
+    sql = "SELECT avg(results.loss) AS mean FROM runs WHERE status = 'finished' AND parameters.seed > 0"
+    assert query(Store(tmp_path), sql)["mean"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        (
+            "SELECT results.los FROM runs",
+            r'(?s)Could not find key "los".*"loss".*columns of runs.*\n  results.loss\n',
+        ),
+        ("SELECT seed FROM runs", r"(?s)seed.*parameters\.seed"),
+        ("SELCT 1", "syntax error"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
+        ("COPY runs TO 'stolen.csv'", "disabled by configuration"),
+        ("SET enable_external_access = true", "configuration has been locked"),
+        ("SELECT * FROM tree", "tree does not exist"),
+    ],
+)
+def test_a_query_that_is_refused_says_why_and_what_there_is(sql, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(QueryError, match=message):
+        query(frame_of({"loss": 1.0}), sql)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_message_lists_no_more_columns_than_can_be_read():
+    with pytest.raises(QueryError, match="and 35 more"):
+        query(frame_of({f"r{n}": n for n in range(100)}), "SELECT nothing FROM runs")
+
+
+def test_a_query_without_an_answer_is_an_empty_table():
+    assert query(frame_of({}), "CREATE TABLE mine AS SELECT 1").shape[0] <= 1
+
+
+# Files
+
+FOUND = {
+    "loss": 0.1 + 0.2,
+    "worst": NAN,
+    "top": INF,
+    "text": 'a|"b", <i>\nc',
+    "curve": [1, 0.5],
+    "big": 2**70,
+}
+
+
+def test_csv_has_every_digit():
+    rows = list(csv.DictReader(io.StringIO(export(frame_of(FOUND, {}), "csv"))))
+    assert rows[0]["results.loss"] == "0.30000000000000004"
+    assert (rows[0]["results.worst"], rows[0]["results.top"]) == ("nan", "inf")
+    assert rows[0]["results.text"] == FOUND["text"]
+    assert json.loads(rows[0]["results.curve"]) == [1, 0.5]
+    assert rows[0]["results.big"] == str(2**70)
+    assert rows[1]["results.loss"] == ""
+
+
+def test_markdown_is_a_table_whatever_the_values_hold():
+    lines = export(frame_of(FOUND), "md").splitlines()
+    assert len(lines) == 3
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert r"a\|\"b\", \<i\> c".replace('\\"', '"') in lines[2]
+
+
+def test_parquet_has_the_same_names_and_values(tmp_path):
+    import duckdb
+
+    path = tmp_path / "it's.parquet"
+    export(frame_of(FOUND, {}), "parquet", path)
+    answer = duckdb.read_parquet(str(path))
+    row = dict(zip(answer.columns, answer.fetchall()[0], strict=True))
+    assert row["results.loss"] == FOUND["loss"]
+    assert math.isnan(row["results.worst"])
+    assert row["results.curve"] == [1.0, 0.5]
+    assert row["results.big"] == str(2**70)
+    assert row["started"] == datetime(2026, 1, 31, 12)  # in UTC
+    assert [p.name for p in tmp_path.iterdir()] == ["it's.parquet"]
+
+
+def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("old")
+    with pytest.raises(AttributeError):
+        export(None, "csv", path)
+    assert path.read_text() == "old"
+    export(frame_of({"loss": 1.0}), "csv", path)
+    assert "results.loss" in path.read_text()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(ValueError, match="to must be one of parquet, csv, md; got 'xls'"):
+        export(frame_of({}), "xls")
+    with pytest.raises(ValueError, match="parquet must have a path"):
+        export(frame_of({}), "parquet")
+
+
+def test_importing_costs_nothing_until_it_is_used():
+    code = (
+        "import sys, gradtricks.lab.results.tables; "
+        "print({'pandas', 'duckdb', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+# Text from outside
+
+
+SIGNS = st.text(st.characters(codec="utf-8") | st.sampled_from("`*_{}[]<>()#+-!|$~^&:%@=.0123456789\\\n\"' "))
+
+
+@given(SIGNS)
+def test_escaped_text_is_shown_as_it_is(text):
+    mdit = pytest.importorskip("myst_parser.parsers.mdit")
+    from markdown_it.renderer import RendererHTML
+    from myst_parser.config.main import MdParserConfig
+
+    every = {"amsmath", "attrs_inline", "attrs_block", "colon_fence", "deflist", "dollarmath", "html_image"}
+    every |= {"fieldlist", "strikethrough", "substitution", "tasklist"}
+    parser = mdit.create_md_parser(MdParserConfig(enable_extensions=every), RendererHTML)
+    for source, begin, end in (
+        (escape(text), "<p>", "</p>\n"),
+        (f"# {escape(text)}", "<h1>", "</h1>\n"),
+        (f"| {escape(text)} | b |\n|---|---|\n| {escape(text)} | {code(text)} |", "<td>", "</td>\n"),
+    ):
+        shown = re.findall(f"{begin}(.*?){end}", parser.render(source), re.DOTALL)
+        expected = [one_line(text)] if one_line(text) or begin != "<p>" else []
+        assert [html.unescape(cell) for cell in shown[:1]] == expected
+        if begin == "<td>":
+            inside = re.fullmatch("<code[^>]*>(.*)</code>", shown[1], re.DOTALL)[1]
+            assert html.unescape(inside).strip() == (one_line(text) or '""').strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("a", "`a`"),
+        ("", '`""`'),
+        ("a`b", "``a`b``"),
+        ("`", "`` ` ``"),
+        ("a ``` |", r"````a ``` \|````"),
+        ("a\n<b>", "`a <b>`"),
+    ],
+)
+def test_code_ends_where_it_should(text, written):
+    assert code(text) == written
+
+
+def test_what_cannot_be_seen_is_shown_by_its_number():
+    assert one_line("a\n \u202eb\x00") == r"a \u202eb\x00"
+
+
+# Speed
+
+
+def test_ten_thousand_records_are_a_table_in_seconds(tmp_path):
+    found = {f"r{n}": math.sin(n) for n in range(20)} | {"curve": [0.5] * 10, "rise": {"end": {"both": 1.0}}}
+    seconds = {}
+    for count in (1000, 10_000):
+        put(tmp_path / str(count), [make_run({"seed": n, "rate": n / 7}, found) for n in range(count)])
+        began = time.process_time()  # others may be using this machine
+        frame = table(Store(tmp_path / str(count)))
+        seconds[count] = time.process_time() - began
+        assert len(frame) == count
+    assert np.isclose(frame["results.r1"], math.sin(1)).all()
+    assert seconds[10_000] < 3
+    assert seconds[10_000] < 20 * seconds[1000]
