@@ -19,7 +19,7 @@ pytest.importorskip("myst_parser")
 
 from gradtricks.lab.pages import katex
 from gradtricks.lab.pages.building import plan_book, plan_sweeps
-from gradtricks.lab.pages.quoting import RecordError, format_result, published_record, result_from
+from gradtricks.lab.results.quoting import RecordError, format_result, published_record, result_from
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"

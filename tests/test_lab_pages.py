@@ -25,7 +25,7 @@ from gradtricks.lab.pages.building import (
     publish_sweep,
     sweep_runs,
 )
-from gradtricks.lab.pages.quoting import published_record, result_from
+from gradtricks.lab.results.quoting import published_record, result_from
 from gradtricks.lab.runs.execution import execute, plan_run
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from gradtricks.lab.commands.progress import Board, run_shown
 from gradtricks.lab.engine.estimates import Pace, estimate_s
 from gradtricks.lab.engine.executing import Event, Outcome, execute_all
-from gradtricks.lab.engine.progress import Board, run_shown
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.store import Store, StoredRun
 from sweeping import plan, write_sweep
@@ -113,7 +113,7 @@ def test_thousands_of_runs_get_a_hundred_lines(notebook, store, monkeypatch):
     lines = screen.file.getvalue().splitlines()
     assert len(lines) < 130
     assert lines[-1] == "1000/1000 small-seed=999: failed, the 500th one"
-    monkeypatch.setattr("gradtricks.lab.engine.progress._QUIET_S", -1)
+    monkeypatch.setattr("gradtricks.lab.commands.progress._QUIET_S", -1)
     shown, screen = board(runs, store)
     shown.tell(ended(runs[0]))
     assert screen.file.getvalue() != "", "after a while any run gets a line"

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
-from gradtricks.lab.pages.quoting import format_result
 from gradtricks.lab.recording import decode, encode, record, record_figure, record_varying
+from gradtricks.lab.results.quoting import format_result
 from gradtricks.lab.runs import execution as runs
 from gradtricks.lab.runs import provenance
 from gradtricks.lab.runs.execution import RunError, execute, plan_run, plan_runs

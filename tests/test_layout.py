@@ -177,6 +177,42 @@ def test_every_function_of_tensors_goes_through_every_transform(name, fixture):
     assert f".{name}" in text or f"'{name}'" in text
 
 
+# The lab's rooms, each of which may use those before it.
+ROOMS = [
+    "recording",
+    "notebooks",
+    "storage",
+    "kernels",
+    "runs",
+    "engine",
+    "results",
+    "sweeps",
+    "pages",
+    "sphinx",
+    "commands",
+    "cli",
+]
+
+
+def room_of(module):
+    """Return the room that a module of the lab stands in; None for what isn't of the lab."""
+    names = module.split(".")
+    return names[2] if names[:2] == ["gradtricks", "lab"] and len(names) > 2 else None
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "src/gradtricks/lab").rglob("*.py")), ids=lambda path: path.stem
+)
+def test_the_rooms_of_the_lab_use_one_another_in_one_direction(path):
+    room = room_of(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
+    if room == "__init__":
+        return
+    froms = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    names = [f"{node.module}.{alias.name}" for node in froms for alias in node.names]
+    used = {used for name in names if (used := room_of(name))}
+    assert used <= set(ROOMS[: ROOMS.index(room) + 1])
+
+
 def test_loading_says_what_is_expected():
     import gradtricks
 

@@ -85,12 +85,12 @@ def run(
     Values are read by the types that the notebook declares; lists and dicts
     are JSON. All that is wrong with them is said before anything starts.
     """
-    from gradtricks.lab.commands import running as commands
+    from gradtricks.lab.commands import running
     from gradtricks.lab.commands.terminal import explained, near, output, say
     from gradtricks.lab.notebooks.schema import parse_values
 
     with explained():
-        stored = commands.run(
+        stored = running.run(
             notebook,
             parse_values(notebook, parameters or []),
             threads=threads,
@@ -144,8 +144,7 @@ def sweep(
     fails doesn't stop the others. Interrupted or killed, the same command goes
     on: what is finished isn't done again.
     """
-    from gradtricks.lab.commands import arguments
-    from gradtricks.lab.commands import running as commands
+    from gradtricks.lab.commands import arguments, running
     from gradtricks.lab.commands.reporting import dry_run_of, summary
     from gradtricks.lab.commands.terminal import explained, output
 
@@ -163,7 +162,7 @@ def sweep(
         if dry_run:
             output.print(dry_run_of(planned, store=store, workers=workers))
             return
-        found = commands.sweep(
+        found = running.sweep(
             planned,
             workers=workers,
             scheduler=cluster,
@@ -318,11 +317,11 @@ def clean(
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> None:
     """Delete from a store what killed processes left behind, damaged records, and what is asked for."""
-    from gradtricks.lab.commands import running as commands
+    from gradtricks.lab.commands import running
     from gradtricks.lab.commands.terminal import explained, say
 
     with explained():
-        gone = commands.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
+        gone = running.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
         for path in gone:
             say(path)
         say(f"{len(gone)} {'would be deleted' if dry_run else 'deleted'}.")

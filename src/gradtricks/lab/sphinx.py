@@ -20,7 +20,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from gradtricks.lab.pages import katex
-from gradtricks.lab.pages.quoting import (
+from gradtricks.lab.results.quoting import (
     SHOWN_LIBRARIES,
     RecordError,
     format_result,

@@ -35,7 +35,7 @@ def execute(runs: Sequence[Run], store: Store, console: "Console | None", **opti
         from gradtricks.lab.engine.executing import execute_all
 
         return execute_all(runs, store, **options)
-    from gradtricks.lab.engine.progress import run_shown
+    from gradtricks.lab.commands.progress import run_shown
 
     return run_shown(runs, store, console, **options)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def dry_run_of(planned: Sweep | Search, *, store: str, workers: int | None) -> RenderableType:
     """Show what a sweep would run, and how long that takes."""
+    from gradtricks.lab.commands.progress import estimate_s
     from gradtricks.lab.engine.executing import count_workers
-    from gradtricks.lab.engine.progress import estimate_s
 
     if not isinstance(planned, Sweep):
         return _search(planned)

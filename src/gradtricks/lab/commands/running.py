@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.commands import execution as executing
+from gradtricks.lab.commands import execution
 from gradtricks.lab.commands.arguments import plan
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.views import plot
@@ -86,9 +86,9 @@ def run(
     from gradtricks.lab.runs.execution import RunError
 
     planned = plan_run(Path(notebook), parameters or {}, threads=threads)
-    executing.check_mlflow(mlflow)
+    execution.check_mlflow(mlflow)
     opened = Store(store)
-    (outcome,) = executing.execute(
+    (outcome,) = execution.execute(
         [planned],
         opened,
         console,
@@ -98,7 +98,7 @@ def run(
         in_process=in_process,
     )
     if not in_process:
-        executing.log(mlflow, [outcome], opened)
+        execution.log(mlflow, [outcome], opened)
     if outcome.error:
         raise RunError(outcome.error)
     return outcome.stored
@@ -145,16 +145,16 @@ def sweep(
             raise ParameterError(
                 f"{wanted.name}: nothing was run.\nexpected a sweep for --retry or --in-process; got a search"
             )
-        executing.check_mlflow(mlflow)
-        found = executing.search(wanted, opened, console, **options)
+        execution.check_mlflow(mlflow)
+        found = execution.search(wanted, opened, console, **options)
         result = SweepResult(wanted.name, opened.location, found.outcomes, best=found.best)
     else:
-        executing.check_mlflow(mlflow)
+        execution.check_mlflow(mlflow)
         if not in_process:
-            executing.freeze(wanted, opened)
+            execution.freeze(wanted, opened)
         options |= {"retry_failed": retry_failed, "in_process": in_process}
         options["timeout_s"] = wanted.timeout_s if timeout_s is None else timeout_s
-        outcomes = executing.execute(wanted.runs, opened, console, **options)
+        outcomes = execution.execute(wanted.runs, opened, console, **options)
         result = SweepResult(wanted.name, None if in_process else opened.location, tuple(outcomes))
     return result if in_process else _finished(result, opened, mlflow)
 
@@ -181,7 +181,7 @@ def clean(
 
 
 def _finished(result: SweepResult, store: Store, mlflow: str | None) -> SweepResult:
-    executing.log(mlflow, result.outcomes, store)
+    execution.log(mlflow, result.outcomes, store)
     if not result.finished:
         return result
     try:

@@ -1,1 +1,1 @@
-"""Many runs: how they are carried out and seen."""
+"""Many runs: how they are carried out."""

@@ -1,7 +1,7 @@
 """A process that has imported what runs need, and forks for each of them.
 
-`gradtricks.lab.kernels.warm` starts it as ``python -m gradtricks.lab.kernels.forkserver DESCRIPTOR MODULE...``.
-It listens to nothing but the socket that it inherits.
+`gradtricks.lab.kernels.warm` starts it with a descriptor and the names of the modules to import. It listens
+to nothing but the socket that it inherits.
 """
 
 import atexit

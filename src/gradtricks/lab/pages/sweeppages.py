@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.pages.quoting import SHOWN_LIBRARIES
 from gradtricks.lab.pages.valuetables import MOST_ROWS, markdown_table, value_text, values_table
 from gradtricks.lab.recording import encode
 from gradtricks.lab.results import tables
@@ -16,6 +15,7 @@ from gradtricks.lab.results.curves import Curve
 from gradtricks.lab.results.grouping import Group, key_of, text_of
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult, label_of, plot_sweep
+from gradtricks.lab.results.quoting import SHOWN_LIBRARIES
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradtricks.lab.pages.quoting import format_result
 from gradtricks.lab.results.curves import Curve
 from gradtricks.lab.results.grouping import Group, text_of
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult
+from gradtricks.lab.results.quoting import format_result
 
 MOST_ROWS = 100
 

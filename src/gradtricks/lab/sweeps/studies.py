@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import read_notebook
-from gradtricks.lab.pages.quoting import RecordError, result_from
 from gradtricks.lab.recording import encode
+from gradtricks.lab.results.quoting import RecordError, result_from
 from gradtricks.lab.runs.planning import Run, plan_runs, source_digest
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
