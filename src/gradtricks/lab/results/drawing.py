@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradtricks.lab.recording import PACKAGE
 from gradtricks.lab.results.grouping import Axis, spell, wants_logarithm
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
-_STYLE = Path(__file__).with_name("figures.mplstyle")
+_STYLE = PACKAGE / "lab" / "figures.mplstyle"
 _MINUS = "\N{MINUS SIGN}"
 _MOST_TICKS = 9
 _APART = 0.062  # height of a line of text in shares of a figure's height
