@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from distributed.security import Security
 
-from gradtricks.lab.runs.execution import plan_runs
+from gradtricks.lab.runs.planning import plan_runs
 from notebooks import write_notebook
 
 PARAMETERS = """\

@@ -4,19 +4,26 @@ import ast
 import doctest
 import html
 import json
+import math
 import re
+import shlex
 import subprocess
 import sys
+from datetime import date, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import papermill.cli
 import pytest
 import yaml
+from click.testing import CliRunner
 
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 
+from gradtricks.lab import sphinx
+from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.pages import katex
 from gradtricks.lab.pages.building import plan_book, plan_sweeps
 from gradtricks.lab.results.quoting import RecordError, format_result, published_record, result_from
@@ -64,6 +71,8 @@ def test_a_result_is_formatted_for_running_text(value, spec, shown):
         ({"a": 1}, "", "expected one value; got a dict of 1"),
         ("high", ".1%", "expected a format that fits 'high'; got '.1%'"),
         (1.5, "d", "expected a format that fits 1.5; got 'd'"),
+        (10**400, ".2f", "got '.2f' (int too large to convert to float)"),
+        pytest.param(10**5000, "", "got '' (Exceeds the limit", id="too many digits"),
     ],
 )
 def test_a_result_that_cannot_be_shown_is_refused(value, spec, message):
@@ -193,9 +202,51 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert "&lt;i&gt;fast&lt;/i&gt;" in page
     assert "0123456789ab with uncommitted changes" in page
     card = html.unescape(re.sub("<[^>]+>", "", page))
-    options = "-p backend torch -p seed 0 -p learning_rate 0.00001 -p label '<b>'"
+    options = "-r backend torch -p seed 0 -p learning_rate 1e-05 -r label '<b>'"
     assert f"papermill experiments/masking.ipynb out.ipynb {options}" in card
     assert not re.search("<script[^>]*mathjax", page, re.IGNORECASE)
+
+
+INF = math.inf
+TARGET = sphinx._RUN_TARGET.fullmatch("masking/torch")
+CARRIED = {
+    "text": "3",
+    "word": "None",
+    "quoted": 'it\'s a "$x" – 😀',
+    "none": None,
+    "bool": True,
+    "integer": -3,
+    "floats": [1e-05, 1e22, INF, -INF, -0.0, 1.0],
+    "float": 1e22,
+    "infinite": -INF,
+    "texts": ["yes", "12:30", "1e5", "2026-01-31", "a\nb"],
+    "shares": {"a": [1, None], "b": [1, None]},
+}
+
+
+def test_papermill_gets_the_parameters_exactly_from_the_command(monkeypatch):
+    got = {}
+    monkeypatch.setattr("papermill.cli.execute_notebook", lambda parameters, **_: got.update(parameters))
+    program, *arguments = shlex.split(sphinx._command(TARGET, {"parameters": CARRIED}))
+    assert program == "papermill"
+    done = CliRunner().invoke(papermill.cli.papermill, arguments)
+    assert done.exit_code == 0, done.output
+    assert list(map(literal, got.values())) == [literal(CARRIED[name]) for name in got]
+    assert got.keys() == CARRIED.keys()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "command"),
+    [
+        ({"day": date(2026, 1, 31), "label": "it's"}, "-p day=2026-01-31 -p 'label=it'\"'\"'s'"),
+        ({"days": [date(2026, 1, 31)], "x": INF}, "-p 'days=[\"2026-01-31\"]' -p x=inf"),
+        ({"at": datetime(2026, 1, 31, 12)}, "-p 'at=2026-01-31 12:00:00'"),
+        ({"many": 16**5000, "seed": 3, "on": True}, f"-p many=0x1{'0' * 5000} -p seed=3 -p on=True"),
+    ],
+)
+def test_what_papermill_cant_be_given_is_a_command_of_the_lab(parameters, command):
+    said = sphinx._command(TARGET, {"parameters": parameters})
+    assert said == f"gradtricks run experiments/masking.ipynb {command}"
 
 
 WRONG = {

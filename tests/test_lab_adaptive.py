@@ -12,7 +12,7 @@ import pytest
 
 from gradtricks.lab.engine.executing import Scheduler
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.adaptive import SearchError, search
+from gradtricks.lab.sweeps.adaptive import SearchError, TrialError, search
 from gradtricks.lab.sweeps.planning import read_search
 from gradtricks.lab.sweeps.studies import Study
 from notebooks import write_notebook
@@ -108,6 +108,15 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
     assert events == []
 
 
+def test_trials_whose_runs_are_done_already_enter_the_plan(written, tmp_path):
+    store, plans = Store(tmp_path / "runs"), []
+    search(written(("trials: 6", "trials: 2"), ("[a, b]", "[a]")), store, workers=1)
+    twin = written(("trials: 6", "trials: 2"), ("[a, b]", "[a]"), name="twin")
+    found = search(twin, store, workers=1, on_planned=plans.append)
+    assert [run.request for run in plans[-1].runs] == [run.request for run in found.sweep.runs]
+    assert len(found.sweep.runs) == 2
+
+
 def test_failed_runs_are_failed_trials(written, tmp_path):
     store = Store(tmp_path / "runs")
     spec = written(("choices: [a, b]", "choices: [b]"), ("low: 1, high: 3", "low: 2, high: 3"))
@@ -136,7 +145,7 @@ def test_the_objective_is_the_mean_over_seeds(written, tmp_path):
 )
 def test_an_objective_that_no_run_records_ends_the_search(written, tmp_path, objective, message):
     spec = written(("results.loss", objective), ("choices: [a, b]", "choices: [a]"))
-    with pytest.raises(SearchError, match=message):
+    with pytest.raises(TrialError, match=message):
         search(spec, Store(tmp_path / "runs"), workers=1)
 
 
@@ -177,7 +186,7 @@ def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path):
 
 def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path):
     spec = written(("[a, b]", "[a]"))
-    with pytest.raises(SearchError, match=r"expected .*small.ipynb to stay as it was"):
+    with pytest.raises(TrialError, match=r"expected .*small.ipynb to stay as it was"):
         search(
             spec,
             Store(tmp_path / "runs"),

@@ -23,7 +23,9 @@ from gradtricks.lab.commands.arguments import plan
 from gradtricks.lab.commands.publishing import build_book
 from gradtricks.lab.pages.rendering import to_html
 from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.storage.store import Store, StoreError
 from notebooks import write_notebook
+from synthetic import make_run, put
 
 ROOT = Path(__file__).resolve().parents[1]
 GRADTRICKS = [sys.executable, "-m", "gradtricks.lab.cli"]
@@ -301,7 +303,20 @@ def test_a_run_in_this_process_keeps_nothing(project):
         (["table", "--sql", "SELECT x FROM runs"], ["The columns of runs are"]),
         (["table", "--to", "parquet"], ["expected --output FILE too, since parquet isn't text"]),
         (["table", "--output", "a.txt"], ["expected --to or an ending: one of parquet, csv, md"]),
-        (["table", "--output", "none/a.csv"], ["none"]),
+        (["table", "--output", "none/a.csv"], ["expected a folder none to write a.csv in; got none"]),
+        (["table", "--output", "none/a.parquet"], ["expected a folder none to write a.parquet in; got none"]),
+        (["table", "--sql", ""], ["expected a query; got ''"]),
+        (["table", "--sql", "SELECT 1 AS a, 2 AS a", "--output", "a.parquet"], ["several called a"]),
+        (["run", "NOTEBOOK", "--in-process", "--timeout", "9"], ["got --timeout too; remedy:"]),
+        (
+            ["sweep", "SWEEP", "--in-process", "--timeout", "9", "--workers", "2", "--retry", "failed"],
+            ["small: nothing was run.", "got --workers, --timeout, --retry too; remedy: leave out either"],
+        ),
+        (
+            ["sweep", "SWEEP", "--in-process", "--scheduler", "tcp://127.0.0.1:1", "--plain-tcp"],
+            ["got --scheduler too"],
+        ),
+        (["sweep", "SWEEP", "--in-process", "--mlflow", "sqlite:///x.db"], ["got --mlflow too"]),
         (["plot"], ["expected one of the sweeps: none yet; got 'no name'"]),
         (["show", "none"], ["expected a run in _build/runs; got none called 'none'"]),
         (["reproduce"], ["expected either a run or --published"]),
@@ -443,6 +458,16 @@ def test_a_search_ends_with_the_best_run(project, invoke):
     )
 
 
+def test_a_search_whose_runs_record_no_such_thing_has_failed(project, invoke):
+    pytest.importorskip("optuna")
+    search = "notebook: small.ipynb\noptuna:\n  objective: results.lost\n  direction: minimize\n"
+    search += "  trials: 1\n  parameters: {rate: {low: 0.1, high: 1.0}}\n"
+    (project / "experiments" / "best.sweep.yaml").write_text(search)
+    code, _, errors = invoke("sweep", "experiments/best.sweep.yaml", cwd=project)
+    assert code == 1
+    assert errors.startswith("expected results.lost among what small-")
+
+
 def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
     built = []
     monkeypatch.chdir(project)
@@ -497,6 +522,29 @@ def test_a_plot_is_drawn_on_request(swept, invoke):
     assert "results.loss" in errors
 
 
+def test_a_result_is_shown_by_its_short_name_too(swept, invoke):
+    code, said, _ = invoke("plot", "--show", "loss", "--folder", "drawn", cwd=swept[0])
+    assert (code, said) == (0, "drawn/loss.svg\ndrawn/loss.png\n")
+    sweep = ("sweep", "experiments/small.ipynb", "--grid", "rate=0.1,0.2", "--show", "loss")
+    code, said, _ = invoke(*sweep, "--store", "short/runs", cwd=swept[0])
+    assert code == 0
+    assert re.search(r"^Plot: .*/loss\.svg$", said, re.MULTILINE)
+
+
+def test_without_a_word_what_can_be_drawn_is(tmp_path, monkeypatch):
+    runs = [make_run({"a": a}, {"words": ["x"], "share": {"0.1": a}, "curve": [a, 1.5]}) for a in (1, 2)]
+    store = Store(tmp_path / "runs")
+    put(tmp_path / "runs", runs)
+    planned = [{"request": run.request, "title": run.title} for run in runs]
+    store.write_plan("few", {"runs": planned, "shown": [], "varied": ["a"]})
+    files = gradtricks.lab.plot("few", store=tmp_path / "runs", folder=tmp_path)
+    assert [path.name for path in files if path.suffix == ".svg"] == ["share_0_1.svg", "curve.svg"]
+    for part in ("shown", "varied"):
+        store.write_plan("few", {"runs": planned, "shown": [], "varied": ["a"]} | {part: 1})
+        with pytest.raises(StoreError, match=f"a list of names as '{part}'; got .*; remedy: sweep again"):
+            gradtricks.lab.plot("few", store=tmp_path / "runs", folder=tmp_path)
+
+
 def test_show_prints_the_record_and_opens_the_notebook(swept, invoke):
     code, said, _ = command("show", "small-seed=1,rate=0.2", cwd=swept[0])
     assert code == 0
@@ -523,6 +571,7 @@ def test_a_notebook_becomes_a_page_that_can_do_no_harm():
     assert "<script" not in page
     assert "onload" not in page
     assert "default-src 'none'" in page
+    assert "form-action 'none'; base-uri 'none'" in page
     for text in ("ValueError: &lt;b&gt;", "<b>shown</b>", 'alt="a picture"', "&quot;a&quot;: 1"):
         assert text in page
 
@@ -561,6 +610,18 @@ def test_all_that_the_book_shows_is_reproduced(swept, invoke):
     code, _, errors = invoke("reproduce", "--published", cwd=folder)
     assert code == 2
     assert "got none of small-rate=0.2; remedy: gradtricks book" in errors
+    (pages / "gone.json").unlink()
+    aside = record.parents[1].rename(folder / "aside")
+    (pages / "small.json").write_text(text.replace('"schema_version": 2', '"schema_version": 1'))
+    (pages / "torn.json").write_text("{")
+    (pages / "other-sweep.json").write_text('{"sweep": "other"}')
+    code, _, errors = invoke("reproduce", "--published", cwd=folder)
+    aside.rename(record.parents[1])
+    assert code == 2
+    assert (
+        "got none of other-sweep.json, small-rate=0.2, small.json, torn.json; remedy: gradtricks book"
+        in errors
+    )
 
 
 def test_a_run_that_fails_this_time_counts_as_different(project, invoke):

@@ -27,7 +27,7 @@ from gradtricks.lab.engine.executing import (
     execute_all,
 )
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from sweeping import Cluster, end, free_port, plan, start_driver, wait_for, write_certificates, write_sweep
 
 
@@ -440,6 +440,12 @@ def test_a_scheduler_with_other_packages_is_refused(cluster, notebook, store, mo
         execute_all(plan(notebook, 2), store, scheduler=Scheduler(**cluster.known_as))
 
 
+def test_a_store_that_a_cluster_can_not_write_to_is_said(cluster, notebook, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError, match=r"expected a store .*/file/runs; got: Not a directory; remedy: "):
+        execute_all(plan(notebook, 1), Store(tmp_path / "file/runs"), scheduler=Scheduler(**cluster.known_as))
+
+
 def test_workers_that_see_another_store_are_refused(cluster, notebook, store, monkeypatch):
     monkeypatch.setattr(connecting, "_probe", lambda _: contextlib.nullcontext("/nowhere/at/all"))
     with pytest.raises(SchedulerError, match="doesn't see the store"):
@@ -562,6 +568,7 @@ def test_a_cluster_across_a_network(namespaces, notebook, store, tmp_path):
         ({"address": "127.0.0.1:8786"}, "scheduler must look like tls://host:port; got '127.0.0.1:8786'"),
         ({"address": "tls://somewhere"}, "scheduler must look like"),
         ({"address": "tcp://somewhere:x"}, "scheduler must look like"),
+        ({"address": "tcp://[::1:8786"}, "scheduler must look like"),
         ({"address": "tcp://192.0.2.1:1"}, r"can run any code there; remedy: tls://.*plain_tcp=True"),
         ({"address": "tcp://somewhere:1"}, "can run any code there"),
         ({"address": "tcp://127.0.0.1:1", "cert": "c"}, "certificates are for tls://"),

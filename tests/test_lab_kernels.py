@@ -23,6 +23,7 @@ from papermill.exceptions import PapermillExecutionError
 from gradtricks.lab.kernels import choosing as kernels_module
 from gradtricks.lab.kernels.choosing import LOG, KernelInterrupted, Kernels
 from gradtricks.lab.kernels.limits import DATA_LIMIT, LOG_LIMIT, TEXT_LIMIT
+from gradtricks.lab.kernels.logs import log_to
 from gradtricks.lab.recording import REPORT_MIME, RESULTS_MIME
 
 KINDS = pytest.mark.parametrize("fresh", [False, True], ids=["warm", "fresh"])
@@ -99,6 +100,7 @@ display(HTML("<b>four</b>"), metadata={"five": 6})
     "too many": f"for i in range(4):\n    display({{'text/plain': 'x' * {DATA_LIMIT // 5 * 2}}}, raw=True)",
     "large error": "raise ValueError('x' * 1_000_000)",
     "magic": "%pwd",
+    "magic that there is none": "%there_is_none",
     "cell magic": "%%bash\necho out; echo err >&2",
     "capture": "%%capture caught\nprint(1); display(2); 3",
     "captured": "caught.stdout, [list(output.data) for output in caught.outputs]",
@@ -239,6 +241,7 @@ FAILURES = {
         PapermillExecutionError,
         "SystemExit: 0; expected a notebook that runs to its end",
     ),
+    "magic": ("%there_is_none", PapermillExecutionError, "UsageError: Line magic function"),
     "os._exit": ("import os; os._exit(3)", DeadKernelError, "exit status 3"),
     "quit": ("quit()\n", DeadKernelError, "exit status 0"),
     "segfault": ("import ctypes; ctypes.string_at(0)", DeadKernelError, "ended by SIGSEGV"),
@@ -254,7 +257,10 @@ FAILURES = {
 
 @pytest.mark.parametrize(
     ("how", "fresh"),
-    [*((how, False) for how in FAILURES), *((how, True) for how in ("sys.exit", "quit", "segfault"))],
+    [
+        *((how, False) for how in FAILURES),
+        *((how, True) for how in ("sys.exit", "magic", "quit", "segfault")),
+    ],
 )
 def test_a_failure_says_why_and_marks_its_cell(tmp_path, kernels, how, fresh):
     source, kind, message = FAILURES[how]
@@ -314,6 +320,21 @@ def test_what_a_crash_leaves_is_ended(tmp_path, kernels):
         run(kernels, tmp_path / "a.ipynb", HANGS.replace("time.sleep(1000)", "time.sleep(.1); os.abort()"))
     cells = [cell for cell in read(tmp_path / "a.ipynb").cells if cell.cell_type == "code"]
     wait_until(lambda: all(map(is_gone, map(int, text(cells[0]).split()[1:]))))
+
+
+def test_a_log_that_cannot_be_written_leaves_no_descriptors(tmp_path):
+    before = psutil.Process().num_fds()
+    with pytest.raises(FileNotFoundError), log_to(tmp_path / "none" / LOG):
+        pass
+    assert psutil.Process().num_fds() == before
+
+
+@KINDS
+def test_a_cell_that_is_tagged_so_is_passed_by(tmp_path, kernels, fresh):
+    source = notebook("1 / 0", "2", fresh=fresh)
+    source.cells[0].metadata["tags"] = ["skip-execution"]
+    kernels.run(source, {}, tmp_path / "a.ipynb")
+    assert [text(cell) for cell in read(tmp_path / "a.ipynb").cells[:2]] == ["", "2"]
 
 
 def test_a_timeout_leaves_quick_runs_alone(tmp_path, kernels):
@@ -418,7 +439,7 @@ def test_a_server_that_is_killed_takes_its_runs_with_it_and_is_replaced(tmp_path
         going = pool.submit(run, kernels, tmp_path / "b.ipynb", source)
         wait_until(started.exists)
         os.kill(killed, signal.SIGKILL)
-        with pytest.raises(DeadKernelError, match="Kernel died"):
+        with pytest.raises(DeadKernelError, match=r"Kernel died: .* with the one that it was forked from"):
             going.result(timeout=20)
     wait_until(lambda: not kernels._servers[(None,), 1].is_alive())
     assert text(run(kernels, tmp_path / "a.ipynb", "1 + 1").cells[0]) == "2"

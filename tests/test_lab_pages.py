@@ -22,12 +22,13 @@ from gradtricks.lab.pages.building import (
     plan_book,
     plan_sweeps,
     publish,
-    publish_sweep,
     sweep_runs,
 )
 from gradtricks.lab.results.quoting import published_record, result_from
-from gradtricks.lab.runs.execution import execute, plan_run
+from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.planning import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep, put
 
@@ -44,6 +45,11 @@ def notebook(tmp_path):
 def pages(tmp_path):
     """Return the folder of the generated sources."""
     return tmp_path / "book" / "experiments"
+
+
+def publish_sweep(sweep, runs, pages):
+    """Lay out the page of one sweep."""
+    publish({}, pages, sweeps=[(sweep, runs)])
 
 
 def contents(folder):
@@ -88,6 +94,17 @@ def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):
     assert sources[0].startswith("# A small experiment\n")
     assert {"mine = 'torch'", "mine = 'tensorflow'"} <= set(sources)
     assert sources[-1].endswith("```{run-card} small\n```")
+
+
+def test_a_title_names_the_framework_also_where_nothing_follows(notebook, tmp_path, pages):
+    node = nbformat.read(notebook, as_version=4)
+    node.cells[0].source = "# Alone"
+    nbformat.write(node, notebook)
+    with closing(Kernels()) as kernels:
+        stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
+    publish({"small-torch": stored}, pages)
+    title = nbformat.read(pages / "small-torch.ipynb", as_version=4).cells[0].source
+    assert title == "# Alone (PyTorch)"
 
 
 def test_the_book_is_planned_once_for_each_backend(notebook):
@@ -224,6 +241,30 @@ def test_a_sweep_of_which_nothing_finished_has_a_page_without_figures(pages):
     assert "2 not run yet" in (pages / "small-sweep.md").read_text()
 
 
+def test_a_sweep_of_one_run_varies_nothing(pages):
+    runs = [make_run({"seed": 0}, {"loss": 1.0})]
+    publish_sweep(make_sweep(runs, [], ["results.loss"]), runs, pages)
+    assert "\n\n1 run of `experiments/small.ipynb`: 1 finished.\n\n" in (pages / "small-sweep.md").read_text()
+
+
+def test_the_command_of_a_sweep_names_its_file_wherever_the_notebook_is(notebook, tmp_path, pages):
+    path = tmp_path / "some sweeps" / "small.sweep.yaml"
+    path.parent.mkdir()
+    path.write_text(SWEEP.replace("small.ipynb", "../experiments/small.ipynb"))
+    publish_sweep(read_sweep(path), [], pages)
+    page = (pages / "small-sweep.md").read_text()
+    assert "gradtricks sweep 'some sweeps/small.sweep.yaml'\n" in page
+    assert "runs of `experiments/small.ipynb` with" in page
+
+
+def test_runs_that_are_cut_to_the_shortest_are_counted(pages):
+    runs = [make_run({"rate": 0.5, "seed": n}, {"curve": [float(n)] * (n + 2)}) for n in range(3)]
+    publish_sweep(make_sweep(runs, ["seed"], ["results.curve"]), runs, pages)
+    page = (pages / "small-sweep.md").read_text()
+    assert "runs | cut to this length |" in page
+    assert "Each line ends with the shortest of its runs\\: 2 went on for longer." in page
+
+
 def test_a_result_that_nobody_recorded_fails_the_build(pages):
     sweep, runs = rates()
     with pytest.raises(
@@ -288,7 +329,8 @@ def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path):
         for label in NASTY
         for seed in range(3)
     ]
-    sweep = make_sweep(runs, ["label", "seed"], ["results.loss"], title=NASTY[2], question=NASTY[3])
+    about = {"title": NASTY[2], "question": NASTY[3], "meanings": {"results.loss": "(x)="}}
+    sweep = make_sweep(runs, ["label", "seed"], ["results.loss"], **about)
     publish_sweep(sweep, runs, pages)
     source = pages.parent
     (source / "conf.py").write_text(
@@ -304,6 +346,7 @@ def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path):
     assert not tags & {"script", "strong", "em", "aside", "math"}
     for shown in (*NASTY[:3], "# h :::{note} [a](b.md) ```", r"<!-- \u202e\x00 -->", *NASTY[5:]):
         assert text.count(shown) >= 2, shown  # among the values and among the errors
+    assert "(x)=" in text
     assert (
         "katex"
         not in (tmp_path / "html" / "experiments" / "small-sweep.html").read_text().partition("<body")[2]

@@ -15,7 +15,7 @@ from scipy import stats
 from gradtricks.lab.results import captions, drawing
 from gradtricks.lab.results.curves import curve_of
 from gradtricks.lab.results.grouping import axes_of, groups_of, spell, wants_logarithm
-from gradtricks.lab.results.plots import PlotError, plot_sweep
+from gradtricks.lab.results.plots import PlotError, can_draw, plot_sweep
 from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean, summarize
 from gradtricks.lab.results.tables import tabulate
 from synthetic import make_run, make_sweep
@@ -202,7 +202,8 @@ def test_lists_are_curves_with_bands_and_names_at_their_ends():
     plot = drawn({"scale": [0.0, 1.0]}, found, ["losses"])
     assert plot.caption == (
         "Lines are interquartile means (n = 4 to 5 each), bands their 95 % bootstrap intervals. "
-        "Left out: 1 that failed or recorded something that isn't finite."
+        "Each line ends with the shortest of its runs: 5 went on for longer. "
+        "Left out: 1 that failed, or recorded nothing or something that isn't finite."
     )
     assert "scale = 0: from 2 to 6" in plot.alt
     (axes,) = plot.figure.axes
@@ -240,6 +241,18 @@ def test_two_parameters_are_a_heat_map_with_its_numbers():
     )
     assert "highest, 99, at a = 9, b = 11" in plot.alt
     assert "99" not in texts(plot.figure), "there is no room for so many numbers"
+    assert plot.caption == "Colours are single runs."
+
+
+def test_what_isnt_marked_in_a_figure_isnt_said_to_be():
+    def found(values, seed):
+        return {"loss": float(seed)} if values["a"] else None
+
+    plot = drawn({"a": [*range(17)], "b": [0, 1]}, found, ["loss"], seeds=2)
+    assert plot.caption.endswith("Not part of it: 4 failed.")
+    plot = drawn({"a": [0, 1], "b": [0, 1], "c": [0, 1]}, found, ["loss"], seeds=2)
+    assert plot.caption.endswith("Not part of it: 8 failed.")
+    assert not any("×" in text for text in texts(plot.figure))
 
 
 def test_more_parameters_are_parallel_coordinates():
@@ -287,12 +300,18 @@ def test_all_that_failed_is_drawn_as_nothing_without_a_warning():
 
 
 def test_results_that_are_not_there_or_no_numbers_are_refused():
-    sweep, frame = swept({"a": [1]}, lambda *_: {"loss": {"end": 1.0}, "text": "x", "c": [[1]]}, [])
+    def found(_, seed):
+        odd = {"odd": "x" if seed == 3 else 1.0, "mixed": [1.0] if seed == 3 else 1.0}
+        return {"loss": {"end": 1.0}, "text": "x", "c": [[1]], **odd}
+
+    sweep, frame = swept({"a": [1]}, found, [])
     for shown, message in {
         "results.los": "got 'results.los'; there are: results.loss.end, results.text, results.c",
         "loss": "got 'loss'; there are: results.loss.end$",
         "text": "results.text must be numbers, or lists of numbers, to be drawn; got 'x'",
         "c": "results.c must be numbers",
+        "odd": "to be drawn; got 'x'$",
+        "mixed": "to be drawn; got both$",
         "": "expected a recorded result; got ''",
     }.items():
         with pytest.raises(PlotError, match=message):
@@ -303,6 +322,12 @@ def test_results_that_are_not_there_or_no_numbers_are_refused():
         plot_sweep(make_sweep((), ["a"], ["loss.end"]), frame[:0])
     with pytest.raises(PlotError, match="expected a table with the parameter b"):
         plot_sweep(make_sweep((), ["b"], ["loss.end"]), frame)
+
+
+def test_whatever_can_be_drawn_is_known_beforehand():
+    _, frame = swept({"a": [1]}, lambda *_: {"n": 1, "c": [1], "t": ["x"], "s": "x", "d": [[1]]}, [])
+    drawable = {name: can_draw(frame, f"results.{name}") for name in "nctsd"}
+    assert drawable == {"n": True, "c": True, "t": False, "s": False, "d": False}
 
 
 def test_names_of_figures_are_safe_and_differ():

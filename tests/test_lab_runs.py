@@ -20,14 +20,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
+from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import decode, encode, record, record_figure, record_varying
 from gradtricks.lab.results.quoting import format_result
 from gradtricks.lab.runs import execution as runs
 from gradtricks.lab.runs import provenance
-from gradtricks.lab.runs.execution import RunError, execute, plan_run, plan_runs
+from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.outcomes import collect_figures
-from gradtricks.lab.runs.planning import make_title
+from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
 from gradtricks.lab.runs.reproduction import ABSENT, compare, recorded_source, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
@@ -138,6 +139,15 @@ def with_metadata(notebook, said):
     nbformat.write(node, notebook)
 
 
+def test_what_papermill_put_in_before_changes_nothing(notebook):
+    request = plan_run(notebook, {}).request
+    node = inject(nbformat.read(notebook, as_version=4), {"seed": 3})
+    told = nbformat.v4.new_markdown_cell("An error", metadata={"tags": ["papermill-error-cell-tag"]})
+    node.cells.insert(0, told)
+    nbformat.write(node, notebook)
+    assert plan_run(notebook, {}).request == request
+
+
 def test_a_notebook_says_how_it_is_to_be_run(notebook):
     run = plan_run(notebook, {})
     assert (run.threads, run.alone, run.expected_s) == (1, False, None)
@@ -155,6 +165,13 @@ def test_a_notebook_says_how_it_is_to_be_run(notebook):
     ]
     with pytest.raises(ParameterError, match="threads: expected a whole number from 1 to 1024; got 0"):
         plan_run(notebook, {}, threads=0)
+    with_metadata(notebook, {"fresh_kernel": 1, "preload": "torch"})
+    with pytest.raises(ParameterError) as caught:
+        plan_run(notebook, {})
+    assert str(caught.value).splitlines()[1:] == [
+        "fresh_kernel: expected true or false; got 1",
+        "preload: expected a list of names of extras; got 'torch'",
+    ]
     with_metadata(notebook, "fast")
     assert plan_run(notebook, {}).threads == 1
 
@@ -246,6 +263,13 @@ def test_numpy_results_become_plain_ones():
 def test_what_a_record_cannot_keep_exactly_is_refused(value):
     with pytest.raises(TypeError, match=r"x must be numbers, strings \(of valid Unicode\), .*; got \w+"):
         encode(value, "x")
+
+
+def test_a_figure_s_name_cannot_leave_its_folder():
+    about = {"gradtricks": {"figure": "../a", "alt": ""}}
+    output = nbformat.v4.new_output("display_data", data={"image/svg+xml": "<svg/>"}, metadata=about)
+    node = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[output])])
+    assert collect_figures(node) == {}
 
 
 def test_recording_by_hand_prints(capsys):
@@ -372,6 +396,13 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
             "about = {'gradtricks': {'figure': '../a', 'alt': ''}}\n"
             "display({'image/svg+xml': ''}, metadata=about, raw=True)",
             "expected results and figures as record and record_figure write them",
+        ),
+        (
+            "from IPython.display import display\n"
+            "about = {'gradtricks': {'figure': 'a', 'alt': ''}}\n"
+            "for _ in range(2):\n"
+            "    display({'image/svg+xml': 'x' * 20_000_000}, metadata=about, raw=True)",
+            "expected figure a as SVG; got none, or one too large for its cell; remedy: draw less",
         ),
     ],
 )
@@ -636,7 +667,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.runs.execution import execute, plan_run
+from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
 if __name__ == "__main__":
     with closing(Kernels()) as kernels:
@@ -677,3 +709,22 @@ def test_a_driver_that_is_killed_leaves_nothing_that_could_be_believed(write, st
     assert execute(run, store, kernels) == store.find(run)
     assert store.clean() == []
     assert list(Path(store.location, ".unfinished").iterdir()) == []
+
+
+def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(tmp_path, kernels):
+    added = tmp_path / "added"
+    (added / "peculiar-1.0.dist-info").mkdir(parents=True)
+    (added / "peculiar.py").write_text("")
+    (added / "peculiar-1.0.dist-info" / "METADATA").write_text("Name: peculiar\nVersion: 1.0\n")
+    (added / "peculiar-1.0.dist-info" / "RECORD").write_text("peculiar.py,,\n")
+    body = (
+        f"import sys\nfrom gradtricks.lab import record\nsys.path.append({str(added)!r})\nimport peculiar\n"
+    )
+    for fresh in (True, False):
+        path = write_notebook(tmp_path / "experiments" / f"adds_{fresh}.ipynb", body=body)
+        node = nbformat.read(path, as_version=4)
+        node.metadata["gradtricks"] = {"fresh_kernel": fresh}
+        nbformat.write(node, path)
+        store, run = Store(tmp_path / "runs"), plan_run(path, {})
+        execute(run, store, kernels)
+        assert store.find(run) is not None

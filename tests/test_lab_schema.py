@@ -170,6 +170,8 @@ def test_ranges_that_make_no_sense_are_refused():
         ("day: date = date(*f())", "parameter day: malformed node"),
         ("day: date = date(2026, 1, 1, **{})", "parameter day: "),
         ("day: datetime = datetime(2026, 1, 1, tzinfo=f())", "parameter day: malformed node"),
+        ("day: date = date(99999999999999999999, 1, 1)", "parameter day: Python int too large"),
+        ("x: str = '\ud800'", "the parameters cell can't be read: 'utf-8' codec"),
         (r"x: Literal['\ud800'] = 'a'", "parameter x: "),
         ("seed: int = (0", "the parameters cell can't be read"),
         ("seed: int = 0\nseed: int = 1", "parameter seed: declared twice"),
@@ -195,11 +197,12 @@ def test_a_notebook_without_parameters_cell_is_refused(tmp_path):
 
 def test_what_is_no_notebook_is_refused_by_name(tmp_path):
     path = tmp_path / "torn.ipynb"
-    path.write_text("{")
-    with pytest.raises(
-        ParameterError, match=r"expected a notebook at .*torn.ipynb; got a file that isn't one"
-    ):
-        read_notebook(path)
+    for text in ("{", "[]", "{}"):
+        path.write_text(text)
+        with pytest.raises(
+            ParameterError, match=r"expected a notebook at .*torn.ipynb; got a file that isn't one"
+        ):
+            read_notebook(path)
     with pytest.raises(FileNotFoundError, match=r"expected a notebook at .*; got nothing there"):
         read_notebook(tmp_path)
 

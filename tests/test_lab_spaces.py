@@ -279,10 +279,16 @@ title: [a]
         ),
         (
             "random: {samples: 2, parameters: {width: {low: 0, choices: [3]}}}",
-            "expected low and high, or choices",
+            "expected low and high, or choices (at least one); got {'low': '0', 'choices': ['3']}",
         ),
-        ("random: {samples: 2, parameters: {width: {choices: []}}}", "expected low and high, or choices"),
-        ("random: {samples: 9, parameters: {width: {choices: [3, 4]}}}", "expected each configuration once"),
+        (
+            "random: {samples: 2, parameters: {width: {choices: []}}}",
+            "expected low and high, or choices (at least one); got {'choices': []}",
+        ),
+        (
+            "random: {samples: 2, parameters: {width: {low: 0}}}",
+            "width: expected low and high, or choices; got {'low': '0'}",
+        ),
         ("seeds: 3\nseed: 4", "seed: unknown (did you mean seeds?)"),
         ("seeds: [0, 0]", "got twice: seed = 0"),
         ("seeds: [-1]", "seeds: seed: expected int at least 0; got -1"),
@@ -294,7 +300,7 @@ title: [a]
         ("notebook: [a]\nseeds: 3", "notebook: expected a valid string"),
         ("# notebook", "expected 'notebook: PATH' and what varies; got None"),
         ("{title: notebook}", "notebook: missing"),
-        (SEARCH, "optuna: expected a sweep; got a search, which another command runs"),
+        (SEARCH, "optuna: expected a sweep; got a search; remedy: gradtricks.lab.sweep(path) runs it"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(sweep, text, message):
@@ -303,8 +309,15 @@ def test_what_is_wrong_with_a_file_is_said(sweep, text, message):
 
 def test_many_twins_are_counted(sweep):
     lines = problems(sweep, "grid: {rate: [1, 1]}\nseeds: 9")
-    assert len(lines) == 4
-    assert lines[-1] == "… and 6 more"
+    assert len(lines) == 5
+    assert lines[-2] == "… and 6 more"
+    assert lines[-1].startswith("remedy: take out values that come twice")
+
+
+@pytest.mark.parametrize("part", ["random", "sobol"])
+def test_draws_that_are_equal_are_one(sweep, part):
+    found = sweep(f"{part}: {{samples: 16, parameters: {{width: {{low: 3, high: 5}}}}}}\nseeds: 2")
+    assert sorted(varied(found)) == list(product([3, 4, 5], [0, 1]))
 
 
 def test_a_space_without_end_is_refused_before_it_is_made(sweep):
@@ -373,8 +386,14 @@ def test_what_is_wrong_on_the_command_line_is_said(notebook):
     assert problems(plan_sweep, notebook) == [
         "expected something that varies: list, zip, grid, random, sobol or seeds; got none of them"
     ]
-    lines = problems(plan_sweep, notebook, grid=["width=x"], shown=["loss"])
+    lines = problems(plan_sweep, notebook, grid=["width=x"], shown=["a loss", "loss"])
     assert [line.partition(":")[0] for line in lines] == ["shown", "grid"]
+    assert problems(plan_sweep, notebook, seeds=2, max_runs=0) == [
+        "max_runs: expected greater than or equal to 1; got 0"
+    ]
+    assert problems(plan_sweep, notebook, seeds=True) == [
+        "seeds: expected a number above 0, or a list of them; got True"
+    ]
     assert problems(plan_sweep, notebook, grid=["label"]) == ["expected name=value; got 'label'"]
     assert problems(plan_sweep, notebook, grid=['label="b']) == [
         "expected JSON; got '\"b' (Unterminated string starting at: line 1 column 1 (char 0))"
@@ -405,6 +424,9 @@ def test_a_search_is_read_with_its_types(sweep):
         ("minimize", "down", "optuna.direction: expected 'minimize' or 'maximize'; got 'down'"),
         ("results.loss", "loss", "optuna.objective: expected the name of a result"),
         ("seeds: 3", "seeds: 3\ngrid: {share: [1]}", "grid: not for a search"),
+        ("seeds: 3", "seeds: 3\nexclude: [{width: 4}]", "exclude: not for a search"),
+        ("seeds: 3", "seeds: 3\nonly_if: {width: {optimizer: sgd}}", "only_if: not for a search"),
+        ("seeds: 3", "seeds: 3\nmax_runs: 9", "max_runs: not for a search"),
         ("seeds: 3", "fixed: {rate: 1}", "given twice: fixed"),
         ("optimizer: adam", "rate: 1", "rate: expected in one part; got it in fixed and optuna"),
         (

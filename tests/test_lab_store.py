@@ -313,7 +313,10 @@ def test_a_record_that_lacks_anything_or_is_cut_anywhere_is_not_believed():
     assert all(read_record(text[:length]) is None for length in range(len(text) - 1))
     assert read_record(json.dumps(whole | {"duration_s": float("nan")}).encode()) is None
     assert read_record(json.dumps(whole | {"status": "failed"}).encode()) is None
-    for files in ({"../x": None}, {"/x": None}, {"a/..": None}, {"": None}, {"a": 1}):
+    assert read_record(json.dumps(whole | {"inputs": None}).encode()) is None
+    escaped = json.dumps(whole | {"results": {"a": {"$float": "x"}}}).replace("$", "\\u0024")
+    assert read_record(escaped.encode()) is None
+    for files in ({"../x": None}, {"/x": None}, {"a/..": None}, {"": None}, {"a": 1}, {"x" * 256: None}):
         assert read_record(json.dumps(whole | {"inputs": {"files": files, "versions": {}}}).encode()) is None
 
 
@@ -351,11 +354,28 @@ def test_odd_things_in_place_of_a_record_hold_nobody_up(local, tmp_path):
     assert outside.exists()
 
 
+def test_no_password_of_a_chain_of_urls_is_shown():
+    assert public("zip://runs::sftp://me:secret@host/x.zip") == "zip://runs::sftp://host/x.zip"
+    assert public("file:///home/me@host/runs") == "file:///home/me@host/runs"
+
+
+def test_what_is_not_of_the_store_is_left_alone(store):
+    stored = put(store, asked())
+    others = [f"{store.location}/src/package", f"{store.location}/notes-000000000000/mine"]
+    for other in others:
+        overwrite(other, "mine", "module.py")
+    assert list(store.runs()) == [stored]
+    assert store.clean(failed=True, stale=True) == []
+    for other in others:
+        with fsspec.open(f"{other}/module.py") as file:
+            assert file.read() == b"mine"
+
+
 def test_a_record_in_another_run_s_place_is_not_believed(local):
     stored, other = put(local, asked(0)), put(local, asked(1))
     overwrite(stored.location, Path(other.location, "record.json").read_bytes())
     assert local.find(asked(0)) is None
-    put(local, asked(0))
+    assert put(local, asked(0)) == local.find(asked(0)) == stored
     edited = record_of(asked(0), inputs={"files": {}, "versions": {}})
     overwrite(stored.location, write_record(edited))
     assert local.find(asked(0)) is None
@@ -370,6 +390,13 @@ def test_a_notebook_that_is_gone_or_torn_says_so(store):
         stored.read_notebook()
     with pytest.raises(StoreError, match="got none that can be read"):
         StoredRun(f"{store.location}/nowhere", {}).read_notebook()
+
+
+def test_a_notebook_may_be_larger_than_a_record(local):
+    stored = put(local, asked())
+    text = Path(stored.location, "notebook.ipynb").read_bytes()
+    overwrite(stored.location, text + b" " * LARGEST, "notebook.ipynb")
+    assert stored.read_notebook().cells == []
 
 
 def test_thousands_of_runs_share_what_is_equal_and_take_no_time(local):

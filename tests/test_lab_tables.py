@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from gradtricks.lab.results import columns
 from gradtricks.lab.results.markup import code, escape, one_line
 from gradtricks.lab.results.queries import QueryError
-from gradtricks.lab.results.tables import export, query, table, tabulate
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.results.tables import export, planned_names, query, table, tabulate
+from gradtricks.lab.storage.store import Store, StoreError
 from synthetic import PROVENANCE, make_run, put
 
 INF, NAN = math.inf, math.nan
@@ -81,6 +81,20 @@ def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(
     assert listed(table(store, sweep="mine")["parameters.seed"]) == [2, 1, 3]
     with pytest.raises(KeyError, match="expected one of the sweeps mine; got 'yours'"):
         table(store, sweep="yours")
+    for runs in ([1], [{"title": "small"}], [{"title": "small", "request": 1}], None):
+        store.write_plan("edited", {"runs": runs})
+        message = r"expected a plan with the request and the title of each run; got .*; remedy: sweep again"
+        with pytest.raises(StoreError, match=message):
+            table(store, sweep="edited")
+
+
+def test_the_names_of_a_plan_are_read_or_refused():
+    assert planned_names({"shown": ["results.loss"]}, "shown") == ("results.loss",)
+    for plan in ({}, {"varied": "seed"}, {"varied": [1]}, {"varied": None}):
+        with pytest.raises(
+            StoreError, match=r"expected a plan with a list of names as 'varied'; got .*; remedy"
+        ):
+            planned_names(plan, "varied")
 
 
 def test_an_empty_store_has_the_columns_that_every_store_has(tmp_path):
@@ -228,6 +242,8 @@ def test_a_store_can_be_asked_itself(tmp_path):
         ),
         ("SELECT seed FROM runs", r"(?s)seed.*parameters\.seed"),
         ("SELCT 1", "syntax error"),
+        ("", "expected a query; got ''; remedy: gradtricks table --help shows one"),
+        ("-- nothing", "expected a query; got '-- nothing'"),
         ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
         ("COPY runs TO 'stolen.csv'", "disabled by configuration"),
         ("SET enable_external_access = true", "configuration has been locked"),
@@ -292,6 +308,46 @@ def test_parquet_has_the_same_names_and_values(tmp_path):
     assert row["results.big"] == str(2**70)
     assert row["started"] == datetime(2026, 1, 31, 12)  # in UTC
     assert [p.name for p in tmp_path.iterdir()] == ["it's.parquet"]
+
+
+SQL_ONLY = {
+    "INTERVAL 90 SECOND": "0:01:30",
+    "'00000000-0000-0000-0000-000000000001'::UUID": "00000000-0000-0000-0000-000000000001",
+    "TIME '12:30:00'": "12:30:00",
+    "'\\x01'::BLOB": r"b'\x01'",
+    "[0.5, 0.25]": "[0.5, 0.25]",  # decimals to DuckDB
+    "[INTERVAL 90 SECOND, NULL]": '["0:01:30", null]',
+    "{'at': TIME '12:30:00', 'n': 1}": '{"at": "12:30:00", "n": 1}',
+    "MAP {1: 0.5}": '{"1": 0.5}',
+    "[TIMESTAMP '2026-01-31 12:00:00']": '[{"$date": "2026-01-31T12:00:00"}]',
+}
+
+
+@pytest.mark.parametrize(("sql", "text"), SQL_ONLY.items())
+def test_what_only_sql_has_is_text_in_files(sql, text, tmp_path):
+    import duckdb
+
+    answer = query(frame_of({}), f"SELECT {sql} AS x")
+    assert list(csv.reader(io.StringIO(export(answer, "csv")))) == [["x"], [text]]
+    assert export(answer, "md").startswith("| x |\n| --- |\n| ")
+    export(answer, "parquet", tmp_path / "x.parquet")
+    assert duckdb.read_parquet(str(tmp_path / "x.parquet")).columns == ["x"]
+
+
+def test_two_columns_of_one_name_are_no_parquet(tmp_path):
+    answer = query(frame_of({}), "SELECT 1 AS a, 2 AS a")
+    assert export(answer, "csv") == "a,a\n1,2\n"
+    with pytest.raises(
+        QueryError, match=r"expected columns of different names; got several called a; remedy: "
+    ):
+        export(answer, "parquet", tmp_path / "a.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["parquet", "csv"])
+def test_a_folder_that_is_not_there_is_named(to, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"expected a folder .*none to write a\.x in; got none$"):
+        export(frame_of({}), to, tmp_path / "none" / "a.x")
 
 
 def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):

@@ -11,7 +11,8 @@ import pytest
 
 from gradtricks.lab.engine.tracking import TrackingError, log_to_mlflow
 from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.runs.execution import RunError, execute, plan_runs
+from gradtricks.lab.runs.execution import RunError, execute
+from gradtricks.lab.runs.planning import plan_runs
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook
 
@@ -125,6 +126,9 @@ def test_a_server_that_is_not_there(stored, tracking, monkeypatch):
         TrackingError, match=r"expected MLflow at http://127.0.0.1:1 .*; remedy: start its server"
     ):
         log_to_mlflow("http://127.0.0.1:1", stored)
+    with pytest.raises(TrackingError, match=r"expected MLflow at http://127.0.0.1:1 ") as caught:
+        log_to_mlflow("http://me:secret@127.0.0.1:1", stored)
+    assert "secret" not in str(caught.value)
     with pytest.raises(
         TrackingError, match="expected the address of an MLflow server or database; got 'no://w'"
     ):

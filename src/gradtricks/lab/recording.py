@@ -27,6 +27,8 @@ REPORT_MIME = "application/vnd.gradtricks.report+json"
 REPORT_CELL = "import gradtricks.lab.recording\n\ngradtricks.lab.recording.report()"
 PACKAGE = Path(__file__).resolve().parents[1]
 
+# What a notebook adds to it later, whoever looks for the run again can't see.
+_PATH = list(sys.path)
 _STYLE = Path(__file__).with_name("figures.mplstyle")
 _SHOWN = 6  # elements of a list
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -278,6 +280,10 @@ def installed_versions() -> dict[str, dict[str, str]]:
     Returns:
         For each module that can be imported, the distributions that it is from, with their versions.
     """
-    distributions = metadata.packages_distributions()
-    versions = {name: metadata.version(name) for names in distributions.values() for name in names}
+    before, sys.path[:] = list(sys.path), _PATH
+    try:
+        distributions = metadata.packages_distributions()
+        versions = {name: metadata.version(name) for names in distributions.values() for name in names}
+    finally:
+        sys.path[:] = before
     return {module: {name: versions[name] for name in names} for module, names in distributions.items()}

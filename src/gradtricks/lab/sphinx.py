@@ -8,10 +8,11 @@ import re
 import shlex
 import textwrap
 from collections.abc import Mapping
-from decimal import Decimal
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.directives.patches import Figure
@@ -32,6 +33,7 @@ __all__ = ["ResultRole", "RunCard", "RunFigure", "setup"]
 
 logger = logging.getLogger(__name__)
 
+_LONG = 2000  # bits
 # A notebook without a backend has one run; the page of a sweep is quoted as if "sweep" were its backend.
 _RUN = r"(?P<stem>[A-Za-z0-9][A-Za-z0-9_.-]*)(?:/(?P<backend>[a-z]+))?"
 _RUN_TARGET = re.compile(_RUN)
@@ -131,17 +133,45 @@ def _html(text: str) -> nodes.raw:
 
 
 def _command(target: re.Match[str], record: Mapping[str, Any]) -> str:
-    options = (_option(key, value) for key, value in record.get("parameters", {}).items())
-    return " ".join(["papermill", f"experiments/{target['stem']}.ipynb", "out.ipynb", *options])
+    parameters = record.get("parameters", {})
+    notebook = f"experiments/{target['stem']}.ipynb"
+    try:
+        options = [_option(key, value) for key, value in parameters.items()]
+    except (ValueError, yaml.representer.RepresenterError):  # thousands of digits; papermill knows no dates
+        options = [f"-p {shlex.quote(f'{key}={_typed(value)}')}" for key, value in parameters.items()]
+        return " ".join(["gradtricks run", notebook, *options])
+    return " ".join(["papermill", notebook, "out.ipynb", *options])
 
 
 def _option(key: str, value: Any) -> str:
-    if isinstance(value, float) and math.isfinite(value):
-        # papermill reads 1e-05 as a string, so every digit is written out.
-        return f"-p {key} {Decimal(repr(value)):f}"
-    if isinstance(value, bool | int | str):
-        return f"-p {key} {shlex.quote(str(value))}"
-    return f"-y {shlex.quote(json.dumps({key: value}))}"
+    """Write a parameter so that papermill reads it exactly."""
+    if isinstance(value, str):  # with -p, "3" would become a number
+        return f"-r {key} {shlex.quote(value)}"
+    if value is None or isinstance(value, bool | int | float):
+        return f"-p {key} {value}"
+    # Not JSON: in YAML its 1e-05 and Infinity are texts.
+    text = yaml.dump({key: value}, Dumper=_Dumper, default_flow_style=True, width=math.inf)
+    return f"-y {shlex.quote(text.strip())}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what papermill reads: no dates, and values out in full where they come twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.yaml_representers = {
+    kind: write for kind, write in yaml.SafeDumper.yaml_representers.items() if kind not in (date, datetime)
+}
+
+
+def _typed(value: Any) -> str:
+    """Write a parameter as ``gradtricks run`` reads it, by the type that the notebook declares."""
+    if isinstance(value, list | Mapping):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    # Python writes only so many decimal digits.
+    return hex(value) if isinstance(value, int) and value.bit_length() > _LONG else str(value)
 
 
 def _rows(record: Mapping[str, Any]) -> dict[str, str]:

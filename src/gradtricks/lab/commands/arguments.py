@@ -30,7 +30,7 @@ def plan(
         zip: The same for values that vary together.
         seeds: How many seeds each configuration is run with.
         given: Texts such as ``rate=0.1``: parameters that don't vary.
-        shown: Results to draw, such as ``results.loss``.
+        shown: Results to draw, such as ``results.loss``; ``loss`` does too.
         threads: Of a run; None leaves it to the file or the notebook.
 
     Returns:

@@ -7,7 +7,6 @@ from pathlib import Path
 import nbformat
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.views import planned_runs
 from gradtricks.lab.notebooks.schema import Parameter, read_notebook, read_parameters
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import ENDING, read_file
@@ -139,7 +138,7 @@ def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     Returns:
         One a sweep, by name.
     """
-    from gradtricks.lab.results.tables import runs_of
+    from gradtricks.lab.results.tables import planned_runs, runs_of
 
     opened = Store(store)
     claimed = opened.claimed()

@@ -20,7 +20,7 @@ from gradtricks.lab.engine.executing import (
     execute_missing,
     look_up,
 )
-from gradtricks.lab.runs.execution import Run
+from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store
 
 __all__ = ["Board", "estimate_s", "run_shown"]
@@ -132,7 +132,7 @@ class Board:
         if self._failed <= _EXPLAINED:
             self._print(f"{place}: failed\n{event.error}", style="red")
         elif self._is_due():
-            self._print(f"{place}: failed, the {self._failed}th one", style="red")
+            self._print(f"{place}: failed, {self._failed} so far", style="red")
 
     def _is_due(self) -> bool:
         """Say whether this one gets a line: of 10,000 runs, one in a hundred does."""

@@ -1,14 +1,15 @@
 """Run recorded runs again: one of them, or all that the book shows."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.views import find_run, planned_runs
+from gradtricks.lab.commands.views import find_run
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.tables import runs_of
+from gradtricks.lab.results.tables import planned_runs, runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
@@ -17,6 +18,7 @@ from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.storage.troubles import public
 
 PAGES = Path("book", "experiments")
+_LISTED = 10  # missing runs
 
 
 def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = DEFAULT_STORE) -> Verdict:
@@ -57,7 +59,9 @@ def reproduce_published(
         A verdict each, as `reproduce`.
 
     Raises:
-        ParameterError: There are no records, or the store doesn't hold what they are of.
+        ParameterError: There are no records, they are of another version, or the store doesn't hold what they
+            are of as it is run now.
+        StoreError: Somebody edited the plan of a sweep.
     """
     with closing(Kernels()) as kernels:
         for stored in _published(Path(pages), Store(store)):
@@ -72,10 +76,18 @@ def _published(pages: Path, store: Store) -> list[StoredRun]:
     found, missing = [], []
     plans = store.plans()
     for path in sorted(pages.glob("*.json")):
-        record = read_record(path.read_bytes())
+        text = path.read_bytes()
+        record = read_record(text)
         if record is None:  # a sweep's numbers, or the record of an older book
-            planned = plans.get(path.stem.removesuffix("-sweep"), {"runs": []})
-            found += [run for run in runs_of(store, planned_runs(planned)) if run.status == "finished"]
+            sweep = _sweep_of(text)
+            if sweep is None or sweep not in plans:
+                missing.append(path.name)
+                continue
+            planned = planned_runs(plans[sweep])
+            there = runs_of(store, planned)
+            found += [run for run in there if run.status == "finished"]
+            known = {run.request for run in there}
+            missing += [run.title for run in planned if run.request not in known]
             continue
         folder = f"{folder_name(record['title'], record['request'])}/{inputs_digest(record['inputs'])}"
         try:
@@ -84,8 +96,19 @@ def _published(pages: Path, store: Store) -> list[StoredRun]:
             missing.append(record["title"])
     found = list({run.location: run for run in found}.values())  # a sweep may hold what has a page of its own
     if missing or not found:
+        listed = ", ".join(missing[:_LISTED]) + (", …" if len(missing) > _LISTED else "")
         raise ParameterError(
-            f"expected the runs of {pages} in {public(store.location)}; got none of "
-            f"{', '.join(missing) or 'any'}; remedy: gradtricks book"
+            f"expected the runs of {pages} in {public(store.location)}; got none of {listed or 'any'}; "
+            "remedy: gradtricks book"
         )
     return found
+
+
+def _sweep_of(text: bytes) -> str | None:
+    """Return the name of the sweep whose numbers a file holds; None where it holds something else."""
+    try:
+        numbers = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    name = numbers.get("sweep") if isinstance(numbers, dict) else None
+    return name if isinstance(name, str) else None

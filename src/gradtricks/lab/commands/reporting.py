@@ -109,8 +109,10 @@ def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None, *,
         whole: Whether the terminal gets every column.
 
     Raises:
-        ParameterError: The form isn't clear, or isn't text.
+        ParameterError: The form isn't clear or isn't text, or the form doesn't take the table.
+        FileNotFoundError: The file's folder isn't there.
     """
+    from gradtricks.lab.results.queries import QueryError
     from gradtricks.lab.results.tables import FORMATS, export
 
     form = to or (path.suffix.removeprefix(".") if path else None)
@@ -124,14 +126,12 @@ def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None, *,
         raise ParameterError(f"expected --to or an ending: one of {', '.join(FORMATS)}; got {path}")
     if form == "parquet" and path is None:
         raise ParameterError("expected --output FILE too, since parquet isn't text; got none")
-    text = export(frame, form, path)
+    try:
+        text = export(frame, form, path)
+    except QueryError as error:
+        raise ParameterError(str(error)) from error
     if text is not None:
         output.out(text, end="", highlight=False)
-
-
-def reason(error: str) -> str:
-    """Reduce an error to one line."""
-    return next((line.strip() for line in error.splitlines() if line.strip()), "")
 
 
 def _readable(frame: "pandas.DataFrame") -> "pandas.DataFrame":

@@ -79,12 +79,15 @@ def run(
 
     Raises:
         FileNotFoundError: There is no such notebook.
-        ParameterError: A parameter is unknown or of the wrong type; nothing was started.
+        ParameterError: A parameter is unknown or of the wrong type, or an option isn't for runs in this
+            process; nothing was started.
         RunError: The run failed; its notebook is kept.
         Interrupted: By Ctrl-C.
     """
     from gradtricks.lab.runs.execution import RunError
 
+    if in_process:
+        execution.check_in_process(notebook, {"--timeout": timeout_s, "--mlflow": mlflow})
     planned = plan_run(Path(notebook), parameters or {}, threads=threads)
     execution.check_mlflow(mlflow)
     opened = Store(store)
@@ -134,7 +137,8 @@ def sweep(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ParameterError: Something in the sweep is wrong; nothing was started.
+        ParameterError: Something in the sweep is wrong, or an option isn't for runs in this process; nothing
+            was started.
         Interrupted: By Ctrl-C; the same call goes on later.
     """
     wanted = plan(source) if isinstance(source, str | Path) else source
@@ -149,6 +153,9 @@ def sweep(
         found = execution.search(wanted, opened, console, **options)
         result = SweepResult(wanted.name, opened.location, found.outcomes, best=found.best)
     else:
+        if in_process:
+            said: dict[str, Any] = {"--workers": workers, "--scheduler": scheduler, "--timeout": timeout_s}
+            execution.check_in_process(wanted.name, said | {"--retry": retry_failed, "--mlflow": mlflow})
         execution.check_mlflow(mlflow)
         if not in_process:
             execution.freeze(wanted, opened)

@@ -83,14 +83,15 @@ def _exit_code(error: Exception) -> int | None:
     from gradtricks.lab.pages.building import BuildError
     from gradtricks.lab.runs.execution import RunError
     from gradtricks.lab.storage.store import StoreError
-    from gradtricks.lab.sweeps.adaptive import SearchError
+    from gradtricks.lab.sweeps.adaptive import SearchError, TrialError
 
-    codes: dict[int, tuple[type[Exception], ...]] = {
-        2: (FileNotFoundError, ParameterError, SearchError),
-        1: (BuildError, RunError, SchedulerError, StoreError, TrackingError, OSError),
-        130: (Interrupted,),
-    }
-    return next((code for code, kinds in codes.items() if isinstance(error, kinds)), None)
+    codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
+        (1, (TrialError,)),
+        (2, (FileNotFoundError, ParameterError, SearchError)),
+        (1, (BuildError, RunError, SchedulerError, StoreError, TrackingError, OSError)),
+        (130, (Interrupted,)),
+    )
+    return next((code for code, kinds in codes if isinstance(error, kinds)), None)
 
 
 def watch(look: "Callable[[], Sequence[SweepStatus]]", show: Callable[[Any], Any]) -> None:

@@ -2,10 +2,10 @@
 
 import tempfile
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import ParameterError
@@ -29,19 +29,6 @@ class Shown:
 
     run: StoredRun
     page: Path | None
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run of a sweep, as the store's plan names it.
-
-    Attributes:
-        request: Digest of what is asked.
-        title: What people call it.
-    """
-
-    request: str
-    title: str
 
 
 @dataclass(frozen=True)
@@ -70,6 +57,7 @@ def table(
 
     Raises:
         ParameterError: There is no such sweep, or DuckDB refuses the query.
+        StoreError: Somebody edited the sweep's plan.
     """
     from gradtricks.lab.results import tables
     from gradtricks.lab.results.queries import QueryError
@@ -93,7 +81,7 @@ def plot(
 
     Args:
         sweep: Its name or its file; None means the only one of the store.
-        shown: Results such as ``results.loss``; none means those that the sweep names, or some.
+        shown: Results such as ``results.loss``, or ``loss``; none means those that the sweep names, or some.
         folder: Of the files; None means ``sweeps/<name>`` beside the store.
         store: Of the runs.
 
@@ -102,6 +90,7 @@ def plot(
 
     Raises:
         ParameterError: There is no such sweep, or no result that could be drawn.
+        StoreError: Somebody edited the sweep's plan.
     """
     from gradtricks.lab.results import plots, tables
 
@@ -109,9 +98,10 @@ def plot(
     name = find_sweep(opened, sweep)
     plan = opened.plans()[name]
     frame = tables.table(opened, sweep=name)
-    wanted = tuple(shown or plan["shown"]) or _first_results(frame)
+    varied, planned = tables.planned_names(plan, "varied"), tables.planned_names(plan, "shown")
+    wanted = tuple(shown) or planned or _first_results(frame)
     try:
-        drawn = plots.plot_sweep(_Drawn(tuple(plan["varied"]), wanted), frame)
+        drawn = plots.plot_sweep(_Drawn(varied, wanted), frame)
     except plots.PlotError as error:
         raise ParameterError(str(error)) from error
     place = Path(folder) if folder else _beside(opened) / name
@@ -191,27 +181,6 @@ def find_sweep(store: Store, name: str | Path | None) -> str:
     )
 
 
-def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
-    """List the runs of a sweep's plan.
-
-    Args:
-        plan: Of `gradtricks.lab.storage.store.Store.plans`.
-
-    Returns:
-        The runs, in the sweep's order.
-
-    Raises:
-        StoreError: Somebody edited the plan.
-    """
-    try:
-        return [Planned(run["request"], run["title"]) for run in plan["runs"]]
-    except (KeyError, TypeError) as error:
-        raise StoreError(
-            f"expected a plan with the request and the title of each run; got {str(plan)[:200]}; "
-            "remedy: sweep again, which writes it anew"
-        ) from error
-
-
 def _beside(store: Store) -> Path:
     """Name the folder for what is drawn from a store; a URL's is where the default store's is."""
     location = DEFAULT_STORE if "://" in store.location else store.location
@@ -220,9 +189,10 @@ def _beside(store: Store) -> Path:
 
 def _first_results(frame: "pandas.DataFrame") -> tuple[str, ...]:
     """Choose what to draw of a sweep that doesn't say it: numbers first, then curves."""
-    from gradtricks.lab.results.columns import kind_of, values_of
+    from gradtricks.lab.results.columns import kind_of, split_name, values_of
+    from gradtricks.lab.results.plots import can_draw
 
-    kinds = {
-        name: kind_of(values_of(frame[name])) for name in frame.columns if str(name).startswith("results.")
-    }
-    return tuple(name for kind in ("float", "int", "list") for name in kinds if kinds[name] == kind)[:_DRAWN]
+    results = [str(name) for name in frame.columns if str(name).startswith("results.")]
+    kinds = {name: kind_of(values_of(frame[name])) for name in results if can_draw(frame, name)}
+    found = [name for kind in ("float", "int", "list") for name in kinds if kinds[name] == kind]
+    return tuple(".".join(split_name(name)) for name in found[:_DRAWN])

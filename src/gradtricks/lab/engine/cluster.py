@@ -45,11 +45,11 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         """Check what can be checked without asking anybody."""
-        parts = urlsplit(self.address)
         try:
+            parts = urlsplit(self.address)
             complete = parts.hostname is not None and parts.port is not None
-        except ValueError:  # a port that is no number
-            complete = False
+        except ValueError:  # a port that is no number, or half an address
+            parts, complete = urlsplit(""), False
         if parts.scheme not in ("tls", "tcp") or not complete:
             raise ValueError(f"scheduler must look like tls://host:port; got {self.address!r}")
         given = {"ca_file": self.ca_file, "cert": self.cert, "key": self.key}

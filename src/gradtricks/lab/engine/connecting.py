@@ -12,6 +12,7 @@ from distributed.comm.core import CommClosedError
 from gradtricks.lab.engine import environments, tasks
 from gradtricks.lab.engine.cluster import Scheduler, SchedulerError, gone, no_workers, unfit
 from gradtricks.lab.engine.embedded import quiet
+from gradtricks.lab.storage.troubles import explained
 
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
 
@@ -29,6 +30,7 @@ def connected(scheduler: Scheduler, store: str) -> Iterator[Client]:
 
     Raises:
         SchedulerError: Nobody answers, there is no worker, or one doesn't fit.
+        StoreError: The store can't be written to.
     """
     security = scheduler.security()
     with quiet():
@@ -119,9 +121,10 @@ def _probe(store: str) -> Iterator[str | None]:
         yield None
         return
     folder = Path(store)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".probe-{secrets.token_hex(8)}"
-    path.touch()
+    with explained(store):
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch()
     try:
         yield str(path)
     finally:

@@ -20,7 +20,7 @@ from gradtricks.lab.engine import environments, tasks
 from gradtricks.lab.engine.cluster import gone, no_workers, unfit
 from gradtricks.lab.engine.executing import Event, Outcome
 from gradtricks.lab.engine.pool import Cluster, dispatching, is_missing, location_of, on_signal
-from gradtricks.lab.runs.execution import Run
+from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store
 
 __all__ = ["Cluster", "Dispatch", "dispatching"]

@@ -8,6 +8,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 from gradtricks.lab.recording import package_digests
+from gradtricks.lab.storage.records import installed_version
 
 _UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 
@@ -38,7 +39,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "gradtricks's files": _digest(package_digests()),
         "gradtricks.lab as imported": _IMPORTED,
-        **{name: _version(name) for name in sorted(needed)},
+        **{name: installed_version(name) or "none" for name in sorted(needed)},
     }
 
 
@@ -59,10 +60,3 @@ def describe_difference(expected: dict[str, str], got: dict[str, str]) -> str:
 def _matters(requirement: Requirement) -> bool:
     marker = str(requirement.marker or "")
     return not any(f'extra == "{extra}"' in marker for extra in _UNRELATED)
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "none"

@@ -6,7 +6,7 @@ from heapq import nlargest
 from statistics import fmean, median
 from typing import Any
 
-from gradtricks.lab.runs.execution import Run
+from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store, StoredRun
 
 _RECENT = 64  # records of each notebook and backend that are compared with
@@ -103,7 +103,8 @@ def _earlier(runs: Iterable[Run], store: Store) -> defaultdict[str, list[StoredR
 def _of_similar(run: Run, earlier: Sequence[StoredRun]) -> float | None:
     """Take the median of those with the most parameters in common: a quick run tells little of a full one."""
     alike = [_count_equal(run.parameters, stored.record["parameters"]) for stored in earlier]
-    best = [stored for stored, count in zip(earlier, alike) if count == max(alike)]
+    most = max(alike, default=0)
+    best = [stored for stored, count in zip(earlier, alike) if count == most]
     return median(float(stored.record["duration_s"]) for stored in best) if best else None
 
 

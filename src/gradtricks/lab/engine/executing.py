@@ -9,7 +9,8 @@ from time import monotonic
 from typing import Literal
 
 from gradtricks.lab.engine.cluster import Scheduler, SchedulerError
-from gradtricks.lab.runs.execution import Run, RunError, execute
+from gradtricks.lab.runs.execution import RunError, execute
+from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
 
@@ -191,20 +192,22 @@ def _execute_here(runs: Sequence[Run], tell: Callable[[Event], object]) -> list[
 
     folder = tempfile.mkdtemp(prefix="gradtricks-")
     outcomes: list[Outcome] = []
-    with closing(Kernels(in_process=True)) as kernels:
-        for run in runs:
-            tell(Event("started", run.title, request=run.request))
-            clock = monotonic()
-            try:
-                outcomes.append(Outcome(run, execute(run, Store(folder), kernels)))
-            except RunError as error:
-                outcomes.append(Outcome(run, error=str(error)))
-            except KeyboardInterrupt:
-                left = [Outcome(run) for run in runs[len(outcomes) :]]
-                raise Interrupted([*outcomes, *left]) from None
-            why = outcomes[-1].error
-            kind: Literal["finished", "failed"] = "failed" if why else "finished"
-            tell(Event(kind, run.title, "", monotonic() - clock, why, run.request))
-    if not any(outcome.error for outcome in outcomes):
-        shutil.rmtree(folder)
+    try:
+        with closing(Kernels(in_process=True)) as kernels:
+            for run in runs:
+                tell(Event("started", run.title, request=run.request))
+                clock = monotonic()
+                try:
+                    outcomes.append(Outcome(run, execute(run, Store(folder), kernels)))
+                except RunError as error:
+                    outcomes.append(Outcome(run, error=str(error)))
+                except KeyboardInterrupt:
+                    left = [Outcome(run) for run in runs[len(outcomes) :]]
+                    raise Interrupted([*outcomes, *left]) from None
+                why = outcomes[-1].error
+                kind: Literal["finished", "failed"] = "failed" if why else "finished"
+                tell(Event(kind, run.title, "", monotonic() - clock, why, run.request))
+    finally:
+        if not any(outcome.error for outcome in outcomes):
+            shutil.rmtree(folder)
     return outcomes

@@ -16,7 +16,7 @@ from gradtricks.lab.engine.cluster import Scheduler
 from gradtricks.lab.engine.connecting import connected, count_threads
 from gradtricks.lab.engine.embedded import embedded
 from gradtricks.lab.engine.executing import Outcome, count_workers
-from gradtricks.lab.runs.execution import Run
+from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store
 
 

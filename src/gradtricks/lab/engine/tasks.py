@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
     from gradtricks.lab.kernels.choosing import Kernels
-    from gradtricks.lab.runs.execution import Run
+    from gradtricks.lab.runs.planning import Run
     from gradtricks.lab.storage.store import StoredRun
 
 TOPIC = "gradtricks"

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 
 from gradtricks.lab.recording import decode
-from gradtricks.lab.runs.execution import collect_figures
+from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.storage.troubles import StoreError, public
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -76,7 +77,8 @@ def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str 
             new += 1
     except error_type as error:
         raise TrackingError(
-            f"expected MLflow at {uri} to take the runs; got {error}; remedy: start its server there, "
+            f"expected MLflow at {public(uri)} to take the runs; got {_without(uri, error)}; "
+            "remedy: start its server there, "
             "then log them again: what is there already isn't logged twice"
         ) from error
     return new
@@ -99,9 +101,15 @@ def _connect(uri: str) -> tuple["MlflowClient", type[Exception]]:
         return MlflowClient(tracking_uri=uri), MlflowException
     except MlflowException as error:
         raise TrackingError(
-            f"expected the address of an MLflow server or database; got {uri!r} ({error}); "
+            f"expected the address of an MLflow server or database; got {public(uri)!r} "
+            f"({_without(uri, error)}); "
             "remedy: for instance http://127.0.0.1:5000 or sqlite:///mlflow.db"
         ) from error
+
+
+def _without(uri: str, error: Exception) -> str:
+    """Take the password out of what MLflow says."""
+    return str(error).replace(uri, public(uri))
 
 
 def _experiment(client: "MlflowClient", name: str) -> str:
@@ -209,7 +217,12 @@ def _is_number(value: Any) -> bool:
 def _write_artifacts(stored: "StoredRun", folder: Path) -> None:
     text = json.dumps(stored.record, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "record.json").write_text(text + "\n", encoding="utf-8")
-    node = stored.read_notebook()
+    try:
+        node = stored.read_notebook()
+    except StoreError:
+        if stored.status == "failed":  # perhaps before its first cell
+            return
+        raise
     nbformat.write(node, folder / "notebook.ipynb")
     (folder / "figures").mkdir()
     for name, svg in collect_figures(node).items():

@@ -19,6 +19,7 @@ from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.recording import REPORT_CELL
 
 _SAVE_EVERY_S = 1.0
+_SKIPPED = "skip-execution"  # the tag by which nbclient, and so plain papermill, passes a cell by
 
 
 def prepare(source: NotebookNode, parameters: Mapping[str, Any], output: Path) -> NotebookNode:
@@ -82,7 +83,7 @@ class Execution(NotebookExecutionManager):
         try:
             for index, cell in enumerate(self.nb.cells):
                 self.cell_start(cell, index)
-                if cell.cell_type == "code" and cell.source.strip():
+                if _is_executed(cell):
                     execute(cell, index)
                     _raise_for(cell, index)
                 self.cell_complete(cell, cell_index=index)
@@ -179,6 +180,10 @@ class Interpreter(NotebookClient):
             and not self.clear_before_next_output
             and not self.output_hook_stack[msg["parent_header"].get("msg_id")]
         )
+
+
+def _is_executed(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and bool(cell.source.strip()) and _SKIPPED not in cell.metadata.tags
 
 
 def _raise_for(cell: NotebookNode, index: int) -> None:

@@ -108,7 +108,8 @@ class Kernels:
         interrupts = self._interrupts
         environment = {**os.environ, **_pinned(threads)}
         with log_to(output.with_name(LOG)) as log:
-            said = source.metadata.get("gradtricks", {})
+            said = source.metadata.get("gradtricks")
+            said = said if isinstance(said, dict) else {}
             if not said.get("fresh_kernel", False) and sys.platform == "linux":
                 with (
                     self._server((parameters.get("backend"), *said.get("preload", ())), threads) as server,

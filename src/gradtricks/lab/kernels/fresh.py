@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+import nbformat
 from jupyter_core.utils import ensure_event_loop
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
@@ -49,6 +50,7 @@ class FreshKernel(Interpreter):
             iopub_timeout=60,
             shutdown_kernel="immediate",
             on_cell_executed=self._look_for_exit,
+            on_cell_error=self._show_error,
         )
         self._limit = OutputLimit()
         self._exiting = False
@@ -70,6 +72,8 @@ class FreshKernel(Interpreter):
             code = self.km.provisioner.process.poll() if self.km.provisioner.process else None
             if code is None:
                 raise
+            # The message that numbers the cell may have been lost in the crash.
+            cell.execution_count = cell.execution_count or self.code_cells_executed
             raise DeadKernelError(f"Kernel died: {how_ended(code)}") from None
         finally:
             self._end_cell(cell, index)
@@ -101,6 +105,13 @@ class FreshKernel(Interpreter):
     def _look_for_exit(self, execute_reply: dict[str, Any], **_: Any) -> None:
         asked = [payload.get("source") for payload in execute_reply["content"].get("payload", [])]
         self._exiting = "ask_exit" in asked
+
+    def _show_error(self, cell: NotebookNode, execute_reply: dict[str, Any], **_: Any) -> None:
+        """Let a magic that was used wrongly be an error as any other: IPython only prints it."""
+        if not any(output.output_type == "error" for output in cell.outputs):
+            name, reason = (execute_reply["content"].get(key, "") for key in ("ename", "evalue"))
+            told = nbformat.v4.new_output("error", ename=name, evalue=reason, traceback=[f"{name}: {reason}"])
+            cell.outputs.append(told)
 
     def _end_cell(self, cell: NotebookNode, index: int) -> None:
         if note := self._limit.note():

@@ -23,9 +23,9 @@ def log_to(path: Path) -> Iterator[int]:
     Yields:
         The descriptor of a pipe, for the processes to write to.
     """
-    source, sink = os.pipe()
-    end, ending = os.pipe()
     with path.open("wb", buffering=0) as file:
+        source, sink = os.pipe()
+        end, ending = os.pipe()
         thread = threading.Thread(target=_copy, args=(source, end, file), daemon=True)
         thread.start()
         try:

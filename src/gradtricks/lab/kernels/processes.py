@@ -35,7 +35,7 @@ def end_descendants(pid: int) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while (left := _descendants(pid)) and time.monotonic() < deadline:
         for process in left:
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.Error):  # gone already, or another user's by now
                 process.kill()
         time.sleep(0.001)
 

@@ -123,6 +123,11 @@ class Shell(InteractiveShell):
         """Let this be the last cell."""
         self.exiting = True
 
+    def show_usage_error(self, exc: BaseException) -> None:
+        """Print it, and let a magic that was used wrongly be an error as any other."""
+        super().show_usage_error(exc)
+        self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
+
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         content = {"ename": etype.__name__, "evalue": str(evalue), "traceback": stb}
         self.outbox.send("error", content)

@@ -95,9 +95,12 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server, and the forks that go on."""
-        self._control.close()
         self._process.kill()
         self._process.wait()
+        with suppress(OSError):  # closed before
+            self._control.shutdown(socket.SHUT_RDWR)  # who waits for an answer hears that none will come
+        with self._lock:
+            self._control.close()
 
     def _ask_for_fork(self, *descriptors: int) -> int:
         with self._lock:
@@ -176,7 +179,10 @@ class WarmKernel:
     def _how_it_ended(self) -> str:
         if not _wait_for(self._report, 1):
             return "its process closed the channel to the lab"
-        return how_ended(os.waitstatus_to_exitcode(int.from_bytes(os.read(self._report, 4), "big")))
+        status = os.read(self._report, 4)
+        if not status:
+            return "its process ended with the one that it was forked from"
+        return how_ended(os.waitstatus_to_exitcode(int.from_bytes(status, "big")))
 
 
 def how_ended(code: int) -> str:

@@ -12,9 +12,8 @@ from nbformat import NotebookNode
 
 TAG = "injected-parameters"
 _COMMENT = "# Set by gradtricks: the parameters of this run."
-_LONG = (
-    2000  # bits; Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones
-)
+# Bits: Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones.
+_LONG = 2000
 
 
 def literal(value: Any) -> str:

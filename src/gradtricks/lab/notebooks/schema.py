@@ -88,7 +88,7 @@ def read_notebook(path: Path) -> NotebookNode:
         raise FileNotFoundError(f"expected a notebook at {path}; got nothing there")
     try:
         return nbformat.read(path, as_version=4)
-    except ValueError as error:
+    except (ValueError, AttributeError, nbformat.ValidationError) as error:
         raise ParameterError(f"expected a notebook at {path}; got a file that isn't one ({error})") from error
 
 
@@ -112,7 +112,7 @@ def read_parameters(notebook: NotebookNode, path: str) -> dict[str, Parameter]:
     source = cells[0].source
     try:
         statements, comments = ast.parse(source).body, _comments(source)
-    except (SyntaxError, tokenize.TokenError) as error:
+    except (SyntaxError, UnicodeError, tokenize.TokenError) as error:
         raise ParameterError(f"{path}: the parameters cell can't be read: {error}") from error
     parameters: dict[str, Parameter] = {}
     problems = []
@@ -265,7 +265,7 @@ def _read_parameter(node: ast.stmt, comments: Mapping[int, str]) -> Parameter:
         type_, expected = resolve(node.annotation)
         parameter = Parameter(name, ast.unparse(node.annotation), expected, type_, None, meaning)
         default = read_default(node.value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ParameterError(f"parameter {name}: {str(error).splitlines()[0]}") from error
     try:
         return replace(parameter, default=parameter.check(default))

@@ -113,20 +113,6 @@ def publish(
     _delete_others(pages, files)
 
 
-def publish_sweep(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> None:
-    """Write the page of one sweep, and leave the others alone.
-
-    Args:
-        sweep: The sweep.
-        runs: Those of its runs that finished or failed.
-        pages: Folder of the generated sources.
-
-    Raises:
-        BuildError: A result that is to be shown isn't there.
-    """
-    _write_changed(_sweep_files(sweep, runs, pages))
-
-
 def build(book: Path, site: Path) -> None:
     """Build the book beside the one that is there, and replace that only when nothing is wrong.
 
@@ -180,8 +166,8 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
     if backend in _FRAMEWORKS:
         others = set(_FRAMEWORKS) - {backend}
         node.cells = [cell for cell in node.cells if not others & set(cell.metadata.get("tags", []))]
-        title = node.cells[0]
-        title.source = title.source.replace("\n", f" ({_FRAMEWORKS[backend]})\n", 1)
+        title, *rest = node.cells[0].source.split("\n", 1)
+        node.cells[0].source = "\n".join([f"{title} ({_FRAMEWORKS[backend]})", *rest])
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
         alts = [

@@ -12,8 +12,9 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-# What a run printed may hold anything; a page without scripts and without requests can't do any harm.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+# What a run printed may hold anything. default-src doesn't cover where forms go and what links are relative
+# to; where a <meta> or a link leads, no policy of a page can say.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _STYLE = """\
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }
 pre { overflow-x: auto; padding: .5rem .8rem; background: #f6f6f4; border-radius: .3rem; }
@@ -31,7 +32,8 @@ def to_html(node: NotebookNode, title: str) -> str:
         title: Of the page.
 
     Returns:
-        A page of HTML that runs no script and asks for nothing else.
+        A page of HTML that runs no script, loads nothing and sends no form. HTML that a cell showed is in it
+        as it is, so it may still lead to another page: by a link, or by itself with a ``<meta>``.
     """
     formatter = HtmlFormatter(style="friendly")
     body = "\n".join(part for cell in node.cells for part in _cell(cell, formatter))

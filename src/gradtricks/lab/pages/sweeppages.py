@@ -1,6 +1,8 @@
 """The page of a sweep: its question, figures, a table of values, and where they came from."""
 
 import json
+import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -96,26 +98,32 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
         f"Every parameter and every result of every run: {{download}}`CSV <{page}/runs.csv>`, "
         f"{{download}}`JSON <{page}/runs.json>`. This command runs the sweep again; what is finished isn't "
         "done twice:",
-        f"```console\ngradtricks sweep {_beside(sweep, sweep.name + ENDING)}\n```",
+        f"```console\ngradtricks sweep {shlex.quote(_from_root(sweep, _file(sweep)))}\n```",
         "## Where this came from",
         _origin(sweep, runs),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _beside(sweep: "Sweep", name: str) -> str:
-    """Write the path of a file beside the notebook, from the project's root."""
-    return f"{sweep.notebook.absolute().parent.name}/{name}"
+def _file(sweep: "Sweep") -> Path:
+    return sweep.path or sweep.notebook.with_name(sweep.name + ENDING)
+
+
+def _from_root(sweep: "Sweep", path: Path) -> str:
+    """Write a path from the project's root, the folder that holds the one with the sweep's file."""
+    return Path(os.path.relpath(path, _file(sweep).absolute().parents[1])).as_posix()
 
 
 def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
-    varied = [_spoken(name, sweep) for name in sweep.varied]
+    varied = _joined([_spoken(name, sweep) for name in sweep.varied]) if sweep.varied else ""
+    varied = varied and f" with different {varied}"
     finished, failed = (sum(run.status == status for run in runs) for status in ("finished", "failed"))
     left = len(sweep.runs) - finished - failed
     counts = [f"{finished} finished"]
     counts += [f"{count} {what}" for count, what in ((failed, "failed"), (left, "not run yet")) if count]
-    notebook = code(_beside(sweep, sweep.notebook.name))
-    return f"{len(sweep.runs)} runs of {notebook} with different {_joined(varied)}: {', '.join(counts)}."
+    notebook = code(_from_root(sweep, sweep.notebook))
+    several = "" if len(sweep.runs) == 1 else "s"
+    return f"{len(sweep.runs)} run{several} of {notebook}{varied}: {', '.join(counts)}."
 
 
 def _spoken(name: str, sweep: "Sweep") -> str:

@@ -95,8 +95,11 @@ def _of_curves(curves: Sequence[Any]) -> dict[str, list[str]]:
         ],
         "runs": [str(curve.n) for curve in curves],
     }
-    lost = {"left out": [str(curve.lost) for curve in curves]}
-    return columns | (lost if any(curve.lost for curve in curves) else {})
+    apart = {
+        "cut to this length": [curve.cut for curve in curves],
+        "left out": [curve.lost for curve in curves],
+    }
+    return columns | {name: [*map(str, counts)] for name, counts in apart.items() if any(counts)}
 
 
 def _number(value: float) -> str:

@@ -27,16 +27,18 @@ def of_points(groups: Sequence[Group]) -> str:
     return f"Points are runs ({counted(counts)} each), diamonds {means}.{_lost(groups)}"
 
 
-def of_heat_map(groups: Sequence[Group]) -> str:
+def of_heat_map(groups: Sequence[Group], *, written: bool) -> str:
     """Say how to read a heat map.
 
     Args:
         groups: Configurations.
+        written: Whether its numbers are written in its cells.
 
     Returns:
         A few sentences.
     """
-    return f"Numbers are {_means(groups)}.{_lost(groups)}"
+    read = "Numbers" if written else "Colours"
+    return f"{read} are {_means(groups)}.{_lost(groups, marked=written)}"
 
 
 def of_parallel(groups: Sequence[Group]) -> str:
@@ -49,7 +51,7 @@ def of_parallel(groups: Sequence[Group]) -> str:
         A few sentences.
     """
     read = f"Each line is a configuration; its colour and its last point are {_means(groups)}."
-    return f"{read}{_lost(groups)}"
+    return f"{read}{_lost(groups, marked=False)}"
 
 
 def of_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
@@ -69,8 +71,11 @@ def of_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
     pooled = ", ".join(axis.name for axis in axes[1:])
     pooled = f" Runs with different {pooled} are taken together." if pooled else ""
     lost = sum(curve.lost for curve in curves)
-    left_out = f" Left out: {lost} that failed or recorded something that isn't finite." if lost else ""
-    return f"{read}{pooled}{left_out}"
+    why = "failed, or recorded nothing or something that isn't finite"
+    left_out = f" Left out: {lost} that {why}." if lost else ""
+    cut = sum(curve.cut for curve in curves)
+    ends = f" Each line ends with the shortest of its runs: {cut} went on for longer." if cut else ""
+    return f"{read}{pooled}{ends}{left_out}"
 
 
 def alt(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> str:
@@ -145,11 +150,11 @@ def _means(groups: Sequence[Group]) -> str:
     return "single runs" if max(counts) < 2 else f"interquartile means ({counted(counts)} each)"
 
 
-def _lost(groups: Sequence[Group]) -> str:
+def _lost(groups: Sequence[Group], *, marked: bool = True) -> str:
     parts = [
         (sum(group.failed for group in groups), "failed"),
         (sum(group.missing for group in groups), "recorded nothing here"),
         (sum(group.summary.non_finite for group in groups), "gave a number that isn't finite"),
     ]
     said = [f"{count} {what}" for count, what in parts if count]
-    return f" Not part of it (×): {', '.join(said)}." if said else ""
+    return f" Not part of it{' (×)' if marked else ''}: {', '.join(said)}." if said else ""

@@ -85,9 +85,21 @@ def draw_heat_map(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> 
     plot.set(xlabel=drawable(spell(columns.name, 60)), ylabel=drawable(spell(rows.name, 40)))
     _set_title(plot, title, groups)
     add_color_bar(plot, scale)
-    if means.shape[0] <= _WRITTEN[0] and means.shape[1] <= _WRITTEN[1]:
+    if is_written(axes):
         _write_cells(plot, scale, axes, groups)
     return figure
+
+
+def is_written(axes: Sequence[Axis]) -> bool:
+    """Say whether the cells of a heat map have room for numbers.
+
+    Args:
+        axes: Of its rows and of its columns.
+
+    Returns:
+        Whether numbers are written in them.
+    """
+    return all(len(axis.values) <= most for axis, most in zip(axes, _WRITTEN, strict=True))
 
 
 def _set_title(plot: "Axes", title: str, groups: Sequence[Group]) -> None:
@@ -124,7 +136,7 @@ def draw_parallel(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> 
     scale = scale_of(means)
     room = figure.get_figwidth() / len(coordinates)
     gutters = [_mark_coordinate(plot, place, axis, room) for place, axis in enumerate(coordinates)]
-    # The best known lines come last, on top; those without a number are dotted and end before the result.
+    # The highest lines come last, on top; those without a number are dotted and end before the result.
     order = sorted(range(len(groups)), key=lambda place: (np.isfinite(means[place]), means[place]))
     for rank, place in enumerate(order):
         known = bool(np.isfinite(means[place]))

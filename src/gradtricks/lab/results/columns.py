@@ -169,7 +169,7 @@ def sql_type(values: Sequence[Any]) -> str:
 
     Returns:
         A type, TIMESTAMPTZ where it has to be turned to UTC; a list of it where all are lists of one depth
-        and kind; JSON for other lists and for dicts; VARCHAR for what is mixed.
+        and kind; JSON for other lists, those of times too, and for dicts; VARCHAR for what is mixed.
     """
     kind = kind_of(values)
     if kind == "big" and not all(value is None or value in _HUGEINT for value in values):
@@ -185,7 +185,7 @@ def as_text(value: Any, *, for_json: bool = False) -> str | None:
     """Write one value so that it can be read back exactly.
 
     Args:
-        value: Of a built-in type.
+        value: Of a built-in type; what records can't keep, such as a UUID of SQL's, is as `str` writes it.
         for_json: Whether it is for a column of JSON, where a text has its quotation marks.
 
     Returns:
@@ -199,7 +199,13 @@ def as_text(value: Any, *, for_json: bool = False) -> str | None:
         return repr(value) if not for_json or math.isfinite(value) else json.dumps(encode(value, ""))
     if isinstance(value, date) and not for_json:
         return value.isoformat()
-    return json.dumps(encode(value, ""), ensure_ascii=False)
+    try:
+        encoded = encode(value, "")
+    except TypeError:
+        encoded = encode(_recordable(value), "")
+        if isinstance(encoded, str) and not for_json:
+            return encoded
+    return json.dumps(encoded, ensure_ascii=False)
 
 
 def list_text(value: Any) -> str | None:
@@ -212,6 +218,21 @@ def list_text(value: Any) -> str | None:
         JSON in which NaN and the infinities are texts; None for None.
     """
     return None if value is None else json.dumps(_json_numbers(value), ensure_ascii=False)
+
+
+def _recordable(value: Any) -> Any:
+    """Replace what SQL gives and a record can't keep, in lists and dicts too; the rest stays as it is."""
+    if isinstance(value, list | tuple):
+        return [_recordable(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _recordable(item) for key, item in value.items()}
+    if isinstance(value, Decimal):
+        return float(value)
+    try:
+        encode(value, "")
+    except TypeError:
+        return str(value)
+    return value
 
 
 def _json_numbers(value: Any) -> Any:
@@ -227,7 +248,8 @@ def _list_type(values: Iterable[Any]) -> str:
         brackets += "[]"
         level = [item for value in level for item in value if item is not None]
     kind = kind_of(level)
-    return "JSON" if kind in ("big", "list", "mixed") else _SQL_TYPES[kind] + brackets
+    exact = kind in ("bool", "int", "float", "text")
+    return _SQL_TYPES[kind] + brackets if exact else "JSON"
 
 
 def _built_in(value: Any) -> Any:

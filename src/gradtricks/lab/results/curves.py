@@ -38,6 +38,7 @@ class Curve:
         high: Upper end.
         n: How many runs are part of it.
         lost: How many aren't, because they failed, recorded nothing or a number that isn't finite.
+        cut: How many of those that are part of it go on for longer.
     """
 
     group: Group
@@ -46,6 +47,7 @@ class Curve:
     high: np.ndarray
     n: int
     lost: int
+    cut: int
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -71,7 +73,8 @@ def curve_of(group: Group) -> Curve:
     values = np.array([curve[:length] for curve, _ in whole], dtype=np.float64).reshape(len(whole), length)
     low, high = bootstrap_interval(values, strata=[stratum for _, stratum in whole])
     lost = group.failed + group.missing + len(group.found) - len(whole)
-    return Curve(group, interquartile_mean(values), low, high, len(whole), lost)
+    cut = sum(len(curve) > length for curve, _ in whole)
+    return Curve(group, interquartile_mean(values), low, high, len(whole), lost, cut)
 
 
 def draw_curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> "Figure":

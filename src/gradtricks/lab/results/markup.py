@@ -5,6 +5,7 @@ import re
 # What may begin markup anywhere, and the numbers that begin a list.
 _SPECIAL = re.compile(r"[#$%&*+\-:<>\[\\\]^_`{|}~]")
 _LIST = re.compile(r"^(\d+)([.)])(?=\s|$)")
+_TARGET = re.compile(r"^(?=\()")  # (name)= is a target of MyST
 _LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 
 
@@ -31,7 +32,8 @@ def escape(text: str) -> str:
     Returns:
         One line without markup, HTML, roles or ends of a table's cells.
     """
-    return _LIST.sub(r"\1\\\2", _SPECIAL.sub(r"\\\g<0>", one_line(text)))
+    escaped = _SPECIAL.sub(r"\\\g<0>", one_line(text))
+    return _TARGET.sub(r"\\", _LIST.sub(r"\1\\\2", escaped))
 
 
 def code(text: str) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-__all__ = ["PlotError", "PlotResult", "plot_sweep"]
+__all__ = ["PlotError", "PlotResult", "can_draw", "plot_sweep"]
 
 _UNNAMED = re.compile(r"[^a-z0-9]+")
 _PNG_DPI = 200
@@ -116,6 +117,23 @@ def plot_sweep(sweep: Swept, frame: "pandas.DataFrame") -> dict[str, PlotResult]
     return drawn
 
 
+def can_draw(frame: "pandas.DataFrame", column: str) -> bool:
+    """Say whether a result is one that `plot_sweep` draws.
+
+    Args:
+        frame: From `gradtricks.lab.results.tables.table`.
+        column: Of it.
+
+    Returns:
+        Whether all its values are numbers, or lists of numbers.
+    """
+    try:
+        _is_curve(frame, column)
+    except PlotError:
+        return False
+    return True
+
+
 def _plot(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str) -> PlotResult:
     title = label_of(column)
     if _is_curve(frame, column):
@@ -138,19 +156,19 @@ def _chart(
     if len(axes) < 2:
         return charts.draw_values, captions.of_points
     if len(axes) == 2 and 2 * len(groups) >= len(axes[0].values) * len(axes[1].values):
-        return charts.draw_heat_map, captions.of_heat_map
+        return charts.draw_heat_map, partial(captions.of_heat_map, written=charts.is_written(axes))
     return charts.draw_parallel, captions.of_parallel
 
 
 def _is_curve(frame: "pandas.DataFrame", column: str) -> bool:
     values = [value for value in values_of(frame[column]) if value is not None]
-    if all(isinstance(value, bool | int | float) for value in values):
-        return False
-    if all(isinstance(value, list) for value in values):
-        items = [item for value in values for item in value]
-        if all(isinstance(item, bool | int | float) for item in items):
-            return True
-    raise PlotError(f"{column} must be numbers, or lists of numbers, to be drawn; got {values[0]!r:.60}")
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    odd = [item for item in items if not isinstance(item, bool | int | float)]
+    kinds = {isinstance(value, list) for value in values}
+    if odd or len(kinds) > 1:
+        got = f"{odd[0]!r:.60}" if odd else "both"
+        raise PlotError(f"{column} must be numbers, or lists of numbers, to be drawn; got {got}")
+    return kinds == {True}
 
 
 def label_of(column: str) -> str:

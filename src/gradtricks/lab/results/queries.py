@@ -35,7 +35,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
         What was asked for.
 
     Raises:
-        QueryError: DuckDB refuses.
+        QueryError: DuckDB refuses, or there is no query.
     """
     import duckdb
 
@@ -44,6 +44,8 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
         # From here on nothing reaches a file or the network, and nothing can change that.
         connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         try:
+            if not connection.extract_statements(sql):
+                raise QueryError(f"expected a query; got {sql!r}; remedy: gradtricks table --help shows one")
             answer = connection.execute(sql)
             rows, names = answer.fetchall(), [column[0] for column in answer.description or ()]
         except duckdb.Error as error:
@@ -57,6 +59,9 @@ def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
     Args:
         frame: What `tables.table` or `tables.query` returned.
         path: Of the file.
+
+    Raises:
+        QueryError: Two columns have the same name.
     """
     with closing(_connect()) as connection:
         expressions = _register(connection, frame)
@@ -94,6 +99,12 @@ def _register(connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame"
     """
     import pandas as pd
 
+    twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
+    if twice:
+        raise QueryError(
+            f"expected columns of different names; got several called {', '.join(twice)}; "
+            "remedy: rename them in the query with AS"
+        )
     texts: dict[str, list[str | None]] = {}
     expressions: dict[str, str] = {}
     for number, name in enumerate(frame.columns):

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.recording import decode
 
 __all__ = ["RecordError", "format_result", "published_record", "result_from"]
@@ -122,9 +123,9 @@ def format_result(value: Any, spec: str = "") -> tuple[str, str | None]:
 def _apply(value: str | float | date, spec: str) -> str:
     try:
         return format(value, spec)
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:  # a huge integer is no float, or has too many digits
         raise RecordError(
-            f"expected a format that fits {value!r}; got {spec!r} ({error}); remedy: for instance ':.3f'"
+            f"expected a format that fits {shown(value)}; got {spec!r} ({error}); remedy: for instance ':.3f'"
         ) from error
 
 

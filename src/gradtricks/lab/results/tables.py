@@ -3,16 +3,16 @@
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gradtricks.lab.results import columns
 from gradtricks.lab.results.markup import escape
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.store import Requested, Store
+from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:
     import pandas
@@ -23,7 +23,14 @@ FORMATS = ("parquet", "csv", "md")
 
 
 @dataclass(frozen=True)
-class _Planned:
+class Planned:
+    """A run of a sweep, as the store's plan names it.
+
+    Attributes:
+        request: Digest of what is asked.
+        title: What people call it.
+    """
+
     request: str
     title: str
 
@@ -50,11 +57,52 @@ def table(
 
     Raises:
         KeyError: The store knows no sweep of this name.
+        StoreError: Somebody edited the sweep's plan.
     """
     if sweep is None:
         return tabulate(sorted(store.runs(stem), key=_place))
     runs = _planned(store, sweep) if isinstance(sweep, str) else sweep.runs
     return tabulate(run for run in runs_of(store, runs) if stem in (None, run.record["stem"]))
+
+
+def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
+    """List the runs of a sweep's plan.
+
+    Args:
+        plan: Of `gradtricks.lab.storage.store.Store.plans`.
+
+    Returns:
+        The runs, in the sweep's order.
+
+    Raises:
+        StoreError: Somebody edited the plan.
+    """
+    try:
+        runs = [Planned(run["request"], run["title"]) for run in plan["runs"]]
+    except (KeyError, TypeError) as error:
+        raise _edited(plan, "the request and the title of each run") from error
+    if not all(isinstance(text, str) for run in runs for text in (run.request, run.title)):
+        raise _edited(plan, "the request and the title of each run")
+    return runs
+
+
+def planned_names(plan: Mapping[str, Any], part: Literal["shown", "varied"]) -> tuple[str, ...]:
+    """List the results that a sweep's plan shows, or the parameters that it varies.
+
+    Args:
+        plan: Of `gradtricks.lab.storage.store.Store.plans`.
+        part: Which of them.
+
+    Returns:
+        The names.
+
+    Raises:
+        StoreError: Somebody edited the plan.
+    """
+    names = plan.get(part)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _edited(plan, f"a list of names as {part!r}")
+    return tuple(names)
 
 
 def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
@@ -128,6 +176,8 @@ def export(frame: "pandas.DataFrame", to: str, path: Path | None = None) -> str 
 
     Raises:
         ValueError: ``to`` is something else, or Parquet has no path.
+        FileNotFoundError: There is no such folder.
+        QueryError: Two columns have the same name, which Parquet doesn't take.
     """
     if to not in FORMATS:
         raise ValueError(f"to must be one of {', '.join(FORMATS)}; got {to!r}")
@@ -135,6 +185,8 @@ def export(frame: "pandas.DataFrame", to: str, path: Path | None = None) -> str 
         if to == "parquet":
             raise ValueError("parquet must have a path, since it isn't text; got None; remedy: give a path")
         return _as_csv(frame) if to == "csv" else _as_markdown(frame)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         if to == "parquet":
@@ -154,11 +206,17 @@ def _place(run: StoredRun) -> tuple[str, str, str]:
     return run.record["stem"], run.title, run.location
 
 
-def _planned(store: Store, name: str) -> list[_Planned]:
+def _edited(plan: Mapping[str, Any], expected: str) -> StoreError:
+    return StoreError(
+        f"expected a plan with {expected}; got {str(plan)[:200]}; remedy: sweep again, which writes it anew"
+    )
+
+
+def _planned(store: Store, name: str) -> list[Planned]:
     plans = store.plans()
     if name not in plans:
         raise KeyError(f"expected one of the sweeps {', '.join(sorted(plans)) or '(none)'}; got {name!r}")
-    return [_Planned(**run) for run in plans[name]["runs"]]
+    return planned_runs(plans[name])
 
 
 def _row(run: StoredRun) -> dict[columns.Path, Any]:

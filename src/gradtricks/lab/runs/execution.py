@@ -14,14 +14,14 @@ from papermill.exceptions import PapermillExecutionError
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.recording import encode, package_digests
-from gradtricks.lab.runs.outcomes import collect_figures, finish, strip_report
-from gradtricks.lab.runs.planning import Run, plan_run, plan_runs
+from gradtricks.lab.runs.outcomes import finish, strip_report
+from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, installed_version, write_record
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import is_trouble, public, trouble
 
-__all__ = ["Run", "RunError", "collect_figures", "execute", "plan_run", "plan_runs"]
+__all__ = ["RunError", "execute"]
 
 # What a notebook, a kernel or its time can do to a run; an interruption isn't among them.
 FAILURES = (PapermillExecutionError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError)
@@ -46,10 +46,10 @@ def execute(run: Run, store: Store, kernels: Kernels, *, timeout_s: float | None
     """Execute a run unless it is finished already.
 
     Args:
-        run: From `plan_run`.
+        run: From `gradtricks.lab.runs.planning.plan_run`.
         store: Where finished runs are.
         kernels: Where the cells run.
-        timeout_s: How long it may take, the import of libraries included.
+        timeout_s: How long it may take, counted from when its process is there.
 
     Returns:
         The finished run.

@@ -9,8 +9,11 @@ import nbformat
 from nbformat import NotebookNode
 
 from gradtricks.lab.recording import REPORT_CELL, REPORT_MIME, RESULTS_MIME, VARYING_MIME
+from gradtricks.lab.storage.records import FIGURE_NAME
 
 __all__ = ["Outcomes", "collect", "collect_figures", "finish", "strip_report"]
+
+_SVG = "image/svg+xml"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def finish(output: Path) -> Outcomes:
         What came out.
 
     Raises:
-        ValueError: Something was recorded twice, or what the run used isn't said.
+        ValueError: Something was recorded twice, a figure was too large, or what the run used isn't said.
     """
     node = nbformat.read(output, as_version=4)
     report = _take_report(node)
@@ -73,13 +76,15 @@ def collect_figures(node: NotebookNode) -> dict[str, str]:
         node: An executed notebook.
 
     Returns:
-        SVG by name.
+        SVG by name; what is named otherwise than `gradtricks.lab.recording.record_figure` names it is left
+        out, since names become names of files.
     """
-    return {
-        output.metadata.gradtricks.figure: output.data["image/svg+xml"]
-        for output in _outputs(node)
-        if "figure" in output.get("metadata", {}).get("gradtricks", {})
-    }
+    figures = {}
+    for output in _outputs(node):
+        name = str(output.get("metadata", {}).get("gradtricks", {}).get("figure", ""))
+        if FIGURE_NAME.fullmatch(name) and _SVG in output.data:
+            figures[name] = output.data[_SVG]
+    return figures
 
 
 def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
@@ -93,7 +98,7 @@ def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
         What came out.
 
     Raises:
-        ValueError: Something was recorded twice.
+        ValueError: Something was recorded twice, or a figure was too large.
     """
     kept: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
     figures: dict[str, str] = {}
@@ -105,6 +110,11 @@ def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
             results.update(new)
         if "figure" in tag:
             _refuse_twice({tag["figure"]} & figures.keys())
+            if _SVG not in output.data:
+                raise ValueError(
+                    f"expected figure {tag['figure']} as SVG; got none, or one too large for its cell; "
+                    "remedy: draw less, or with rasterized=True"
+                )
             figures[tag["figure"]] = tag["alt"]
     inputs = {name: report.pop(name) for name in ("files", "versions")}
     return Outcomes(kept[RESULTS_MIME], kept[VARYING_MIME], figures, inputs, report)

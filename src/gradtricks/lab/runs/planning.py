@@ -11,7 +11,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from gradtricks.lab.notebooks.literals import literal
+from gradtricks.lab.notebooks.literals import TAG, literal
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
@@ -25,6 +25,7 @@ from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=,+-]+")
 _LISTED = 5  # configurations behind each problem
+_TAGS = {TAG, "papermill-error-cell-tag"}  # of cells that an earlier run of papermill put in
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ def source_digest(node: NotebookNode) -> str:
     Returns:
         SHA-256 in hexadecimal.
     """
-    text = "\n".join(f"{c.cell_type} {c.metadata.get('tags', [])}\n{c.source}" for c in node.cells)
+    cells = [(cell, cell.metadata.get("tags", [])) for cell in node.cells]
+    kept = [(cell, tags) for cell, tags in cells if _TAGS.isdisjoint(tags)]  # the others aren't executed
+    text = "\n".join(f"{cell.cell_type} {tags}\n{cell.source}" for cell, tags in kept)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -169,7 +172,8 @@ def _spoken(value: Any) -> str:
 def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[str, Any]:
     """Read what the notebook's metadata say of how it is to be run."""
     said = node.metadata.get("gradtricks", {})
-    settings = {"threads": 1, "alone": False, "expected_s": None, **(said if isinstance(said, dict) else {})}
+    settings: dict[str, Any] = {"threads": 1, "alone": False, "expected_s": None}
+    settings |= {"fresh_kernel": False, "preload": []} | (said if isinstance(said, dict) else {})
     if threads is not None:
         settings["threads"] = threads
     problems = [
@@ -178,6 +182,8 @@ def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[s
             ("threads", "a whole number from 1 to 1024", _is_count),
             ("alone", "true or false", lambda value: isinstance(value, bool)),
             ("expected_s", "a number of seconds", _is_seconds),
+            ("fresh_kernel", "true or false", lambda value: isinstance(value, bool)),
+            ("preload", "a list of names of extras", _are_names),
         )
         if not fits(settings[name])
     ]
@@ -192,6 +198,10 @@ def _is_count(value: Any) -> bool:
 
 def _is_seconds(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and math.isfinite(value) and value >= 0)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _listed(problems: Mapping[str, list[int]], count: int) -> list[str]:

@@ -40,8 +40,10 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _git(notebook: Path, *arguments: str) -> str | None:
-    # Optional locks would get in the way of somebody who commits meanwhile.
-    command = ["git", "--no-optional-locks", "-C", str(notebook.resolve().parent), *arguments]
+    # Optional locks would get in the way of somebody who commits meanwhile, and a checkout could name any
+    # program as its monitor.
+    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(notebook.resolve().parent)]
+    command = ["git", *options, *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

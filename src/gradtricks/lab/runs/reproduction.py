@@ -11,6 +11,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.notebooks.literals import TAG
 from gradtricks.lab.recording import decode
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
 from gradtricks.lab.runs.outcomes import Outcomes, finish
@@ -20,8 +21,6 @@ from gradtricks.lab.storage.records import StoredRun, request_digest
 from gradtricks.lab.storage.troubles import StoreError, public
 
 __all__ = ["ABSENT", "Difference", "Verdict", "compare", "reproduce"]
-
-_INJECTED = "injected-parameters"
 
 
 class _Absent:
@@ -126,7 +125,7 @@ def recorded_source(executed: NotebookNode) -> NotebookNode:
         A notebook without outputs.
     """
     node = deepcopy(executed)
-    node.cells = [cell for cell in node.cells if _INJECTED not in cell.metadata.get("tags", [])]
+    node.cells = [cell for cell in node.cells if TAG not in cell.metadata.get("tags", [])]
     node.metadata.pop("papermill", None)
     for cell in node.cells:
         cell.metadata.pop("papermill", None)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ RECORD = "record.json"
 LARGEST = 64 << 20  # bytes of a record that are read; a larger one isn't ours
 
 _UNFINISHED = ".unfinished"
+_RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")
 
 
 def folder_at(location: str) -> "LocalFolder | RemoteFolder":
@@ -62,7 +64,7 @@ class LocalFolder:
                 return []
             raise
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, largest: int = LARGEST) -> bytes | None:
         """Read a file; None where there is no ordinary one, or one too large to be ours."""
         try:
             # A pipe that somebody put here must not hold up the scan.
@@ -71,7 +73,7 @@ class LocalFolder:
             return None
         try:
             status = os.fstat(descriptor)
-            ours = stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST
+            ours = stat.S_ISREG(status.st_mode) and status.st_size <= largest
             return os.read(descriptor, status.st_size) if ours else None
         finally:
             os.close(descriptor)
@@ -81,6 +83,8 @@ class LocalFolder:
         for folder in folders:
             for name in self.subfolders(folder):
                 path = f"{folder}/{name}"
+                if not is_run(path):
+                    continue
                 text = self.read(f"{path}/{RECORD}")
                 if text is not None or (self._root / path).exists():  # it may just have been replaced
                     yield path, text
@@ -166,6 +170,18 @@ class LocalFolder:
             _delete(away)
 
 
+def is_run(path: str) -> bool:
+    """Say whether a folder of a store can be a run's: whatever else lies there is nobody's business.
+
+    Args:
+        path: Relative to the store.
+
+    Returns:
+        Whether it is named so, by request and inputs.
+    """
+    return _RUN.fullmatch(path) is not None
+
+
 def flush(path: Path) -> None:
     """Have a file or a folder on the disk before going on.
 
@@ -187,7 +203,7 @@ def _is_locked(lock: Path) -> bool:
     """Look whether a process holds a lock, without keeping others from it."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # another user's; whoever claims it too will hear of that
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -20,12 +20,14 @@ from gradtricks.lab.storage.troubles import StoreError, public
 
 SCHEMA_VERSION = 2
 LONGEST_TITLE = 100
+FIGURE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
+_LARGEST_NOTEBOOK = 1 << 30  # bytes; each cell may show a lot
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
 _FILE_NAME = re.compile(r"(?!\.\.?$)[^\x00-\x1f/\\]{1,250}")
-_FIGURE = re.compile(r"[a-z][a-z0-9_]*")
-_PACKAGE_FILE = re.compile(r"(?!/|.*(?:^|/)\.\.(?:/|$))[^\x00-\x1f\\]{1,300}")
+# Parts of a path that no file system finds too long.
+_PACKAGE_FILE = re.compile(r"(?!(?:.*/)?\.\.(?:/|$))[^\x00-\x1f/\\]{1,60}(?:/[^\x00-\x1f/\\]{1,60}){0,10}")
 _STATUSES = ("finished", "failed")
 
 
@@ -80,7 +82,7 @@ class StoredRun:
         Raises:
             StoreError: It isn't there, or it is torn.
         """
-        text = folder_at(self.location).read("notebook.ipynb")
+        text = folder_at(self.location).read("notebook.ipynb", _LARGEST_NOTEBOOK)
         try:
             return nbformat.reads((text or b"").decode(), as_version=4)
         except Exception as error:  # whatever nbformat meets in a file that isn't a notebook
@@ -214,11 +216,12 @@ def read_record(text: bytes | None, inputs: dict[str, Any] | None = None) -> dic
     text = text or b""
     try:
         record = from_json(text, allow_inf_nan=False)
-        if record["inputs"] == inputs:
+        if inputs is not None and record["inputs"] == inputs:
             record["inputs"] = inputs
         elif not _are_inputs(**record["inputs"]):
             return None
-        return record if _is_whole(record) and (b'"$' not in text or _decodes(record)) else None
+        plain = b'"$' not in text and b"\\u" not in text  # an escaped dollar is one too
+        return record if _is_whole(record) and (plain or _decodes(record)) else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
@@ -233,7 +236,9 @@ def _is_whole(record: Any) -> bool:
         and bool(_TITLE.fullmatch(record["title"]))
         and bool(_DIGEST.fullmatch(record["request"]))
         and all(isinstance(record[key], dict) for key in ("parameters", "results", "varying"))
-        and all(_FIGURE.fullmatch(name) and isinstance(alt, str) for name, alt in record["figures"].items())
+        and all(
+            FIGURE_NAME.fullmatch(name) and isinstance(alt, str) for name, alt in record["figures"].items()
+        )
         and _is_provenance(**record["provenance"])
         and datetime.fromisoformat(record["started"]).tzinfo is not None
         and _is_number(record["duration_s"])

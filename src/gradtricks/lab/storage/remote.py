@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fsspec.core import url_to_fs
 from fsspec.registry import get_filesystem_class
 
-from gradtricks.lab.storage.folders import LARGEST, RECORD
+from gradtricks.lab.storage.folders import LARGEST, RECORD, is_run
 
 _FEW = 16  # folders that are listed one by one
 _AT_ONCE = 256  # records that are fetched together
@@ -37,10 +37,10 @@ class RemoteFolder:
         """List the names of files."""
         return self._list(path, "file")
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, largest: int = LARGEST) -> bytes | None:
         """Read a file; None where there is none, or one too large to be ours."""
         try:
-            return self._do(lambda files, name: _read_remote(files, name), path)
+            return self._do(partial(_read_remote, largest), path)
         except (FileNotFoundError, IsADirectoryError):
             return None
 
@@ -57,6 +57,7 @@ class RemoteFolder:
             )
         else:
             paths = [f"{folder}/{name}" for folder in wanted for name in self.subfolders(folder)]
+        paths = list(filter(is_run, paths))
         for start in range(0, len(paths), _AT_ONCE):
             batch = paths[start : start + _AT_ONCE]
             yield from self._do(partial(_read_all, batch))
@@ -104,9 +105,8 @@ class RemoteFolder:
         return [
             f"{folder}/{name}"
             for folder in self.subfolders()
-            if not folder.startswith(".")
             for name in self.subfolders(folder)
-            if RECORD not in self.names(f"{folder}/{name}")
+            if is_run(f"{folder}/{name}") and RECORD not in self.names(f"{folder}/{name}")
         ]
 
     def remove_leftovers(self) -> None:
@@ -142,8 +142,8 @@ class RemoteFolder:
         return files, f"{root.rstrip('/')}/{path}".rstrip("/")
 
 
-def _read_remote(files: Any, name: str) -> bytes | None:
-    return None if files.size(name) > LARGEST else files.cat_file(name)
+def _read_remote(largest: int, files: Any, name: str) -> bytes | None:
+    return None if files.size(name) > largest else files.cat_file(name)
 
 
 def _read_all(paths: Iterable[str], files: Any, root: str) -> list[tuple[str, bytes]]:

@@ -67,7 +67,7 @@ class Store:
         """Find a finished run that is still valid.
 
         Args:
-            run: From `gradtricks.lab.runs.execution.plan_run`.
+            run: From `gradtricks.lab.runs.planning.plan_run`.
 
         Returns:
             The run, or None.
@@ -78,7 +78,7 @@ class Store:
         """Find the last failure of a run, unless something that may have been its reason has changed since.
 
         Args:
-            run: From `gradtricks.lab.runs.execution.plan_run`.
+            run: From `gradtricks.lab.runs.planning.plan_run`.
 
         Returns:
             The failure, or None.
@@ -89,7 +89,7 @@ class Store:
         """Find many finished runs that are still valid.
 
         Args:
-            runs: From `gradtricks.lab.runs.execution.plan_runs`.
+            runs: From `gradtricks.lab.runs.planning.plan_runs`.
 
         Returns:
             Those that were found, by their request.
@@ -100,7 +100,7 @@ class Store:
         """Find the last failures of many runs, as `failure` does.
 
         Args:
-            runs: From `gradtricks.lab.runs.execution.plan_runs`.
+            runs: From `gradtricks.lab.runs.planning.plan_runs`.
 
         Returns:
             Those that were found, by their request.
@@ -150,7 +150,7 @@ class Store:
         """Claim a run that is to be done, and wait while another process of this machine has it.
 
         Args:
-            run: From `gradtricks.lab.runs.execution.plan_run`.
+            run: From `gradtricks.lab.runs.planning.plan_run`.
 
         Yields:
             An empty folder of this machine to write it in; what is left of it at the end is deleted.
@@ -180,7 +180,7 @@ class Store:
         path = f"{folder_name(record['title'], record['request'])}/{inputs_digest(record['inputs'])}"
         with explained(self.location):
             there = read_record(self._folder.read(f"{path}/{RECORD}"))
-            if there:
+            if there and _belongs(path, there, {}):
                 return self._stored(path, there)
             return self._place(folder, path, record)
 
@@ -207,7 +207,8 @@ class Store:
         Returns:
             Digests of requests; none where the store is at a URL.
         """
-        return self._folder.claimed()
+        with explained(self.location):
+            return self._folder.claimed()
 
     def write_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep the plan of a sweep, instead of an older one of that name.

@@ -1,6 +1,7 @@
 """What can go wrong with a store, and how it is said."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,9 +87,7 @@ def public(location: str) -> str:
     Returns:
         What may be shown.
     """
-    scheme, separator, rest = location.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}" if separator else location
+    return re.sub(r"://[^/]*@", "://", location)  # a chain of URLs may have several
 
 
 def is_url(location: str) -> bool:

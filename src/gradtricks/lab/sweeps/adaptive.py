@@ -12,9 +12,9 @@ from gradtricks.lab.engine.executing import Event, Interrupted, Outcome, Schedul
 from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.sweeps.planning import Search, Sweep
-from gradtricks.lab.sweeps.studies import SearchError, Study, Trial, study_folder
+from gradtricks.lab.sweeps.studies import SearchError, Study, Trial, TrialError, study_folder
 
-__all__ = ["Found", "SearchError", "search"]
+__all__ = ["Found", "SearchError", "TrialError", "search"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def search(
         What was found.
 
     Raises:
-        SearchError: Optuna isn't installed, the study can't be used, or runs don't record the objective.
+        SearchError: Optuna isn't installed, or the study can't be used.
+        TrialError: Runs don't record the objective, or the notebook was edited meanwhile.
         Interrupted: By Ctrl-C or SIGTERM.
         SchedulerError: The cluster can't be used, or is gone.
     """
@@ -114,7 +115,9 @@ class _Progress:
     def more(self) -> list[Run]:
         """Ask for trials until there is something to do for every worker, and return the runs to be done."""
         added: list[Run] = []
+        taken = False
         while self._pending() < self.room and (trial := self._next()):
+            taken = True
             self._trials[trial.number] = self._going[trial.number] = trial
             for outcome in look_up(trial.runs, self._store, retry_failed=False):
                 if outcome.stored or outcome.error:
@@ -122,7 +125,7 @@ class _Progress:
                 else:
                     added.append(outcome.run)
             self._tell_complete()
-        if added:
+        if taken:  # with nothing to be done too, where another sweep has done it
             self._on_planned(self._sweep())
         return added
 

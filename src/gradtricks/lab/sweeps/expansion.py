@@ -85,10 +85,11 @@ class Expansion:
             part: Of the space: ``sobol`` or ``random``.
 
         Returns:
-            The configurations; none where something is wrong.
+            The configurations, each once however often it was drawn; none where something is wrong.
         """
         with self._noting(part):
-            return samples.draw(axes, sobol=part == "sobol")
+            drawn = samples.draw(axes, sobol=part == "sobol")
+            return list({self._key(each, list(axes)): each for each in drawn}.values())
         return []
 
     def read_rule(self, rule: Mapping[str, Any], part: str) -> Rule:
@@ -187,5 +188,6 @@ def _refuse_twins(every: Sequence[Configuration], keys: Sequence[tuple[str, ...]
         said = [", ".join(f"{n} = {literal(v)}" for n, v in twin.items()) for twin in twins[:_TWINS]]
         more = f"\n… and {len(twins) - _TWINS} more" if len(twins) > _TWINS else ""
         raise ParameterError(
-            "\n".join(f"expected each configuration once; got twice: {t}" for t in said) + more
+            "\n".join(f"expected each configuration once; got twice: {t}" for t in said)
+            + f"{more}\nremedy: take out values that come twice, also those that are the same number"
         )

@@ -17,6 +17,7 @@ ENDING = ".sweep.yaml"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RESULT = re.compile(r"(results|varying)(\.\w+)+")
+_SHORT_RESULT = re.compile(r"\w+(\.\w+)*")
 
 
 class Optuna(BaseModel):
@@ -102,7 +103,7 @@ def _validate(raw: Mapping[str, Any]) -> tuple[SweepFile | None, list[str]]:
     try:
         return SweepFile.model_validate(raw), []
     except ValidationError as error:
-        problems = list(dict.fromkeys(_explain(error)))
+        problems = list(dict.fromkeys(explain(error)))
         wrong = {str(detail["loc"][0]) for detail in error.errors()}
     try:
         return SweepFile.model_validate(
@@ -112,7 +113,15 @@ def _validate(raw: Mapping[str, Any]) -> tuple[SweepFile | None, list[str]]:
         return None, problems
 
 
-def _explain(error: ValidationError) -> Iterator[str]:
+def explain(error: ValidationError) -> Iterator[str]:
+    """Say what is wrong with a file, or with what stands for one.
+
+    Args:
+        error: Of `SweepFile` or `Space`.
+
+    Yields:
+        One message after another.
+    """
     keys = [field.alias or name for name, field in SweepFile.model_fields.items()]
     for detail in error.errors(include_url=False):
         # Where several types are possible, pydantic says after which of them it looked.
@@ -128,18 +137,20 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"{where}: {said}; got {shown(detail['input'])}"
 
 
-def unreadable(results: Iterable[str], part: str) -> list[str]:
+def unreadable(results: Iterable[str], part: str, *, short: bool = False) -> list[str]:
     """Say which of the names can't be those of results.
 
     Args:
         results: Names.
         part: Of the file, for messages.
+        short: Whether ``loss`` stands for ``results.loss``.
 
     Returns:
         Messages.
     """
+    pattern = _SHORT_RESULT if short else _RESULT
     return [
         f"{part}: expected the name of a result, such as results.loss; got {shown(name)}"
         for name in results
-        if not _RESULT.fullmatch(name)
+        if not pattern.fullmatch(name)
     ]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import (
     Parameter,
@@ -17,7 +19,7 @@ from gradtricks.lab.notebooks.schema import (
 from gradtricks.lab.notebooks.texts import Plain, TextError, read_json, split_values
 from gradtricks.lab.runs.planning import Run, plan_runs
 from gradtricks.lab.sweeps.expansion import Expansion
-from gradtricks.lab.sweeps.files import Optuna, read_file, unreadable
+from gradtricks.lab.sweeps.files import Optuna, explain, read_file, unreadable
 from gradtricks.lab.sweeps.sampling import Axis
 from gradtricks.lab.sweeps.spaces import Space
 
@@ -36,6 +38,7 @@ class Sweep:
         varied: Parameters that have more than one value, in the order in which they vary, slowest first.
         timeout_s: Seconds that a run may take; None where nothing is said.
         meanings: What results mean, in the words of the file.
+        path: Of the file; None where there is none.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Sweep:
     varied: tuple[str, ...]
     timeout_s: float | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)
+    path: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def read_sweep(path: Path, *, threads: int | None = None) -> Sweep:
     """
     name, file, problems = read_file(path)
     if file and file.optuna:
-        problems.append("optuna: expected a sweep; got a search, which another command runs")
+        problems.append("optuna: expected a sweep; got a search; remedy: gradtricks.lab.sweep(path) runs it")
     notebook = path.parent / (file.notebook if file else "")
     configurations: list[dict[str, Any]] = []
     if file:
@@ -117,6 +121,7 @@ def read_sweep(path: Path, *, threads: int | None = None) -> Sweep:
         varied=_varied(file, runs),
         timeout_s=file.timeout_s,
         meanings=file.shown if isinstance(file.shown, dict) else {},
+        path=path,
     )
 
 
@@ -141,7 +146,9 @@ def read_search(path: Path) -> Search:
     notebook = path.parent / file.notebook
     parts = file.parts() | {"optuna": list(file.optuna.parameters)}
     problems += [*file.clashes(parts), *file.seed_problems()]
-    problems += [f"{part}: not for a search" for part in parts if part not in ("fixed", "seeds", "optuna")]
+    unused = [part for part in parts if part not in ("fixed", "seeds", "optuna")]
+    unused += [part for part in ("exclude", "only_if", "max_runs") if part in file.model_fields_set]
+    problems += [f"{part}: not for a search" for part in unused]
     problems += unreadable([file.optuna.objective], "optuna.objective")
     try:
         expansion = Expansion(_declared(notebook))
@@ -188,7 +195,7 @@ def plan_sweep(
         seeds: How many seeds, from 0 on, or a list of them.
         given: Parameters that don't vary, of the declared types.
         threads: Of a run; None leaves it to the notebook.
-        shown: Results to plot, such as ``results.loss``.
+        shown: Results to plot, such as ``results.loss``; ``loss`` does too.
         max_runs: Largest number of runs that is meant; None stands for 100,000.
 
     Returns:
@@ -199,7 +206,7 @@ def plan_sweep(
         ParameterError: Something is wrong; all of it is listed.
     """
     shown = tuple(shown)
-    problems = unreadable(shown, "shown")
+    problems = unreadable(shown, "shown", short=True)
     try:
         parts: dict[str, Any] = {"grid": _columns(grid), "zip": _columns(zip), "fixed": dict(given or {})}
         parts["seeds"] = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
@@ -208,6 +215,8 @@ def plan_sweep(
         configurations = space.configurations(_declared(notebook))
     except ParameterError as error:
         problems.append(str(error))
+    except ValidationError as error:
+        problems += explain(error)
     if problems:
         raise ParameterError("\n".join([f"{notebook}: nothing was run.", *problems]))
     runs = plan_runs(notebook, configurations, threads=threads)

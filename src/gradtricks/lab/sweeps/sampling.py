@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from gradtricks.lab.notebooks.schema import Parameter, ParameterError
+from gradtricks.lab.notebooks.schema import Parameter, ParameterError, shown
 from gradtricks.lab.notebooks.texts import TextError, read
 
 _DIGITS = 6
@@ -42,12 +42,15 @@ class Axis(BaseModel):
         Raises:
             ParameterError: They don't fit the parameter, or make no axis.
         """
+        got = shown(self.model_dump(exclude_unset=True))
         if self.choices is not None:
             if self.low is not None or self.high is not None or self.log or not self.choices:
-                raise ParameterError(f"{parameter.name}: expected low and high, or choices (at least one)")
+                raise ParameterError(
+                    f"{parameter.name}: expected low and high, or choices (at least one); got {got}"
+                )
             return Axis(choices=[read_value(parameter, choice) for choice in self.choices])
         if self.low is None or self.high is None:
-            raise ParameterError(f"{parameter.name}: expected low and high, or choices")
+            raise ParameterError(f"{parameter.name}: expected low and high, or choices; got {got}")
         low, high = read_value(parameter, self.low), read_value(parameter, self.high)
         if not all(type(end) in (int, float) and math.isfinite(end) for end in (low, high)) or low >= high:
             raise ParameterError(f"{parameter.name}: expected numbers low < high; got {low!r} and {high!r}")

@@ -5,13 +5,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.sweeps.expansion import Expansion
 from gradtricks.lab.sweeps.sampling import Samples
 
 MAX_RUNS = 100_000
+
+
+def _no_bool(seeds: Any) -> Any:
+    if isinstance(seeds, bool):  # which pydantic would take for a number
+        raise PydanticCustomError("seeds", "Input should be a number above 0, or a list of them")
+    return seeds
 
 
 class Space(BaseModel):
@@ -25,8 +32,8 @@ class Space(BaseModel):
         cases: Configurations one by one; ``list`` in a file.
         zipped: Values that vary together; ``zip`` in a file.
         grid: Values that vary freely.
-        random: Independent draws.
-        sobol: Draws that fill the space evenly.
+        random: Independent draws; equal ones are one.
+        sobol: Draws that fill the space evenly; likewise.
         seeds: Values of the parameter ``seed``; a number stands for as many, from 0 on.
         exclude: Configurations that match one of these rules aren't run.
         only_if: A parameter varies only where its rule holds; elsewhere it keeps its default, and
@@ -42,7 +49,7 @@ class Space(BaseModel):
     grid: dict[str, list[Any]] | None = None
     random: Samples | None = None
     sobol: Samples | None = None
-    seeds: int | list[Any] | None = None
+    seeds: Annotated[int | list[Any] | None, BeforeValidator(_no_bool)] = None
     exclude: list[dict[str, Any]] = []
     only_if: dict[str, dict[str, Any]] = {}
     max_runs: Annotated[int, Field(ge=1)] = MAX_RUNS

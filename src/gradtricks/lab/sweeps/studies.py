@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-__all__ = ["SearchError", "Study", "Trial", "study_folder"]
+__all__ = ["SearchError", "Study", "Trial", "TrialError", "study_folder"]
 
 _ABOUT = "gradtricks"  # attribute of a study: digest of what its trials are trials of
 _BUSY_S = 60.0  # to wait for another process that writes to the same file
@@ -30,6 +30,10 @@ _BUSY_S = 60.0  # to wait for another process that writes to the same file
 
 class SearchError(RuntimeError):
     """A search can't be done or continued; what was told until then is kept."""
+
+
+class TrialError(SearchError):
+    """A search ends early, because of what its trials record or because its notebook was edited meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Study:
             The objective, the mean over seeds; None for a failed trial. NaN fails too.
 
         Raises:
-            SearchError: The runs recorded no such number.
+            TrialError: The runs recorded no such number.
         """
         values = [self._objective(run) for run in stored]
         value = fmean(values) if len(values) == len(trial.runs) else math.nan
@@ -199,7 +203,7 @@ class Study:
         distinct = {repr(given): given for several in givens.values() for given in several}
         runs = plan_runs(self._spec.notebook, distinct.values(), threads=self._spec.threads)
         if runs and source_digest(runs[0].source) != source_digest(self._source):
-            raise SearchError(
+            raise TrialError(
                 f"expected {self._spec.notebook} to stay as it was when the search began; got another text; "
                 "remedy: undo that, or give the sweep file another name"
             )
@@ -214,9 +218,9 @@ class Study:
         try:
             value = result_from({"results": stored.results, "varying": stored.varying}, name)
         except RecordError as error:
-            raise SearchError(f"expected {name} among what {stored.title} recorded: {error}") from error
+            raise TrialError(f"expected {name} among what {stored.title} recorded: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise SearchError(f"expected {name} to be a number; {stored.title} recorded {value!r}")
+            raise TrialError(f"expected {name} to be a number; {stored.title} recorded {value!r}")
         return float(value)
 
 
