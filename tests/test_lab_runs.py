@@ -223,7 +223,7 @@ DATES = (
     st.dates()
     | st.datetimes()
     | st.datetimes(timezones=st.just(UTC))
-    | st.datetimes(timezones=st.builds(timezone, st.timedeltas(timedelta(hours=-23), timedelta(hours=23))))
+    | st.datetimes(timezones=st.integers(-82_800, 82_800).map(lambda s: timezone(timedelta(seconds=s))))
 )
 VALUES = st.recursive(
     PLAIN | DATES | st.integers(min_value=10**4990, max_value=10**5000),
@@ -728,3 +728,13 @@ def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(tmp_path,
         store, run = Store(tmp_path / "runs"), plan_run(path, {})
         execute(run, store, kernels)
         assert store.find(run) is not None
+
+
+def test_an_offset_that_python_does_not_read_back_is_refused():
+    with pytest.raises(TypeError, match=r"dates \(with a fixed offset"):
+        encode(datetime(2026, 1, 1, tzinfo=timezone(timedelta(microseconds=1))), "x")
+
+
+def test_a_result_of_thousands_of_digits_is_shown_by_its_size(capsys):
+    record(big=10**5000)
+    assert capsys.readouterr().out == "big = an integer of 16,610 bits\n"

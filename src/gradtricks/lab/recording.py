@@ -229,8 +229,11 @@ def _is_text(value: str) -> bool:
 
 
 def _has_plain_zone(value: date) -> bool:
-    """The name of a place would be lost; an offset isn't."""
-    return not isinstance(value, datetime) or value.tzinfo is None or type(value.tzinfo) is timezone
+    """The name of a place would be lost; an offset isn't, unless it has parts of a second (CPython 3.11)."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return True
+    offset = value.utcoffset()
+    return type(value.tzinfo) is timezone and offset is not None and not offset.microseconds
 
 
 def _show_results(results: dict[str, Any], mime: str) -> None:
@@ -256,6 +259,8 @@ def _as_text(value: Any) -> str:
         return f"[{shown}]" if len(value) <= _SHOWN else f"[{shown}, … {len(value)} in all]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_as_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, int) and value.bit_length() >= _LARGE_BITS:
+        return f"an integer of {value.bit_length():,} bits"
     return str(value)
 
 

@@ -160,7 +160,7 @@ def refuse_questions() -> None:
 def _refuser(name: str) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise StdinNotImplementedError(
-            f"{name} was called, but this frontend does not support input requests."
+            f"{name}: nobody is there to answer; remedy: a parameter, or --in-process"
         )
 
     return refuse
