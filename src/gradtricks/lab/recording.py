@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 _PATH = list(sys.path)
 _STYLE = Path(__file__).with_name("figures.mplstyle")
 _SHOWN = 6  # elements of a list
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+FIGURE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LARGE_BITS = 13_000  # Python doesn't read decimal integers of more than 4,300 digits, or 14,284 bits
 
 
@@ -79,7 +79,7 @@ def record_figure(name: str, figure: "Figure", *, alt: str) -> None:
     Raises:
         ValueError: ``name`` has another form, or ``alt`` is empty.
     """
-    if not _NAME.fullmatch(name):
+    if not FIGURE_NAME.fullmatch(name):
         raise ValueError(f"name must be lower-case letters, digits and underscores; got {name!r}")
     if not alt.strip():
         raise ValueError(f"alt must say what the figure {name!r} shows; got an empty text")

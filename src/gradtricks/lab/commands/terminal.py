@@ -66,7 +66,7 @@ def explained() -> Iterator[None]:
             yield
         except (typer.Exit, BrokenPipeError):  # who reads the output may stop, as `head` does
             raise
-        except Exception as error:
+        except Exception as error:  # sorted by _exit_code, and raised again where nobody expects it
             code = _exit_code(error)
             if code is None:
                 raise

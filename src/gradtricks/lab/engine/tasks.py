@@ -129,6 +129,7 @@ def _answer(orders: Orders, run: "Run", worker: str) -> Answer:
     clock = time.monotonic()
     try:
         kernels = _Endable(kernels_of(orders.sweep if _embedded() else ""), orders.sweep)
+        # It has all of Kernels that a run uses.
         stored = execute(run, Store(orders.store), kernels, timeout_s=orders.timeout_s)  # type: ignore[arg-type]
         return Answer("finished", worker, time.monotonic() - clock, stored=stored)
     except _EndedError:

@@ -40,7 +40,7 @@ _PINNED = {
 LOG = "kernel.log"
 
 
-class KernelInterrupted(Exception):  # noqa: N818
+class KernelInterrupted(Exception):  # noqa: N818  what happened isn't an error
     """A run was ended by `Kernels.interrupt`."""
 
 

@@ -64,10 +64,10 @@ def resolve(node: ast.expr) -> tuple[Any, str]:
                 return _annotated(*items)
             case "list" if len(items) == 1:
                 item, words = resolve(items[0])
-                return list[item], f"list[{words}]"  # type: ignore[valid-type]
+                return list[item], f"list[{words}]"  # type: ignore[valid-type]  # made at run time
             case "dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
                 item, words = resolve(items[1])
-                return dict[str, item], f"dict[str, {words}]"  # type: ignore[valid-type]
+                return dict[str, item], f"dict[str, {words}]"  # type: ignore[valid-type]  # made at run time
     raise ValueError(
         "expected bool, int, float, str, date, datetime, Literal[...], X | None, list[X], dict[str, X], "
         f"Annotated[X, Field(...)], {', '.join(_SHORTHANDS)}; got {text}"

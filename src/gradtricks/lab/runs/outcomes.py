@@ -8,8 +8,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from gradtricks.lab.recording import REPORT_CELL, REPORT_MIME, RESULTS_MIME, VARYING_MIME
-from gradtricks.lab.storage.records import FIGURE_NAME
+from gradtricks.lab.recording import FIGURE_NAME, REPORT_CELL, REPORT_MIME, RESULTS_MIME, VARYING_MIME
 
 __all__ = ["Outcomes", "collect", "collect_figures", "finish", "strip_report"]
 

@@ -14,13 +14,12 @@ import nbformat
 from nbformat import NotebookNode
 from pydantic_core import from_json
 
-from gradtricks.lab.recording import decode, encode, file_digests
+from gradtricks.lab.recording import FIGURE_NAME, decode, encode, file_digests
 from gradtricks.lab.storage.folders import LARGEST, folder_at
 from gradtricks.lab.storage.troubles import StoreError, public
 
 SCHEMA_VERSION = 2
 LONGEST_TITLE = 100
-FIGURE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 _LARGEST_NOTEBOOK = 1 << 30  # bytes; each cell may show a lot
 _DIGEST = re.compile(r"[0-9a-f]{64}")
