@@ -96,7 +96,7 @@ def small_site(tmp_path_factory):
     return root / "out" / "_build" / "html"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while Playwright is there, an event loop runs in this process
 def browser():
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
