@@ -6,8 +6,9 @@ import pytest
 
 from gradtricks.agents import load
 from gradtricks.agents.cartpole import OBSERVATION_SCALE, collect_trajectories
-from gradtricks.agents.muzero import draw_weights
-from gradtricks.agents.replay import SUPPORT_SIZE, Batch, ReplayBuffer, transform_value, two_hot
+from gradtricks.agents.muzero import SearchNetwork, draw_weights
+from gradtricks.agents.replay import Batch, ReplayBuffer
+from gradtricks.agents.supports import CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, expected_value, two_hot
 
 DISCOUNT = 0.9
 TRAJECTORIES = collect_trajectories(24, seed=3)
@@ -115,24 +116,12 @@ class TestTargets:
 
     def test_absorbing_states(self):
         batch = sample_near_the_end(steps=6)  # two steps are left: a reward for each, then nothing
-        nothing = np.eye(SUPPORT_SIZE)[0]
+        nothing = np.eye(CARTPOLE_SUPPORT.size)[0]
         assert (batch.target_value[2:] == nothing).all()
         assert (batch.target_reward[2:] == nothing).all()
         assert (batch.target_reward[:2] != nothing).any(-1).all()
         assert not batch.target_policy[2:].any()
         assert set(np.unique(batch.actions[2:])) == {0, 1}
-
-    def test_two_hot_keeps_the_mean(self):
-        x = np.array([0.0, 0.3, 1.0, 9.99, 259.0, 420.0])
-        distribution = two_hot(x)
-        np.testing.assert_allclose(distribution.sum(-1), 1, rtol=1e-6)
-        np.testing.assert_allclose(distribution @ np.arange(SUPPORT_SIZE), transform_value(x), rtol=1e-6)
-        assert ((distribution > 0).sum(-1) <= 2).all()
-
-    @pytest.mark.parametrize("x", [-0.1, 500.0, np.nan])
-    def test_two_hot_refuses_what_lies_outside(self, x):
-        with pytest.raises(ValueError, match=r"transformed values must lie in \[0, 20\]"):
-            two_hot(x)
 
     def test_shorten_keeps_roots(self):
         long, short = sample(steps=4), sample(steps=4).shorten(2)
@@ -362,6 +351,49 @@ def test_frameworks_agree():
     for _ in range(5):
         one, other = (learner.update(batch) for learner in learners)
         assert one == pytest.approx(other, rel=1e-10)
+
+
+def to_numpy(tensor):
+    return tensor.detach().numpy() if hasattr(tensor, "detach") else tensor.numpy()
+
+
+class TestSearchNetwork:
+    def test_equals_the_learners(self, agents):
+        learner, network = agents.MuZeroLearner(WEIGHTS_64, device="cpu"), SearchNetwork(WEIGHTS_64)
+        observations = sample().observation.astype(np.float64)
+        actions = np.array([0, 1, 1, 0, 1, 0])
+        tensor = {"torch": "as_tensor", "tensorflow": "convert_to_tensor"}[agents.__name__.split(".")[-1]]
+        make = getattr(pytest.importorskip(agents.__name__.split(".")[-1]), tensor)
+        value, logits, state = map(to_numpy, learner.initial_inference(make(observations)))
+        root = network.look(observations)
+        np.testing.assert_allclose(root.value, expected_value(value), rtol=1e-10)
+        np.testing.assert_allclose(root.prior_logits, logits, rtol=1e-10)
+        np.testing.assert_allclose(root.embedding, state, rtol=1e-10)
+        step = learner.recurrent_inference(make(state), make(actions))
+        value, reward, logits, next_state = map(to_numpy, step)
+        output = network.imagine(root.embedding, actions)
+        np.testing.assert_allclose(output.value, expected_value(value), rtol=1e-10)
+        np.testing.assert_allclose(output.reward, expected_value(reward), rtol=1e-10)
+        np.testing.assert_allclose(output.prior_logits, logits, rtol=1e-10)
+        np.testing.assert_allclose(output.embedding, next_state, rtol=1e-10)
+
+    def test_other_games_have_other_sizes(self):
+        sizes = {"observation_size": 18, "actions": 9, "support_size": 3}
+        network = SearchNetwork(draw_weights(0, **sizes), TICTACTOE_SUPPORT)
+        root = network.look(np.eye(18, dtype=np.float32)[:5])
+        output = network.imagine(root.embedding, np.arange(5))
+        assert root.prior_logits.shape == output.prior_logits.shape == (5, 9)
+        assert np.abs(output.value).max() <= 3.1
+        assert output.embedding.dtype == np.float32
+
+    def test_the_heads_have_the_size_of_the_support(self):
+        with pytest.raises(ValueError, match="dynamics/reward/bias must have the shape of the support"):
+            SearchNetwork(WEIGHTS, TICTACTOE_SUPPORT)
+
+    @pytest.mark.parametrize("size", ["observation_size", "actions", "support_size"])
+    def test_sizes_are_checked(self, size):
+        with pytest.raises(ValueError, match=f"{size} must be at least"):
+            draw_weights(0, **{size: 0})
 
 
 class TestErrors:

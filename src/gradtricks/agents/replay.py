@@ -1,17 +1,20 @@
-"""Batches for MuZero's update, drawn from recorded episodes, with the paper's targets."""
+"""Batches for MuZero's update, drawn from recorded episodes, with the paper's targets.
+
+`ReplayBuffer` holds episodes that somebody else has played, all there from the start, to study the update by
+itself. An agent that plays while it learns needs `gradtricks.agents.prioritized_replay`.
+"""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gradtricks._checks import check_number, check_shape
 from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE, Trajectories
+from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, two_hot
 from gradtricks.reference import discounted_returns
 
 Array = NDArray[np.floating]
-
-SUPPORT_SIZE = 21  # the categories 0..20 hold transformed returns of up to 422
 
 
 class Batch(NamedTuple):
@@ -20,7 +23,7 @@ class Batch(NamedTuple):
     Arrays of NumPy, or within a learner the tensors of its framework.
 
     Attributes:
-        observation: ``[B, 4]``.
+        observation: ``[B, ...]``, for CartPole ``[B, 4]``.
         actions: ``[K, B]``.
         target_value: ``[K+1, B, N]``, distributions over the support.
         target_reward: ``[K, B, N]``, likewise.
@@ -115,51 +118,46 @@ class ReplayBuffer:
         t = times + np.arange(steps + 1)[:, None]
         inside = t < data.lengths[episodes]
         at = (np.where(inside, t, 0), episodes)
-        random_actions = rng.integers(ACTIONS, size=t.shape)
-        return Batch(
-            data.observations[times, episodes],
-            np.where(inside, data.actions[at], random_actions)[:-1],
-            two_hot(np.where(inside, self.returns[at], 0)),
-            two_hot(np.where(inside, data.rewards[at], 0)[:-1]),
-            np.where(inside[..., None], data.policies[at], 0).astype(np.float32),
-        )
+        steps_taken = data.actions[at], self.returns[at], data.rewards[at], data.policies[at]
+        return assemble(data.observations[times, episodes], *steps_taken, inside, rng, CARTPOLE_SUPPORT)
 
 
-def transform_value(x: ArrayLike) -> Array:
-    """Compress returns as the paper does: sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
-
-    Args:
-        x: Any shape.
-
-    Returns:
-        The same shape.
-    """
-    x = np.asarray(x, np.float64)
-    transformed: Array = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + 0.001 * x
-    return transformed
-
-
-def two_hot(x: ArrayLike) -> Array:
-    """Spread each transformed number over the two neighbouring categories, so that its mean is kept.
+def assemble(
+    observation: Array,
+    actions: NDArray[np.int64],
+    values: Array,
+    rewards: Array,
+    policies: Array,
+    inside: NDArray[np.bool_],
+    rng: np.random.Generator,
+    support: Support,
+) -> Batch:
+    """Make a batch of windows, with absorbing states past the end of an episode.
 
     Args:
-        x: Rewards or returns of any shape, from zero to 422.
+        observation: ``[B, ...]``, of the roots.
+        actions: ``[K+1, B]``; what stands past the end of an episode is ignored, here and below.
+        values: ``[K+1, B]``.
+        rewards: ``[K+1, B]``, of the step that follows.
+        policies: ``[K+1, B, A]``.
+        inside: ``[K+1, B]``, False past the end.
+        rng: Draws the actions past the end.
+        support: Categories of values and rewards.
 
     Returns:
-        ``x.shape + [SUPPORT_SIZE]`` of ``float32``; each distribution sums to one.
+        The batch.
 
     Raises:
-        ValueError: A number lies outside the support.
+        ValueError: A value or a reward lies outside the support.
     """
-    position = transform_value(x)
-    if position.size and not (position.min() >= 0 and position.max() <= SUPPORT_SIZE - 1):
-        raise ValueError(
-            f"transformed values must lie in [0, {SUPPORT_SIZE - 1}]; "
-            f"got {position.min():g} to {position.max():g}: rescale the rewards"
-        )
-    distance = np.abs(position[..., None] - np.arange(SUPPORT_SIZE))
-    distribution: Array = np.clip(1 - distance, 0, None).astype(np.float32)
-    return distribution
+    random_actions = rng.integers(policies.shape[-1], size=inside.shape)
+    return Batch(
+        observation,
+        np.where(inside, actions, random_actions)[:-1],
+        two_hot(np.where(inside, values, 0), support),
+        two_hot(np.where(inside, rewards, 0)[:-1], support),
+        np.where(inside[..., None], policies, 0).astype(np.float32),
+    )
 
 
 def check_batch(batch: Batch) -> None:

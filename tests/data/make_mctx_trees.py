@@ -1,0 +1,148 @@
+"""Write mctx_trees.json: searches by mctx in small models, for test_agents_search.py.
+
+Run in an environment of its own, with jax and mctx and without this project, from any folder:
+
+    python make_mctx_trees.py [muzero_qtransform_tree.json]
+
+The file that may be given is mctx's own test data, of https://github.com/google-deepmind/mctx, in
+mctx/_src/tests/test_data. Without it what stands in mctx_trees.json of it is kept.
+"""
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+OUTPUT = Path(__file__).with_name("mctx_trees.json")
+NOTICE = (
+    "'published' is taken, rearranged, from mctx/_src/tests/test_data/muzero_qtransform_tree.json of "
+    "https://github.com/google-deepmind/mctx. Copyright 2021 DeepMind Technologies Limited. "
+    "Licensed under the Apache License, Version 2.0. 'generated' was made by make_mctx_trees.py."
+)
+ROOTS, STATES = 4, 24
+CASES = [  # actions, simulations, discount, qtransform
+    (2, 32, 0.9, "by_min_max"),
+    (3, 60, -1.0, "by_min_max"),
+    (5, 40, 0.8, "by_min_max"),
+    (2, 60, 0.997, "by_parent_and_siblings"),
+    (4, 50, -1.0, "by_parent_and_siblings"),
+]
+
+
+def make_model(seed, actions):
+    """Draw a model with few states; its numbers are exact in float32."""
+    rng = np.random.default_rng(seed)
+    edges = (STATES, actions)
+    invalid = np.zeros((ROOTS, actions), bool)
+    invalid[1, 0] = invalid[2, 1:] = True
+    return {
+        "value": (rng.integers(-256, 257, STATES) / 256).tolist(),
+        "reward": (rng.integers(-128, 129, edges) / 256).tolist(),
+        "prior_logits": (rng.integers(-512, 513, edges) / 256).tolist(),
+        "next_state": rng.integers(0, STATES, edges).tolist(),
+        "root": rng.integers(0, STATES, ROOTS).tolist(),
+        "invalid_actions": invalid.tolist(),
+    }
+
+
+def search(model, simulations, discount, qtransform, bound):
+    """Search with mctx in float64, so that rounding decides nothing."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import mctx
+
+    jax.config.update("jax_enable_x64", True)
+    tables = {name: jnp.array(x) for name, x in model.items()}
+
+    def recurrent_fn(params, rng_key, action, state):
+        following = tables["next_state"][state, action]
+        reward = tables["reward"][state, action]
+        step = mctx.RecurrentFnOutput(
+            reward=reward,
+            discount=jnp.full_like(reward, discount),
+            prior_logits=tables["prior_logits"][following],
+            value=tables["value"][following],
+        )
+        return step, following
+
+    bounds = {"min_value": -bound, "max_value": bound} if qtransform == "by_min_max" else {}
+    root = tables["root"]
+    output = mctx.muzero_policy(
+        (),
+        jax.random.PRNGKey(0),
+        mctx.RootFnOutput(
+            prior_logits=tables["prior_logits"][root], value=tables["value"][root], embedding=root
+        ),
+        recurrent_fn,
+        simulations,
+        tables["invalid_actions"],
+        qtransform=functools.partial(getattr(mctx, f"qtransform_{qtransform}"), **bounds),
+        dirichlet_fraction=0.0,
+    )
+    tree, summary = output.search_tree, output.search_tree.summary()
+    return {
+        "parents": tree.parents.tolist(),
+        "action_from_parent": tree.action_from_parent.tolist(),
+        "visit_counts": summary.visit_counts.astype(int).tolist(),
+        "value": np.round(summary.value, 12).tolist(),
+        "qvalues": np.round(summary.qvalues, 12).tolist(),
+    }
+
+
+def generate(seed, actions, simulations, discount, qtransform):
+    """Return a model, the options and what mctx finds."""
+    bound = 0.5 * simulations + 1 if abs(discount) == 1 else 0.5 / (1 - abs(discount)) + 1
+    options = {"num_simulations": simulations, "discount": discount, "qtransform": qtransform, "bound": bound}
+    model = make_model(seed, actions)
+    return {
+        "options": options,
+        "model": model,
+        "tree": search(model, simulations, discount, qtransform, bound),
+    }
+
+
+def rearrange(published):
+    """Turn the nested nodes of mctx's file into one list, in the order of their evaluation."""
+    nodes = {}
+
+    def visit(node, parent):
+        index = node["evaluation_index"]
+        nodes[index] = {
+            "parent": parent,
+            "action": node.get("action", -1),
+            "reward": node.get("reward", 0.0),
+            "raw_value": node["raw_value_view"],
+            "visits": node["visit"],
+            "value": node["value_view"],
+            "prior_probs": [child["prior"] for child in node["child_stats"]],
+        }
+        for child in node["child_stats"]:
+            if "evaluation_index" in child:
+                visit(child, index)
+
+    visit(published["tree"], -1)
+    return {
+        "discount": published["env_config"]["discount"],
+        "qtransform": published["algorithm_config"]["qtransform"].removeprefix("qtransform_"),
+        "nodes": [nodes[index] for index in range(len(nodes))],
+    }
+
+
+def main():
+    """Write the file."""
+    if len(sys.argv) > 1:
+        published = rearrange(json.loads(Path(sys.argv[1]).read_text()))
+    else:
+        published = json.loads(OUTPUT.read_text())["published"]
+    generated = [generate(seed, *case) for seed, case in enumerate(CASES)]
+    versions = {name: version(name) for name in ("jax", "mctx")}
+    content = {"notice": NOTICE, "versions": versions, "published": published, "generated": generated}
+    OUTPUT.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()

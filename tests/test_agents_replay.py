@@ -1,0 +1,300 @@
+"""The prioritised replay against its definitions one by one, and the supports of values."""
+
+import numpy as np
+import pytest
+
+from gradtricks.agents.prioritized_replay import Episode, PrioritizedReplayBuffer, value_targets
+from gradtricks.agents.supports import (
+    CARTPOLE_SUPPORT,
+    TICTACTOE_SUPPORT,
+    Support,
+    clip_value,
+    expected_value,
+    restore_value,
+    transform_value,
+    two_hot,
+)
+
+WIDE = Support(-5, 5, 11)
+
+
+class TestSupports:
+    def test_the_transform_is_the_papers(self):
+        assert transform_value(3.0) == pytest.approx(1.003)
+        assert transform_value(-3.0) == pytest.approx(-1.003)
+        assert transform_value(0.0) == 0
+
+    def test_restore_undoes_transform(self):
+        x = np.concatenate([np.linspace(-600, 600, 1001), [0.0, 1e-6, -1e-6, 1e9]])
+        np.testing.assert_allclose(restore_value(transform_value(x)), x, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
+    def test_two_hot_keeps_the_mean(self, support):
+        x = restore_value(np.linspace(support.low + 1e-9, support.high - 1e-9, 57))
+        distribution = two_hot(x, support)
+        categories = np.linspace(support.low, support.high, support.size)
+        assert distribution.shape == (57, support.size)
+        np.testing.assert_allclose(distribution.sum(-1), 1, rtol=1e-6)
+        np.testing.assert_allclose(distribution @ categories, transform_value(x), rtol=1e-6, atol=1e-6)
+        assert ((distribution > 0).sum(-1) <= 2).all()
+
+    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
+    def test_expected_value_undoes_two_hot(self, support):
+        x = restore_value(np.linspace(support.low + 1e-6, support.high - 1e-6, 57))
+        with np.errstate(divide="ignore"):
+            logits = np.log(two_hot(x, support))
+        np.testing.assert_allclose(expected_value(logits, support), x, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(expected_value(logits + 1000, support), x, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("x", [-0.1, 500.0, np.nan])
+    def test_two_hot_refuses_what_lies_outside(self, x):
+        with pytest.raises(ValueError, match=r"transformed values must lie in \[0, 20\]"):
+            two_hot(x)
+
+    def test_two_hot_names_its_support(self):
+        with pytest.raises(ValueError, match=r"transformed values must lie in \[-1, 1\]; got 2"):
+            two_hot(restore_value(2.0), TICTACTOE_SUPPORT)
+
+    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
+    def test_clipped_values_lie_within_the_support(self, support):
+        x = np.array([-1e6, -1e-3, 0.0, 0.2, 1e6])
+        clipped = clip_value(x, support)
+        middle = x[2:4] if support.low == 0 else x[1:4]
+        np.testing.assert_array_equal(clipped[-len(middle) - 1 : -1], middle)
+        assert two_hot(clipped, support)[[0, -1], [0, -1]] == pytest.approx(1)
+
+    def test_expected_value_refuses_another_size(self):
+        with pytest.raises(ValueError, match=r"logits must have the shape of \[..., N\]"):
+            expected_value(np.zeros((3, 4)))
+
+
+def make_episode(steps, seed=0, final_value=None, actions=2):
+    rng = np.random.default_rng(seed)
+    return Episode(
+        rng.normal(size=(steps, 3)).astype(np.float32),
+        rng.integers(0, actions, steps),
+        rng.normal(size=steps),
+        rng.dirichlet(np.ones(actions), steps),
+        rng.normal(size=steps),
+        final_value,
+    )
+
+
+def target_by_definition(episode, t, discount, td_steps, two_players):
+    """The pseudocode's make_target, and a change of sides with every step where there are two players."""
+    length = len(episode.rewards)
+    final = 0.0 if episode.final_value is None else episode.final_value
+    sign = -1 if two_players else 1
+    value, index = 0.0, t
+    while index < length and (td_steps is None or index < t + td_steps):
+        value += (sign * discount) ** (index - t) * episode.rewards[index]
+        index += 1
+    rest = episode.values[index] if index < length else final
+    return value + (sign * discount) ** (index - t) * rest
+
+
+class TestValueTargets:
+    @pytest.mark.parametrize("two_players", [False, True])
+    @pytest.mark.parametrize("final_value", [None, 2.5])
+    @pytest.mark.parametrize("td_steps", [1, 3, 6, 7, 8, 50, None])
+    def test_equal_the_definition(self, td_steps, final_value, two_players):
+        episode = make_episode(7, final_value=final_value)
+        targets = value_targets(episode, 0.9, td_steps, two_players=two_players)
+        expected = [target_by_definition(episode, t, 0.9, td_steps, two_players) for t in range(7)]
+        np.testing.assert_allclose(targets, expected, rtol=1e-12)
+
+    def test_a_won_game_is_won_for_one_and_lost_for_the_other(self):
+        episode = make_episode(5)._replace(rewards=np.array([0.0, 0, 0, 0, 1]))
+        np.testing.assert_array_equal(value_targets(episode, 1.0, None, two_players=True), [1, -1, 1, -1, 1])
+
+    def test_a_time_limit_isnt_the_end(self):
+        episode = make_episode(3, final_value=10.0)._replace(rewards=np.ones(3))
+        np.testing.assert_allclose(value_targets(episode, 0.5, None), [3.0, 4.0, 6.0])
+
+
+class TestWindows:
+    def make(self, episodes, **options):
+        options = {"support": WIDE, "priority_exponent": 0.0, "td_steps": 2, "discount": 0.9, **options}
+        buffer = PrioritizedReplayBuffer(sum(len(e.actions) for e in episodes), **options)
+        for episode in episodes:
+            buffer.add(episode)
+        return buffer
+
+    @pytest.mark.parametrize("two_players", [False, True])
+    def test_equal_the_episodes_one_by_one(self, two_players):
+        episodes = [make_episode(n, seed=n, actions=3) for n in (1, 4, 9)]
+        buffer = self.make(episodes, two_players=two_players)
+        batch = buffer.sample(200, 3, np.random.default_rng(0)).batch
+        for b in range(200):
+            episode, t = next(
+                (e, t)
+                for e in episodes
+                for t in range(len(e.actions))
+                if (e.observations[t] == batch.observation[b]).all()
+            )
+            for k in range(4):
+                inside = t + k < len(episode.actions)
+                value = target_by_definition(episode, t + k, 0.9, 2, two_players) if inside else 0
+                np.testing.assert_allclose(batch.target_value[k, b], two_hot(value, WIDE), atol=1e-6)
+                policy = episode.policies[t + k] if inside else np.zeros(3)
+                np.testing.assert_allclose(batch.target_policy[k, b], policy, atol=1e-6)
+                if k < 3:
+                    reward = episode.rewards[t + k] if inside else 0
+                    np.testing.assert_allclose(batch.target_reward[k, b], two_hot(reward, WIDE), atol=1e-6)
+                    assert batch.actions[k, b] in ([episode.actions[t + k]] if inside else range(3))
+
+    def test_actions_past_the_end_are_random(self):
+        buffer = self.make([make_episode(1, actions=3)])
+        actions = buffer.sample(3000, 4, np.random.default_rng(0)).batch.actions
+        frequencies = np.bincount(actions[1:].ravel(), minlength=3) / actions[1:].size
+        np.testing.assert_allclose(frequencies, 1 / 3, atol=0.02)
+
+    def test_past_a_time_limit_nothing_is_taught(self):
+        episode = make_episode(3, final_value=1.0)
+        batch = self.make([episode]).sample(50, 4, np.random.default_rng(0)).batch
+        times = [int((episode.observations == o).all(-1).argmax()) for o in batch.observation]
+        for b, t in enumerate(times):
+            taught = np.arange(5) < 3 - t
+            np.testing.assert_array_equal(batch.target_value[:, b].any(-1), taught)
+            np.testing.assert_array_equal(batch.target_policy[:, b].any(-1), taught)
+            np.testing.assert_array_equal(batch.target_reward[:, b].any(-1), taught[:-1])
+
+    def test_dtypes_are_the_learners(self):
+        sample = self.make([make_episode(5)]).sample(4, 2, np.random.default_rng(0))
+        dtypes = [x.dtype.name for x in sample.batch]
+        assert dtypes == ["float32", "int64", "float32", "float32", "float32"]
+        assert sample.weights.dtype == np.float32
+        assert [x.shape for x in sample.batch] == [(4, 3), (2, 4), (3, 4, 11), (2, 4, 11), (3, 4, 2)]
+
+
+def observations_of(buffer, size=4000):
+    return {tuple(row) for row in buffer.sample(size, 1, np.random.default_rng(0)).batch.observation}
+
+
+def test_values_of_an_untrained_network_are_clipped():
+    episode = make_episode(4)._replace(rewards=np.ones(4), values=np.full(4, 1e4))
+    buffer = PrioritizedReplayBuffer(9, td_steps=1, discount=1.0)
+    buffer.add(episode)
+    targets = buffer.sample(50, 1, np.random.default_rng(0)).batch.target_value[0]
+    assert set(targets.argmax(-1)) == {
+        0,
+        20,
+    }  # of 1, which is all that was left in the end, and of the clipped
+
+
+class TestRing:
+    def test_the_oldest_episodes_make_room(self):
+        buffer, kept = PrioritizedReplayBuffer(20, support=WIDE, priority_exponent=0.0), []
+        for seed in range(60):
+            episode = make_episode(1 + seed * 7 % 9, seed)
+            buffer.add(episode)
+            kept.append(episode)
+            while sum(len(e.actions) for e in kept) > 20:
+                kept.pop(0)
+            assert len(buffer) == sum(len(e.actions) for e in kept)
+            assert observations_of(buffer) == {tuple(row) for e in kept for row in e.observations}
+
+    def test_windows_run_over_the_seam(self):
+        buffer = PrioritizedReplayBuffer(10, support=WIDE, priority_exponent=0.0)
+        buffer.add(make_episode(6, 0))
+        episode = make_episode(8, 1)
+        buffer.add(episode)
+        batch = buffer.sample(500, 2, np.random.default_rng(0)).batch
+        for b in range(500):
+            t = int((episode.observations == batch.observation[b]).all(-1).argmax())
+            assert batch.actions[0, b] == episode.actions[t]
+            if t < 7:
+                assert batch.actions[1, b] == episode.actions[t + 1]
+
+    def test_an_episode_may_fill_it(self):
+        buffer = PrioritizedReplayBuffer(5, support=WIDE, priority_exponent=0.0)
+        buffer.add(make_episode(5, 0))
+        buffer.add(make_episode(5, 1))
+        assert len(buffer) == 5
+        assert observations_of(buffer) == {tuple(row) for row in make_episode(5, 1).observations}
+
+
+class TestPriorities:
+    def draw(self, size=40_000, **options):
+        """Draw from an episode whose values miss by 0, 1, 2 and 3."""
+        episode = make_episode(4)._replace(rewards=np.zeros(4), values=np.array([0.0, -1, 2, 3]))
+        buffer = PrioritizedReplayBuffer(9, support=WIDE, td_steps=None, priority_floor=0.1, **options)
+        buffer.add(episode)
+        sample = buffer.sample(size, 1, np.random.default_rng(0))
+        return (sample.batch.observation[:, None] == episode.observations).all(-1).argmax(-1), sample.weights
+
+    @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+    def test_draw_by_what_the_value_missed(self, exponent):
+        times, _ = self.draw(priority_exponent=exponent)
+        expected = np.array([0.1, 1.1, 2.1, 3.1]) ** exponent
+        np.testing.assert_allclose(np.bincount(times) / len(times), expected / expected.sum(), atol=0.01)
+
+    def test_weights_make_up_for_it(self):
+        times, weights = self.draw()
+        sums = np.bincount(times, weights)
+        np.testing.assert_allclose(sums / sums.sum(), 0.25, atol=0.02)
+        assert weights.max() == 1
+
+    @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+    def test_weights_have_their_exponent(self, exponent):
+        times, weights = self.draw(importance_exponent=exponent)
+        expected = (0.1 / np.array([0.1, 1.1, 2.1, 3.1])) ** exponent
+        np.testing.assert_allclose(weights, expected[times], rtol=1e-6)
+
+    def test_the_highest_random_number_still_draws_a_step(self):
+        class Highest:
+            def random(self, size):
+                return np.full(size, 1 - 2.0**-53)
+
+            def integers(self, high, size):
+                return np.zeros(size, np.int64)
+
+        buffer = PrioritizedReplayBuffer(50, support=WIDE)
+        for seed in range(30):
+            buffer.add(make_episode(1, seed))
+            buffer.sample(3, 1, Highest())
+
+    def test_same_seed_same_batch(self):
+        one, other = self.draw(100), self.draw(100)
+        np.testing.assert_array_equal(one[0], other[0])
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"capacity": 0}, "capacity must be at least 1"),
+            ({"discount": 1.5}, "discount must lie in"),
+            ({"td_steps": 0}, "td_steps must be at least 1"),
+            ({"priority_exponent": -1.0}, "priority_exponent must lie in"),
+            ({"importance_exponent": -1.0}, "importance_exponent must lie in"),
+            ({"priority_floor": 0.0}, "priority_floor must lie in"),
+        ],
+    )
+    def test_options(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            PrioritizedReplayBuffer(**{"capacity": 10, **options})
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"actions": np.zeros(0, np.int64)}, "an episode must have 1 to 6 steps; got 0"),
+            ({"actions": np.zeros(7, np.int64)}, "got 7: raise the capacity"),
+            ({"rewards": np.zeros(5)}, r"rewards must have the shape of \[T\]"),
+            ({"values": np.zeros((4, 1))}, r"values must have the shape of \[T\]"),
+            ({"policies": np.zeros(4)}, r"policies must have the shape of \[T, A\]"),
+            ({"observations": np.zeros((3, 3))}, r"observations must have the shape of \[T, ...\]"),
+        ],
+    )
+    def test_episodes(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            PrioritizedReplayBuffer(6).add(make_episode(4)._replace(**changes))
+
+    @pytest.mark.parametrize(("size", "steps"), [(0, 2), (2, 0)])
+    def test_sizes(self, size, steps):
+        with pytest.raises(ValueError, match="must be at least 1; got 0"):
+            PrioritizedReplayBuffer(6).sample(size, steps, np.random.default_rng(0))
+
+    def test_an_empty_buffer(self):
+        with pytest.raises(ValueError, match="there must be an episode to draw from; got none"):
+            PrioritizedReplayBuffer(6).sample(2, 2, np.random.default_rng(0))

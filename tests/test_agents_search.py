@@ -1,0 +1,452 @@
+"""The batched tree search against one that follows the pseudocode node by node, and against mctx."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradtricks.agents.search import RootFnOutput, muzero_policy, search
+
+MCTX = json.loads((Path(__file__).parent / "data" / "mctx_trees.json").read_text())
+
+
+def scramble(state, salt):
+    """Return a number within [-1, 1) that looks random; state and salt are integers."""
+    x = (state * 0x9E3779B97F4A7C15 + salt * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019) % 2**64
+    for _ in range(2):
+        x = ((x ^ (x >> 31)) * 0xBF58476D1CE4E5B9) % 2**64
+    return (x >> 11) / 2**52 - 1
+
+
+class HashModel:
+    """A network whose outputs are hashes of the path that led to a state."""
+
+    def __init__(self, actions, reward_size=0.3):
+        self.actions, self.reward_size = actions, reward_size
+
+    def predict(self, state):
+        return scramble(state, 0), [2 * scramble(state, 2 + a) for a in range(self.actions)]
+
+    def step(self, state, action):
+        reward = self.reward_size * scramble(state, 100 + action)
+        next_state = (state * 31 + action + 7) * 0x9E3779B1 % 2**61
+        return *self.predict(next_state), reward, next_state
+
+    def root(self, states):
+        values, logits = zip(*map(self.predict, states))
+        return RootFnOutput(np.array(logits), np.array(values), np.array(states, np.int64))
+
+    def __call__(self, states, actions):
+        rows = [self.step(s, a) for s, a in zip(states.tolist(), actions.tolist(), strict=True)]
+        values, logits, rewards, next_states = zip(*rows)
+        return np.array(values), np.array(rewards), np.array(logits), np.array(next_states, np.int64)
+
+
+class Node:
+    def __init__(self, prior):
+        self.prior, self.visit_count, self.value_sum, self.reward = prior, 0, 0.0, 0.0
+        self.children, self.state = {}, None
+
+    def value(self):
+        return self.value_sum / self.visit_count if self.visit_count else 0.0
+
+    def expand(self, state, reward, logits, valid):
+        self.state, self.reward = state, reward
+        weights = {a: math.exp(logits[a]) for a in valid}
+        self.children = {a: Node(weight / sum(weights.values())) for a, weight in weights.items()}
+
+
+class OneByOne:
+    """The pseudocode's run_mcts, with recursion instead of a search path."""
+
+    def __init__(self, model, discount, two_players, pb_c_init, pb_c_base, bounds, by_siblings):
+        self.model, self.discount, self.sign = model, discount, -1 if two_players else 1
+        self.pb_c_init, self.pb_c_base, self.by_siblings = pb_c_init, pb_c_base, by_siblings
+        self.minimum, self.maximum = bounds
+
+    def run(self, state, num_simulations, valid):
+        root = Node(1.0)
+        value, logits = self.model.predict(state)
+        root.expand(state, 0.0, logits, valid)
+        root.visit_count, root.value_sum = 1, value
+        for _ in range(num_simulations):
+            self.simulate(root)
+        return root
+
+    def qvalue(self, child):
+        return child.reward + self.discount * self.sign * child.value()
+
+    def simulate(self, node):
+        """Return the value that the simulation found, as the node's player sees it."""
+        action = max(node.children, key=lambda a: (self.score(node, node.children[a]), -a))
+        child = node.children[action]
+        if child.children:
+            value = self.simulate(child)
+        else:
+            value, logits, reward, state = self.model.step(node.state, action)
+            child.expand(state, reward, logits, range(len(logits)))
+            child.value_sum, child.visit_count = value, 1
+        self.minimum = min(self.minimum, self.qvalue(child))
+        self.maximum = max(self.maximum, self.qvalue(child))
+        value = child.reward + self.discount * self.sign * value
+        node.value_sum += value
+        node.visit_count += 1
+        return value
+
+    def score(self, parent, child):
+        weight = math.log((parent.visit_count + self.pb_c_base + 1) / self.pb_c_base) + self.pb_c_init
+        score = weight * math.sqrt(parent.visit_count) / (child.visit_count + 1) * child.prior
+        low, high = self.minimum, self.maximum
+        if self.by_siblings:
+            known = [self.qvalue(c) for c in parent.children.values() if c.visit_count]
+            low, high = min([*known, parent.value()]), max([*known, parent.value()])
+        if child.visit_count and high > low:
+            score += (self.qvalue(child) - low) / (high - low)
+        return score
+
+
+def compare(
+    model,
+    *,
+    states,
+    num_simulations,
+    invalid=None,
+    discount=0.97,
+    two_players=False,
+    by_siblings=False,
+    bounds=(None, None),
+    pb_c_init=1.25,
+    pb_c_base=19652,
+):
+    """Search all states together and one by one, and compare the roots."""
+    summary = search(
+        model.root(states),
+        model,
+        num_simulations=num_simulations,
+        invalid_actions=invalid,
+        discount=discount,
+        two_players=two_players,
+        qtransform="by_parent_and_siblings" if by_siblings else "by_min_max",
+        min_value=bounds[0],
+        max_value=bounds[1],
+        pb_c_init=pb_c_init,
+        pb_c_base=pb_c_base,
+    ).summary()
+    start = (math.inf if bounds[0] is None else bounds[0], -math.inf if bounds[1] is None else bounds[1])
+    for b, state in enumerate(states):
+        valid = [a for a in range(model.actions) if invalid is None or not invalid[b][a]]
+        one = OneByOne(model, discount, two_players, pb_c_init, pb_c_base, start, by_siblings)
+        root = one.run(state, num_simulations, valid)
+        visits = [root.children[a].visit_count if a in valid else 0 for a in range(model.actions)]
+        assert summary.visit_counts[b].tolist() == visits
+        assert summary.value[b] == pytest.approx(root.value(), abs=1e-9)
+        for a in valid:
+            expected = one.qvalue(root.children[a]) if root.children[a].visit_count else 0
+            assert summary.qvalues[b, a] == pytest.approx(expected, abs=1e-9)
+
+
+class TestAgainstOneByOne:
+    @pytest.mark.parametrize("two_players", [False, True])
+    @pytest.mark.parametrize("actions", [1, 2, 3, 9])
+    @pytest.mark.parametrize("num_simulations", [1, 2, 7, 33, 120])
+    def test_sizes(self, actions, num_simulations, two_players):
+        states = [scale * 1000 + num_simulations for scale in range(6)]
+        compare(HashModel(actions), states=states, num_simulations=num_simulations, two_players=two_players)
+
+    @pytest.mark.parametrize("seed", range(30))
+    def test_options(self, seed):
+        rng = np.random.default_rng(seed)
+        actions, roots = int(rng.integers(2, 7)), int(rng.integers(1, 9))
+        invalid = rng.random((roots, actions)) < 0.4
+        invalid[np.arange(roots), rng.integers(0, actions, roots)] = False
+        compare(
+            HashModel(actions, reward_size=float(rng.choice([0.0, 1.0, 20.0]))),
+            states=rng.integers(0, 2**40, roots).tolist(),
+            num_simulations=int(rng.integers(1, 80)),
+            invalid=invalid if seed % 3 else None,
+            discount=float(rng.choice([0.5, 0.997, 1.0])),
+            two_players=bool(seed % 2),
+            by_siblings=bool(rng.integers(2)),
+            bounds=[(None, None), (-1.0, 1.0), (None, 3.0), (-0.1, None)][seed % 4],
+            pb_c_init=float(rng.choice([0.5, 1.25])),
+            pb_c_base=float(rng.choice([10, 19652])),
+        )
+
+
+class TestAgainstMctx:
+    @pytest.mark.parametrize("case", MCTX["generated"], ids=lambda case: case["options"]["qtransform"])
+    def test_generated_trees(self, case):
+        options, expected = case["options"], case["tree"]
+        model = {name: np.array(x) for name, x in case["model"].items()}
+        bounds = {}
+        if options["qtransform"] == "by_min_max":
+            bounds = {"min_value": -options["bound"], "max_value": options["bound"]}
+
+        def recurrent_fn(states, actions):
+            following = model["next_state"][states, actions]
+            prediction = model["value"][following], model["reward"][states, actions]
+            return *prediction, model["prior_logits"][following], following
+
+        states = model["root"]
+        tree = search(
+            RootFnOutput(model["prior_logits"][states], model["value"][states], states),
+            recurrent_fn,
+            num_simulations=options["num_simulations"],
+            invalid_actions=model["invalid_actions"],
+            discount=abs(options["discount"]),
+            two_players=options["discount"] < 0,
+            qtransform=options["qtransform"],
+            **bounds,
+        )
+        summary = tree.summary()
+        np.testing.assert_array_equal(summary.visit_counts, expected["visit_counts"])
+        np.testing.assert_array_equal(tree.parents[:, 1:], np.array(expected["parents"])[:, 1:])
+        actions = np.array(expected["action_from_parent"])[:, 1:]
+        np.testing.assert_array_equal(tree.action_from_parent[:, 1:], actions)
+        np.testing.assert_allclose(summary.value, expected["value"], atol=1e-10)
+        np.testing.assert_allclose(summary.qvalues, expected["qvalues"], atol=1e-10)
+
+    def test_published_tree(self):
+        """mctx's own test data, where it searched in float32; the fixture names source and licence."""
+        published = MCTX["published"]
+        nodes = published["nodes"]
+        children = {(node["parent"], node["action"]): i for i, node in enumerate(nodes) if i > 0}
+        columns = [np.array([node[key] for node in nodes]) for key in ("raw_value", "reward", "prior_probs")]
+        values, rewards, logits = columns[0], columns[1], np.log(columns[2])
+
+        def recurrent_fn(states, actions):
+            following = np.array([children[states[0], actions[0]]])
+            return values[following], rewards[following], logits[following], following
+
+        tree = search(
+            RootFnOutput(logits[:1], values[:1], np.zeros(1, np.int64)),
+            recurrent_fn,
+            num_simulations=len(nodes) - 1,
+            discount=published["discount"],
+            qtransform=published["qtransform"],
+        )
+        assert tree.node_visits[0].tolist() == [node["visits"] for node in nodes]
+        assert tree.parents[0, 1:].tolist() == [node["parent"] for node in nodes[1:]]
+        np.testing.assert_allclose(tree.node_values[0], [node["value"] for node in nodes], atol=1e-5)
+
+
+class TestSearch:
+    def test_finds_the_better_of_two_arms(self):
+        def recurrent_fn(states, actions):
+            return np.zeros(1), np.where(actions == 1, 1.0, 0.0), np.zeros((1, 2)), states
+
+        root = RootFnOutput(np.array([[2.0, 0.0]]), np.zeros(1), np.zeros((1, 3)))
+        summary = search(root, recurrent_fn, num_simulations=64, discount=0.0).summary()
+        assert summary.visit_counts[0, 1] > 50
+        np.testing.assert_allclose(summary.qvalues, [[0, 1]])
+        assert summary.visit_probs.sum() == pytest.approx(1)
+
+    def test_two_players_look_for_opposite_things(self):
+        """Taking 0 wins at once; after 1 the other player can win by taking 0."""
+
+        def recurrent_fn(states, actions):
+            over = (states > 0) | (actions == 0)
+            reward = np.where((states >= 0) & (states < 2) & (actions == 0), 1.0, 0.0)
+            return np.zeros(1), reward, np.zeros((1, 2)), np.where(over, 2, 1)
+
+        root = RootFnOutput(np.zeros((1, 2)), np.zeros(1), np.zeros(1, np.int64))
+        options = {"num_simulations": 100, "discount": 1.0}
+        two = search(root, recurrent_fn, two_players=True, **options).summary()
+        assert two.qvalues[0, 0] == 1
+        assert two.qvalues[0, 1] < -0.5
+        one = search(root, recurrent_fn, **options).summary()
+        assert one.qvalues[0, 1] > 0.5
+
+    def test_states_travel_with_their_nodes(self):
+        """The state counts the actions taken, so each node's must be the sum along its path."""
+        paths = []
+
+        def recurrent_fn(states, actions):
+            next_states = states + np.eye(3)[actions]
+            paths.append(next_states)
+            return np.zeros(2), next_states @ [0.1, 0.2, 0.0], np.zeros((2, 3)), next_states
+
+        root = RootFnOutput(np.zeros((2, 3)), np.zeros(2), np.zeros((2, 3)))
+        tree = search(root, recurrent_fn, num_simulations=40)
+        for b in range(2):
+            for node in range(1, 41):
+                counts, current = np.zeros(3), node
+                while current:
+                    counts[tree.action_from_parent[b, current]] += 1
+                    current = tree.parents[b, current]
+                np.testing.assert_array_equal(paths[node - 1][b], counts)
+
+    def test_calls_the_network_once_for_each_simulation(self):
+        model, calls = HashModel(3), []
+
+        def recurrent_fn(states, actions):
+            calls.append(len(states))
+            return model(states, actions)
+
+        search(model.root([1, 2, 3, 4]), recurrent_fn, num_simulations=9)
+        assert calls == [4] * 9
+
+    def test_roots_dont_depend_on_their_neighbours(self):
+        model = HashModel(4)
+        together = search(model.root([5, 6, 7]), model, num_simulations=30)
+        alone = search(model.root([6]), model, num_simulations=30)
+        for one, other in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(one[0], other[1])
+
+
+class TestPolicy:
+    def run(self, seed=0, **options):
+        model = HashModel(4)
+        options = {"num_simulations": 20, **options}
+        return muzero_policy(model.root(range(50)), model, np.random.default_rng(seed), **options)
+
+    def test_same_seed_same_actions(self):
+        one, same, other = self.run(1), self.run(1), self.run(2)
+        np.testing.assert_array_equal(one.action, same.action)
+        np.testing.assert_array_equal(one.action_weights, same.action_weights)
+        assert (one.action_weights != other.action_weights).any()
+
+    def test_without_noise_it_is_the_search(self):
+        model = HashModel(4)
+        tree = search(model.root(range(50)), model, num_simulations=20)
+        output = self.run(dirichlet_fraction=0.0)
+        np.testing.assert_array_equal(output.action_weights, tree.summary().visit_probs)
+
+    def test_temperature_zero_takes_the_most_visited(self):
+        output = self.run(temperature=0)
+        np.testing.assert_array_equal(output.action, output.action_weights.argmax(-1))
+
+    def test_temperature_near_zero_is_like_zero(self):
+        output = self.run(temperature=1e-308, dirichlet_fraction=0.0)
+        best = output.action_weights.max(-1)
+        np.testing.assert_array_equal(output.action_weights[np.arange(50), output.action], best)
+
+    @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+    def test_draws_by_powers_of_the_visits(self, temperature):
+        def recurrent_fn(states, actions):
+            return np.zeros(len(states)), np.zeros(len(states)), np.zeros((len(states), 3)), states
+
+        roots = 20_000
+        root = RootFnOutput(np.tile([0.0, 1.0, -1.0], (roots, 1)), np.zeros(roots), np.zeros((roots, 1)))
+        options = {"num_simulations": 12, "temperature": temperature, "dirichlet_fraction": 0.0}
+        output = muzero_policy(root, recurrent_fn, np.random.default_rng(0), **options)
+        expected = output.action_weights[0] ** (1 / temperature)
+        expected /= expected.sum()
+        frequencies = np.bincount(output.action, minlength=3) / roots
+        np.testing.assert_allclose(frequencies, expected, atol=4 * 0.5 / math.sqrt(roots))
+
+    def test_noise_is_a_dirichlet_variate_among_valid_actions(self):
+        roots, alpha, fraction = 20_000, 0.3, 0.25
+        invalid = np.tile([False, False, True, False], (roots, 1))
+        logits = np.log(np.tile([0.4, 0.2, 0.2, 0.2], (roots, 1)))
+
+        def recurrent_fn(states, actions):
+            return np.zeros(roots), np.zeros(roots), np.zeros((roots, 4)), states
+
+        output = muzero_policy(
+            RootFnOutput(logits, np.zeros(roots), np.zeros((roots, 1))),
+            recurrent_fn,
+            np.random.default_rng(0),
+            num_simulations=1,
+            invalid_actions=invalid,
+            dirichlet_alpha=alpha,
+            dirichlet_fraction=fraction,
+        )
+        probs = output.search_tree.children_prior_probs[:, 0]
+        np.testing.assert_allclose(probs.sum(-1), 1)
+        assert not probs[:, 2].any()
+        noise = (probs[:, [0, 1, 3]] - (1 - fraction) * np.array([0.5, 0.25, 0.25])) / fraction
+        assert noise.min() > -1e-12
+        np.testing.assert_allclose(noise.mean(0), 1 / 3, atol=0.01)
+        np.testing.assert_allclose(noise.var(0), (1 / 3) * (2 / 3) / (3 * alpha + 1), atol=0.005)
+
+    def test_invalid_actions_are_never_taken(self):
+        invalid = np.tile([True, False, True, False], (50, 1))
+        output = self.run(invalid_actions=invalid)
+        assert set(output.action) <= {1, 3}
+        assert not output.action_weights[invalid].any()
+
+
+def simple(states, actions):
+    return np.zeros(2), np.zeros(2), np.zeros((2, 3)), states
+
+
+ROOT = RootFnOutput(np.zeros((2, 3)), np.zeros(2), np.zeros((2, 5)))
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_simulations": 0}, "num_simulations must be at least 1; got 0"),
+            ({"discount": 1.1}, r"discount must lie in \[0, 1\]"),
+            ({"qtransform": "by_rank"}, "qtransform must be one of by_min_max, by_parent_and_siblings; got"),
+            ({"pb_c_init": -1.0}, "pb_c_init must lie in"),
+            ({"pb_c_base": 0.0}, "pb_c_base must lie in"),
+            ({"min_value": 1.0, "max_value": 1.0}, "min_value must be less than max_value; got 1.0 and 1.0"),
+            ({"min_value": math.nan}, "min_value must be finite"),
+            ({"max_value": math.inf}, "max_value must be finite"),
+            ({"invalid_actions": np.zeros((2, 4))}, "invalid_actions must have the shape of prior_logits"),
+            ({"invalid_actions": [[1, 1, 1], [0, 0, 1]]}, r"got none for roots \[0\]: leave finished games"),
+            ({"dirichlet_fraction": 1.5}, "dirichlet_fraction must lie in"),
+            ({"dirichlet_alpha": 0.0}, "dirichlet_alpha must lie in"),
+            ({"temperature": -1.0}, "temperature must lie in"),
+        ],
+    )
+    def test_options(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            muzero_policy(ROOT, simple, np.random.default_rng(0), **{"num_simulations": 4, **options})
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"prior_logits": np.zeros(3)}, r"prior_logits must have the shape of \[B, A\]"),
+            ({"value": np.zeros((2, 1))}, r"value must have the shape of \[B\]"),
+            ({"embedding": np.zeros((3, 5))}, r"embedding must have the shape of \[B, ...\]"),
+        ],
+    )
+    def test_root(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            search(ROOT._replace(**changes), simple, num_simulations=4)
+
+    @pytest.mark.parametrize(
+        ("index", "name", "wrong"),
+        [
+            (0, "value", np.zeros((2, 1))),
+            (1, "reward", np.zeros(3)),
+            (2, "prior_logits", np.zeros((2, 2))),
+            (3, "embedding", np.zeros((2, 4))),
+        ],
+    )
+    def test_shapes_of_the_network(self, index, name, wrong):
+        def recurrent_fn(states, actions):
+            output = list(simple(states, actions))
+            output[index] = wrong
+            return output
+
+        with pytest.raises(ValueError, match=f"recurrent_fn's {name} must have the shape of the root's"):
+            search(ROOT, recurrent_fn, num_simulations=4)
+
+    @pytest.mark.parametrize("index", [0, 1, 2])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_a_diverged_network(self, index, bad):
+        def recurrent_fn(states, actions):
+            output = list(simple(states, actions))
+            output[index] = np.full_like(output[index], bad)
+            return output
+
+        with (
+            np.errstate(invalid="ignore"),
+            pytest.raises(ValueError, match="must be finite; got NaN or infinity from the network"),
+        ):
+            search(ROOT, recurrent_fn, num_simulations=9)
+
+
+def test_the_compiler_is_imported_at_first_use():
+    code = "import sys, gradtricks.agents.search; print('numba' in sys.modules)"
+    finished = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert finished.stdout.strip() == "False"

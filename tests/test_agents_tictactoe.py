@@ -1,0 +1,229 @@
+"""Tic-tac-toe against a recursive minimax over strings, and against what is known of the game."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from gradtricks.agents.search import RootFnOutput, muzero_policy
+from gradtricks.agents.tictactoe import (
+    empty_boards,
+    find_winners,
+    legal_actions,
+    number_boards,
+    observe,
+    play_games,
+    play_perfectly,
+    play_randomly,
+    solve,
+    step,
+)
+
+FULL = np.array([1, -1, 1, 1, -1, -1, -1, 1, 1], np.int8)  # a drawn game, in which nothing can be done
+ROWS = ["012", "345", "678", "036", "147", "258", "048", "246"]
+
+
+def board(text):
+    """Make a board of text: m is the player's whose turn it is, o the other's."""
+    return np.array([[{"m": 1, "o": -1, ".": 0}[square] for square in text.replace(" ", "")]], np.int8)
+
+
+def text_of(squares):
+    return "".join({1: "m", -1: "o", 0: "."}[int(square)] for square in squares)
+
+
+def has_line(position, player):
+    return any(all(position[int(square)] == player for square in row) for row in ROWS)
+
+
+def move(position, square):
+    placed = position[:square] + "m" + position[square + 1 :]
+    return placed.translate(str.maketrans("mo", "om"))
+
+
+@cache
+def minimax(position):
+    """Return the value for the player whose turn it is."""
+    if has_line(position, "o"):
+        return -1
+    free = [square for square in range(9) if position[square] == "."]
+    return max((-minimax(move(position, square)) for square in free), default=0)
+
+
+@cache
+def count_endings(position, ply=0):
+    """Return in how many games the first player wins, the second wins, and nobody does."""
+    if has_line(position, "o"):
+        return (1, 0, 0) if ply % 2 else (0, 1, 0)
+    if "." not in position:
+        return (0, 0, 1)
+    free = [square for square in range(9) if position[square] == "."]
+    return tuple(map(sum, zip(*(count_endings(move(position, square), ply + 1) for square in free))))
+
+
+def reachable_boards():
+    numbers = np.flatnonzero(solve().reachable)
+    return (numbers[:, None] // 3 ** np.arange(9) % 3 - 1).astype(np.int8)
+
+
+class TestRules:
+    def test_the_board_turns_to_the_other_player(self):
+        boards, rewards, over = step(empty_boards(2), np.array([4, 0]))
+        np.testing.assert_array_equal(boards[0], board("....o....")[0])
+        np.testing.assert_array_equal(boards[1], board("o........")[0])
+        assert not rewards.any()
+        assert not over.any()
+
+    def test_three_in_a_row_win(self):
+        boards, rewards, over = step(board("mm. oo. ..."), np.array([2]))
+        assert (rewards[0], over[0]) == (1, True)
+        assert find_winners(boards)[0] == -1
+        assert not legal_actions(boards).any()
+
+    def test_a_full_board_is_a_draw(self):
+        boards, rewards, over = step(board("mom moo om."), np.array([8]))
+        assert (rewards[0], over[0]) == (0, True)
+        assert find_winners(boards)[0] == 0
+
+    def test_boards_stay_as_they_are(self):
+        boards = empty_boards(1)
+        step(boards, np.array([3]))
+        assert not boards.any()
+
+    def test_winners_of_all_positions(self):
+        boards = reachable_boards()
+        expected = [has_line(text_of(b), "m") - int(has_line(text_of(b), "o")) for b in boards]
+        np.testing.assert_array_equal(find_winners(boards), expected)
+
+    def test_observation(self):
+        expected = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+        np.testing.assert_array_equal(observe(board("m.. .o. ..."))[0], expected)
+
+    @pytest.mark.parametrize(
+        ("position", "action", "message"),
+        [
+            ("m.. .o. ...", 0, "got 0 in game 0"),
+            ("... ... ...", 9, "got 9 in game 0"),
+            ("... ... ...", -1, "got -1 in game 0"),
+            ("ooo mm. ...", 5, "a game that isn't over; got 5 in game 0"),
+        ],
+    )
+    def test_refuses(self, position, action, message):
+        with pytest.raises(ValueError, match=message):
+            step(board(position), np.array([action]))
+
+    def test_shapes_are_checked(self):
+        with pytest.raises(ValueError, match=r"boards must have the shape of \[E, 9\]"):
+            step(np.zeros((1, 8), np.int8), np.array([0]))
+        with pytest.raises(ValueError, match=r"actions must have the shape of \[E\]"):
+            step(empty_boards(2), np.array([0]))
+
+
+class TestPerfectPlay:
+    def test_counts_known_of_the_game(self):
+        boards = reachable_boards()
+        assert len(boards) == 5478
+        over = ~legal_actions(boards).any(-1)
+        first_moves = (boards == 1).sum(-1) == (boards == -1).sum(-1)
+        winners = find_winners(boards)[over] * np.where(first_moves, 1, -1)[over]
+        assert [(winners == who).sum() for who in (1, -1, 0)] == [626, 316, 16]
+        assert count_endings("." * 9) == (131_184, 77_904, 46_080)
+
+    def test_values_are_those_of_minimax(self):
+        boards = reachable_boards()
+        expected = [minimax(text_of(b)) for b in boards]
+        np.testing.assert_array_equal(solve().values[number_boards(boards)], expected)
+
+    def test_best_moves_are_those_that_keep_the_value(self):
+        for squares in reachable_boards():
+            position = text_of(squares)
+            over = has_line(position, "o") or has_line(position, "m")
+            expected = [
+                not over and position[s] == "." and -minimax(move(position, s)) == minimax(position)
+                for s in range(9)
+            ]
+            assert solve().best_actions[number_boards(squares[None])[0]].tolist() == expected
+
+    def test_the_tables_are_kept_and_cannot_be_changed(self):
+        assert solve() is solve()
+        with pytest.raises(ValueError, match="read-only"):
+            solve().values[0] = 1
+
+
+class TestPlayers:
+    def test_perfect_players_draw(self):
+        assert not play_games(play_perfectly, play_perfectly, 1000, np.random.default_rng(0)).any()
+
+    def test_perfect_never_loses_to_random(self):
+        first = play_games(play_perfectly, play_randomly, 1000, np.random.default_rng(0))
+        second = play_games(play_randomly, play_perfectly, 1000, np.random.default_rng(1))
+        assert set(first) == {0, 1}
+        assert set(second) == {0, -1}
+
+    def test_random_games_end_as_chance_has_it(self):
+        # Known: the first player wins 58.49 %, the second 28.81 %.
+        outcomes = play_games(play_randomly, play_randomly, 40_000, np.random.default_rng(0))
+        assert abs((outcomes == 1).mean() - 0.5849) < 0.01
+        assert abs((outcomes == -1).mean() - 0.2881) < 0.01
+
+    def test_every_best_move_is_played(self):
+        actions = play_perfectly(empty_boards(2000), np.random.default_rng(0))
+        assert set(actions) == set(range(9))  # from an empty board every move keeps the draw
+
+    def test_same_seed_same_games(self):
+        one, other = (play_games(play_randomly, play_randomly, 50, np.random.default_rng(3)) for _ in "ab")
+        np.testing.assert_array_equal(one, other)
+
+    def test_the_number_of_games_is_checked(self):
+        with pytest.raises(ValueError, match="games must be at least 1; got 0"):
+            play_games(play_randomly, play_randomly, 0, np.random.default_rng(0))
+
+    def test_illegal_moves_of_a_player_are_refused(self):
+        def stubborn(boards, rng):
+            return np.zeros(len(boards), np.int64)
+
+        with pytest.raises(ValueError, match="got 0 in game 0"):
+            play_games(stubborn, stubborn, 3, np.random.default_rng(0))
+
+
+class TestSearch:
+    """The tree search, given the rules instead of a network, and nothing else."""
+
+    @staticmethod
+    def recurrent_fn(boards, actions):
+        legal = legal_actions(boards)[np.arange(len(boards)), actions]
+        following, rewards, over = (
+            empty_boards(len(boards)),
+            np.zeros(len(boards)),
+            np.ones(len(boards), bool),
+        )
+        following[legal], rewards[legal], over[legal] = step(boards[legal], actions[legal])
+        logits = np.where(legal_actions(following) & ~over[:, None], 0.0, -50.0)
+        following[over] = FULL
+        return np.zeros(len(boards)), rewards, logits, following
+
+    def search(self, boards, num_simulations):
+        return muzero_policy(
+            RootFnOutput(np.zeros(boards.shape), np.zeros(len(boards)), boards),
+            self.recurrent_fn,
+            np.random.default_rng(0),
+            num_simulations=num_simulations,
+            invalid_actions=~legal_actions(boards),
+            dirichlet_fraction=0.0,
+            temperature=0.0,
+            two_players=True,
+            discount=1.0,
+            min_value=-1.0,
+            max_value=1.0,
+        ).action
+
+    @pytest.mark.parametrize(("free", "num_simulations"), [(2, 10), (3, 30), (4, 100), (7, 4000)])
+    def test_finds_the_best_moves(self, free, num_simulations):
+        boards = reachable_boards()
+        boards = boards[legal_actions(boards).sum(-1) == free][::4]
+        actions = self.search(boards, num_simulations)
+        assert solve().best_actions[number_boards(boards), actions].all()
+
+    def test_takes_a_win_and_stops_one(self):
+        boards = np.concatenate([board("mm. oo. ..."), board("oo. m.. .m."), board("m.o .o. ..m")])
+        np.testing.assert_array_equal(self.search(boards, 100), [2, 2, 6])
