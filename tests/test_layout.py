@@ -88,7 +88,7 @@ def test_both_frameworks_have_the_same_signatures(stem):
     assert one
 
 
-@pytest.mark.parametrize("module", ["pong", "muzero", "devices"])
+@pytest.mark.parametrize("module", ["devices", "muzero", "pong", "ppo"])
 def test_both_frameworks_agents_have_the_same_signatures(module):
     agents = PACKAGE / "agents"
     assert signatures(agents / "torch", module) == signatures(agents / "tensorflow", module)
@@ -143,7 +143,7 @@ def test_no_stem_is_missing_a_reference():
     for name in ("torch", "tensorflow"):
         assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*STEMS, "benchmarks", "lab_benchmarks"}
+    assert notebooks == {*STEMS, "pong", "benchmarks", "lab_benchmarks"}
 
 
 # What isn't a function of tensors: it looks at functions or models, and has tests of its own.

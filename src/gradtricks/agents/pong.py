@@ -1,7 +1,7 @@
 """Atari Pong from pixels: the games, what an agent sees of them, and the weights it starts from."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import envpool
 import numpy as np
@@ -13,12 +13,30 @@ ACTIONS = (0, 2, 3)  # of ALE's six: stay, up, down
 SIDE = 80  # pixels of the picture that the agent sees
 FRAME_SHAPE = (210, 160)  # pixels of the screen
 BACKGROUND = 87  # luminance of the court; ball, paddles and walls are brighter
+BRIGHTEST_BACKGROUND = 130  # the court changes its colour between games
+COURT = slice(34, 194)  # rows of the screen between the walls
+CELL_ROWS, CELL_COLUMNS = 80, 40
+CELL_COUNT = CELL_ROWS * CELL_COLUMNS
+NO_CELL = 2 * CELL_COUNT  # in an observation of two pictures
+MOST_CELLS = 40  # lit at once; paddles and ball have 31 at most where two frames are laid upon each other
 
 Array = NDArray[np.floating]
 
 
+class View(NamedTuple):
+    """How an agent sees the game: each screen by itself, and then two screens that follow each other.
+
+    Attributes:
+        look: Frames ``[N, 1, 210, 160]`` to pictures ``[N, ...]``.
+        compare: The pictures before and after a decision to observations ``[N, ...]``.
+    """
+
+    look: Callable[[NDArray[np.uint8]], NDArray[Any]]
+    compare: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+
+
 class PongGames:
-    """Games of Pong side by side, each seen as the difference of its last two pictures.
+    """Games of Pong side by side.
 
     A game that has ended starts anew in the next step, which ignores its action.
 
@@ -26,16 +44,27 @@ class PongGames:
         num_envs: How many games.
         seed: Of the games: each starts after its own number of idle frames.
         frame_skip: Screen frames per decision; the action is held meanwhile.
+        sticky: Probability with which the emulator repeats the last action instead, at each frame.
+        view: `DIFFERENCE` or `CELLS`.
 
     Raises:
-        ValueError: ``num_envs`` or ``frame_skip`` is below one.
+        ValueError: An option is out of range.
     """
 
-    def __init__(self, num_envs: int, *, seed: int = 0, frame_skip: int = 8) -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        seed: int = 0,
+        frame_skip: int = 8,
+        sticky: float = 0.0,
+        view: View | None = None,
+    ) -> None:
         """Start the games."""
-        self._environment = make_environment(num_envs, seed=seed, frame_skip=frame_skip)
-        self._picture = preprocess(self._environment.reset()[0])
-        self.observations = np.zeros((num_envs, SIDE * SIDE), np.int8)
+        self._view = view or DIFFERENCE
+        self._environment = make_environment(num_envs, seed=seed, frame_skip=frame_skip, sticky=sticky)
+        self._picture = self._view.look(self._environment.reset()[0])
+        self.observations = self._view.compare(self._picture, self._picture)
         self.playing = np.ones(num_envs, bool)
 
     def step(self, actions: NDArray[np.int64]) -> Array:
@@ -48,27 +77,28 @@ class PongGames:
             The rewards, ``[N]``.
         """
         frames, rewards, terminated, truncated, _ = self._environment.step(np.take(ACTIONS, actions))
-        picture = preprocess(frames)
-        difference = (picture - self._picture).reshape(len(picture), -1)
-        difference[~self.playing] = 0  # a new game's first picture follows no other
-        self._picture, self.observations = picture, difference
+        picture = self._view.look(frames)
+        self._picture[~self.playing] = picture[~self.playing]  # a new game's first picture follows no other
+        self.observations = self._view.compare(self._picture, picture)
+        self._picture = picture
         self.playing = ~(terminated | truncated)
         return np.asarray(rewards, np.float32)
 
 
-def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8) -> Any:
-    """Open ALE Pong in envpool: synchronous, grey, full size, without sticky actions.
+def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8, sticky: float = 0.0) -> Any:
+    """Open ALE Pong in envpool: synchronous, grey, full size.
 
     Args:
         num_envs: How many games.
         seed: Of the games.
-        frame_skip: Screen frames per decision.
+        frame_skip: Screen frames per decision; the frame that is seen is the brighter of the last two.
+        sticky: Probability with which the emulator repeats the last action instead, at each frame.
 
     Returns:
         A vectorised Gymnasium environment with frames ``[N, 1, 210, 160]`` of ``uint8``.
 
     Raises:
-        ValueError: ``num_envs`` or ``frame_skip`` is below one.
+        ValueError: An option is out of range.
     """
     return envpool.make(
         "Pong-v5",
@@ -76,6 +106,7 @@ def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8) -> An
         num_envs=int(check_number("num_envs", num_envs, low=1)),
         seed=seed,
         frame_skip=int(check_number("frame_skip", frame_skip, low=1)),
+        repeat_action_probability=check_number("sticky", sticky, low=0, high=1),
         img_height=FRAME_SHAPE[0],
         img_width=FRAME_SHAPE[1],
         stack_num=1,
@@ -99,6 +130,39 @@ def preprocess(frames: NDArray[np.uint8]) -> NDArray[np.int8]:
     check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
     lit: NDArray[np.bool_] = frames[:, 0, 35:195:2, ::2] != BACKGROUND
     return lit.astype(np.int8)
+
+
+DIFFERENCE = View(preprocess, lambda before, after: (after - before).reshape(len(after), -1))
+
+
+def list_cells(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Divide the court into 80 by 40 cells of two by four pixels, and list those in which something is lit.
+
+    Args:
+        frames: ``[N, 1, 210, 160]``, luminance.
+
+    Returns:
+        ``[N, 40]``, numbers of cells, row by row from the top left; `CELL_COUNT` where there are no more.
+
+    Raises:
+        ValueError: ``frames`` has another shape.
+    """
+    from gradtricks._kernels.pong import list_lit_cells  # a compiler is dear to import
+
+    check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
+    cells = np.full((len(frames), MOST_CELLS), CELL_COUNT, np.int32)
+    list_lit_cells(frames[:, 0, COURT], 160 // CELL_ROWS, 160 // CELL_COLUMNS, BRIGHTEST_BACKGROUND, cells)
+    return cells
+
+
+def _number_apart(before: NDArray[np.int32], after: NDArray[np.int32]) -> NDArray[np.int32]:
+    # Cells of the earlier picture come after those of the later one, and what stands for none after both.
+    earlier = np.where(before == CELL_COUNT, NO_CELL, before + CELL_COUNT)
+    later = np.where(after == CELL_COUNT, NO_CELL, after)
+    return np.concatenate([later, earlier], axis=1)
+
+
+CELLS = View(list_cells, _number_apart)
 
 
 def draw_weights(seed: int = 0, *, hidden_units: int = 200) -> dict[str, Array]:

@@ -1,12 +1,12 @@
 """REINFORCE, point by point: a memory of finished points, and a training loop without a framework."""
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._checks import check_number
+from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import PongGames
 
 Array = NDArray[np.floating]
@@ -95,56 +95,6 @@ class PointMemory:
         return batch
 
 
-@dataclass
-class History:
-    """What happened while training.
-
-    Attributes:
-        decisions: How many decisions were made, over all games.
-        point_rewards: +1 or -1 for each point, in the order in which the points ended.
-        point_times: Decisions made until then.
-        game_returns: Points won minus points lost for each finished game, from -21 to 21.
-        game_times: Decisions made until then.
-        losses: The loss of each update, before its step.
-        loss_times: Decisions made until then.
-    """
-
-    decisions: int = 0
-    point_rewards: list[float] = field(default_factory=list)
-    point_times: list[int] = field(default_factory=list)
-    game_returns: list[float] = field(default_factory=list)
-    game_times: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    loss_times: list[int] = field(default_factory=list)
-
-    def points_between(self, start: float, stop: float) -> Array:
-        """Return the rewards of the points that ended after ``start`` and by ``stop`` decisions.
-
-        Args:
-            start: Decisions.
-            stop: Decisions.
-
-        Returns:
-            ``[P]``.
-        """
-        times = np.array(self.point_times)
-        return np.array(self.point_rewards)[(times > start) & (times <= stop)]
-
-
-def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw an action from each row of logits, by the Gumbel-max trick.
-
-    Args:
-        logits: ``[N, 3]``.
-        rng: The source of chance, the same for both frameworks.
-
-    Returns:
-        ``[N]``, indices into `gradtricks.agents.pong.ACTIONS`.
-    """
-    actions: NDArray[np.int64] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
-    return actions
-
-
 def train(
     policy: Policy,
     games: PongGames,
@@ -178,36 +128,15 @@ def train(
     batch_size = int(check_number("batch_size", batch_size, low=1))
     if sign not in (1, -1):
         raise ValueError(f"sign must be 1 or -1; got {sign!r}")
-    history, memory = History(), PointMemory(len(games.playing))
-    score = np.zeros(len(games.playing))
+    history, memory = History(len(games.playing)), PointMemory(len(games.playing))
     while history.decisions < decisions:
-        _play(policy, games, memory, history, score, rng)
+        observations, playing = games.observations, games.playing
+        actions = sample_actions(policy.logits(observations), rng)
+        rewards = games.step(actions)
+        memory.add(observations, actions, rewards, playing)
+        history.add_decision(rewards, games.playing)
         if len(memory) >= batch_size:
             batch = memory.take()
             advantages = sign * policy.advantages(batch.rewards, discount)
-            history.losses.append(policy.learn(batch.observations, batch.actions, advantages))
-            history.loss_times.append(history.decisions)
+            history.add_loss(policy.learn(batch.observations, batch.actions, advantages))
     return history
-
-
-def _play(
-    policy: Policy,
-    games: PongGames,
-    memory: PointMemory,
-    history: History,
-    score: Array,
-    rng: np.random.Generator,
-) -> None:
-    observations, playing = games.observations, games.playing
-    actions = sample_actions(policy.logits(observations), rng)
-    rewards = games.step(actions)
-    memory.add(observations, actions, rewards, playing)
-    history.decisions += len(rewards)
-    points = rewards[rewards != 0].tolist()
-    history.point_rewards += points
-    history.point_times += [history.decisions] * len(points)
-    score += rewards
-    over = ~games.playing
-    history.game_returns += score[over].tolist()
-    history.game_times += [history.decisions] * int(over.sum())
-    score[over] = 0

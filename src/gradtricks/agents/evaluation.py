@@ -1,0 +1,143 @@
+"""What a trained Pong player is worth: frozen, on games that it never saw."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradtricks._checks import check_number
+from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
+from gradtricks.agents.history import sample_actions
+from gradtricks.agents.pong import CELLS, PongGames
+from gradtricks.agents.ppo import check_weights, mirror_cells
+
+Array = NDArray[np.float64]
+
+EVALUATION_SEED = 1_000_000  # of the first game; trainings are seeded below
+_LONGEST_GAME = 108_000  # screen frames, half an hour, where ALE's protocol ends a game
+
+
+class Evaluation(NamedTuple):
+    """Games played to their end.
+
+    Attributes:
+        returns: ``[G]``, points won minus points lost, from -21 to 21.
+        decisions: ``[G]``, how long each game was.
+    """
+
+    returns: Array
+    decisions: NDArray[np.int64]
+
+
+class FrozenPolicy:
+    """A trained network in plain NumPy: no framework is needed to play.
+
+    Args:
+        weights: From a learner's ``state()`` or of `load`; computed with in ``float64``.
+        mirror: The weights are of half a network, whose other half sees the court upside down.
+        about: What else is known of it: anything that JSON can say.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, NDArray[np.floating]],
+        *,
+        mirror: bool,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Round the weights to the precision in which they are saved."""
+        weights = {name: weights[name] for name in ("cells", "bias", "heads") if name in weights}
+        check_weights(weights)
+        self.weights = {name: value.astype(np.float16) for name, value in weights.items()}
+        self.mirror, self.about = bool(mirror), dict(about or {})
+        self._wide = {name: value.astype(np.float64) for name, value in self.weights.items()}
+
+    @classmethod
+    def load(cls, path: Path) -> "FrozenPolicy":
+        """Read what `save` wrote.
+
+        Args:
+            path: Of the file.
+
+        Returns:
+            The policy.
+
+        Raises:
+            ValueError: The file is of another kind, or damaged.
+            FileNotFoundError: There is none.
+        """
+        arrays, about = load_checkpoint(path)
+        if about.get("kind") != "pong policy":
+            raise ValueError(f"{path} must hold a Pong policy; got {about.get('kind', 'something else')!r}")
+        return cls(arrays, mirror=about["mirror"], about=about)
+
+    def save(self, path: Path) -> None:
+        """Write the policy in the format safetensors.
+
+        Args:
+            path: Of the file; its folder exists.
+        """
+        save_checkpoint(path, self.weights, {**self.about, "kind": "pong policy", "mirror": self.mirror})
+
+    def logits(self, observations: NDArray[np.int32]) -> Array:
+        """Say what the policy thinks of each action.
+
+        Args:
+            observations: ``[N, 80]``, see `gradtricks.agents.pong.CELLS`.
+
+        Returns:
+            ``[N, 3]``, unnormalised log-probabilities.
+        """
+        outputs = self._half(observations)
+        if self.mirror:
+            outputs = outputs + self._half(_MIRRORED[observations])[:, [0, 2, 1, 3]]
+        return outputs[:, :3]
+
+    def _half(self, observations: NDArray[np.int32]) -> Array:
+        hidden = self._wide["cells"][observations].sum(axis=1) + self._wide["bias"]
+        outputs: Array = np.maximum(hidden, 0) @ self._wide["heads"]
+        return outputs
+
+
+_MIRRORED = mirror_cells()
+
+
+def evaluate(
+    policy: FrozenPolicy,
+    *,
+    games: int = 100,
+    seed: int = EVALUATION_SEED,
+    frame_skip: int = 4,
+    sticky: float = 0.0,
+    greedy: bool = False,
+) -> Evaluation:
+    """Play each of some games once, from its beginning to its end.
+
+    Args:
+        policy: Who plays.
+        games: How many, side by side.
+        seed: Of the games and of the choice of actions.
+        frame_skip: Screen frames per decision.
+        sticky: Probability with which the emulator repeats the last action instead, at each frame.
+        greedy: Always take the likeliest action; otherwise actions are drawn, as in training.
+
+    Returns:
+        How the games ended; one that isn't over after half an hour (108,000 frames) counts as it stands.
+
+    Raises:
+        ValueError: An option is out of range.
+    """
+    count = int(check_number("games", games, low=1))
+    court = PongGames(count, seed=seed, frame_skip=frame_skip, sticky=sticky, view=CELLS)
+    rng = np.random.default_rng(seed)
+    returns, decisions = np.zeros(count), np.zeros(count, np.int64)
+    on = np.ones(count, bool)
+    while on.any() and decisions.max() < _LONGEST_GAME // frame_skip:
+        logits = policy.logits(court.observations)
+        rewards = court.step(logits.argmax(axis=-1) if greedy else sample_actions(logits, rng))
+        returns[on] += rewards[on]
+        decisions[on] += 1
+        on &= court.playing
+    return Evaluation(returns, decisions)

@@ -1,0 +1,265 @@
+"""Proximal policy optimization on Pong: what it learns from, and a training loop without a framework."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradtricks._checks import check_number, check_shape
+from gradtricks.agents.history import History, sample_actions
+from gradtricks.agents.pong import ACTIONS, CELL_COLUMNS, CELL_COUNT, CELL_ROWS, NO_CELL, PongGames
+from gradtricks.agents.progress import Progress
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the agent learns.
+
+    Attributes:
+        rollout_steps: Decisions in each game between two rounds of learning, T.
+        minibatch_size: Decisions per step of Adam.
+        epochs: How often each decision is learned from.
+        discount: Of a reward per decision between it and the move.
+        lambda_: Of the generalized advantage estimation; 1 trusts only the rewards up to the rollout's end.
+        baseline: Subtract the value that the network expects; without it, advantages are plain returns.
+        reset_at_points: Let no return reach over the end of a point.
+        clip: Change of an action's probability ratio beyond which it gets no gradient.
+        entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon.
+        value_cost: Weight of the value's squared error.
+        learning_rate: Of Adam in the beginning; it falls linearly, to zero at the end.
+        max_norm: Gradients of greater norm are scaled down to it.
+        sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
+    """
+
+    rollout_steps: int = 128
+    minibatch_size: int = 512
+    epochs: int = 4
+    discount: float = 0.99
+    lambda_: float = 1.0
+    baseline: bool = True
+    reset_at_points: bool = True
+    clip: float = 0.2
+    entropy_cost: float = 0.01
+    value_cost: float = 0.5
+    learning_rate: float = 2e-3
+    max_norm: float = 0.5
+    sign: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be."""
+        for name in ("rollout_steps", "minibatch_size", "epochs"):
+            check_number(name, getattr(self, name), low=1)
+        for name in ("discount", "lambda_"):
+            check_number(name, getattr(self, name), low=0, high=1)
+        for name in ("clip", "entropy_cost", "value_cost", "learning_rate", "max_norm"):
+            check_number(name, getattr(self, name), low=0)
+        if self.sign not in (1, -1):
+            raise ValueError(f"sign must be 1 or -1; got {self.sign!r}")
+
+
+class Minibatch(NamedTuple):
+    """Decisions to take one step of Adam on.
+
+    Arrays of NumPy, or within a learner the tensors of its framework.
+
+    Attributes:
+        observations: ``[B, 80]``, numbers of lit cells, see `gradtricks.agents.pong.CELLS`.
+        actions: ``[B]``, indices into `gradtricks.agents.pong.ACTIONS`.
+        log_probs: ``[B]``, of the actions when they were chosen.
+        advantages: ``[B]``.
+        targets: ``[B]``, of the values.
+    """
+
+    observations: Any
+    actions: Any
+    log_probs: Any
+    advantages: Any
+    targets: Any
+
+
+class Learner(Protocol):
+    """What `train` asks of an agent."""
+
+    options: Options
+
+    def infer(self, observations: NDArray[np.int32]) -> tuple[Array, Array]:
+        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, 80]``."""
+
+    def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
+        """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
+
+    def update(self, minibatch: Minibatch, learning_rate: float) -> float:
+        """Take one step of Adam and return the loss before it."""
+
+    def state(self) -> dict[str, Array]:
+        """Return all that the learner would need to go on."""
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned."""
+
+
+def draw_weights(seed: int = 0, *, hidden_units: int = 128, mirror: bool = True) -> dict[str, Array]:
+    """Draw the weights of the network, the same for both frameworks.
+
+    The one hidden layer adds up a row of ``cells`` for each lit cell. With ``mirror`` half of its units see
+    the court and the other half, with the same weights, see it upside down; the policy then prefers up in
+    one exactly as it prefers down in the other.
+
+    Args:
+        seed: Of the generator.
+        hidden_units: Units of the hidden layer.
+        mirror: Build the court's symmetry in.
+
+    Returns:
+        ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, ``bias``
+        ``[units]`` and ``heads`` ``[units, 4]`` for the three logits and the value. With ``mirror`` there
+        are half as many units.
+
+    Raises:
+        ValueError: ``hidden_units`` is below two.
+    """
+    units = int(check_number("hidden_units", hidden_units, low=2)) // (2 if mirror else 1)
+    rng = np.random.default_rng(seed)
+    cells = rng.normal(0, 20**-0.5, (NO_CELL + 1, units))  # about twenty cells are lit
+    cells[NO_CELL] = 0
+    heads = rng.normal(0, 0.01, (units, len(ACTIONS) + 1))
+    return {
+        "cells": cells.astype(np.float32),
+        "bias": np.zeros(units, np.float32),
+        "heads": heads.astype(np.float32),
+    }
+
+
+def check_weights(weights: Mapping[str, Array]) -> None:
+    """Raise unless names and shapes are those of `draw_weights`.
+
+    Args:
+        weights: Arrays under their names.
+
+    Raises:
+        ValueError: A name is missing or unknown, or a shape is wrong.
+    """
+    if difference := sorted({"cells", "bias", "heads"} ^ set(weights)):
+        raise ValueError(
+            f"weights must be named as draw_weights names them; missing or unknown: {difference}"
+        )
+    units = len(weights["bias"])
+    check_shape("weights['cells']", weights["cells"].shape, (NO_CELL + 1, units), "[6401, units]")
+    check_shape("weights['heads']", weights["heads"].shape, (units, len(ACTIONS) + 1), "[units, 4]")
+
+
+def mirror_cells() -> NDArray[np.int32]:
+    """Number each cell of an observation as it is seen upside down.
+
+    Returns:
+        ``[6401]``; what stands for no cell stays.
+    """
+    numbers = np.arange(CELL_COUNT, dtype=np.int32).reshape(CELL_ROWS, CELL_COLUMNS)[::-1].ravel()
+    return np.concatenate([numbers, numbers + CELL_COUNT, np.array([NO_CELL], np.int32)])
+
+
+def train(
+    learner: Learner,
+    games: PongGames,
+    *,
+    decisions: int,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+) -> History:
+    """Play and learn in turns, for a fixed number of decisions.
+
+    Args:
+        learner: The agent; it changes.
+        games: Where it plays, from their beginning.
+        decisions: How many decisions to make, over all games; whole rollouts, at least one.
+        seed: Of the choice of actions and of the order in which they are learned from.
+        checkpoint: A file to go on from if it is there, and to save to now and then.
+
+    Returns:
+        What happened.
+
+    Raises:
+        ValueError: ``decisions`` is below one, or the checkpoint is of another training.
+    """
+    options, num_envs = learner.options, len(games.playing)
+    rollouts = int(check_number("decisions", decisions, low=1)) // (options.rollout_steps * num_envs) or 1
+    rng, history = np.random.default_rng(seed), History(num_envs)
+    training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
+    progress = Progress(checkpoint, training, learner, history, rng)
+    for rollout in range(rollouts):
+        decided = _play(learner, games, history, progress, rng)
+        if progress.made_before(games.observations):
+            continue
+        learning_rate = options.learning_rate * (1 - rollout / rollouts)
+        batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
+        history.add_loss(float(np.mean([learner.update(batch, learning_rate) for batch in batches])))
+        progress.save_if_due(games.observations)
+    return history
+
+
+class _Decisions(NamedTuple):
+    """Of one rollout, each ``[T, N, ...]``."""
+
+    observations: NDArray[np.int32]
+    actions: NDArray[np.int64]
+    log_probs: Array
+    values: Array
+    rewards: Array
+    playing: NDArray[np.bool_]
+
+
+def _play(
+    learner: Learner, games: PongGames, history: History, progress: Progress, rng: np.random.Generator
+) -> _Decisions:
+    rows = []
+    for _ in range(learner.options.rollout_steps):
+        observations, playing = games.observations, games.playing
+        actions = progress.actions_made_before()
+        log_probs = values = np.zeros(len(playing), np.float32)
+        if actions is None:
+            logits, values = learner.infer(observations)
+            actions = sample_actions(logits, rng)
+            log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
+            progress.add_actions(actions)
+        rewards = games.step(actions)
+        history.add_decision(rewards, games.playing)
+        rows.append((observations, actions, log_probs, values, rewards, playing))
+    return _Decisions(*(np.stack(column) for column in zip(*rows)))
+
+
+def _processed(learner: Learner, decided: _Decisions, next_observations: NDArray[np.int32]) -> Minibatch:
+    """Turn rewards into advantages and targets, and lay the games end to end."""
+    options, rewards = learner.options, decided.rewards
+    values = np.concatenate([decided.values, learner.infer(next_observations)[1][None]])
+    if not options.baseline:
+        values = np.zeros_like(values)
+    # A game's last reward ends its last point, so a new game never lends its value to the one before.
+    ends = rewards != 0 if options.reset_at_points else ~decided.playing
+    discounts = np.where(ends, 0, options.discount).astype(rewards.dtype)
+    advantages, targets = learner.advantages(rewards, discounts, values)
+    # The action of a game that starts anew had no effect.
+    advantages = np.where(decided.playing, options.sign * advantages, 0)
+    targets = np.where(decided.playing, targets, decided.values)
+    columns = (decided.observations, decided.actions, decided.log_probs, advantages, targets)
+    return Minibatch(*(column.reshape(-1, *column.shape[2:]) for column in columns))
+
+
+def _minibatches(batch: Minibatch, options: Options, rng: np.random.Generator) -> Iterator[Minibatch]:
+    """Deal the decisions out anew in each epoch; what doesn't fill a minibatch waits for the next deal."""
+    count = len(batch.actions)
+    size = min(options.minibatch_size, count)
+    for _ in range(options.epochs):
+        order = rng.permutation(count)
+        for start in range(0, count - size + 1, size):
+            yield Minibatch(*(column[order[start : start + size]] for column in batch))
+
+
+def _log_softmax(logits: Array) -> Array:
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_probs: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return log_probs

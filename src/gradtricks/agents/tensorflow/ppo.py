@@ -1,0 +1,156 @@
+"""The Pong player that learns by proximal policy optimization."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow import Tensor
+
+from gradtricks.agents.pong import NO_CELL
+from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells
+from gradtricks.agents.tensorflow.devices import resolve_device
+from gradtricks.tensorflow import (
+    clip_by_global_norm,
+    clipped_surrogate_pg_loss,
+    entropy_loss,
+    standardize,
+    truncated_generalized_advantage_estimation,
+)
+
+Array = NDArray[np.floating]
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-5
+
+
+class PPOLearner:
+    """Sees the lit cells of two pictures, prefers one of three actions, values the game, and learns by Adam.
+
+    Args:
+        weights: From `gradtricks.agents.ppo.draw_weights`.
+        options: How it learns.
+        mirror: The weights are of half a network, whose other half sees the court upside down.
+        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Array],
+        options: Options | None = None,
+        *,
+        mirror: bool = True,
+        device: str = "auto",
+    ) -> None:
+        """Copy the weights to the device."""
+        check_weights(weights)
+        self.options = options or Options()
+        self.device = resolve_device(device)
+        with tf.device(self.device):
+            self.weights = {name: tf.Variable(value) for name, value in weights.items()}
+            self._adam = {
+                f"{name}/{moment}": tf.Variable(tf.zeros_like(value))
+                for name, value in weights.items()
+                for moment in ("m", "v")
+            }
+            self._step = tf.Variable(0.0)
+            self._mirror = tf.constant(mirror_cells()) if mirror else None
+        self._apply_graph = tf.function(self._apply, jit_compile=True)
+        self._update_graph = tf.function(self._update, jit_compile=True)
+
+    def infer(self, observations: NDArray[np.int32]) -> tuple[Array, Array]:
+        """Say what the policy thinks of each action, and what it expects of the game.
+
+        Args:
+            observations: ``[N, 80]``, see `gradtricks.agents.pong.CELLS`.
+
+        Returns:
+            ``[N, 3]``, unnormalised log-probabilities, and ``[N]``, values.
+        """
+        with tf.device(self.device):
+            logits, values = self._apply_graph(tf.constant(observations))
+        return logits.numpy(), values.numpy()
+
+    def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
+        """Estimate how much better than expected each decision was.
+
+        Args:
+            rewards: ``[T, N]``.
+            discounts: ``[T, N]``, 0 where a return ends.
+            values: ``[T+1, N]``.
+
+        Returns:
+            Standardised advantages, and the values' targets, ``[T, N]``.
+        """
+        with tf.device(self.device):
+            r_t, discount_t, v_t = (tf.constant(x) for x in (rewards, discounts, values))
+            adv_t = truncated_generalized_advantage_estimation(r_t, discount_t, self.options.lambda_, v_t)
+            return standardize(adv_t).numpy(), (adv_t + v_t[:-1]).numpy()
+
+    def update(self, minibatch: Minibatch, learning_rate: float) -> float:
+        """Take one step of Adam down the loss.
+
+        Args:
+            minibatch: What to learn from.
+            learning_rate: Size of the step.
+
+        Returns:
+            The loss before the step.
+        """
+        with tf.device(self.device):
+            batch = Minibatch(*(tf.constant(x) for x in minibatch))
+            return float(self._update_graph(batch, tf.constant(learning_rate, tf.float32)))
+
+    def state(self) -> dict[str, Array]:
+        """Return weights and the state of Adam, as arrays.
+
+        Returns:
+            Under names for `restore`; the weights under those of `gradtricks.agents.ppo.draw_weights`.
+        """
+        return {name: variable.numpy() for name, variable in self._variables().items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of a learner with the same options.
+        """
+        for name, variable in self._variables().items():
+            variable.assign(state[name])
+
+    def _variables(self) -> dict[str, tf.Variable]:
+        return {**self.weights, **self._adam, "step": self._step}
+
+    def _update(self, batch: Minibatch, learning_rate: Tensor) -> Tensor:
+        weights = list(self.weights.values())
+        with tf.GradientTape() as tape:
+            loss = self._loss(batch)
+        gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, weights)]
+        clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)
+        self._step.assign_add(1)
+        rate = learning_rate / (1 - _BETAS[0] ** self._step)
+        for (name, weight), gradient in zip(self.weights.items(), clipped, strict=True):
+            m, v = self._adam[f"{name}/m"], self._adam[f"{name}/v"]
+            m.assign(_BETAS[0] * m + (1 - _BETAS[0]) * gradient)
+            v.assign(_BETAS[1] * v + (1 - _BETAS[1]) * tf.square(gradient))
+            weight.assign_sub(rate * m / (tf.sqrt(v / (1 - _BETAS[1] ** self._step)) + _EPSILON))
+        return loss
+
+    def _loss(self, batch: Minibatch) -> Tensor:
+        logits, values = self._apply(batch.observations)
+        log_probs = tf.gather(tf.nn.log_softmax(logits), batch.actions, axis=1, batch_dims=1)
+        ratios = tf.exp(log_probs - batch.log_probs)
+        loss = clipped_surrogate_pg_loss(ratios, batch.advantages, self.options.clip)
+        loss += self.options.entropy_cost * entropy_loss(logits)
+        return loss + self.options.value_cost * tf.reduce_mean(tf.square(values - batch.targets))
+
+    def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self._half(observations)
+        if self._mirror is not None:
+            # Up for those who see the court upside down is down.
+            outputs += tf.gather(self._half(tf.gather(self._mirror, observations)), [0, 2, 1, 3], axis=1)
+        return outputs[:, :3], outputs[:, 3]
+
+    def _half(self, observations: Tensor) -> Tensor:
+        lit = tf.cast(observations != NO_CELL, self.weights["cells"].dtype)[..., None]
+        hidden = tf.reduce_sum(tf.gather(self.weights["cells"], observations) * lit, axis=1)
+        return tf.nn.relu(hidden + self.weights["bias"]) @ self.weights["heads"]

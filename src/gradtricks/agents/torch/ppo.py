@@ -1,0 +1,148 @@
+"""The Pong player that learns by proximal policy optimization."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from gradtricks.agents.pong import NO_CELL
+from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells
+from gradtricks.agents.torch.devices import resolve_device
+from gradtricks.torch import (
+    clip_by_global_norm,
+    clipped_surrogate_pg_loss,
+    entropy_loss,
+    standardize,
+    truncated_generalized_advantage_estimation,
+)
+
+Array = NDArray[np.floating]
+Weights = Mapping[str, Tensor]
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-5
+
+
+class PPOLearner:
+    """Sees the lit cells of two pictures, prefers one of three actions, values the game, and learns by Adam.
+
+    Args:
+        weights: From `gradtricks.agents.ppo.draw_weights`.
+        options: How it learns.
+        mirror: The weights are of half a network, whose other half sees the court upside down.
+        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Array],
+        options: Options | None = None,
+        *,
+        mirror: bool = True,
+        device: str = "auto",
+    ) -> None:
+        """Copy the weights to the device."""
+        check_weights(weights)
+        self.options = options or Options()
+        self.device = resolve_device(device)
+        self.weights = {
+            name: torch.tensor(value, device=self.device, requires_grad=True)
+            for name, value in weights.items()
+        }
+        self._mirror = torch.as_tensor(mirror_cells(), device=self.device) if mirror else None
+        self._adam = torch.optim.Adam(self.weights.values(), betas=_BETAS, eps=_EPSILON, fused=True)
+
+    def infer(self, observations: NDArray[np.int32]) -> tuple[Array, Array]:
+        """Say what the policy thinks of each action, and what it expects of the game.
+
+        Args:
+            observations: ``[N, 80]``, see `gradtricks.agents.pong.CELLS`.
+
+        Returns:
+            ``[N, 3]``, unnormalised log-probabilities, and ``[N]``, values.
+        """
+        with torch.inference_mode():
+            logits, values = self._apply(torch.as_tensor(observations, device=self.device))
+            return logits.cpu().numpy(), values.cpu().numpy()
+
+    def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
+        """Estimate how much better than expected each decision was.
+
+        Args:
+            rewards: ``[T, N]``.
+            discounts: ``[T, N]``, 0 where a return ends.
+            values: ``[T+1, N]``.
+
+        Returns:
+            Standardised advantages, and the values' targets, ``[T, N]``.
+        """
+        r_t, discount_t, v_t = (torch.as_tensor(x, device=self.device) for x in (rewards, discounts, values))
+        adv_t = truncated_generalized_advantage_estimation(r_t, discount_t, self.options.lambda_, v_t)
+        return standardize(adv_t).cpu().numpy(), (adv_t + v_t[:-1]).cpu().numpy()
+
+    def update(self, minibatch: Minibatch, learning_rate: float) -> float:
+        """Take one step of Adam down the loss.
+
+        Args:
+            minibatch: What to learn from.
+            learning_rate: Size of the step.
+
+        Returns:
+            The loss before the step.
+        """
+        loss = self._loss(Minibatch(*(torch.as_tensor(x, device=self.device) for x in minibatch)))
+        gradients = torch.autograd.grad(loss, list(self.weights.values()))
+        clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)
+        for weight, gradient in zip(self.weights.values(), clipped, strict=True):
+            weight.grad = gradient
+        self._adam.param_groups[0]["lr"] = learning_rate
+        self._adam.step()
+        return loss.item()
+
+    def state(self) -> dict[str, Array]:
+        """Return weights and the state of Adam, as arrays.
+
+        Returns:
+            Under names for `restore`; the weights under those of `gradtricks.agents.ppo.draw_weights`.
+        """
+        state = {name: weight.detach() for name, weight in self.weights.items()}
+        for name, weight in self.weights.items():
+            for key, value in self._adam.state[weight].items():
+                state[f"{name}/{key}"] = value
+        return {name: value.cpu().numpy() for name, value in state.items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of a learner with the same options.
+        """
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(torch.as_tensor(state[name]))
+                self._adam.state[weight] = {
+                    key.removeprefix(f"{name}/"): torch.tensor(value, device=self.device)
+                    for key, value in state.items()
+                    if key.startswith(f"{name}/")
+                }
+
+    def _loss(self, batch: Minibatch) -> Tensor:
+        logits, values = self._apply(batch.observations)
+        log_probs = logits.log_softmax(-1).gather(1, batch.actions[:, None]).squeeze(1)
+        ratios = (log_probs - batch.log_probs).exp()
+        loss = clipped_surrogate_pg_loss(ratios, batch.advantages, self.options.clip)
+        loss = loss + self.options.entropy_cost * entropy_loss(logits)
+        return loss + self.options.value_cost * (values - batch.targets).square().mean()
+
+    def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self._half(observations)
+        if self._mirror is not None:
+            # Up for those who see the court upside down is down.
+            outputs = outputs + self._half(self._mirror[observations])[:, [0, 2, 1, 3]]
+        return outputs[:, :3], outputs[:, 3]
+
+    def _half(self, observations: Tensor) -> Tensor:
+        hidden = embedding_bag(observations, self.weights["cells"], mode="sum", padding_idx=NO_CELL)
+        return (hidden + self.weights["bias"]).relu() @ self.weights["heads"]

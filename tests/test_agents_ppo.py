@@ -1,0 +1,386 @@
+"""The Pong player that wins: what it sees, that both frameworks learn the same, and that it can be killed."""
+
+import importlib
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradtricks.agents import evaluation, pong, ppo, progress
+from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
+from gradtricks.agents.evaluation import FrozenPolicy
+from gradtricks.agents.history import History
+from gradtricks.reference import (
+    clipped_surrogate_pg_loss,
+    entropy_loss,
+    standardize,
+    truncated_generalized_advantage_estimation,
+)
+
+BACKENDS = ("torch", "tensorflow")
+OPTIONS = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2, learning_rate=2e-3)
+UNITS = 16
+
+
+@pytest.fixture(params=BACKENDS)
+def agents(request):
+    pytest.importorskip(request.param)
+    return importlib.import_module(f"gradtricks.agents.{request.param}")
+
+
+def make_games(num_envs=4, **options):
+    return pong.PongGames(num_envs, frame_skip=4, view=pong.CELLS, **options)
+
+
+def draw(mirror=True, scale=1.0):
+    """Draw weights whose heads say something."""
+    weights = ppo.draw_weights(1, hidden_units=UNITS, mirror=mirror)
+    heads = np.random.default_rng(2).normal(0, scale, weights["heads"].shape)
+    return {**weights, "heads": heads.astype(np.float32)}
+
+
+def some_observations(count=32):
+    games, rng, seen = make_games(8, seed=5), np.random.default_rng(0), []
+    for _ in range(40):
+        games.step(rng.integers(0, 3, 8))
+    while len(seen) * 8 < count:
+        games.step(rng.integers(0, 3, 8))
+        seen.append(games.observations)
+    return np.concatenate(seen)[:count]
+
+
+def some_minibatch(count=32):
+    rng = np.random.default_rng(3)
+    return ppo.Minibatch(
+        some_observations(count),
+        rng.integers(0, 3, count),
+        np.log(rng.uniform(0.2, 0.6, count)).astype(np.float32),
+        rng.normal(size=count).astype(np.float32),
+        rng.normal(size=count).astype(np.float32),
+    )
+
+
+def apply_by_matrix(weights, observations, mirror):
+    """The network as a product of matrices, in float64."""
+
+    def half(lit):
+        hidden = np.maximum(lit @ weights["cells"][:-1].astype(float) + weights["bias"], 0)
+        return hidden @ weights["heads"].astype(float)
+
+    lit = np.zeros((len(observations), pong.NO_CELL + 1))
+    np.put_along_axis(lit, observations, 1, axis=1)
+    courts = lit[:, :-1].reshape(-1, 2, pong.CELL_ROWS, pong.CELL_COLUMNS)
+    outputs = half(courts.reshape(len(lit), -1))
+    if mirror:
+        outputs = outputs + half(courts[:, :, ::-1].reshape(len(lit), -1))[:, [0, 2, 1, 3]]
+    return outputs[:, :3], outputs[:, 3]
+
+
+# What it sees.
+
+
+def test_lit_cells_are_those_with_a_bright_pixel():
+    environment, rng = pong.make_environment(8, seed=3, frame_skip=4), np.random.default_rng(0)
+    frames = [environment.reset()[0]]
+    for _ in range(300):
+        frames.append(environment.step(rng.choice(pong.ACTIONS, 8))[0])
+    frames = np.concatenate(frames)
+    cells = pong.list_cells(frames)
+    blocks = (frames[:, 0, pong.COURT] > 130).reshape(-1, 80, 2, 40, 4).any(axis=(2, 4)).reshape(-1, 3200)
+    assert blocks.sum(axis=1).max() <= pong.MOST_CELLS
+    for row, block in zip(cells, blocks, strict=True):
+        expected = np.flatnonzero(block)
+        np.testing.assert_array_equal(row[: len(expected)], expected)
+        assert (row[len(expected) :] == pong.CELL_COUNT).all()
+    with pytest.raises(ValueError, match="grey Atari screens"):
+        pong.list_cells(frames[:, :, 1:])
+
+
+def test_more_lit_cells_than_there_is_room_for_are_left_out():
+    cells = pong.list_cells(np.full((1, 1, *pong.FRAME_SHAPE), 236, np.uint8))
+    np.testing.assert_array_equal(cells, np.arange(pong.MOST_CELLS)[None])
+
+
+def test_an_observation_holds_this_picture_and_the_one_before():
+    games, rng = make_games(2, seed=1), np.random.default_rng(0)
+    before = games.observations
+    np.testing.assert_array_equal(before[:, :40] == pong.NO_CELL, before[:, 40:] == pong.NO_CELL)
+    for _ in range(60):
+        games.step(rng.integers(0, 3, 2))
+        now, shown = before[:, :40], games.observations[:, 40:]
+        np.testing.assert_array_equal(shown, np.where(now == pong.NO_CELL, now, now + pong.CELL_COUNT))
+        before = games.observations
+
+
+def test_mirrored_twice_is_as_it_was():
+    mirrored = ppo.mirror_cells()
+    np.testing.assert_array_equal(mirrored[mirrored], np.arange(pong.NO_CELL + 1))
+    assert mirrored[3] == 79 * 40 + 3
+    assert mirrored[pong.CELL_COUNT] == pong.CELL_COUNT + 79 * 40
+    assert mirrored[pong.NO_CELL] == pong.NO_CELL
+
+
+# What it learns.
+
+
+@pytest.mark.parametrize("mirror", [True, False])
+def test_the_network_is_a_product_of_matrices(agents, mirror):
+    weights, observations = draw(mirror), some_observations()
+    logits, values = agents.PPOLearner(weights, mirror=mirror, device="cpu").infer(observations)
+    expected = apply_by_matrix(weights, observations, mirror)
+    np.testing.assert_allclose(logits, expected[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(values, expected[1], rtol=1e-4, atol=1e-4)
+
+
+def test_upside_down_up_is_down(agents):
+    learner, observations = agents.PPOLearner(draw(), device="cpu"), some_observations()
+    logits, values = learner.infer(observations)
+    mirrored_logits, mirrored_values = learner.infer(ppo.mirror_cells()[observations])
+    np.testing.assert_allclose(mirrored_logits, logits[:, [0, 2, 1]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_is_the_papers(agents):
+    weights, batch = draw(scale=0.3), some_minibatch()
+    logits, values = apply_by_matrix(weights, batch.observations, mirror=True)
+    log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    ratios = np.exp(np.take_along_axis(log_probs, batch.actions[:, None], axis=1)[:, 0] - batch.log_probs)
+    expected = clipped_surrogate_pg_loss(ratios, batch.advantages, OPTIONS.clip)
+    expected += OPTIONS.entropy_cost * entropy_loss(logits)
+    expected += OPTIONS.value_cost * np.square(values - batch.targets).mean()
+    learner = agents.PPOLearner(weights, OPTIONS, device="cpu")
+    assert learner.update(batch, 1e-3) == pytest.approx(expected, rel=1e-4)
+
+
+def test_advantages_are_estimated_and_standardised(agents):
+    rng = np.random.default_rng(4)
+    rewards, values = rng.normal(size=(16, 4)).astype("f"), rng.normal(size=(17, 4)).astype("f")
+    discounts = (0.99 * (rng.random((16, 4)) < 0.8)).astype("f")
+    expected = truncated_generalized_advantage_estimation(rewards, discounts, OPTIONS.lambda_, values)
+    advantages, targets = agents.PPOLearner(draw(), OPTIONS, device="cpu").advantages(
+        rewards, discounts, values
+    )
+    np.testing.assert_allclose(advantages, standardize(expected), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(targets, expected + values[:-1], rtol=1e-4, atol=1e-5)
+
+
+def test_both_frameworks_take_the_same_steps():
+    learners = []
+    for name in BACKENDS:
+        pytest.importorskip(name)
+        module = importlib.import_module(f"gradtricks.agents.{name}")
+        learners.append(module.PPOLearner(draw(), OPTIONS, device="cpu"))
+    batch = some_minibatch()
+    for _ in range(5):
+        one, other = (learner.update(batch, 1e-3) for learner in learners)
+        assert one == pytest.approx(other, rel=1e-4)
+    for name, start in draw().items():
+        one, other = (learner.state()[name] for learner in learners)
+        assert np.abs(one - start).max() > 1e-4
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    assert not learners[0].state()["cells"][pong.NO_CELL].any()
+    assert not learners[1].state()["cells"][pong.NO_CELL].any()
+
+
+def test_it_learns_which_way_is_rewarded(agents):
+    learner = agents.PPOLearner(ppo.draw_weights(0, hidden_units=UNITS), OPTIONS, device="cpu")
+    batch = some_minibatch()
+    batch = batch._replace(
+        log_probs=np.full(32, -np.log(3), np.float32),
+        advantages=np.where(batch.actions == 1, 1, -1).astype(np.float32),
+    )
+    before = learner.infer(batch.observations)[0]
+    for _ in range(20):
+        learner.update(batch, 1e-2)
+    after = learner.infer(batch.observations)[0]
+    gain = (after - after.mean(axis=1, keepdims=True)) - (before - before.mean(axis=1, keepdims=True))
+    assert (gain[:, 1] > 0).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rollout_steps": 0}, "rollout_steps"),
+        ({"minibatch_size": 0}, "minibatch_size"),
+        ({"epochs": 0}, "epochs"),
+        ({"discount": 1.1}, "discount"),
+        ({"lambda_": -0.1}, "lambda_"),
+        ({"clip": -1}, "clip"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"sign": 0}, "sign must be 1 or -1; got 0"),
+    ],
+)
+def test_options_that_cant_be_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(OPTIONS, **change)
+
+
+def test_weights_that_arent_the_networks_are_refused(agents):
+    weights = draw()
+    with pytest.raises(ValueError, match="missing or unknown: \\['bias', 'other'\\]"):
+        agents.PPOLearner({"other" if k == "bias" else k: v for k, v in weights.items()})
+    with pytest.raises(ValueError, match="weights\\['heads'\\]"):
+        agents.PPOLearner({**weights, "heads": weights["heads"][:, :3]})
+    with pytest.raises(ValueError, match="hidden_units"):
+        ppo.draw_weights(hidden_units=1)
+
+
+# Killed and gone on with.
+
+
+def train(agents, path=None, *, decisions=6 * 64, seed=7, **games):
+    learner = agents.PPOLearner(ppo.draw_weights(0, hidden_units=UNITS), OPTIONS, device="cpu")
+    history = ppo.train(
+        learner, make_games(seed=11, **games), decisions=decisions, seed=seed, checkpoint=path
+    )
+    return learner.state(), history
+
+
+def assert_same(one, other):
+    (state, history), (other_state, other_history) = one, other
+    assert state.keys() == other_state.keys()
+    for name, value in state.items():
+        np.testing.assert_array_equal(value, other_state[name], err_msg=name)
+    for name in ("decisions", "point_rewards", "point_times", "game_returns", "losses", "loss_times"):
+        assert getattr(history, name) == getattr(other_history, name)
+    assert len(history.seconds) == len(history.losses) == 6
+    assert (np.diff(history.seconds) > 0).all()
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
+    agents, tmp_path, monkeypatch, stop
+):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 0.0)
+    undisturbed = train(agents)
+    path, add_loss = tmp_path / "training.safetensors", History.add_loss
+
+    def stopped(history, loss):
+        if len(history.losses) == stop:
+            raise KeyboardInterrupt
+        add_loss(history, loss)
+
+    with monkeypatch.context() as context:
+        context.setattr(History, "add_loss", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train(agents, path)
+    assert load_checkpoint(path).about["updates"] == stop
+    updates = []
+    with monkeypatch.context() as context:
+        context.setattr(
+            History, "add_loss", lambda history, loss: updates.append(0) or add_loss(history, loss)
+        )
+        assert_same(train(agents, path), undisturbed)
+    assert len(updates) == 6 - stop
+    assert_same(train(agents, path), undisturbed)  # from its very end
+
+
+def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):
+    path = tmp_path / "training.safetensors"
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_agents_ppo import *
+from gradtricks.agents import torch as agents
+progress._SECONDS_BETWEEN = 0.0
+train(agents, Path({str(path)!r}), decisions=10**7)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        deadline = time.monotonic() + 120
+        while not path.exists() or load_checkpoint(path).about["updates"] < 3:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    arrays, about = load_checkpoint(path)  # whole, whenever the signal came
+    assert len(arrays["actions"]) == about["updates"] * OPTIONS.rollout_steps
+
+
+def test_a_checkpoint_of_another_training_is_refused(agents, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 0.0)
+    path = tmp_path / "training.safetensors"
+    train(agents, path, decisions=128)
+    with pytest.raises(ValueError, match="must be of the same training"):
+        train(agents, path, decisions=128, seed=8)
+    with pytest.raises(ValueError, match="games must do the same again"):
+        train(agents, path, decisions=128, sticky=0.5)
+    path.write_bytes(b"torn")
+    with pytest.raises(ValueError, match="can't be read"):
+        train(agents, path, decisions=128)
+
+
+# Frozen.
+
+
+def test_a_frozen_policy_plays_as_its_learner_would(agents, tmp_path):
+    learner, observations = agents.PPOLearner(draw(), device="cpu"), some_observations()
+    policy = FrozenPolicy(learner.state(), mirror=True, about={"seed": 3})
+    policy.save(tmp_path / "policy.safetensors")
+    loaded = FrozenPolicy.load(tmp_path / "policy.safetensors")
+    assert loaded.about["seed"] == 3
+    np.testing.assert_array_equal(loaded.logits(observations), policy.logits(observations))
+    np.testing.assert_allclose(loaded.logits(observations), learner.infer(observations)[0], atol=0.05)
+
+
+def test_each_game_counts_once_and_the_same_seed_is_the_same_games():
+    policy = FrozenPolicy(ppo.draw_weights(0, hidden_units=UNITS), mirror=True)
+    first = evaluation.evaluate(policy, games=3)
+    assert first.returns.shape == first.decisions.shape == (3,)
+    assert (np.abs(first.returns) <= 21).all()
+    assert (first.decisions > 500).all()
+    again = evaluation.evaluate(policy, games=3)
+    np.testing.assert_array_equal(again.returns, first.returns)
+    np.testing.assert_array_equal(again.decisions, first.decisions)
+    other = evaluation.evaluate(policy, games=3, seed=5)
+    assert (other.decisions != first.decisions).any()
+
+
+def test_a_game_without_end_is_ended(monkeypatch):
+    monkeypatch.setattr(evaluation, "_LONGEST_GAME", 400)
+    policy = FrozenPolicy(ppo.draw_weights(0, hidden_units=UNITS), mirror=True)
+    played = evaluation.evaluate(policy, games=2, greedy=True, sticky=0.25)
+    np.testing.assert_array_equal(played.decisions, [100, 100])
+    with pytest.raises(ValueError, match="games"):
+        evaluation.evaluate(policy, games=0)
+
+
+def test_what_isnt_a_policy_is_refused(tmp_path):
+    path = tmp_path / "policy.safetensors"
+    save_checkpoint(path, {"x": np.zeros(2)}, {"kind": "training"})
+    with pytest.raises(ValueError, match="must hold a Pong policy; got 'training'"):
+        FrozenPolicy.load(path)
+    with pytest.raises(FileNotFoundError):
+        FrozenPolicy.load(tmp_path / "none.safetensors")
+
+
+def gradtricks(*arguments):
+    command = [str(Path(sys.executable).with_name("gradtricks")), "evaluate", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command_plays_what_was_saved(tmp_path):
+    policy = FrozenPolicy(
+        ppo.draw_weights(0, hidden_units=UNITS), mirror=True, about={"frame_skip": 4, "seed": 0}
+    )
+    path = tmp_path / "policy.safetensors"
+    policy.save(path)
+    done = gradtricks(path, "--games", 2)
+    assert done.returncode == 0, done.stderr
+    expected = evaluation.evaluate(policy, games=2)
+    assert f"{expected.returns.mean():+.2f}" in done.stdout
+    assert "2 games each, drawn moves, sticky 0." in done.stdout
+
+
+def test_the_command_refuses_what_it_cant_play(tmp_path):
+    done = gradtricks(tmp_path / "none.safetensors")
+    assert done.returncode == 2
+    assert "none.safetensors" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert gradtricks(tmp_path, "--games", 0).returncode == 2
