@@ -207,6 +207,23 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert not re.search("<script[^>]*mathjax", page, re.IGNORECASE)
 
 
+def test_pages_are_listed_with_their_answers(project):
+    (project.source / "second.md").write_text(
+        "# Why?\n\n```{admonition} Answer\n:class: answer\nBecause, $x$.\n```\n\n```{toctree}\nthird\n```\n"
+    )
+    (project.source / "third.md").write_text("# How\n")
+    page = "# Book\n\nWhat it is.\n\n```{toctree}\n:caption: Part\nsecond\n```\n"
+    assert project(page, "-W", "-D", "project=Tricks")[:2] == (0, "")
+    site = project.source.parent / "html"
+    assert (site / "llms.txt").read_text() == (
+        "# Tricks\n\n> What it is.\n\n## Part\n\n- [Why?](second.html): Because, x.\n- [How](third.html)\n"
+    )
+    assert not (site / "sitemap.xml").exists()
+    project.again("-D", "html_baseurl=https://book.example/a/")
+    found = re.findall("<loc>(.*)</loc>", (site / "sitemap.xml").read_text())
+    assert found == [f"https://book.example/a/{name}.html" for name in ("index", "second", "third")]
+
+
 INF = math.inf
 TARGET = sphinx._RUN_TARGET.fullmatch("masking/torch")
 CARRIED = {

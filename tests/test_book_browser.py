@@ -2,12 +2,12 @@
 
 import functools
 import http.server
-import json
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -28,6 +28,12 @@ FLAGS = [
 ]
 THEMES = ("light", "dark")
 WIDTHS = (1280, 390)
+FIRST_PAINT = 500_000  # bytes, as they are stored: a server that compresses sends about a third
+STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+# What axe-core need not look at, and why.
+ALLOWED = {
+    ".katex-html": "hidden from who can't see it, for whom the MathML is; its colour is that of the text",
+}
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -72,6 +78,19 @@ Text of the second tab.
 .. py:function:: f({", ".join(f"argument_number_{n}: float = 0.0" for n in range(12))}) -> None
 ```
 """
+LATER = f"""
+# Another page
+
+```{{figure}} wide.svg
+:alt: one bar
+```
+
+{"A line. " * 3000}
+
+```{{figure}} last.svg
+:alt: another bar
+```
+"""
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90">'
     '<rect width="900" height="90" fill="#68717d"/></svg>'
@@ -84,11 +103,14 @@ def small_site(tmp_path_factory):
     root = tmp_path_factory.mktemp("small")
     (root / "_config.yml").write_text((ROOT / "_config.yml").read_text())
     book = root / "book"
-    shutil.copytree(ROOT / "book" / "_assets", book / "_assets")
+    for folder in ("_assets", "_templates"):
+        shutil.copytree(ROOT / "book" / folder, book / folder)
     (book / "index.md").write_text(PAGE)
     (book / "wide.svg").write_text(SVG)
     (book / "references.bib").write_text("")
-    (book / "_toc.yml").write_text("format: jb-book\nroot: index\n")
+    (book / "later.md").write_text(LATER)
+    (book / "last.svg").write_text(SVG)
+    (book / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n- file: later\n")
     command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), "-W", "-n", "--all"]
     command += ["--keep-going", "--path-output", str(root / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -150,12 +172,42 @@ def findings(page):
     return found
 
 
+def first_paint(page, address):
+    """Open a page and return what it fetched until it was loaded: bytes by address."""
+    fetched = {}
+    page.context.new_cdp_session(page).send("Network.setCacheDisabled", {"cacheDisabled": True})
+
+    def note(response):
+        fetched[response.url] = int(response.headers.get("content-length", 0))
+
+    page.on("response", note)
+    page.goto(address, wait_until="load")
+    page.remove_listener("response", note)
+    return fetched
+
+
+def too_heavy(address, fetched, limit=FIRST_PAINT):
+    """Say what makes a page heavier than it may be."""
+    weight = sum(fetched.values())
+    if weight <= limit:
+        return []
+    heaviest = sorted(fetched, key=fetched.get, reverse=True)[:5]
+    parts = ", ".join(f"{urlsplit(url).path} {fetched[url] / 1000:.0f} KB" for url in heaviest)
+    return [f"{address}: {weight / 1000:.0f} KB until it is loaded, at most {limit / 1000:.0f}; {parts}"]
+
+
+def set_theme(page, theme):
+    page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+
+
 def look(page, address):
     """Open a page in both themes and widths and list what is wrong with how it is laid out."""
-    page.goto(address, wait_until="load")
-    found = []
+    found = too_heavy(address, first_paint(page, address))
+    # Images further down come only when they are about to be seen.
+    page.evaluate("for (const image of document.images) image.loading = 'eager'")
+    page.evaluate("Promise.allSettled([...document.images].map(image => image.decode()))")
     for theme in THEMES:
-        page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        set_theme(page, theme)
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             sticking_out = page.evaluate(
@@ -206,6 +258,68 @@ def test_focus_is_to_be_seen(small_site, serve, page):
         assert outline[0] != "none" or outline[2] != "none", page.evaluate("document.activeElement.outerHTML")
 
 
+def test_the_look_finds_what_is_heavy(tmp_path, serve, page):
+    (tmp_path / "page.html").write_text('<script src="large.js"></script>')
+    (tmp_path / "large.js").write_text(" " * 700_000)
+    (found,) = look(page, f"{serve(tmp_path)}/page.html")
+    assert "page.html: 700 KB until it is loaded, at most 500; /large.js 700 KB, /page.html 0 KB" in found
+
+
+def test_images_further_down_come_later_and_keep_their_place(small_site, serve, page):
+    fetched = first_paint(page, f"{serve(small_site)}/later.html")
+    assert [url for url in fetched if "last" in url] == []
+    page.locator("img").last.scroll_into_view_if_needed()
+    page.wait_for_function("[...document.images].at(-1).naturalWidth")
+    places = page.evaluate("[...document.querySelectorAll('figure img')].map(i => i.getAttribute('height'))")
+    assert places == ["90", "90"]
+
+
+# Accessibility
+
+
+AXE = """([options, excluded]) => axe.run({exclude: excluded.map(e => [e])}, options).then(result =>
+    result.violations.flatMap(({id, nodes}) =>
+        nodes.map(n => `${id}: ${n.html.slice(0, 200)} ${n.failureSummary}`)))"""
+
+
+def barriers(page, address, *excluded):
+    """Open a page and list what axe-core finds in each theme."""
+    # Or else colours are still on their way from one theme to the other.
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(address, wait_until="load")
+    page.evaluate(axe_script().read_text(encoding="utf-8"))
+    # Finding a selector for each element and reading style sheets takes most of its time; we need neither.
+    options = {"resultTypes": ["violations"], "selectors": False, "preload": False}
+    found = []
+    for theme in THEMES:
+        set_theme(page, theme)
+        # What depends on the theme is the contrast.
+        rules = {"type": "tag", "values": STANDARD} if theme == THEMES[0] else ["color-contrast"]
+        given = [options | {"runOnly": rules}, [*ALLOWED, *excluded]]
+        found += [f"{address}, {theme}: {finding}" for finding in page.evaluate(AXE, given)]
+    return found
+
+
+def axe_script():
+    return Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js")
+
+
+def test_the_small_page_has_no_barriers(small_site, serve, page):
+    assert barriers(page, f"{serve(small_site)}/index.html") == []
+
+
+def test_barriers_are_found_in_each_theme(tmp_path, serve, page):
+    (tmp_path / "page.html").write_text(
+        '<!doctype html><html lang="en"><title>x</title><style>[data-theme=dark] p { color: #eee }</style>'
+        '<main><h1>x</h1><p>pale</p><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="></main></html>'
+    )
+    found = barriers(page, f"{serve(tmp_path)}/page.html")
+    assert [finding.partition(", ")[2].partition(": <")[0] for finding in found] == [
+        "light: image-alt",
+        "dark: color-contrast",
+    ]
+
+
 def built_pages():
     # _static holds templates of the theme, which are no pages.
     paths = [p.relative_to(SITE) for p in SITE.rglob("*.html")]
@@ -225,6 +339,30 @@ def test_every_page_of_the_book_is_sound(serve, page, findings):
 
 
 @needs_the_book
+@pytest.mark.parametrize("part", range(4))  # the two workers of `make test` share them
+def test_no_page_of_the_book_has_barriers(part, serve, page):
+    root = serve(SITE)
+    # The list of all pages is the same on each of them.
+    known = {"index.html": ()}
+    found = [
+        finding
+        for path in built_pages()[part::4]
+        for finding in barriers(page, f"{root}/{path}", *known.get(path, ["#pst-primary-sidebar"]))
+    ]
+    assert found == []
+
+
+@needs_the_book
+def test_results_of_a_search_fit_on_a_phone(serve, page, findings):
+    page.set_viewport_size({"width": WIDTHS[1], "height": 900})
+    page.goto(f"{serve(SITE)}/search.html?q=adam")
+    page.get_by_text("Search finished").wait_for(timeout=20_000)
+    width = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    assert page.evaluate(width) == [WIDTHS[1], WIDTHS[1]]
+    assert findings == []
+
+
+@needs_the_book
 def test_tabs_are_in_step_across_pages(serve, page):
     root = serve(SITE)
     page.goto(f"{root}/scaling.html")
@@ -236,11 +374,38 @@ def test_tabs_are_in_step_across_pages(serve, page):
     assert set(chosen) == {"TensorFlow"}
 
 
+FOUND_BY = {
+    "branching": "safe_where",
+    "checking": "check_gradient",
+    "clipping": "clip_gradient_norm",
+    "curvature": "hessian_norm",
+    "descent": "gradient_descent_step",
+    "discretizing": "soft_floor",
+    "masking": "MaskedAdam",
+    "mixtures": "mixture_density_nll",
+    "overriding": "override_gradient",
+    "policy_gradients": "discounted_returns",
+    "ranking": "soft_rank",
+    "scaling": "scale_gradient",
+    "sensitivities": "input_jacobians",
+    "tracing": "explain_gradient",
+    "unrolling": "muzero_loss",
+}
+
+
+def test_a_name_to_search_for_is_known_of_every_stem():
+    stems = (ROOT / "src/gradtricks/reference").glob("[a-z]*.py")
+    assert sorted(FOUND_BY) == sorted(path.stem for path in stems)
+
+
 @needs_the_book
-@pytest.mark.parametrize("name", ["scale_gradient", "MaskedAdam", "discounted_returns", "muzero_loss"])
-def test_search_finds_every_stem(name, serve, page):
-    page.goto(f"{serve(SITE)}/search.html?q={name}")
-    page.wait_for_selector("#search-results li a", timeout=10_000)
-    stems = {"scale_gradient": "scaling", "MaskedAdam": "masking", "discounted_returns": "policy_gradients"}
-    links = page.evaluate("[...document.querySelectorAll('#search-results li a')].map(a => a.href)")
-    assert any(stems.get(name, "unrolling") in link for link in links), json.dumps(links)
+def test_search_finds_every_stem(serve, page):
+    root = serve(SITE)
+    missing = []
+    for stem, name in FOUND_BY.items():
+        page.goto(f"{root}/search.html?q={name}")
+        page.get_by_text("Search finished").wait_for(timeout=20_000)
+        links = page.evaluate("[...document.querySelectorAll('#search-results li a')].map(a => a.href)")
+        if not any(f"/api/{stem}.html" in link for link in links):
+            missing.append((name, links))
+    assert missing == []

@@ -1,12 +1,9 @@
 """Sphinx extension of the book: results and run cards from records, mathematics rendered while building."""
 
-import ast
-import inspect
 import json
 import math
 import re
 import shlex
-import textwrap
 from collections.abc import Mapping
 from datetime import date, datetime
 from pathlib import Path
@@ -20,7 +17,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from gradtricks.lab.pages import katex
+from gradtricks.lab.pages import images, katex, listing, signatures, trimming
 from gradtricks.lab.results.quoting import (
     SHOWN_LIBRARIES,
     RecordError,
@@ -209,30 +206,11 @@ def _table_row(*cells: str) -> nodes.row:
     return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
 
 
-def _written_signature(
-    app: Sphinx, what: str, name: str, item: Any, options: Any, signature: str | None, returned: str | None
-) -> tuple[str, str | None] | None:
-    """Show a signature as it is written: ``ArrayLike``, not the union of eight types behind it."""
-    try:
-        source = textwrap.dedent(inspect.getsource(item.__init__ if what == "class" else item))
-    except (AttributeError, OSError, TypeError):
-        return None
-    function = next((n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)), None)
-    if function is None:
-        return None
-    arguments = function.args
-    if what in ("class", "method"):
-        (arguments.posonlyargs or arguments.args).pop(0)
-    written = None if what == "class" or function.returns is None else ast.unparse(function.returns)
-    return f"({ast.unparse(arguments)})", written
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the role, the directive and the renderer of mathematics."""
-    katex.setup(app)
+    """Register the role, the directives, the renderers, and what finishes the pages."""
+    for part in (images, katex, listing, signatures, trimming):
+        part.setup(app)
     app.add_role("result", ResultRole())
-    app.setup_extension("sphinx.ext.autodoc")
-    app.connect("autodoc-process-signature", _written_signature)
     app.add_directive("run-card", RunCard)
     app.add_directive("run-figure", RunFigure)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
