@@ -7,10 +7,14 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # Two commands at once must not install into each other, nor share a type checker's cache.
 LOCKED = $(PYTHON) -c 'import fcntl, subprocess, sys; f = open(".venv.lock", "w"); fcntl.flock(f, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 
-.PHONY: book test lint clean
+.PHONY: book published test lint clean
 
 book: $(READY) $(PEERS)
 	$(BIN)/gradtricks book
+
+# The sweeps that take hours: their records are kept in experiments/published/, and the book shows those.
+published: $(READY)
+	$(BIN)/gradtricks publish
 
 test: lint
 	$(BIN)/pytest --numprocesses 2 --cov

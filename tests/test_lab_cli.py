@@ -208,7 +208,9 @@ def test_the_sweeps_of_the_chapter_are_read(tmp_path):
 
 def test_a_notebook_that_records_imports_nothing_else_of_the_lab():
     code = (
-        "import sys; from gradtricks.lab import record, record_varying, record_figure, use_style\n"
+        "import sys\n"
+        "from gradtricks.lab import checkpoint_folder, record, record_figure, record_file, record_varying\n"
+        "from gradtricks.lab import use_style\n"
         "print(sorted(name for name in sys.modules if name.startswith('gradtricks.lab')))"
     )
     said = subprocess.check_output([sys.executable, "-c", code], text=True)

@@ -23,7 +23,8 @@ fate: Literal["well", "raise"] = "well"  # how it ends
 """
 BODY = """\
 import matplotlib.pyplot as plt
-from gradtricks.lab import record, record_figure, record_varying
+from pathlib import Path
+from gradtricks.lab import record, record_figure, record_file, record_varying
 record(seed=seed, right=True, text="no number", none=None, vast=10**400, curve=[0.5, float("nan"), 2])
 record(norms={"hidden, 10 %": 1 / 3, "hidden_ 10 _": 2.0, "inner": {"deep": [1, 2]}}, mixed=[1, "a"])
 record(many=list(range(1500)))
@@ -31,6 +32,8 @@ record_varying(seconds=0.25)
 figure, axes = plt.subplots()
 axes.plot([1, 2])
 record_figure("line", figure, alt="a line")
+Path("weights").write_bytes(b"1234")
+record_file("weights")
 """
 
 
@@ -41,7 +44,8 @@ def stored(tmp_path_factory):
     notebook = write_notebook(folder / "experiments" / "small.ipynb", PARAMETERS, BODY)
     store = Store(folder / "runs")
     well, broken = plan_runs(notebook, [{"seed": 3, "label": "x" * 7000}, {"fate": "raise"}])
-    with closing(Kernels()) as kernels:
+    with closing(Kernels()) as kernels, pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
         finished = execute(well, store, kernels)
         with pytest.raises(RunError):
             execute(broken, store, kernels)
@@ -96,6 +100,7 @@ def test_runs_are_logged_once_and_whole(stored, tracking, tmp_path):
     files = Path(client.download_artifacts(finished.info.run_id, "", str(tmp_path)))
     assert json.loads((files / "record.json").read_text()) == stored[0].record
     assert "<svg" in (files / "figures" / "line.svg").read_text()
+    assert (files / "files" / "weights").read_bytes() == b"1234"
     assert "record_figure" in (files / "notebook.ipynb").read_text()
 
 

@@ -1,6 +1,7 @@
 from .commands.overviews import describe as describe
 from .commands.overviews import list_experiments as list_experiments
 from .commands.overviews import status as status
+from .commands.publishing import publish as publish
 from .commands.repeating import reproduce as reproduce
 from .commands.repeating import reproduce_published as reproduce_published
 from .commands.running import SweepResult as SweepResult
@@ -10,8 +11,10 @@ from .commands.running import sweep as sweep
 from .commands.views import plot as plot
 from .commands.views import show as show
 from .commands.views import table as table
+from .recording import checkpoint_folder as checkpoint_folder
 from .recording import record as record
 from .recording import record_figure as record_figure
+from .recording import record_file as record_file
 from .recording import record_varying as record_varying
 from .recording import use_style as use_style
 from .sweeps.planning import plan_sweep as plan_sweep
@@ -19,14 +22,17 @@ from .sweeps.planning import read_sweep as read_sweep
 
 __all__ = [
     "SweepResult",
+    "checkpoint_folder",
     "clean",
     "describe",
     "list_experiments",
     "plan_sweep",
     "plot",
+    "publish",
     "read_sweep",
     "record",
     "record_figure",
+    "record_file",
     "record_varying",
     "reproduce",
     "reproduce_published",

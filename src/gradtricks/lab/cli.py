@@ -191,6 +191,63 @@ def book(workers: given.Workers = None, store: given.StoreLocation = DEFAULT_STO
         say(f"The book is built: open {(site / 'index.html').resolve().as_uri()}")
 
 
+@app.command(
+    rich_help_panel=_RUN,
+    epilog=examples(
+        "gradtricks publish --dry-run",
+        "gradtricks publish",
+        "gradtricks publish experiments/pong.sweep.yaml --workers 1",
+        exit_codes=True,
+    ),
+)
+def publish(
+    files: given.SweepFiles = None,
+    workers: given.Workers = None,
+    timeout: given.Timeout = None,
+    retry: given.Retry = None,
+    dry_run: given.DryRun = False,
+    scheduler: given.SchedulerAddress = None,
+    tls_ca: given.TlsCa = None,
+    tls_cert: given.TlsCert = None,
+    tls_key: given.TlsKey = None,
+    plain_tcp: given.PlainTcp = False,
+    store: given.StoreLocation = DEFAULT_STORE,
+    mlflow: given.Mlflow = None,
+) -> None:
+    """Run the sweeps that are too long for the book's build, and keep their records with the sources.
+
+    They are those whose files say [bold]published: true[/bold]. When all runs of one have
+    finished, they replace its former ones in experiments/published, which belongs
+    into git, and which [bold]--store experiments/published[/bold] shows.
+    """
+    from gradtricks.lab.commands import arguments, publishing
+    from gradtricks.lab.commands.reporting import dry_run_of, summary
+    from gradtricks.lab.commands.terminal import explained, output, say
+
+    with explained():
+        cluster = arguments.cluster(scheduler, tls_ca, tls_cert, tls_key, plain_tcp=plain_tcp)
+        if dry_run:
+            for planned in publishing.plan_published(files or ()):
+                say(f"{planned.name}:")
+                output.print(dry_run_of(planned, store=store, workers=workers))
+            return
+        found = publishing.publish(
+            files or (),
+            workers=workers,
+            scheduler=cluster,
+            timeout_s=timeout,
+            retry_failed=retry == "failed",
+            store=store,
+            mlflow=mlflow,
+            console=output,
+        )
+        failed = False
+        for result in found:
+            output.print(summary(result))
+            failed = failed or bool(result.failed)
+        raise typer.Exit(1 if failed else 0)
+
+
 @app.command(rich_help_panel=_RESULTS, epilog=examples("gradtricks status", "gradtricks status --watch"))
 def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> None:
     """Show how far each sweep of a store is, whichever process runs it: done, failed, running now, left."""
@@ -267,7 +324,8 @@ def show(
     with explained():
         shown = views.show(name, open_it=not no_open, store=store)
         output.print(record_of(shown.run))
-        say(f"Notebook: {shown.page or near(shown.run.location) + '/notebook.ipynb'}")
+        if shown.kept:
+            say(f"Notebook: {shown.page or near(shown.run.location) + '/notebook.ipynb'}")
 
 
 @app.command(

@@ -2,11 +2,14 @@
 
 import hashlib
 import io
+import json
 import math
 import numbers
+import os
 import re
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, timezone
@@ -23,15 +26,22 @@ if TYPE_CHECKING:
 
 RESULTS_MIME = "application/vnd.gradtricks.results+json"
 VARYING_MIME = "application/vnd.gradtricks.varying+json"
+FILES_MIME = "application/vnd.gradtricks.files+json"
 REPORT_MIME = "application/vnd.gradtricks.report+json"
 REPORT_CELL = "import gradtricks.lab.recording\n\ngradtricks.lab.recording.report()"
 PACKAGE = Path(__file__).resolve().parents[1]
+
+# Variables of the environment in which the lab tells a run's process its folders.
+CHECKPOINTS = "GRADTRICKS_CHECKPOINTS"
+FILES = "GRADTRICKS_FILES"
 
 # What a notebook adds to it later, whoever looks for the run again can't see.
 _PATH = list(sys.path)
 _STYLE = Path(__file__).with_name("figures.mplstyle")
 _SHOWN = 6  # elements of a list
 FIGURE_NAME = re.compile(r"[a-z][a-z0-9_]*")
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+LARGEST_FILE = 32 << 20  # bytes
 _LARGE_BITS = 13_000  # Python doesn't read decimal integers of more than 4,300 digits, or 14,284 bits
 
 
@@ -90,6 +100,57 @@ def record_figure(name: str, figure: "Figure", *, alt: str) -> None:
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     pyplot.close(figure)
     _show({"image/svg+xml": buffer.getvalue(), "text/plain": alt}, gradtricks={"figure": name, "alt": alt})
+
+
+def record_file(path: str | Path, *, name: str | None = None) -> None:
+    """Keep a file with the run, such as a trained policy.
+
+    Args:
+        path: Of the file, of at most 32 MiB; it is copied.
+        name: What the copy is called: letters, digits, ``_``, ``-`` and ``.``; None means as the file is.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The name has another form or was used before, or the file is too large.
+    """
+    source = Path(path)
+    name = source.name if name is None else name
+    if not FILE_NAME.fullmatch(name):
+        raise ValueError(f"name must be letters, digits, '_', '-' and '.', at most 100; got {name!r}")
+    if not source.is_file():
+        raise FileNotFoundError(
+            f"expected a file at {source}; got {'a folder' if source.is_dir() else 'nothing'}"
+        )
+    with source.open("rb") as stream:
+        data = stream.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise ValueError(
+            f"expected a file of at most {LARGEST_FILE:,} bytes; got {source.stat().st_size:,} in {source}; "
+            "remedy: keep less, such as weights without the optimizer's state"
+        )
+    if FILES in os.environ:
+        _copy(data, Path(os.environ[FILES]), name)
+    about = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    _show({FILES_MIME: {name: about}, "text/plain": f"{name}: {len(data):,} bytes"})
+
+
+def checkpoint_folder() -> Path:
+    """Return a folder of this run, in which its next attempt finds what this one left when it was killed.
+
+    What is in it was written by an attempt at the same run: the same cells, parameters and threads, the same
+    files of the package and the same versions of all libraries. An attempt that failed is gone on with too;
+    ``gradtricks clean`` deletes the folders of all runs that aren't going on. When the run is finished, its
+    folder is deleted. A process can be killed while it writes, so write beside and rename.
+
+    Returns:
+        The folder. Where runs are kept at a URL it ends with the attempt; outside of the lab each call makes
+        a temporary one.
+    """
+    if CHECKPOINTS not in os.environ:
+        return Path(tempfile.mkdtemp(prefix="gradtricks-"))
+    folder = Path(os.environ[CHECKPOINTS], _installation())
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def use_style() -> None:
@@ -262,6 +323,24 @@ def _as_text(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() >= _LARGE_BITS:
         return f"an integer of {value.bit_length():,} bits"
     return str(value)
+
+
+def _copy(data: bytes, folder: Path, name: str) -> None:
+    folder.mkdir(exist_ok=True)
+    try:
+        with (folder / name).open("xb") as stream:
+            stream.write(data)
+    except FileExistsError:
+        raise ValueError(f"recorded twice: the file {name}; remedy: give each file its own name") from None
+
+
+@cache
+def _installation() -> str:
+    """Digest what the run may use, once: later calls mean the same folder, whatever was imported since."""
+    # Of the lab a run uses only what its notebook imports.
+    imported = _imported_files()
+    files = {k: v for k, v in package_digests().items() if not k.startswith("lab/") or k in imported}
+    return hashlib.sha256(json.dumps([files, installed_versions()], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _imported_files() -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store, StoredRun
-from gradtricks.lab.sweeps.planning import Search, Sweep
+from gradtricks.lab.sweeps.planning import Search, Sweep, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,18 +83,7 @@ def freeze(planned: Sweep, store: Store) -> None:
         planned: The sweep.
         store: Of its runs.
     """
-    store.write_plan(
-        planned.name,
-        {
-            "name": planned.name,
-            "notebook": str(planned.notebook),
-            "title": planned.title,
-            "question": planned.question,
-            "shown": list(planned.shown),
-            "varied": list(planned.varied),
-            "runs": [{"request": run.request, "title": run.title} for run in planned.runs],
-        },
-    )
+    store.write_plan(planned.name, plan_of(planned))
 
 
 def check_in_process(what: str | Path, options: Mapping[str, Any]) -> None:

@@ -48,6 +48,10 @@ StoredName = Annotated[str, typer.Argument(help=_RUN_HELP, metavar="RUN")]
 OptionalStoredName = Annotated[str | None, typer.Argument(help=_RUN_HELP, metavar="RUN")]
 SweepName = Annotated[str | None, typer.Argument(help="Name of a sweep, or its file.", metavar="SWEEP")]
 
+SweepFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(help="Files of published sweeps; none means all in experiments.", metavar="FILES"),
+]
 Parameters = Annotated[
     list[str] | None,
     _option("--set", "-p", text="The value of a parameter; once for each.", panel=WHAT, metavar="NAME=VALUE"),
@@ -71,7 +75,7 @@ Seeds = Annotated[
     ),
 ]
 Published = Annotated[
-    bool, _option("--published", text="All runs that the book shows, instead of one.", panel=WHAT)
+    bool, _option("--published", text="All runs that the book's build runs, instead of one.", panel=WHAT)
 ]
 OfNotebook = Annotated[
     str | None, _option("--notebook", text="Only runs of this notebook, such as unrolling.", panel=WHAT)

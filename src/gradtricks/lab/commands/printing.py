@@ -85,7 +85,8 @@ def record_of(run: "StoredRun") -> RenderableType:
         for group in ("parameters", "results", "varying")
         for name, value in getattr(run, group).items()
     ]
-    return Group(Text(run.title, style="bold"), table(("", ""), [*about, *values]))
+    files = [(f"file {name}", f"{kept['bytes']:,} bytes") for name, kept in run.files.items()]
+    return Group(Text(run.title, style="bold"), table(("", ""), [*about, *values, *files]))
 
 
 def short(value: Any) -> str:

@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from gradtricks.lab.commands.execution import execute, freeze
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.pages.building import build, plan_book, plan_sweeps, publish, sweep_runs
+from gradtricks.lab.commands.running import SweepResult, sweep
+from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.pages.building import build, plan_book, plan_sweeps, published_sweep, sweep_runs
+from gradtricks.lab.pages.building import publish as lay_out
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.planning import Sweep, read_sweep
+from gradtricks.lab.sweeps.publication import keep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,10 +43,12 @@ def build_book(
     Raises:
         FileNotFoundError: The working directory has no experiments.
         RunError: A run failed; the old book is untouched.
-        BuildError: Sphinx complained; the old book is untouched.
+        BuildError: Sphinx complained, or a published sweep has no records; the old book is untouched.
         Interrupted: By Ctrl-C; the same call goes on later.
     """
-    runs, sweeps = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
+    runs, planned_sweeps = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
+    sweeps = [planned for planned in planned_sweeps if not planned.published]
+    published = [published_sweep(planned) for planned in planned_sweeps if planned.published]
     opened = Store(store)
     with _alone(console):
         for planned in sweeps:
@@ -49,14 +57,64 @@ def build_book(
         outcomes = execute(list(everything.values()), opened, console, workers=workers, retry_failed=True)
         _refuse_failures(outcomes)
         stored = {outcome.run.request: outcome.stored for outcome in outcomes if outcome.stored}
-        publish(
+        lay_out(
             {run.name: stored[run.request] for run in runs},
             BOOK / "experiments",
-            sweeps=[(planned, sweep_runs(planned, opened)) for planned in sweeps],
+            sweeps=[*((planned, sweep_runs(planned, opened)) for planned in sweeps), *published],
         )
         with console.status("building the pages") if console else nullcontext():
             build(BOOK, BUILD / "html")
     return BUILD / "html"
+
+
+def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
+    """Plan published sweeps. Nothing is started.
+
+    Args:
+        files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
+
+    Returns:
+        The sweeps.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ParameterError: A file is wrong, or doesn't say that its runs are published.
+    """
+    found = [read_sweep(Path(file)) for file in files] or [s for s in plan_sweeps(EXPERIMENTS) if s.published]
+    others = [str(planned.path) for planned in found if not planned.published]
+    if others or not found:
+        raise ParameterError(
+            f"expected files of sweeps with 'published: true'; got {', '.join(others) or 'none'}; "
+            "remedy: gradtricks sweep runs the others"
+        )
+    return found
+
+
+def publish(
+    files: Sequence[str | Path] = (), *, console: "Console | None" = None, **options: Any
+) -> Iterator[SweepResult]:
+    """Run published sweeps as `sweep` does, and keep their runs with the sources, in ``published/``.
+
+    That is done for each sweep when all its runs have finished; its former runs are replaced.
+
+    Args:
+        files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
+        console: Where to show how it goes; None shows nothing.
+        **options: Of `sweep`, except ``in_process``.
+
+    Yields:
+        What came of each.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ParameterError: A file is wrong, or doesn't say that its runs are published.
+        StoreError: The runs can't be kept.
+        Interrupted: By Ctrl-C; the same call goes on later.
+    """
+    for planned in plan_published(files):
+        found = sweep(planned, console=console, **options)
+        kept = None if found.failed else keep(planned, found.finished).location
+        yield replace(found, published=kept)
 
 
 def _refuse_failures(outcomes: "Sequence[Outcome]") -> None:

@@ -13,9 +13,10 @@ from gradtricks.lab.results.tables import planned_runs, runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
-from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, read_record
+from gradtricks.lab.storage.records import StoredRun, path_of, read_record
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.storage.troubles import public
+from gradtricks.lab.sweeps.publication import source_of
 
 PAGES = Path("book", "experiments")
 _LISTED = 10  # missing runs
@@ -38,8 +39,9 @@ def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = 
         RunError: This time it failed.
     """
     stored = find_run(Store(store), name)
+    source = source_of(stored)
     with closing(Kernels()) as kernels:
-        return repeat(stored, kernels, timeout_s=timeout_s)
+        return repeat(stored, kernels, source=source, timeout_s=timeout_s)
 
 
 def reproduce_published(
@@ -48,7 +50,9 @@ def reproduce_published(
     timeout_s: float | None = None,
     store: str | Path = DEFAULT_STORE,
 ) -> Iterator[Verdict]:
-    """Run again what the book shows, one after another. One that fails this time counts as different.
+    """Run again what the book's build runs, one after another. One that fails this time counts as different.
+
+    Published sweeps take hours: `reproduce` runs one of their runs again.
 
     Args:
         pages: Folder of the generated pages, with their records.
@@ -79,7 +83,9 @@ def _published(pages: Path, store: Store) -> list[StoredRun]:
         text = path.read_bytes()
         record = read_record(text)
         if record is None:  # a sweep's numbers, or the record of an older book
-            sweep = _sweep_of(text)
+            sweep, published = _sweep_of(text)
+            if published:
+                continue
             if sweep is None or sweep not in plans:
                 missing.append(path.name)
                 continue
@@ -89,9 +95,8 @@ def _published(pages: Path, store: Store) -> list[StoredRun]:
             known = {run.request for run in there}
             missing += [run.title for run in planned if run.request not in known]
             continue
-        folder = f"{folder_name(record['title'], record['request'])}/{inputs_digest(record['inputs'])}"
         try:
-            found.append(store.lookup(f"{store.location}/{folder}"))
+            found.append(store.lookup(f"{store.location}/{path_of(record)}"))
         except StoreError:
             missing.append(record["title"])
     found = list({run.location: run for run in found}.values())  # a sweep may hold what has a page of its own
@@ -104,11 +109,11 @@ def _published(pages: Path, store: Store) -> list[StoredRun]:
     return found
 
 
-def _sweep_of(text: bytes) -> str | None:
-    """Return the name of the sweep whose numbers a file holds; None where it holds something else."""
+def _sweep_of(text: bytes) -> tuple[str | None, bool]:
+    """Return the sweep whose numbers a file holds, or None for anything else, and whether it is published."""
     try:
         numbers = json.loads(text)
     except (ValueError, RecursionError):
-        return None
+        return None, False
     name = numbers.get("sweep") if isinstance(numbers, dict) else None
-    return name if isinstance(name, str) else None
+    return (name, numbers.get("published") is True) if isinstance(name, str) else (None, False)

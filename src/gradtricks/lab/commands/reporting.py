@@ -71,6 +71,7 @@ def summary(found: "SweepResult") -> RenderableType:
     lines = [f"{found.name}: {done} done, {len(found.failed)} failed."]
     lines += [f"Best: {near(run.location)}" for run in found.best]
     lines += [f"Runs: {near(found.store)}"] if found.store else []
+    lines += [f"Published: {near(found.published)}"] if found.published else []
     lines += [f"Plot: {path}" for path in found.plots if path.suffix == ".svg"]
     lines += [f"No plot: {found.unplotted}"] if found.unplotted else []
     failed: list[tuple[str, ...]] = []

@@ -31,6 +31,7 @@ class SweepResult:
         best: Of a search, the runs of the best trial, one for each seed.
         plots: Files of its plots.
         unplotted: Why there are none; None where there are some, or nothing was kept.
+        published: Where `publish` has kept its runs; None where it hasn't.
     """
 
     name: str
@@ -39,6 +40,7 @@ class SweepResult:
     best: tuple[StoredRun, ...] = ()
     plots: tuple[Path, ...] = ()
     unplotted: str | None = None
+    published: str | None = None
 
     @property
     def finished(self) -> list[StoredRun]:

@@ -2,15 +2,16 @@
 
 import tempfile
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from gradtricks.lab.sweeps.files import ENDING
+from gradtricks.lab.sweeps.publication import source_of
 
 if TYPE_CHECKING:
     import pandas
@@ -25,10 +26,12 @@ class Shown:
     Attributes:
         run: From the store.
         page: Its executed notebook as HTML, in a temporary file; None where there is none.
+        kept: Whether its executed notebook is; that of a published run isn't.
     """
 
     run: StoredRun
     page: Path | None
+    kept: bool = True
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def plot(
         drawn = plots.plot_sweep(_Drawn(varied, wanted), frame)
     except plots.PlotError as error:
         raise ParameterError(str(error)) from error
-    place = Path(folder) if folder else _beside(opened) / name
+    place = Path(folder) if folder else _beside(opened, plan) / name
     place.mkdir(parents=True, exist_ok=True)
     files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
     for path in files:
@@ -127,8 +130,9 @@ def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -
         ParameterError: The text means no run, or several.
     """
     stored = find_run(Store(store), run)
-    if not open_it:
-        return Shown(stored, None)
+    kept = source_of(stored) is None
+    if not open_it or not kept:
+        return Shown(stored, None, kept)
     from gradtricks.lab.pages.rendering import to_html
 
     page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
@@ -181,9 +185,9 @@ def find_sweep(store: Store, name: str | Path | None) -> str:
     )
 
 
-def _beside(store: Store) -> Path:
-    """Name the folder for what is drawn from a store; a URL's is where the default store's is."""
-    location = DEFAULT_STORE if "://" in store.location else store.location
+def _beside(store: Store, plan: Mapping[str, Any]) -> Path:
+    """Name the folder for what is drawn; of runs at a URL or among the sources, the default store's."""
+    location = DEFAULT_STORE if "://" in store.location or plan.get("published") else store.location
     return Path(location).parent / "sweeps"
 
 

@@ -224,6 +224,9 @@ def _write_artifacts(stored: "StoredRun", folder: Path) -> None:
             return
         raise
     nbformat.write(node, folder / "notebook.ipynb")
+    (folder / "files").mkdir()
+    for name in stored.files:
+        (folder / "files" / name).write_bytes(stored.read_file(name))
     (folder / "figures").mkdir()
     for name, svg in collect_figures(node).items():
         (folder / "figures" / f"{name}.svg").write_text(svg, encoding="utf-8")

@@ -17,7 +17,7 @@ from gradtricks.lab.kernels.inprocess import run_in_process
 from gradtricks.lab.kernels.logs import log_to
 from gradtricks.lab.kernels.processes import end_tree
 from gradtricks.lab.kernels.warm import ForkServer, modules_for
-from gradtricks.lab.recording import package_digests
+from gradtricks.lab.recording import CHECKPOINTS, FILES, package_digests
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -84,6 +84,7 @@ class Kernels:
         *,
         threads: int = 1,
         timeout_s: float | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
         """Execute a notebook and save it, also while it goes on.
 
@@ -94,6 +95,7 @@ class Kernels:
             threads: That the run may use.
             timeout_s: Seconds after which the run and all that it started is ended, counted from when its
                 process is there; None for no limit.
+            checkpoints: Folder for what the run may need if it is killed; None means one beside the output.
 
         Raises:
             PapermillExecutionError: A cell raised an exception.
@@ -102,11 +104,13 @@ class Kernels:
             KernelInterrupted: `interrupt` was called.
         """
         execution = Execution(prepare(source, parameters, output), output)
+        folders = _folders(output, checkpoints)
         if self._in_process:
-            run_in_process(execution)
+            with _told(folders):
+                run_in_process(execution)
             return
         interrupts = self._interrupts
-        environment = {**os.environ, **_pinned(threads)}
+        environment = {**os.environ, **_pinned(threads), **folders}
         with log_to(output.with_name(LOG)) as log:
             said = source.metadata.get("gradtricks")
             said = said if isinstance(said, dict) else {}
@@ -236,6 +240,27 @@ class _Watch:
         except Exception as error:
             with self._lock:
                 raise self._why or error from None
+
+
+def _folders(output: Path, checkpoints: Path | None) -> dict[str, str]:
+    """Say where a run may leave what isn't in its notebook; a notebook may change the working directory."""
+    kept, left = output.with_name("files"), checkpoints or output.with_name("checkpoints")
+    return {FILES: str(kept.absolute()), CHECKPOINTS: str(left.absolute())}
+
+
+@contextmanager
+def _told(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of this process's environment meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _pinned(threads: int) -> dict[str, str]:

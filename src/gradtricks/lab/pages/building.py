@@ -14,15 +14,16 @@ from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
 from gradtricks.lab.pages.sweeppages import sweep_files
-from gradtricks.lab.recording import RESULTS_MIME, VARYING_MIME
+from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME
 from gradtricks.lab.results.plots import PlotError
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.outcomes import collect_figures
 from gradtricks.lab.runs.planning import Run, plan_run
 from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.files import ENDING, read_file
 from gradtricks.lab.sweeps.planning import Sweep, read_sweep
+from gradtricks.lab.sweeps.publication import as_published
 
 _FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 
@@ -66,6 +67,24 @@ def plan_sweeps(experiments: Path) -> list[Sweep]:
     """
     paths = sorted(experiments.glob(f"*{ENDING}"))
     return [read_sweep(path) for path in paths if not _is_search(path)]
+
+
+def published_sweep(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
+    """Look up a sweep whose runs the build leaves alone.
+
+    Args:
+        sweep: As its file is now.
+
+    Returns:
+        The sweep as it was run, and its runs.
+
+    Raises:
+        BuildError: They aren't there.
+    """
+    try:
+        return as_published(sweep)
+    except StoreError as error:
+        raise BuildError(str(error)) from error
 
 
 def sweep_runs(sweep: Sweep, store: Store) -> list[StoredRun]:
@@ -178,7 +197,7 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
         if alts:
             cell.metadata["mystnb"] = {"image": {"alt": " ".join(alts)}}
         for output in cell.get("outputs", []):
-            for mime in (RESULTS_MIME, VARYING_MIME):
+            for mime in (RESULTS_MIME, VARYING_MIME, FILES_MIME):
                 output.get("data", {}).pop(mime, None)
     node.metadata.pop("papermill", None)
     target = "/".join(filter(None, (record["stem"], backend)))

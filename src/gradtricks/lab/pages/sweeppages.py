@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.pages.valuetables import MOST_ROWS, markdown_table, value_text, values_table
@@ -22,7 +23,10 @@ from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:
+    from gradtricks.lab.runs.planning import Run
     from gradtricks.lab.sweeps.planning import Sweep
+
+_LISTED = 5  # names of what has changed
 
 
 def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
@@ -52,14 +56,16 @@ def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[
 
 def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> dict[str, Any]:
     """Collect the numbers that other pages quote as ``name/sweep/…``."""
-    counts = {"planned": len(sweep.runs)}
+    counts: dict[str, Any] = {"planned": len(_meant(sweep, runs))}
     counts |= {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
+    counts |= {"median_wall_s": _wall_s(runs), "median_cpu_s": _cpu_s(runs)}
     quoted: dict[str, Any] = {}
     for plot in plots.values():
         label = label_of(plot.column)
         quoted[label if label not in quoted else plot.column] = dict(_quoted(plot))
     return {
         "sweep": sweep.name,
+        "published": sweep.published,
         "results": encode({"runs": counts, **quoted}, "results"),
         "figures": {name: plot.alt for name, plot in plots.items()},
     }
@@ -88,6 +94,7 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
     parts = [f"# {escape(sweep.title or sweep.name)}"]
     parts += [escape(sweep.question)] if sweep.question else []
     parts += [_said(sweep, runs)]
+    parts += [_published(sweep, runs)] if sweep.published else []
     for name, plot in plots.items():
         parts += [f"## {escape(label_of(plot.column))}", *_meaning(sweep, plot)]
         parts += [f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"]
@@ -98,7 +105,8 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
         f"Every parameter and every result of every run: {{download}}`CSV <{page}/runs.csv>`, "
         f"{{download}}`JSON <{page}/runs.json>`. This command runs the sweep again; what is finished isn't "
         "done twice:",
-        f"```console\ngradtricks sweep {shlex.quote(_from_root(sweep, _file(sweep)))}\n```",
+        f"```console\ngradtricks {'publish' if sweep.published else 'sweep'} "
+        f"{shlex.quote(_from_root(sweep, _file(sweep)))}\n```",
         "## Where this came from",
         _origin(sweep, runs),
     ]
@@ -115,19 +123,36 @@ def _from_root(sweep: "Sweep", path: Path) -> str:
 
 
 def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
-    varied = _joined([_spoken(name, sweep) for name in sweep.varied]) if sweep.varied else ""
+    meant = _meant(sweep, runs)
+    varied = _joined([_spoken(name, meant) for name in sweep.varied]) if sweep.varied else ""
     varied = varied and f" with different {varied}"
     finished, failed = (sum(run.status == status for run in runs) for status in ("finished", "failed"))
-    left = len(sweep.runs) - finished - failed
+    left = len(meant) - finished - failed
     counts = [f"{finished} finished"]
     counts += [f"{count} {what}" for count, what in ((failed, "failed"), (left, "not run yet")) if count]
     notebook = code(_from_root(sweep, sweep.notebook))
-    several = "" if len(sweep.runs) == 1 else "s"
-    return f"{len(sweep.runs)} run{several} of {notebook}{varied}: {', '.join(counts)}."
+    several = "" if len(meant) == 1 else "s"
+    return f"{len(meant)} run{several} of {notebook}{varied}: {', '.join(counts)}."
 
 
-def _spoken(name: str, sweep: "Sweep") -> str:
-    count = len({key_of(run.parameters[name]) for run in sweep.runs})
+def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Run | StoredRun]":
+    """Return the runs that the sweep had when it was run."""
+    return runs if sweep.published else sweep.runs
+
+
+def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
+    """Say when a sweep was run that the build leaves alone, and what has changed since."""
+    said = f"These runs take too long for the build of this book. They were started {escape(_period(runs))}"
+    if not sweep.changed:
+        return f"{said}, with the notebook, the package and the libraries that are here now."
+    names = [code(name) for name in sweep.changed[:_LISTED]]
+    more = len(sweep.changed) - len(names)
+    listed = _joined([*names, *([f"{more} more"] if more else [])])
+    return f"{said}. Since then {listed} changed; what is shown is what came out then."
+
+
+def _spoken(name: str, runs: "Sequence[Run | StoredRun]") -> str:
+    count = len({key_of(run.parameters[name]) for run in runs})
     return f"{escape(name)} ({count} values)"
 
 
@@ -164,7 +189,7 @@ def _origin(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     }
     rows = {
         "started": _period(runs),
-        "took": f"{sum(run.record['duration_s'] for run in runs):.0f} s in all runs together",
+        "took": _time(runs),
         "commit": _distinct(commits),
         "processor": _distinct(s["processor"] for s in sources),
         "threads of a run": _distinct(s["threads"] for s in sources),
@@ -173,6 +198,25 @@ def _origin(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     }
     escaped = {"other parameters": ", ".join(fixed)} | {name: escape(text) for name, text in rows.items()}
     return "\n\n".join(f"{name}\n: {text}" for name, text in escaped.items() if text)
+
+
+def _time(runs: Sequence[StoredRun]) -> str:
+    took = f"{sum(run.record['duration_s'] for run in runs):.0f} s in all runs together"
+    wall_s, cpu_s = _wall_s(runs), _cpu_s(runs)
+    medians = [f"{wall_s:.1f} s"] if wall_s is not None else []
+    medians += [f"{cpu_s:.1f} s of processor time"] if cpu_s is not None else []
+    return f"{took}; medians of a run: {', '.join(medians)}" if medians else took
+
+
+def _wall_s(runs: Sequence[StoredRun]) -> float | None:
+    times = [run.record["duration_s"] for run in runs if run.status == "finished"]
+    return median(times) if times else None
+
+
+def _cpu_s(runs: Sequence[StoredRun]) -> float | None:
+    sources = [run.record["provenance"] for run in runs if run.status == "finished"]
+    times = [source["cpu_s"] for source in sources if "cpu_s" in source]
+    return median(times) if times else None
 
 
 def _period(runs: Sequence[StoredRun]) -> str:

@@ -29,10 +29,12 @@ class Planned:
     Attributes:
         request: Digest of what is asked.
         title: What people call it.
+        inputs: Digest of what it used, where the plan means one run and no other; else empty.
     """
 
     request: str
     title: str
+    inputs: str = ""
 
 
 class _Sweep(Protocol):
@@ -78,10 +80,10 @@ def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
         StoreError: Somebody edited the plan.
     """
     try:
-        runs = [Planned(run["request"], run["title"]) for run in plan["runs"]]
-    except (KeyError, TypeError) as error:
+        runs = [Planned(run["request"], run["title"], run.get("inputs", "")) for run in plan["runs"]]
+    except (KeyError, TypeError, AttributeError) as error:
         raise _edited(plan, "the request and the title of each run") from error
-    if not all(isinstance(text, str) for run in runs for text in (run.request, run.title)):
+    if not all(isinstance(text, str) for run in runs for text in (run.request, run.title, run.inputs)):
         raise _edited(plan, "the request and the title of each run")
     return runs
 
@@ -106,7 +108,7 @@ def planned_names(plan: Mapping[str, Any], part: Literal["shown", "varied"]) -> 
 
 
 def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
-    """Look up what became of runs: those that are finished and valid, else their failures.
+    """Look up what became of runs: those that are finished and valid or that the plan means, else failures.
 
     Args:
         store: Of the runs.
@@ -115,7 +117,11 @@ def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
     Returns:
         What is there, in the order of ``runs``.
     """
-    finished = store.find_all(runs)
+    meant = [
+        f"{folder_name(r.title, r.request)}/{r.inputs}" for r in runs if isinstance(r, Planned) and r.inputs
+    ]
+    finished = {run.request: run for run in store.read_all(meant)}
+    finished |= store.find_all(run for run in runs if run.request not in finished)
     failed = store.failures(run for run in runs if run.request not in finished)
     found = finished | failed
     return [found[run.request] for run in runs if run.request in found]

@@ -1,5 +1,7 @@
 """One run: a notebook and its parameters, executed by papermill and recorded."""
 
+import hashlib
+import shutil
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from gradtricks.lab.recording import encode, package_digests
 from gradtricks.lab.runs.outcomes import finish, strip_report
 from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.storage.folders import KEPT
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, installed_version, write_record
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import is_trouble, public, trouble
@@ -27,6 +30,9 @@ __all__ = ["RunError", "execute"]
 FAILURES = (PapermillExecutionError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError)
 
 _LONGEST_REASON = 2000
+_CHECKPOINTED = (
+    "\n  It left checkpoints, from which the next attempt goes on.\n  To begin anew: gradtricks clean"
+)
 
 
 class RunError(RuntimeError):
@@ -76,7 +82,14 @@ def _execute(run: Run, store: Store, kernels: Kernels, folder: Path, timeout_s: 
     clock, before, output = time.monotonic(), package_digests(), folder / "notebook.ipynb"
     record = _about(run)
     try:
-        kernels.run(run.source, run.parameters, output, threads=run.threads, timeout_s=timeout_s)
+        kernels.run(
+            run.source,
+            run.parameters,
+            output,
+            threads=run.threads,
+            timeout_s=timeout_s,
+            checkpoints=store.checkpoints(folder),
+        )
         finished = record | _outcome(output, before)
         finished["provenance"] = record["provenance"] | finished["provenance"]
         finished["duration_s"] = round(time.monotonic() - clock, 3)
@@ -84,12 +97,15 @@ def _execute(run: Run, store: Store, kernels: Kernels, folder: Path, timeout_s: 
     except FAILURES as error:
         if is_trouble(error, folder):
             raise trouble(store.location, error) from error
+        if isinstance(error, ValueError):  # after the last cell: there is nothing to go on with
+            store.drop_checkpoints(folder)
         where = _where(error, output)
         _strip(output)
         record |= {"status": "failed", "error": reason_of(error), "inputs": _inputs_of_failure(before)}
         record["duration_s"] = round(time.monotonic() - clock, 3)
         stored = store.keep_failure(folder, record)
-        raise RunError(_message(run, where, stored), stored) from error
+        more = _CHECKPOINTED if store.keeps_checkpoints(folder) else ""
+        raise RunError(_message(run, where, stored) + more, stored) from error
     return store.commit(folder, finished)
 
 
@@ -98,13 +114,26 @@ def _outcome(output: Path, before: Mapping[str, str | None]) -> dict[str, Any]:
     changed = [name for name, digest in outcomes.inputs["files"].items() if before.get(name) != digest]
     if changed:
         raise ValueError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
+    _check_files(output.with_name(KEPT), outcomes.files)
     return {
         "results": outcomes.results,
         "varying": outcomes.varying,
         "figures": outcomes.figures,
+        "files": outcomes.files,
         "inputs": outcomes.inputs,
         "provenance": outcomes.measured,
     }
+
+
+def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    there = {path.name: path for path in folder.iterdir()} if folder.exists() else {}
+    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
+    odd = [name for name in {**digests, **files} if digests.get(name) != files.get(name, {}).get("sha256")]
+    if odd:
+        raise ValueError(
+            f"expected only files that record_file kept; got something else in place of {', '.join(odd)}; "
+            "remedy: call it in the notebook's own process, and leave its copies alone"
+        )
 
 
 def _about(run: Run) -> dict[str, Any]:
@@ -118,6 +147,7 @@ def _about(run: Run) -> dict[str, Any]:
         "results": {},
         "varying": {},
         "figures": {},
+        "files": {},
         "request": run.request,
         "provenance": run.provenance | describe_machine() | {"threads": run.threads},
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -132,7 +162,8 @@ def _inputs_of_failure(files: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _strip(output: Path) -> None:
-    """Take the lab's own last cell off the notebook of a failed run."""
+    """Take the lab's own last cell off the notebook of a failed run, and leave out its files."""
+    shutil.rmtree(output.with_name(KEPT), ignore_errors=True)
     if output.exists():
         nbformat.write(strip_report(nbformat.read(output, as_version=4)), output)
 

@@ -8,7 +8,14 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from gradtricks.lab.recording import FIGURE_NAME, REPORT_CELL, REPORT_MIME, RESULTS_MIME, VARYING_MIME
+from gradtricks.lab.recording import (
+    FIGURE_NAME,
+    FILES_MIME,
+    REPORT_CELL,
+    REPORT_MIME,
+    RESULTS_MIME,
+    VARYING_MIME,
+)
 
 __all__ = ["Outcomes", "collect", "collect_figures", "finish", "strip_report"]
 
@@ -23,6 +30,7 @@ class Outcomes:
         results: By name.
         varying: Results that are never the same twice, by name.
         figures: What each figure shows, by its name.
+        files: Of each file that was kept, by its name, ``bytes`` and ``sha256``.
         inputs: Digests of the package's files that were imported, and the libraries' versions.
         measured: ``cpu_s`` and ``peak_memory_mib``.
     """
@@ -30,6 +38,7 @@ class Outcomes:
     results: dict[str, Any]
     varying: dict[str, Any]
     figures: dict[str, str]
+    files: dict[str, dict[str, Any]]
     inputs: dict[str, dict[str, Any]]
     measured: dict[str, Any]
 
@@ -101,12 +110,14 @@ def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
     """
     kept: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
     figures: dict[str, str] = {}
+    files: dict[str, dict[str, Any]] = {}
     for output in _outputs(node):
         tag = output.get("metadata", {}).get("gradtricks", {})
         for mime, results in kept.items():
             new = output.get("data", {}).get(mime, {})
             _refuse_twice(new.keys() & {name for there in kept.values() for name in there})
             results.update(new)
+        files.update(output.get("data", {}).get(FILES_MIME, {}))
         if "figure" in tag:
             _refuse_twice({tag["figure"]} & figures.keys())
             if _SVG not in output.data:
@@ -116,7 +127,7 @@ def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
                 )
             figures[tag["figure"]] = tag["alt"]
     inputs = {name: report.pop(name) for name in ("files", "versions")}
-    return Outcomes(kept[RESULTS_MIME], kept[VARYING_MIME], figures, inputs, report)
+    return Outcomes(kept[RESULTS_MIME], kept[VARYING_MIME], figures, files, inputs, report)
 
 
 def _refuse_twice(names: set[str]) -> None:

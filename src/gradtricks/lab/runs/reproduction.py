@@ -72,15 +72,22 @@ class Verdict:
 
 
 def reproduce(
-    stored: StoredRun, kernels: Kernels, *, rtol: float = 1e-5, timeout_s: float | None = None
+    stored: StoredRun,
+    kernels: Kernels,
+    *,
+    source: NotebookNode | None = None,
+    rtol: float = 1e-5,
+    timeout_s: float | None = None,
 ) -> Verdict:
     """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
 
-    What was recorded as varying isn't judged, and figures aren't either.
+    Files that it kept are compared by their digests: one other bit, and the verdict is "different". What was
+    recorded as varying isn't judged, and figures aren't either.
 
     Args:
         stored: A finished run.
         kernels: Where the cells run.
+        source: The notebook; None means the one that was kept with the run.
         rtol: The largest relative difference of two floats that counts as the same.
         timeout_s: How long it may take.
 
@@ -95,16 +102,17 @@ def reproduce(
         raise StoreError(
             f"expected a finished run; got {stored.title}, which failed; remedy: run it until it finishes"
         )
-    source = recorded_source(stored.read_notebook())
-    threads = stored.record["provenance"]["threads"]
+    source = recorded_source(stored.read_notebook()) if source is None else source
+    threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
     if request_digest(source_digest(source), stored.parameters, threads) != stored.request:
         raise StoreError(
             f"expected the notebook that was run in {public(stored.location)}; got one that was edited "
-            "since, or a record that was; remedy: run it again"
+            f"since, or a record that was; remedy: run it again, or check out {commit or 'the code of then'}"
         )
     outcomes = _rerun(stored, source, kernels, timeout_s)
-    now = decode(outcomes.results)
-    differences = tuple(compare(stored.results, now, "results"))
+    now = {"results": decode(outcomes.results), "files": _digests(outcomes.files)}
+    before = {"results": stored.results, "files": _digests(stored.files)}
+    differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     return Verdict(
         stored.title,
         _judge(differences, rtol),
@@ -184,6 +192,10 @@ def _count(value: Any) -> int:
     if isinstance(value, dict | list):
         return sum(_count(item) for item in (value.values() if isinstance(value, dict) else value))
     return 1
+
+
+def _digests(files: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {name: about["sha256"] for name, about in files.items()}
 
 
 def _rerun(stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s: float | None) -> Outcomes:

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from gradtricks.lab.storage.remote import RemoteFolder
 
 RECORD = "record.json"
+KEPT = "files"  # folder of what a run kept
 LARGEST = 64 << 20  # bytes of a record that are read; a larger one isn't ours
 
 _UNFINISHED = ".unfinished"
+_CHECKPOINTS = ".checkpoints"
 _RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")
 
 
@@ -110,7 +112,7 @@ class LocalFolder:
     def place(self, folder: Path, path: str) -> None:
         """Move a folder with a record to where it belongs, in one step, instead of what may be there."""
         target = self._root / path
-        for file in (*folder.iterdir(), folder):
+        for file in (*folder.rglob("*"), folder):
             flush(file)
         target.parent.mkdir(parents=True, exist_ok=True)
         self._take_away(path)
@@ -145,15 +147,22 @@ class LocalFolder:
         locks = (self._root / _UNFINISHED).glob("*.lock")
         return {lock.stem for lock in locks if _is_locked(lock)}
 
-    def leftovers(self) -> list[str]:
-        """List what killed processes left behind: a claim ends with the process that made it."""
-        keys = {path.name.removesuffix(".lock") for path in (self._root / _UNFINISHED).glob("*")}
-        return [f"{_UNFINISHED}/{key}" for key in sorted(keys - self.claimed())]
+    def checkpoints(self, claimed: Path) -> Path:
+        """Name the folder in which a run that is claimed finds what its last attempt left."""
+        return (self._root / _CHECKPOINTS / claimed.name).absolute()
 
-    def remove_leftovers(self) -> None:
+    def leftovers(self, *, checkpoints: bool = False) -> list[str]:
+        """List what killed processes left behind: a claim ends with the process that made it."""
+        left = {path.name.removesuffix(".lock") for path in (self._root / _UNFINISHED).glob("*")}
+        kept = set(self.subfolders(_CHECKPOINTS)) if checkpoints else set()
+        found = [(_UNFINISHED, left), (_CHECKPOINTS, kept)]
+        claimed = self.claimed()
+        return [f"{folder}/{key}" for folder, keys in found for key in sorted(keys - claimed)]
+
+    def remove_leftovers(self, *, checkpoints: bool = False) -> None:
         """Delete what killed processes left behind."""
-        for path in self.leftovers():
-            lock = self._root / f"{path}.lock"
+        for path in self.leftovers(checkpoints=checkpoints):
+            lock = self._root / _UNFINISHED / f"{Path(path).name}.lock"
             # It has just been claimed again, or it is another user's.
             with suppress(Timeout, PermissionError), FileLock(lock, timeout=0):
                 _delete(self._root / path)

@@ -14,8 +14,15 @@ import nbformat
 from nbformat import NotebookNode
 from pydantic_core import from_json
 
-from gradtricks.lab.recording import FIGURE_NAME, decode, encode, file_digests
-from gradtricks.lab.storage.folders import LARGEST, folder_at
+from gradtricks.lab.recording import (
+    FIGURE_NAME,
+    FILE_NAME,
+    LARGEST_FILE,
+    decode,
+    encode,
+    file_digests,
+)
+from gradtricks.lab.storage.folders import KEPT, LARGEST, folder_at
 from gradtricks.lab.storage.troubles import StoreError, public
 
 SCHEMA_VERSION = 2
@@ -89,6 +96,34 @@ class StoredRun:
                 f"expected a notebook in {public(self.location)}; got none that can be read; "
                 "remedy: run it again"
             ) from error
+
+    @property
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Of each file that it kept, by name, ``bytes`` and ``sha256``."""
+        return self.record.get("files", {})
+
+    def read_file(self, name: str) -> bytes:
+        """Read a file that it kept.
+
+        Args:
+            name: Of the file.
+
+        Returns:
+            What is in it.
+
+        Raises:
+            StoreError: It kept no such file, or the file isn't what it was.
+        """
+        if name not in self.files:
+            there = ", ".join(self.files) or "none"
+            raise StoreError(f"expected one of the files of {self.title}: {there}; got {name!r}")
+        data = folder_at(self.location).read(f"{KEPT}/{name}", LARGEST_FILE)
+        if data is None or hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
+            raise StoreError(
+                f"expected the file {name} in {public(self.location)} as it was recorded; "
+                f"got {'none' if data is None else 'another one'}; remedy: run it again"
+            )
+        return data
 
     def valid(self) -> bool:
         """Say whether what it used, the package's files and the versions of libraries, is unchanged."""
@@ -180,6 +215,21 @@ def inputs_digest(inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def path_of(record: Mapping[str, Any]) -> str:
+    """Name the folder of a finished run, relative to its store.
+
+    Args:
+        record: Its record.
+
+    Returns:
+        The folder for its request, and in it that for its inputs.
+
+    Raises:
+        StoreError: It would leave the store.
+    """
+    return f"{folder_name(record['title'], record['request'])}/{inputs_digest(record['inputs'])}"
+
+
 def write_record(record: Mapping[str, Any]) -> bytes:
     """Write a record as JSON.
 
@@ -238,6 +288,9 @@ def _is_whole(record: Any) -> bool:
         and all(
             FIGURE_NAME.fullmatch(name) and isinstance(alt, str) for name, alt in record["figures"].items()
         )
+        and all(
+            FILE_NAME.fullmatch(name) and _is_kept(**about) for name, about in record.get("files", {}).items()
+        )
         and _is_provenance(**record["provenance"])
         and datetime.fromisoformat(record["started"]).tzinfo is not None
         and _is_number(record["duration_s"])
@@ -269,6 +322,10 @@ def _is_provenance(
         and all(type(count) is int and 0 < count < 1 << 20 for count in (cores, threads))
         and all(_is_number(value) for value in measured.values())
     )
+
+
+def _is_kept(*, bytes: Any, sha256: Any) -> bool:  # noqa: A002  # the word of records
+    return type(bytes) is int and 0 <= bytes <= LARGEST_FILE and bool(_DIGEST.fullmatch(sha256))
 
 
 def _is_number(value: Any) -> bool:

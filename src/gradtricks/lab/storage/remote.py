@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fsspec.core import url_to_fs
 from fsspec.registry import get_filesystem_class
 
-from gradtricks.lab.storage.folders import LARGEST, RECORD, is_run
+from gradtricks.lab.storage.folders import KEPT, LARGEST, RECORD, is_run
 
 _FEW = 16  # folders that are listed one by one
 _AT_ONCE = 256  # records that are fetched together
@@ -74,16 +74,18 @@ class RemoteFolder:
     def place(self, folder: Path, path: str) -> None:
         """Upload a folder, its record last."""
         self.remove(path)
-        for file in sorted(folder.iterdir(), key=lambda file: file.name == RECORD):
-            self.write(f"{path}/{file.name}", file.read_bytes())
+        files = (file for file in folder.rglob("*") if file.is_file())
+        for file in sorted(files, key=lambda file: file == folder / RECORD):
+            self.write(f"{path}/{file.relative_to(folder).as_posix()}", file.read_bytes())
 
     def remove(self, path: str) -> None:
         """Delete a run's folder, its record first: what is half deleted isn't believed."""
-        for name in sorted(self.names(path), key=lambda name: name != RECORD):
+        names = sorted(self.names(path), key=lambda name: name != RECORD)
+        for name in (*names, *(f"{KEPT}/{name}" for name in self.names(f"{path}/{KEPT}"))):
             with suppress(FileNotFoundError):  # somebody else has just deleted it
                 self._do(lambda files, file: files.rm_file(file), f"{path}/{name}")
         files, folder = self._open(path)
-        for empty in (folder, folder.rpartition("/")[0]):
+        for empty in (f"{folder}/{KEPT}", folder, folder.rpartition("/")[0]):
             # It isn't there, other runs are in it, or this file system has no folders.
             with suppress(Exception):
                 files.rmdir(empty)
@@ -100,7 +102,11 @@ class RemoteFolder:
         """Return nothing: nobody can tell what others are doing there."""
         return set()
 
-    def leftovers(self) -> list[str]:
+    def checkpoints(self, claimed: Path) -> Path:
+        """Name a folder of this machine that ends with the claim: two at once would share any other."""
+        return claimed.with_name("checkpoints")
+
+    def leftovers(self, *, checkpoints: bool = False) -> list[str]:
         """List uploads that have no record; one that is going on looks the same."""
         return [
             f"{folder}/{name}"
@@ -109,7 +115,7 @@ class RemoteFolder:
             if is_run(f"{folder}/{name}") and RECORD not in self.names(f"{folder}/{name}")
         ]
 
-    def remove_leftovers(self) -> None:
+    def remove_leftovers(self, *, checkpoints: bool = False) -> None:
         """Delete such uploads."""
         for path in self.leftovers():
             self.remove(path)

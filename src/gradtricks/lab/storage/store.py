@@ -2,13 +2,14 @@
 
 import json
 import re
+import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from gradtricks.lab.storage.folders import RECORD, folder_at
+from gradtricks.lab.storage.folders import KEPT, RECORD, folder_at
 from gradtricks.lab.storage.lookups import matching, only_one, run_at
 from gradtricks.lab.storage.records import (
     LONGEST_TITLE,
@@ -17,10 +18,11 @@ from gradtricks.lab.storage.records import (
     StoredRun,
     folder_name,
     inputs_digest,
+    path_of,
     read_record,
     write_record,
 )
-from gradtricks.lab.storage.troubles import StoreError, explained, public
+from gradtricks.lab.storage.troubles import StoreError, explained, is_url, public
 
 __all__ = ["SCHEMA_VERSION", "RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
@@ -107,6 +109,19 @@ class Store:
         """
         return self._find_all(runs, "failed")
 
+    def read_all(self, paths: Iterable[str]) -> list[StoredRun]:
+        """Read runs in given places, whatever has changed since they ran.
+
+        Args:
+            paths: Folders relative to the store, such as `path_of` returns.
+
+        Returns:
+            Those that are there.
+        """
+        wanted = set(paths)
+        folders = sorted({path.partition("/")[0] for path in wanted})
+        return [stored for path, stored in self._read(folders) if stored and path in wanted]
+
     def runs(self, stem: str | None = None) -> Iterator[StoredRun]:
         """Yield all runs, finished and failed, valid or not; records that can't be believed are warned of.
 
@@ -177,12 +192,74 @@ class Store:
         Raises:
             StoreError: The store can't be written to.
         """
-        path = f"{folder_name(record['title'], record['request'])}/{inputs_digest(record['inputs'])}"
+        path = path_of(record)
         with explained(self.location):
             there = read_record(self._folder.read(f"{path}/{RECORD}"))
-            if there and _belongs(path, there, {}):
-                return self._stored(path, there)
-            return self._place(folder, path, record)
+            done = there is not None and _belongs(path, there, {})
+            stored = self._stored(path, there) if there and done else self._place(folder, path, record)
+        self.drop_checkpoints(folder)
+        return stored
+
+    def take_over(self, stored: StoredRun) -> StoredRun:
+        """Copy a finished run of another store, instead of one in its place: its record and files alone.
+
+        Args:
+            stored: The run.
+
+        Returns:
+            The copy.
+
+        Raises:
+            StoreError: A file isn't what it was, or the store can't be written to.
+        """
+        with explained(self.location), self._folder.claim(stored.request) as folder:
+            for name in stored.files:
+                (folder / KEPT).mkdir(exist_ok=True)
+                (folder / KEPT / name).write_bytes(stored.read_file(name))
+            return self._place(folder, path_of(stored.record), stored.record)
+
+    def keep_only(self, paths: Container[str]) -> None:
+        """Delete all runs but some.
+
+        Args:
+            paths: Folders of those, relative to the store.
+
+        Raises:
+            StoreError: The store can't be written to.
+        """
+        with explained(self.location):
+            for path in [path for path, _ in self._read(self._requests()) if path not in paths]:
+                self._folder.remove(path)
+
+    def checkpoints(self, folder: Path) -> Path:
+        """Name the folder of this machine in which the attempts at a run leave checkpoints to one another.
+
+        Args:
+            folder: From `claim`.
+
+        Returns:
+            The folder; nobody has made it yet where no attempt needed it. At a URL it ends with the claim.
+        """
+        return self._folder.checkpoints(folder)
+
+    def keeps_checkpoints(self, folder: Path) -> bool:
+        """Say whether a run has left checkpoints that its next attempt will find.
+
+        Args:
+            folder: From `claim`.
+
+        Returns:
+            Whether it has; never at a URL.
+        """
+        return not is_url(self.location) and self.checkpoints(folder).exists()
+
+    def drop_checkpoints(self, folder: Path) -> None:
+        """Delete the checkpoints of a run.
+
+        Args:
+            folder: From `claim`.
+        """
+        shutil.rmtree(self.checkpoints(folder), ignore_errors=True)
 
     def keep_failure(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
         """Keep a failed run, instead of an older failure of the same one.
@@ -243,8 +320,9 @@ class Store:
     def clean(self, *, failed: bool = False, stale: bool = False, dry_run: bool = False) -> list[str]:
         """Delete what killed processes left behind, records that can't be believed, and what is asked for.
 
-        Nothing that is running now is touched. At a URL nobody can tell what is: an upload that is going on
-        looks like one that was cut off, so call this when nothing runs there.
+        Checkpoints go too: a run that was killed or failed then begins anew. Nothing that is running now is
+        touched. At a URL nobody can tell what is: an upload that is going on looks like one that was cut off,
+        so call this when nothing runs there.
 
         Args:
             failed: Delete the failed runs too.
@@ -259,7 +337,7 @@ class Store:
         """
         installed = Installed()
         with explained(self.location):
-            gone = self._folder.leftovers()
+            gone = self._folder.leftovers(checkpoints=True)
             for path, stored in self._read(self._requests()):
                 wanted = (
                     stored is None
@@ -271,7 +349,7 @@ class Store:
                     if not dry_run:
                         self._folder.remove(path)
             if not dry_run:
-                self._folder.remove_leftovers()
+                self._folder.remove_leftovers(checkpoints=True)
         return [f"{public(self.location)}/{path}" for path in gone]
 
     def _find_all(self, runs: Iterable[Requested], status: str) -> dict[str, StoredRun]:

@@ -54,6 +54,7 @@ class SweepFile(Space):
         shown: Results to plot, such as ``results.loss``; as a mapping, with what each means.
         threads: Of a run.
         timeout_s: Seconds that a run may take.
+        published: Its runs take too long for the book's build, which shows those that are kept.
         optuna: Makes it a search.
     """
 
@@ -63,6 +64,7 @@ class SweepFile(Space):
     shown: tuple[str, ...] | dict[str, str] = ()
     threads: Annotated[int, Field(ge=1)] | None = None
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    published: bool = False
     optuna: Optuna | None = None
 
 

@@ -39,6 +39,8 @@ class Sweep:
         timeout_s: Seconds that a run may take; None where nothing is said.
         meanings: What results mean, in the words of the file.
         path: Of the file; None where there is none.
+        published: Whether the book's build leaves its runs to ``gradtricks publish``.
+        changed: Of published runs, what isn't any more what it was when they ran.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Sweep:
     timeout_s: float | None = None
     meanings: Mapping[str, str] = field(default_factory=dict)
     path: Path | None = None
+    published: bool = False
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ def read_sweep(path: Path, *, threads: int | None = None) -> Sweep:
         timeout_s=file.timeout_s,
         meanings=file.shown if isinstance(file.shown, dict) else {},
         path=path,
+        published=file.published,
     )
 
 
@@ -147,7 +152,8 @@ def read_search(path: Path) -> Search:
     parts = file.parts() | {"optuna": list(file.optuna.parameters)}
     problems += [*file.clashes(parts), *file.seed_problems()]
     unused = [part for part in parts if part not in ("fixed", "seeds", "optuna")]
-    unused += [part for part in ("exclude", "only_if", "max_runs") if part in file.model_fields_set]
+    others = ("exclude", "only_if", "max_runs", "published")
+    unused += [part for part in others if part in file.model_fields_set]
     problems += [f"{part}: not for a search" for part in unused]
     problems += unreadable([file.optuna.objective], "optuna.objective")
     try:
@@ -223,6 +229,26 @@ def plan_sweep(
     digest = hashlib.sha256("".join(run.request for run in runs).encode()).hexdigest()
     name = f"{notebook.stem}-{digest[:8]}"
     return Sweep(name, notebook, tuple(runs), shown, name, "", _varied(space, runs))
+
+
+def plan_of(sweep: Sweep) -> dict[str, Any]:
+    """Say which runs belong to a sweep, as a store keeps it.
+
+    Args:
+        sweep: The sweep.
+
+    Returns:
+        JSON.
+    """
+    return {
+        "name": sweep.name,
+        "notebook": str(sweep.notebook),
+        "title": sweep.title,
+        "question": sweep.question,
+        "shown": list(sweep.shown),
+        "varied": list(sweep.varied),
+        "runs": [{"request": run.request, "title": run.title} for run in sweep.runs],
+    }
 
 
 def _declared(notebook: Path) -> dict[str, Parameter]:

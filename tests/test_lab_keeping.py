@@ -1,0 +1,335 @@
+"""What outlives a run's process: checkpoints for the next attempt, and files that stay with the run."""
+
+import hashlib
+import json
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gradtricks.lab import recording
+from gradtricks.lab.commands.printing import record_of
+from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.recording import checkpoint_folder, record_file
+from gradtricks.lab.runs.execution import RunError, execute
+from gradtricks.lab.runs.planning import plan_run
+from gradtricks.lab.runs.reproduction import reproduce
+from gradtricks.lab.storage.folders import folder_at
+from gradtricks.lab.storage.store import Store, StoreError
+from notebooks import write_notebook
+from stored import asked, put
+from stored import record_of as about
+from sweeping import end, start_driver, wait_for
+
+PARAMETERS = """\
+seed: int = 0  # of the numbers
+steps: int = 30  # that it counts
+pause: float = 0.0  # seconds that a step takes
+log: str = ""  # file that gets a line for each step
+fate: str = "well"  # how it ends
+"""
+# A training in small: its numbers depend on every step before.
+TRAINING = """\
+import json, os, time
+import numpy as np
+from gradtricks.lab import checkpoint_folder, record
+folder = checkpoint_folder()
+assert checkpoint_folder() == folder
+saved = folder / "state.json"
+state = json.loads(saved.read_text()) if saved.exists() else {"step": 0, "curve": []}
+while state["step"] < steps:
+    draw = np.random.default_rng([seed, state["step"]]).normal()
+    state["curve"].append(draw + 0.5 * (state["curve"] or [0.0])[-1])
+    state["step"] += 1
+    if log:
+        with open(log, "a") as lines:
+            print(seed, state["step"], file=lines)
+    beside = folder / "state.json.new"
+    beside.write_text(json.dumps(state))
+    os.replace(beside, saved)
+    time.sleep(pause)
+record(curve=state["curve"])
+"""
+FAILING = """\
+from gradtricks.lab import checkpoint_folder, record
+attempts = checkpoint_folder() / "attempts"
+attempts.write_text(attempts.read_text() + "." if attempts.exists() else ".")
+record(attempts=len(attempts.read_text()))
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Keep warm processes from test to test."""
+    with closing(Kernels()) as kernels:
+        yield kernels
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return an empty store."""
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a notebook of one cell."""
+    return lambda body: write_notebook(tmp_path / "experiments" / "own.ipynb", PARAMETERS, body)
+
+
+def left(store):
+    """Return the folders of checkpoints."""
+    return sorted(Path(store.location, ".checkpoints").glob("*/*"))
+
+
+# Checkpoints
+
+
+def curves(store):
+    """Return what each run recorded, by its seed."""
+    return {run.parameters["seed"]: run.results["curve"] for run in store.runs()}
+
+
+def test_a_sweep_that_is_killed_goes_on_from_its_checkpoints(write, tmp_path):
+    notebook = write(TRAINING)
+    undisturbed, killed = Store(tmp_path / "undisturbed"), Store(tmp_path / "killed")
+    with start_driver(notebook, undisturbed.location, 2) as driver:
+        assert driver.wait(300) == 0
+    log = tmp_path / "log"
+    given = {"pause": 0.1, "log": str(log)}
+
+    def steps():
+        return (
+            [tuple(map(int, line.split())) for line in log.read_text().splitlines()] if log.exists() else []
+        )
+
+    for enough in (10, 25):
+        driver = start_driver(notebook, killed.location, 2, given=given)
+        try:
+            wait_for(lambda enough=enough: len(steps()) >= enough, 300)
+        finally:
+            end(driver)
+    assert curves(killed) == {}
+    assert len(left(killed)) in (1, 2)
+    with start_driver(notebook, killed.location, 2, given=given) as driver:
+        assert driver.wait(300) == 0
+    assert curves(killed) == curves(undisturbed)
+    assert sorted(set(steps())) == [(seed, step) for seed in range(2) for step in range(1, 31)]
+    # A step between whose line and checkpoint its process was killed has two lines; no other has.
+    assert len(steps()) <= 60 + 2 * 2
+    assert killed.clean() == []
+    for folder in (".checkpoints", ".unfinished"):
+        assert list(Path(killed.location, folder).iterdir()) == []
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_failed_attempt_is_gone_on_with_until_that_is_cleaned(write, store, kernels, fresh):
+    notebook = write(FAILING + "if len(attempts.read_text()) < 3: raise RuntimeError('as asked')")
+    if fresh:
+        node = json.loads(notebook.read_text())
+        node["metadata"]["gradtricks"] = {"fresh_kernel": True}
+        notebook.write_text(json.dumps(node))
+    run = plan_run(notebook, {})
+    for count in (1, 2):
+        with pytest.raises(RunError, match=r"left checkpoints, .*\n  .*gradtricks clean"):
+            execute(run, store, kernels)
+        assert [(folder / "attempts").read_text() for folder in left(store)] == ["." * count]
+    checkpoints = f"{store.location}/.checkpoints/{run.request}"
+    assert store.clean(dry_run=True) == [checkpoints]
+    assert store.clean() == [checkpoints]
+    for _ in range(2):
+        with pytest.raises(RunError, match="as asked"):
+            execute(run, store, kernels)
+    assert execute(run, store, kernels).results == {"attempts": 3}
+    assert left(store) == []
+
+
+def test_checkpoints_of_other_inputs_are_not_used(write, store, kernels, monkeypatch, tmp_path):
+    body = FAILING + "raise RuntimeError('as asked')\n"
+    run = plan_run(write(body), {})
+    with pytest.raises(RunError):
+        execute(run, store, kernels)
+    for other in (plan_run(run.notebook, {"seed": 1}), plan_run(write(f"{body}# edited"), {})):
+        with pytest.raises(RunError):
+            execute(other, store, kernels)
+    assert [(folder / "attempts").read_text() for folder in left(store)] == ["."] * 3
+
+
+def test_what_is_installed_names_the_folder(monkeypatch):
+    seen = set()
+    versions = recording.installed_versions()
+    for files in (
+        {"torch/scaling.py": "0" * 64},
+        {"torch/scaling.py": "1" * 64},
+        {"lab/no/such.py": "1" * 64},
+    ):
+        for libraries in (versions, {**versions, "new": {"new": "1.0"}}):
+            monkeypatch.setattr(recording, "package_digests", lambda files=files: files)
+            monkeypatch.setattr(recording, "installed_versions", lambda libraries=libraries: libraries)
+            recording._installation.cache_clear()
+            seen.add(recording._installation())
+    recording._installation.cache_clear()
+    assert len(seen) == 6
+    monkeypatch.setattr(recording, "package_digests", lambda: {"lab/no/other.py": "2" * 64})
+    assert recording._installation() in seen  # nobody has imported it
+    recording._installation.cache_clear()
+
+
+def test_a_run_that_was_edited_meanwhile_leaves_nothing_to_go_on_with(write, store, kernels, monkeypatch):
+    run = plan_run(write(FAILING), {})
+    monkeypatch.setattr("gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0"})
+    with pytest.raises(RunError, match=r"edited while the notebook ran"):
+        execute(run, store, kernels)
+    assert left(store) == []
+
+
+def test_a_url_has_no_checkpoints(write, kernels):
+    run = plan_run(write(FAILING + "record(place=str(attempts))\nraise RuntimeError('as asked')"), {})
+    store = Store("memory://keeping")
+    for _ in range(2):
+        with pytest.raises(RunError) as caught:
+            execute(run, store, kernels)
+        assert "left checkpoints" not in str(caught.value)
+    failure = store.failure(run)
+    recorded = [
+        output.data[recording.RESULTS_MIME]
+        for cell in failure.read_notebook().cells
+        for output in cell.get("outputs", [])
+        if recording.RESULTS_MIME in output.get("data", {})
+    ]
+    assert recorded[0] == {"attempts": 1}
+    assert not Path(recorded[1]["place"]).exists()
+
+
+def test_runs_in_this_process_and_reruns_begin_anew(write, store, kernels, monkeypatch):
+    monkeypatch.setenv(recording.FILES, "as it was")
+    run = plan_run(write(FAILING), {})
+    with closing(Kernels(in_process=True)) as here:
+        stored = execute(run, store, here)
+    assert os.environ[recording.FILES] == "as it was"
+    assert recording.CHECKPOINTS not in os.environ
+    assert stored.results == {"attempts": 1}
+    assert left(store) == []
+    assert reproduce(stored, kernels).verdict == "identical"
+
+
+def test_outside_of_the_lab_each_folder_is_a_new_one():
+    one, other = checkpoint_folder(), checkpoint_folder()
+    assert one != other
+    assert list(one.iterdir()) == list(other.iterdir()) == []
+    for folder in (one, other):
+        folder.rmdir()
+
+
+# Files
+
+POLICY = """\
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from gradtricks.lab import record, record_file
+with TemporaryDirectory() as folder:
+    weights = Path(folder, "weights")
+    weights.write_bytes(bytes(range(256)) * 1000)
+    record_file(weights)
+    weights.write_bytes(b"")
+    record_file(str(weights), name="empty.safetensors")
+record(loss=0.5)
+"""
+WEIGHTS = bytes(range(256)) * 1000
+
+
+@pytest.mark.parametrize("location", ["memory://files", "folder"])
+def test_a_file_is_kept_with_its_run(write, kernels, tmp_path, location):
+    store = Store(location.replace("folder", str(tmp_path / "runs")))
+    run = plan_run(write(POLICY), {})
+    stored = execute(run, store, kernels)
+    assert stored == store.find(run)
+    assert stored.read_file("weights") == WEIGHTS
+    assert stored.read_file("empty.safetensors") == b""
+    assert stored.files["weights"] == {"bytes": 256_000, "sha256": hashlib.sha256(WEIGHTS).hexdigest()}
+    assert folder_at(stored.location).names("files") == ["empty.safetensors", "weights"]
+    assert stored.results == {"loss": 0.5}
+    assert reproduce(stored, kernels).count == 3
+    assert store.clean() == []
+    with pytest.raises(StoreError, match=r"expected one of the files of own: weights, .*; got 'nothing'"):
+        stored.read_file("nothing")
+    folder_at(stored.location).write("files/weights", b"edited")
+    with pytest.raises(StoreError, match="as it was recorded; got another one"):
+        stored.read_file("weights")
+    folder_at(store.location).remove(stored.location.removeprefix(f"{store.location}/"))
+    with pytest.raises(StoreError, match="got none; remedy"):
+        stored.read_file("weights")
+    assert folder_at(stored.location).names("files") == []
+
+
+def test_files_are_shown_and_compared(write, store, kernels, tmp_path):
+    source = tmp_path / "policy"
+    source.write_bytes(b"before")
+    stored = execute(
+        plan_run(write(f"from gradtricks.lab import record_file\nrecord_file({str(source)!r})"), {}),
+        store,
+        kernels,
+    )
+    shown = list(record_of(stored).renderables[1].columns[0].cells)
+    assert "file policy" in map(str, shown)
+    source.write_bytes(b"after")
+    said = reproduce(stored, kernels)
+    assert (said.verdict, said.count) == ("different", 1)
+    assert [each.name for each in said.differences] == ["files.policy"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("record_file('none')", "FileNotFoundError: expected a file at none; got nothing"),
+        ("record_file('.', name='here')", "FileNotFoundError: expected a file at .; got a folder"),
+        ("record_file('a', name='../b')", "ValueError: name must be letters, .*; got '../b'"),
+        ("record_file('a', name='.b')", "ValueError: name must be letters"),
+        ("record_file('a')\nrecord_file('b', name='a')", "ValueError: recorded twice: the file a"),
+        ("record_file('c')", "ValueError: expected a file of at most 33,554,432 bytes; got 33,554,433 in c"),
+        (
+            "import os\nfrom pathlib import Path\nrecord_file('a')\n"
+            "Path(os.environ['GRADTRICKS_FILES'], 'own').touch()",
+            "ValueError: expected only files that record_file kept; got something else in place of own",
+        ),
+        (
+            "import os\nfrom pathlib import Path\nrecord_file('a')\n"
+            "Path(os.environ['GRADTRICKS_FILES'], 'a').write_text('edited')",
+            "got something else in place of a;",
+        ),
+        (
+            "import os\nfrom pathlib import Path\nrecord_file('a')\n"
+            "Path(os.environ['GRADTRICKS_FILES'], 'a').unlink()",
+            "got something else in place of a;",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_kept_is_refused(write, store, kernels, tmp_path, monkeypatch, body, reason):
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        Path(name).write_text(name)
+    with Path("c").open("wb") as large:
+        large.truncate((32 << 20) + 1)
+    with pytest.raises(RunError, match=reason) as caught:
+        execute(plan_run(write(f"from gradtricks.lab import record_file\n{body}"), {}), store, kernels)
+    failure = caught.value.stored
+    assert failure.files == {}
+    assert not Path(failure.location, "files").exists()
+
+
+def test_a_file_by_hand_is_only_spoken_of(tmp_path, capsys):
+    (tmp_path / "weights").write_bytes(b"1234")
+    record_file(tmp_path / "weights")
+    assert capsys.readouterr().out == "weights: 4 bytes\n"
+
+
+def test_a_record_with_odd_files_is_not_believed(store):
+    kept = {"bytes": 1, "sha256": "0" * 64}
+    assert put(store, asked(1), files={"a": kept}).files == {"a": kept}
+    for odd in ({"../a": kept}, {"a": {}}, {"a": kept | {"bytes": -1}}, {"a": kept | {"sha256": "0"}}, ["a"]):
+        with pytest.raises(ValueError, match="can't be read again"):
+            put(store, asked(2), files=odd)
+    old = about(asked(3))
+    assert "files" not in old
+    assert put(store, asked(3)).files == {}
