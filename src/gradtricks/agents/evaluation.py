@@ -16,6 +16,8 @@ from gradtricks.agents.ppo import check_weights, mirror_cells
 Array = NDArray[np.float64]
 
 EVALUATION_SEED = 1_000_000  # of the first game; trainings are seeded below
+_KIND = "Pong policy"
+_LARGEST = 127  # of 8 bits
 _LONGEST_GAME = 108_000  # screen frames, half an hour, where ALE's protocol ends a game
 
 
@@ -35,24 +37,48 @@ class FrozenPolicy:
     """A trained network in plain NumPy: no framework is needed to play.
 
     Args:
-        weights: From a learner's ``state()`` or of `load`; computed with in ``float64``.
+        weights: Those of `gradtricks.agents.ppo.draw_weights`, and ``scale`` ``[units]`` where ``cells`` are
+            to be multiplied with it.
         mirror: The weights are of half a network, whose other half sees the court upside down.
         about: What else is known of it: anything that JSON can say.
+
+    Raises:
+        ValueError: A name is missing or unknown, or a shape is wrong.
     """
 
     def __init__(
-        self,
+        self, weights: Mapping[str, NDArray[Any]], *, mirror: bool, about: Mapping[str, Any] | None = None
+    ) -> None:
+        """Spread the weights out for playing."""
+        self.weights, self.mirror, self.about = dict(weights), bool(mirror), dict(about or {})
+        self._wide = {name: value.astype(np.float64) for name, value in weights.items()}
+        scale = self._wide.pop("scale", np.ones(()))
+        check_weights(self._wide)
+        self._wide["cells"] *= scale
+
+    @classmethod
+    def freeze(
+        cls,
         weights: Mapping[str, NDArray[np.floating]],
         *,
         mirror: bool,
         about: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Round the weights to the precision in which they are saved."""
-        weights = {name: weights[name] for name in ("cells", "bias", "heads") if name in weights}
-        check_weights(weights)
-        self.weights = {name: value.astype(np.float16) for name, value in weights.items()}
-        self.mirror, self.about = bool(mirror), dict(about or {})
-        self._wide = {name: value.astype(np.float64) for name, value in self.weights.items()}
+    ) -> "FrozenPolicy":
+        """Round the weights of the cells to 8 bits, by one scale for each hidden unit.
+
+        Args:
+            weights: From a learner's ``state()``.
+            mirror: Likewise.
+            about: Likewise.
+
+        Returns:
+            The policy that is saved and played, a quarter as large.
+        """
+        kept = {name: weights[name] for name in ("cells", "bias", "heads")}
+        check_weights(kept)
+        scale = np.abs(kept["cells"]).max(axis=0) / _LARGEST
+        rounded = np.rint(kept["cells"] / np.where(scale > 0, scale, 1)).astype(np.int8)
+        return cls({**kept, "cells": rounded, "scale": scale}, mirror=mirror, about=about)
 
     @classmethod
     def load(cls, path: Path) -> "FrozenPolicy":
@@ -69,8 +95,8 @@ class FrozenPolicy:
             FileNotFoundError: There is none.
         """
         arrays, about = load_checkpoint(path)
-        if about.get("kind") != "pong policy":
-            raise ValueError(f"{path} must hold a Pong policy; got {about.get('kind', 'something else')!r}")
+        if about.get("kind") != _KIND:
+            raise ValueError(f"{path} must hold a {_KIND}; got {about.get('kind', 'something else')!r}")
         return cls(arrays, mirror=about["mirror"], about=about)
 
     def save(self, path: Path) -> None:
@@ -79,7 +105,7 @@ class FrozenPolicy:
         Args:
             path: Of the file; its folder exists.
         """
-        save_checkpoint(path, self.weights, {**self.about, "kind": "pong policy", "mirror": self.mirror})
+        save_checkpoint(path, self.weights, {**self.about, "kind": _KIND, "mirror": self.mirror})
 
     def logits(self, observations: NDArray[np.int32]) -> Array:
         """Say what the policy thinks of each action.

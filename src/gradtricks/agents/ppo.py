@@ -103,7 +103,7 @@ class Learner(Protocol):
         """Go on from what `state` returned."""
 
 
-def draw_weights(seed: int = 0, *, hidden_units: int = 128, mirror: bool = True) -> dict[str, Array]:
+def draw_weights(seed: int = 0, *, hidden_units: int = 256, mirror: bool = True) -> dict[str, Array]:
     """Draw the weights of the network, the same for both frameworks.
 
     The one hidden layer adds up a row of ``cells`` for each lit cell. With ``mirror`` half of its units see
