@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from gradtricks.agents import pong, reinforce
+from gradtricks.agents import pong, progress, reinforce
+from gradtricks.agents.history import History
 from gradtricks.reference import (
     discounted_returns,
     policy_gradient_loss,
@@ -59,11 +60,12 @@ def to_numpy(tensors):
     return {name: value.numpy() for name, value in values.items()}
 
 
-def short_training(agents, seed):
+def short_training(agents, seed, checkpoint=None):
     policy = agents.PongPolicy(pong.draw_weights(seed, hidden_units=UNITS), device="cpu")
     games = pong.PongGames(8, seed=seed, frame_skip=8)
     rng = np.random.default_rng(seed)
-    history = reinforce.train(policy, games, decisions=DECISIONS, batch_size=256, rng=rng)
+    options = {"decisions": DECISIONS, "batch_size": 256, "rng": rng, "checkpoint": checkpoint}
+    history = reinforce.train(policy, games, **options)
     return history, to_numpy(policy.weights)
 
 
@@ -284,6 +286,28 @@ def test_the_same_seed_trains_the_same_agent(agents):
     assert len(history.losses) == len(history.loss_times) > 5
     halves = history.points_between(0, DECISIONS / 2), history.points_between(DECISIONS / 2, DECISIONS)
     assert np.concatenate(halves).tolist() == history.point_rewards
+
+
+def test_a_training_that_was_stopped_ends_as_if_it_hadnt_been(agents, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 0.0)
+    history, weights = short_training(agents, 0)
+    path, add_loss = tmp_path / "training.safetensors", History.add_loss
+
+    def stopped(history, loss):
+        if len(history.losses) == 3:
+            raise KeyboardInterrupt
+        add_loss(history, loss)
+
+    with monkeypatch.context() as context:
+        context.setattr(History, "add_loss", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            short_training(agents, 0, path)
+    again, same = short_training(agents, 0, path)
+    assert again == history
+    for name, value in weights.items():
+        np.testing.assert_array_equal(same[name], value)
+    with pytest.raises(ValueError, match="must be of the same training"):
+        short_training(agents, 1, path)
 
 
 class _StayingPolicy:

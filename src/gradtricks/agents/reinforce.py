@@ -1,5 +1,7 @@
 """REINFORCE, point by point: a memory of finished points, and a training loop without a framework."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 from gradtricks._checks import check_number
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import PongGames
+from gradtricks.agents.progress import Progress
 
 Array = NDArray[np.floating]
 
@@ -37,6 +40,12 @@ class Policy(Protocol):
 
     def learn(self, observations: NDArray[np.int8], actions: NDArray[np.int64], advantages: Array) -> float:
         """Take one step and return the loss before it."""
+
+    def state(self) -> dict[str, Array]:
+        """Return all that the policy would need to go on."""
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned."""
 
 
 class PointMemory:
@@ -104,6 +113,7 @@ def train(
     batch_size: int = 1024,
     discount: float = 0.98,
     sign: int = 1,
+    checkpoint: Path | None = None,
 ) -> History:
     """Play and learn, for a fixed number of decisions.
 
@@ -117,26 +127,42 @@ def train(
         batch_size: Decisions per step of the policy, at least.
         discount: Of the returns, which end with their point.
         sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
+        checkpoint: A file to go on from if it is there, and to save to now and then.
 
     Returns:
         What happened.
 
     Raises:
-        ValueError: An option is out of range.
+        ValueError: An option is out of range, or the checkpoint is of another training.
     """
     decisions = int(check_number("decisions", decisions, low=1))
     batch_size = int(check_number("batch_size", batch_size, low=1))
     if sign not in (1, -1):
         raise ValueError(f"sign must be 1 or -1; got {sign!r}")
     history, memory = History(len(games.playing)), PointMemory(len(games.playing))
+    training = {
+        "decisions": decisions,
+        "batch_size": batch_size,
+        "discount": discount,
+        "sign": sign,
+        "num_envs": len(games.playing),
+        "rng": rng.bit_generator.state,
+    }
+    progress = Progress(checkpoint, training, policy, history, rng)
     while history.decisions < decisions:
         observations, playing = games.observations, games.playing
-        actions = sample_actions(policy.logits(observations), rng)
+        actions = progress.actions_made_before()
+        if actions is None:
+            actions = sample_actions(policy.logits(observations), rng)
+            progress.add_actions(actions)
         rewards = games.step(actions)
         memory.add(observations, actions, rewards, playing)
         history.add_decision(rewards, games.playing)
         if len(memory) >= batch_size:
             batch = memory.take()
+            if progress.made_before(games.observations):
+                continue
             advantages = sign * policy.advantages(batch.rewards, discount)
             history.add_loss(policy.learn(batch.observations, batch.actions, advantages))
+            progress.save_if_due(games.observations)
     return history

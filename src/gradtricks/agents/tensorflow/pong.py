@@ -123,6 +123,25 @@ class PongPolicy:
                 weight.assign_sub(self.learning_rate * gradients[name] / (tf.sqrt(square) + self.epsilon))
         return float(loss)
 
+    def state(self) -> dict[str, Array]:
+        """Return the weights and the state of RMSProp, as arrays.
+
+        Returns:
+            Under names for `restore`; the weights under those of `gradtricks.agents.pong.draw_weights`.
+        """
+        variables = self.weights | {f"{name}/square": square for name, square in self.squares.items()}
+        return {name: variable.numpy() for name, variable in variables.items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of a policy of the same size.
+        """
+        for name, weight in self.weights.items():
+            weight.assign(state[name])
+            self.squares[name].assign(state[f"{name}/square"])
+
     def _read(self) -> dict[str, Tensor]:
         # Given as tensors, the weights of every policy fit the same graph.
         return {name: tf.convert_to_tensor(weight) for name, weight in self.weights.items()}

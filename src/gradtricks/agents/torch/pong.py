@@ -125,6 +125,26 @@ class PongPolicy:
                 weight.sub_(self.learning_rate * gradient / (square.sqrt() + self.epsilon))
         return loss.item()
 
+    def state(self) -> dict[str, Array]:
+        """Return the weights and the state of RMSProp, as arrays.
+
+        Returns:
+            Under names for `restore`; the weights under those of `gradtricks.agents.pong.draw_weights`.
+        """
+        tensors = self.weights | {f"{name}/square": square for name, square in self.squares.items()}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of a policy of the same size.
+        """
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(torch.as_tensor(state[name]))
+                self.squares[name].copy_(torch.as_tensor(state[f"{name}/square"]))
+
     def _tensor(self, values: float | Array) -> Tensor:
         return torch.as_tensor(values, dtype=self.weights["hidden"].dtype, device=self.device)
 
