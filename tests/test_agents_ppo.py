@@ -206,6 +206,7 @@ def test_it_learns_which_way_is_rewarded(agents):
     ("change", "message"),
     [
         ({"rollout_steps": 0}, "rollout_steps"),
+        ({"rollout_steps": 16.5}, "rollout_steps"),
         ({"minibatch_size": 0}, "minibatch_size"),
         ({"epochs": 0}, "epochs"),
         ({"discount": 1.1}, "discount"),
@@ -216,7 +217,7 @@ def test_it_learns_which_way_is_rewarded(agents):
     ],
 )
 def test_options_that_cant_be_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         replace(OPTIONS, **change)
 
 
@@ -226,8 +227,66 @@ def test_weights_that_arent_the_networks_are_refused(agents):
         agents.PPOLearner({"other" if k == "bias" else k: v for k, v in weights.items()})
     with pytest.raises(ValueError, match="weights\\['heads'\\]"):
         agents.PPOLearner({**weights, "heads": weights["heads"][:, :3]})
+    with pytest.raises(ValueError, match="weights\\['bias'\\]"):
+        agents.PPOLearner({**weights, "bias": np.zeros((8, 5), np.float32)})
     with pytest.raises(ValueError, match="hidden_units"):
         ppo.draw_weights(hidden_units=1)
+
+
+class _Valuing:
+    """Values everything at five, and estimates as the reference does."""
+
+    def __init__(self, **options):
+        self.options = replace(OPTIONS, rollout_steps=3, discount=1.0, **options)
+
+    def infer(self, observations):
+        return np.zeros((len(observations), 3)), np.full(len(observations), 5.0)
+
+    def advantages(self, rewards, discounts, values):
+        advantages = truncated_generalized_advantage_estimation(
+            rewards, discounts, self.options.lambda_, values
+        )
+        return advantages, advantages + values[:-1]
+
+
+@pytest.mark.parametrize("reset_at_points", [True, False])
+@pytest.mark.parametrize("lambda_", [0.5, 1.0])
+def test_no_return_reaches_over_the_end_of_a_game(reset_at_points, lambda_):
+    learner = _Valuing(reset_at_points=reset_at_points, lambda_=lambda_)
+    column = np.zeros((3, 1))
+    decided = ppo._Decisions(
+        observations=np.zeros((3, 1, 80), np.int32),
+        actions=column.astype(int),
+        log_probs=column,
+        values=column,
+        rewards=np.array([[0.0], [0.0], [-1.0]]),
+        playing=np.ones((3, 1), bool),
+        going_on=np.array([[True], [True], [False]]),
+    )
+    batch = ppo._processed(learner, decided, np.zeros((1, 80), np.int32))
+    np.testing.assert_allclose(batch.targets, [-(lambda_**2), -lambda_, -1])
+
+
+def test_what_a_learner_says_of_its_state_stays_as_it_was(agents):
+    learner, batch = agents.PPOLearner(draw(), OPTIONS, device="cpu"), some_minibatch()
+    learner.update(batch, 1e-2)
+    state = learner.state()
+    before = {name: value.copy() for name, value in state.items()}
+    learner.update(batch, 1e-2)
+    assert (learner.state()["heads"] != before["heads"]).any()
+    for name, value in before.items():
+        np.testing.assert_array_equal(state[name], value)
+    learner.restore(state)
+    for name, value in before.items():
+        np.testing.assert_array_equal(learner.state()[name], value)
+
+
+def test_a_training_that_diverges_says_so(agents):
+    weights = draw()
+    weights["heads"][:] = np.nan
+    learner = agents.PPOLearner(weights, OPTIONS, device="cpu")
+    with pytest.raises(ValueError, match="the loss must be finite; got nan"):
+        ppo.train(learner, make_games(), decisions=64)
 
 
 # Killed and gone on with.
@@ -311,6 +370,9 @@ def test_a_checkpoint_of_another_training_is_refused(agents, tmp_path, monkeypat
         train(agents, path, decisions=128, seed=8)
     with pytest.raises(ValueError, match="games must do the same again"):
         train(agents, path, decisions=128, sticky=0.5)
+    learner = agents.PPOLearner(ppo.draw_weights(1, hidden_units=UNITS), OPTIONS, device="cpu")
+    with pytest.raises(ValueError, match="must be of the same training"):
+        ppo.train(learner, make_games(seed=11), decisions=128, seed=7, checkpoint=path)
     path.write_bytes(b"torn")
     with pytest.raises(ValueError, match="can't be read"):
         train(agents, path, decisions=128)
@@ -360,6 +422,8 @@ def test_what_isnt_a_policy_is_refused(tmp_path):
         FrozenPolicy.load(path)
     with pytest.raises(FileNotFoundError):
         FrozenPolicy.load(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="can't be read"):
+        FrozenPolicy.load(tmp_path)
 
 
 def gradtricks(*arguments):
@@ -386,3 +450,5 @@ def test_the_command_refuses_what_it_cant_play(tmp_path):
     assert "none.safetensors" in done.stderr
     assert "Traceback" not in done.stderr
     assert gradtricks(tmp_path, "--games", 0).returncode == 2
+    with pytest.raises(ValueError, match="seed must lie in"):
+        make_games(seed=2**31)

@@ -284,11 +284,19 @@ class TestErrors:
             ({"values": np.zeros((4, 1))}, r"values must have the shape of \[T\]"),
             ({"policies": np.zeros(4)}, r"policies must have the shape of \[T, A\]"),
             ({"observations": np.zeros((3, 3))}, r"observations must have the shape of \[T, ...\]"),
+            ({"values": np.array([0.0, np.nan, 0.0, 0.0])}, "values and rewards must be finite"),
         ],
     )
     def test_episodes(self, changes, message):
         with pytest.raises(ValueError, match=message):
             PrioritizedReplayBuffer(6).add(make_episode(4)._replace(**changes))
+
+    def test_an_episode_unlike_the_first_changes_nothing(self):
+        buffer = PrioritizedReplayBuffer(6)
+        buffer.add(make_episode(4))
+        with pytest.raises(ValueError, match="policies must have the shape of the first"):
+            buffer.add(make_episode(4)._replace(policies=np.full((4, 7), 1 / 7)))
+        assert len(buffer) == 4
 
     @pytest.mark.parametrize(("size", "steps"), [(0, 2), (2, 0)])
     def test_sizes(self, size, steps):

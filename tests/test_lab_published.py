@@ -17,7 +17,7 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.pages.building import BuildError
 from gradtricks.lab.results.quoting import published_record, result_from
 from gradtricks.lab.results.tables import planned_runs
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.planning import read_search, read_sweep
 from gradtricks.lab.sweeps.publication import FOLDER, as_published
 from notebooks import write_notebook
@@ -270,3 +270,23 @@ def test_a_plan_that_was_edited_is_not_believed(published, lay_out):
     plan.write_text(json.dumps(whole))
     with pytest.raises(BuildError, match="made by plan_run"):
         lay_out()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda text: f"<<<<<<< HEAD\n{text}", "got none that can be read; remedy: git restore"),
+        (
+            lambda text: text.replace('"inputs"', '"other"'),
+            "expected plans of published sweeps.*got one of an ordinary sweep",
+        ),
+    ],
+)
+def test_a_plan_that_was_edited_costs_no_other_sweep_its_runs(published, project, edit, message):
+    plan = published / ".sweeps" / "game.json"
+    plan.write_text(edit(plan.read_text()))
+    before = tree(published)
+    (project / "experiments" / "game_steps.sweep.yaml").write_text(STEPS)
+    with pytest.raises(StoreError, match=message):
+        list(publish(["experiments/game_steps.sweep.yaml"], workers=1))
+    assert tree(published) == before

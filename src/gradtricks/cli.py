@@ -22,7 +22,8 @@ def evaluate(
     ],
     games: Annotated[int, typer.Option(min=1, help="How many games each plays, to their ends.")] = 100,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of games and moves; trainings never use the default.")
+        int | None,
+        typer.Option(min=0, max=2**31 - 1, help="Of games and moves; never the default in training."),
     ] = None,
     sticky: Annotated[
         float, typer.Option(min=0, max=1, help="Probability that a frame repeats the last move.")
@@ -31,7 +32,7 @@ def evaluate(
         bool, typer.Option("--greedy", help="Always the likeliest move; otherwise moves are drawn.")
     ] = False,
 ) -> None:
-    """Let trained Pong policies play games that they never saw.
+    """Let trained Pong policies play games with seeds that training never used.
 
     A return is the points won minus the points lost, from -21 to 21. The games
     and the moves follow from the seed, so that the same policy returns the same.
@@ -53,7 +54,7 @@ def evaluate(
             policy,
             games=games,
             seed=EVALUATION_SEED if seed is None else seed,
-            frame_skip=policy.about["frame_skip"],
+            frame_skip=policy.about.get("frame_skip", 4),
             sticky=sticky,
             greedy=greedy,
         )

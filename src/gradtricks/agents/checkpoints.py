@@ -58,7 +58,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
             about = json.loads((file.metadata() or {})["about"])
             names = file.keys()  # an open file isn't iterable itself
             return Checkpoint({name: file.get_tensor(name) for name in names}, about)
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         raise ValueError(
             f"{path} must be a safetensors file that gradtricks wrote; got one that can't be read ({error}); "
             "remedy: train again"

@@ -1,4 +1,4 @@
-"""What a trained Pong player is worth: frozen, on games that it never saw."""
+"""What a trained Pong player is worth: frozen, in games with seeds of their own."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,7 +147,8 @@ def evaluate(
         seed: Of the games and of the choice of actions.
         frame_skip: Screen frames per decision.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
-        greedy: Always take the likeliest action; otherwise actions are drawn, as in training.
+        greedy: Always take the likeliest action; otherwise actions are drawn, as in training. A game begins
+            after at most 30 idle frames, so that without ``sticky`` there are then at most 30 games.
 
     Returns:
         How the games ended; one that isn't over after half an hour (108,000 frames) counts as it stands.

@@ -42,7 +42,7 @@ class PongGames:
 
     Args:
         num_envs: How many games.
-        seed: Of the games: each starts after its own number of idle frames.
+        seed: Of the games: each starts after a random number of idle frames, 30 at most.
         frame_skip: Screen frames per decision; the action is held meanwhile.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
         view: `DIFFERENCE` or `CELLS`.
@@ -104,7 +104,7 @@ def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8, stick
         "Pong-v5",
         env_type="gymnasium",
         num_envs=int(check_number("num_envs", num_envs, low=1)),
-        seed=seed,
+        seed=int(check_number("seed", seed, low=0, high=2**31 - 1)),
         frame_skip=int(check_number("frame_skip", frame_skip, low=1)),
         repeat_action_probability=check_number("sticky", sticky, low=0, high=1),
         img_height=FRAME_SHAPE[0],

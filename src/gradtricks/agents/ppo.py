@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._checks import check_integer, check_number, check_shape
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import ACTIONS, CELL_COLUMNS, CELL_COUNT, CELL_ROWS, NO_CELL, PongGames
 from gradtricks.agents.progress import Progress
@@ -23,10 +23,11 @@ class Options:
     Attributes:
         rollout_steps: Decisions in each game between two rounds of learning, T.
         minibatch_size: Decisions per step of Adam.
-        epochs: How often each decision is learned from.
+        epochs: How often the decisions are dealt out anew; what fills no minibatch is left out of that deal.
         discount: Of a reward per decision between it and the move.
         lambda_: Of the generalized advantage estimation; 1 trusts only the rewards up to the rollout's end.
-        baseline: Subtract the value that the network expects; without it, advantages are plain returns.
+        baseline: Subtract the value that the network expects; without it, advantages are returns with
+            ``discount * lambda_``, cut off at the rollout's end.
         reset_at_points: Let no return reach over the end of a point.
         clip: Change of an action's probability ratio beyond which it gets no gradient.
         entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon.
@@ -52,14 +53,17 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
-        for name in ("rollout_steps", "minibatch_size", "epochs"):
-            check_number(name, getattr(self, name), low=1)
-        for name in ("discount", "lambda_"):
-            check_number(name, getattr(self, name), low=0, high=1)
-        for name in ("clip", "entropy_cost", "value_cost", "learning_rate", "max_norm"):
-            check_number(name, getattr(self, name), low=0)
         if self.sign not in (1, -1):
             raise ValueError(f"sign must be 1 or -1; got {self.sign!r}")
+        checked: dict[str, float] = {"sign": int(self.sign)}
+        for name in ("rollout_steps", "minibatch_size", "epochs"):
+            checked[name] = check_integer(name, getattr(self, name), low=1)
+        for name in ("discount", "lambda_"):
+            checked[name] = check_number(name, getattr(self, name), low=0, high=1)
+        for name in ("clip", "entropy_cost", "value_cost", "learning_rate", "max_norm"):
+            checked[name] = check_number(name, getattr(self, name), low=0)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # NumPy's numbers can't be saved as JSON
 
 
 class Minibatch(NamedTuple):
@@ -86,6 +90,7 @@ class Learner(Protocol):
     """What `train` asks of an agent."""
 
     options: Options
+    mirror: bool
 
     def infer(self, observations: NDArray[np.int32]) -> tuple[Array, Array]:
         """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, 80]``."""
@@ -125,7 +130,7 @@ def draw_weights(seed: int = 0, *, hidden_units: int = 256, mirror: bool = True)
     """
     units = int(check_number("hidden_units", hidden_units, low=2)) // (2 if mirror else 1)
     rng = np.random.default_rng(seed)
-    cells = rng.normal(0, 20**-0.5, (NO_CELL + 1, units))  # about twenty cells are lit
+    cells = rng.normal(0, 20**-0.5, (NO_CELL + 1, units))  # about twenty are lit in each picture
     cells[NO_CELL] = 0
     heads = rng.normal(0, 0.01, (units, len(ACTIONS) + 1))
     return {
@@ -148,6 +153,7 @@ def check_weights(weights: Mapping[str, Array]) -> None:
         raise ValueError(
             f"weights must be named as draw_weights names them; missing or unknown: {difference}"
         )
+    check_shape("weights['bias']", weights["bias"].shape, (None,), "[units]")
     units = len(weights["bias"])
     check_shape("weights['cells']", weights["cells"].shape, (NO_CELL + 1, units), "[6401, units]")
     check_shape("weights['heads']", weights["heads"].shape, (units, len(ACTIONS) + 1), "[units, 4]")
@@ -184,12 +190,14 @@ def train(
         What happened.
 
     Raises:
-        ValueError: ``decisions`` is below one, or the checkpoint is of another training.
+        ValueError: ``decisions`` is below one, the checkpoint is of another training, or the loss diverges.
     """
     options, num_envs = learner.options, len(games.playing)
     rollouts = int(check_number("decisions", decisions, low=1)) // (options.rollout_steps * num_envs) or 1
+    seed = check_integer("seed", seed, low=0)
     rng, history = np.random.default_rng(seed), History(num_envs)
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
+    training["mirror"] = learner.mirror
     progress = Progress(checkpoint, training, learner, history, rng)
     for rollout in range(rollouts):
         decided = _play(learner, games, history, progress, rng)
@@ -197,7 +205,13 @@ def train(
             continue
         learning_rate = options.learning_rate * (1 - rollout / rollouts)
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
-        history.add_loss(float(np.mean([learner.update(batch, learning_rate) for batch in batches])))
+        loss = float(np.mean([learner.update(batch, learning_rate) for batch in batches]))
+        if not np.isfinite(loss):
+            raise ValueError(
+                f"the loss must be finite; got {loss}: has the training diverged? "
+                "remedy: a smaller learning_rate"
+            )
+        history.add_loss(loss)
         progress.save_if_due(games.observations)
     return history
 
@@ -211,6 +225,7 @@ class _Decisions(NamedTuple):
     values: Array
     rewards: Array
     playing: NDArray[np.bool_]
+    going_on: NDArray[np.bool_]  # False where the decision ended its game
 
 
 def _play(
@@ -228,7 +243,7 @@ def _play(
             progress.add_actions(actions)
         rewards = games.step(actions)
         history.add_decision(rewards, games.playing)
-        rows.append((observations, actions, log_probs, values, rewards, playing))
+        rows.append((observations, actions, log_probs, values, rewards, playing, games.playing))
     return _Decisions(*(np.stack(column) for column in zip(*rows)))
 
 
@@ -239,7 +254,7 @@ def _processed(learner: Learner, decided: _Decisions, next_observations: NDArray
     if not options.baseline:
         values = np.zeros_like(values)
     # A game's last reward ends its last point, so a new game never lends its value to the one before.
-    ends = rewards != 0 if options.reset_at_points else ~decided.playing
+    ends = rewards != 0 if options.reset_at_points else ~decided.going_on
     discounts = np.where(ends, 0, options.discount).astype(rewards.dtype)
     advantages, targets = learner.advantages(rewards, discounts, values)
     # The action of a game that starts anew had no effect.

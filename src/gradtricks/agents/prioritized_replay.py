@@ -107,9 +107,13 @@ class PrioritizedReplayBuffer:
             episode: The game.
 
         Raises:
-            ValueError: Its shapes don't fit together, it has no steps, or more than ``capacity``.
+            ValueError: Its shapes don't fit together or aren't those of the first one, it has no steps or
+                more than ``capacity``, or something isn't finite.
         """
         steps = _check_episode(episode, self.capacity)
+        for name in self._columns.keys() & {"observations", "policies"}:
+            shape = self._columns[name].shape[1:]
+            check_shape(name, np.shape(getattr(episode, name))[1:], shape, "the first episode's, without [T]")
         while self._size + steps > self.capacity:
             self._forget()
         at = (self._next + np.arange(steps)) % self.capacity
@@ -117,6 +121,7 @@ class PrioritizedReplayBuffer:
         # An untrained network's values may be anything.
         targets = clip_value(targets, self.support)
         columns = episode._asdict() | {"values": targets, "remaining": np.arange(steps, 0, -1)}
+        columns["rewards"] = np.asarray(episode.rewards, np.float64)
         columns["ended"] = np.full(steps, columns.pop("final_value") is None)
         for name, column in columns.items():
             column = np.asarray(column)
@@ -211,4 +216,9 @@ def _check_episode(episode: Episode, capacity: int) -> int:
         check_shape(name, np.shape(getattr(episode, name)), (steps,), "[T]")
     check_shape("policies", np.shape(episode.policies), (steps, None), "[T, A]")
     check_shape("observations", np.shape(episode.observations)[:1], (steps,), "[T, ...] without the rest")
+    if not (np.isfinite(episode.values).all() and np.isfinite(episode.rewards).all()):
+        raise ValueError(
+            "values and rewards must be finite; got NaN or infinity: has the training diverged? "
+            "remedy: leave the episode out"
+        )
     return steps

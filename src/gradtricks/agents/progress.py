@@ -1,5 +1,6 @@
 """Trainings that can be killed: they go on from a file, and end as if nothing had happened."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,16 +50,18 @@ class Progress:
         rng: np.random.Generator,
     ) -> None:
         """Read the file if it is there."""
-        self._path, self._training = path, dict(training)
+        start = _digest(learner.state()) if path is not None else None
+        self._path = path
+        self._training = {**training, "learner": type(learner).__module__, "start": start}
         self._learner, self._history, self._rng = learner, history, rng
         self._saved = load_checkpoint(path) if path is not None and path.exists() else None
         self._actions: list[NDArray[np.uint8]] = []
         self._updates, self._updates_before, self._position = 0, 0, 0
         self._last_saved = 0.0
         if self._saved is not None:
-            if self._saved.about["training"] != self._training:
+            if self._saved.about.get("training") != self._training:
                 raise ValueError(
-                    f"{path} must be of the same training; got {self._saved.about['training']} where "
+                    f"{path} must be of the same training; got {self._saved.about.get('training')} where "
                     f"{self._training} is wanted; remedy: another path, or remove the file"
                 )
             self._actions = list(self._saved.arrays["actions"])
@@ -124,6 +127,10 @@ class Progress:
         arrays |= {f"history/{name}": value for name, value in self._history.updates().items()}
         about = {"training": self._training, "updates": self._updates, "rng": self._rng.bit_generator.state}
         save_checkpoint(self._path, arrays, about)
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:

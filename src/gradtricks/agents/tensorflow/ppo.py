@@ -45,6 +45,7 @@ class PPOLearner:
         check_weights(weights)
         self.options = options or Options()
         self.device = resolve_device(device)
+        self.mirror = bool(mirror)
         with tf.device(self.device):
             self.weights = {name: tf.Variable(value) for name, value in weights.items()}
             self._adam = {

@@ -132,7 +132,7 @@ class PongPolicy:
             Under names for `restore`; the weights under those of `gradtricks.agents.pong.draw_weights`.
         """
         tensors = self.weights | {f"{name}/square": square for name, square in self.squares.items()}
-        return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state` returned.

@@ -51,6 +51,7 @@ class PPOLearner:
             name: torch.tensor(value, device=self.device, requires_grad=True)
             for name, value in weights.items()
         }
+        self.mirror = bool(mirror)
         self._mirror = torch.as_tensor(mirror_cells(), device=self.device) if mirror else None
         self._adam = torch.optim.Adam(self.weights.values(), betas=_BETAS, eps=_EPSILON, fused=True)
 
@@ -111,7 +112,8 @@ class PPOLearner:
         for name, weight in self.weights.items():
             for key, value in self._adam.state[weight].items():
                 state[f"{name}/{key}"] = value
-        return {name: value.cpu().numpy() for name, value in state.items()}
+        # Copies: what is in memory learns on.
+        return {name: value.cpu().numpy().copy() for name, value in state.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from what `state` returned.

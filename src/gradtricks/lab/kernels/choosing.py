@@ -1,6 +1,7 @@
 """Where a run's cells are executed: in a fork of a warm process, in a fresh kernel, or in this process."""
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from gradtricks.lab.kernels.bookkeeping import Execution, Interpreter, prepare
 from gradtricks.lab.kernels.fresh import fresh_kernel
 from gradtricks.lab.kernels.inprocess import run_in_process
 from gradtricks.lab.kernels.logs import log_to
-from gradtricks.lab.kernels.processes import end_tree
+from gradtricks.lab.kernels.processes import end_marked, end_tree
 from gradtricks.lab.kernels.warm import ForkServer, modules_for
 from gradtricks.lab.recording import CHECKPOINTS, FILES, package_digests
 
@@ -105,6 +106,7 @@ class Kernels:
         """
         execution = Execution(prepare(source, parameters, output), output)
         folders = _folders(output, checkpoints)
+        shutil.rmtree(folders[FILES], ignore_errors=True)  # of a try that another sweep's end took along
         if self._in_process:
             with _told(folders):
                 run_in_process(execution)
@@ -122,6 +124,8 @@ class Kernels:
                     if kernel is not None:
                         self._run(execution, kernel, Interpreter(execution), timeout_s, interrupts)
                         return
+            # Of an attempt whose driver was killed: a kernel looks for that only once a second.
+            end_marked(CHECKPOINTS, folders[CHECKPOINTS])
             with fresh_kernel(execution, environment, log) as fresh:
                 self._run(execution, fresh, fresh, timeout_s, interrupts)
 
@@ -258,7 +262,7 @@ def _told(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)  # the notebook may have taken it away
             else:
                 os.environ[name] = value
 

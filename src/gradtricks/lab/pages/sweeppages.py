@@ -201,20 +201,25 @@ def _origin(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
 
 
 def _time(runs: Sequence[StoredRun]) -> str:
-    took = f"{sum(run.record['duration_s'] for run in runs):.0f} s in all runs together"
+    least = "at least " if any(run.record["provenance"].get("resumed") for run in runs) else ""
+    took = f"{least}{sum(run.record['duration_s'] for run in runs):.0f} s in all runs together"
     wall_s, cpu_s = _wall_s(runs), _cpu_s(runs)
     medians = [f"{wall_s:.1f} s"] if wall_s is not None else []
     medians += [f"{cpu_s:.1f} s of processor time"] if cpu_s is not None else []
     return f"{took}; medians of a run: {', '.join(medians)}" if medians else took
 
 
+def _is_timed(run: StoredRun) -> bool:
+    return run.status == "finished" and not run.record["provenance"].get("resumed")
+
+
 def _wall_s(runs: Sequence[StoredRun]) -> float | None:
-    times = [run.record["duration_s"] for run in runs if run.status == "finished"]
+    times = [run.record["duration_s"] for run in runs if _is_timed(run)]
     return median(times) if times else None
 
 
 def _cpu_s(runs: Sequence[StoredRun]) -> float | None:
-    sources = [run.record["provenance"] for run in runs if run.status == "finished"]
+    sources = [run.record["provenance"] for run in runs if _is_timed(run)]
     times = [source["cpu_s"] for source in sources if "cpu_s" in source]
     return median(times) if times else None
 

@@ -81,6 +81,8 @@ def execute(run: Run, store: Store, kernels: Kernels, *, timeout_s: float | None
 def _execute(run: Run, store: Store, kernels: Kernels, folder: Path, timeout_s: float | None) -> StoredRun:
     clock, before, output = time.monotonic(), package_digests(), folder / "notebook.ipynb"
     record = _about(run)
+    # Then neither its duration nor its processor time is all that was spent on it.
+    record["provenance"]["resumed"] = int(store.keeps_checkpoints(folder))
     try:
         kernels.run(
             run.source,

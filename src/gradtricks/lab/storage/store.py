@@ -213,10 +213,21 @@ class Store:
             StoreError: A file isn't what it was, or the store can't be written to.
         """
         with explained(self.location), self._folder.claim(stored.request) as folder:
+            for there in self.read_all([path_of(stored.record)]):
+                if there.record == stored.record and _is_whole(there):
+                    return there
             for name in stored.files:
                 (folder / KEPT).mkdir(exist_ok=True)
                 (folder / KEPT / name).write_bytes(stored.read_file(name))
             return self._place(folder, path_of(stored.record), stored.record)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Wait until no other process of this machine replaces what a plan means."""
+        with ExitStack() as stack:
+            with explained(self.location):
+                stack.enter_context(self._folder.claim("plans"))
+            yield
 
     def keep_only(self, paths: Container[str]) -> None:
         """Delete all runs but some.
@@ -303,18 +314,31 @@ class Store:
         with explained(self.location):
             self._folder.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
 
-    def plans(self) -> dict[str, dict[str, Any]]:
+    def plans(self, *, whole: bool = False) -> dict[str, dict[str, Any]]:
         """Read the plans of all sweeps.
 
+        Args:
+            whole: Leave none out that can't be read.
+
         Returns:
-            Plans by name; those that can't be read are left out.
+            Plans by name.
+
+        Raises:
+            StoreError: ``whole``, and a plan can't be read.
         """
         plans = {}
         for file in self._folder.names(_SWEEPS):
             name, _, ending = file.rpartition(".")
+            if ending != "json" or not _SWEEP_NAME.fullmatch(name):
+                continue
             plan = _json(self._folder.read(f"{_SWEEPS}/{file}"))
-            if ending == "json" and _SWEEP_NAME.fullmatch(name) and isinstance(plan, dict):
+            if isinstance(plan, dict):
                 plans[name] = plan
+            elif whole:
+                raise StoreError(
+                    f"expected a plan in {public(self.location)}/{_SWEEPS}/{file}; got none that can be "
+                    "read; remedy: git restore, or delete it"
+                )
         return plans
 
     def clean(self, *, failed: bool = False, stale: bool = False, dry_run: bool = False) -> list[str]:
@@ -416,6 +440,15 @@ def _belongs(path: str, record: Mapping[str, Any], known: dict[str, dict[str, An
     if inputs_digest(record["inputs"]) != name:
         return False
     known[name] = record["inputs"]
+    return True
+
+
+def _is_whole(stored: StoredRun) -> bool:
+    try:
+        for name in stored.files:
+            stored.read_file(name)
+    except StoreError:
+        return False
     return True
 
 

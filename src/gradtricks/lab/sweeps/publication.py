@@ -57,11 +57,18 @@ def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Store:
     inputs = {stored.request: inputs_digest(stored.record["inputs"]) for stored in runs}
     plan = plan_of(sweep) | {"notebook": os.path.relpath(sweep.notebook, store.location), "published": True}
     plan["runs"] = [run | {"inputs": inputs[run["request"]]} for run in plan["runs"]]
-    for stored in runs:
-        store.take_over(stored)
-    store.write_plan(sweep.name, plan)
-    meant = [run for plan in store.plans().values() for run in planned_runs(plan)]
-    store.keep_only({f"{folder_name(run.title, run.request)}/{run.inputs}" for run in meant})
+    with store.changing():
+        others = [other for name, other in store.plans(whole=True).items() if name != sweep.name]
+        meant = [run for each in (*others, plan) for run in planned_runs(each)]
+        if not all(run.inputs for run in meant):
+            raise StoreError(
+                f"expected plans of published sweeps in {store.location}; got one of an ordinary sweep; "
+                "remedy: git restore"
+            )
+        for stored in runs:
+            store.take_over(stored)
+        store.write_plan(sweep.name, plan)
+        store.keep_only({f"{folder_name(run.title, run.request)}/{run.inputs}" for run in meant})
     return store
 
 
