@@ -18,7 +18,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import gradtricks.lab
-from gradtricks.lab.cli import app
+from gradtricks.cli import app  # all commands, those that play too
 from gradtricks.lab.commands.arguments import plan
 from gradtricks.lab.commands.publishing import build_book
 from gradtricks.lab.pages.rendering import to_html
@@ -28,7 +28,7 @@ from notebooks import write_notebook
 from synthetic import make_run, put
 
 ROOT = Path(__file__).resolve().parents[1]
-GRADTRICKS = [sys.executable, "-m", "gradtricks.lab.cli"]
+GRADTRICKS = [sys.executable, "-m", "gradtricks.cli"]
 COMMANDS = sorted(typer.main.get_command(app).commands)
 
 PARAMETERS = """\
@@ -133,7 +133,7 @@ def test_the_help_of_a_command_shows_examples_that_parse(tmp_path, name):
 
 def test_the_help_is_there_at_once():
     heavy = "('IPython', 'distributed', 'nbformat', 'pandas', 'papermill', 'pydantic', 'sphinx')"
-    code = f"import gradtricks.lab.cli, sys; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import gradtricks.cli, sys; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
     # Of the processor: on a busy machine everything takes longer.
     seconds = []

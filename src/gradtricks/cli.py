@@ -62,3 +62,7 @@ def evaluate(
         table.add_row(near(str(path.resolve())), *row, f"{decisions.mean():,.0f}")
     output.print(table)
     say(f"{games} games each, {'likeliest' if greedy else 'drawn'} moves, sticky {sticky:g}.")
+
+
+if __name__ == "__main__":
+    app()

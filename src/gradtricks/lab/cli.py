@@ -383,7 +383,3 @@ def clean(
         for path in gone:
             say(path)
         say(f"{len(gone)} {'would be deleted' if dry_run else 'deleted'}.")
-
-
-if __name__ == "__main__":
-    app()
