@@ -55,5 +55,5 @@ def put(root, runs):
 def make_sweep(runs, varied, shown, **given):
     """Make what plots and pages need of a sweep."""
     about = {"name": "small", "notebook": Path("experiments/small.ipynb"), "title": "", "question": ""}
-    about |= {"meanings": {}, "path": None, "published": False, "changed": ()}
+    about |= {"meanings": {}, "path": None, "published": False, "changed": (), "cases": {}}
     return SimpleNamespace(runs=tuple(runs), varied=tuple(varied), shown=tuple(shown), **about | given)

@@ -146,9 +146,9 @@ def test_the_order_is_kept_and_time_and_memory_grow_with_the_number(notebook, st
     stand_in(lambda run: order.append(run.parameters["seed"]) or StoredRun("", {}))
     for number in (150, 600):
         order.clear()
-        clock = time.monotonic()
+        clock = time.process_time()  # others may be using this machine
         execute_all(plan(notebook, number), store, workers=1)
-        seconds.append(time.monotonic() - clock)
+        seconds.append(time.process_time() - clock)
         memory.append(psutil.Process().memory_info().rss)
         assert order == list(range(number))
     assert seconds[1] < 10 * seconds[0]

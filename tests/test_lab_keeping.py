@@ -165,13 +165,13 @@ def test_what_is_installed_names_the_folder(monkeypatch):
         {"lab/no/such.py": "1" * 64},
     ):
         for libraries in (versions, {**versions, "new": {"new": "1.0"}}):
-            monkeypatch.setattr(recording, "package_digests", lambda files=files: files)
+            monkeypatch.setattr(recording, "_PACKAGE", files)
             monkeypatch.setattr(recording, "installed_versions", lambda libraries=libraries: libraries)
             recording._installation.cache_clear()
             seen.add(recording._installation())
     recording._installation.cache_clear()
     assert len(seen) == 6
-    monkeypatch.setattr(recording, "package_digests", lambda: {"lab/no/other.py": "2" * 64})
+    monkeypatch.setattr(recording, "_PACKAGE", {"lab/no/other.py": "2" * 64})
     assert recording._installation() in seen  # nobody has imported it
     recording._installation.cache_clear()
 

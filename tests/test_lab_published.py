@@ -13,6 +13,7 @@ pytest.importorskip("sphinx")
 
 from gradtricks.lab.cli import app
 from gradtricks.lab.commands.publishing import build_book, publish
+from gradtricks.lab.commands.views import table
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.pages.building import BuildError
 from gradtricks.lab.results.quoting import published_record, result_from
@@ -117,6 +118,27 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     assert result_from(results, "loss.rate=0.1.mean") == pytest.approx(0.6)
     assert result_from(results, "runs.median_wall_s") > 0
     assert result_from(results, "runs.median_cpu_s") > 0
+
+
+def test_names_of_configurations_stand_in_pages_figures_and_tables(project, lay_out):
+    (project / "experiments" / "game_steps.sweep.yaml").write_text(
+        "notebook: game.ipynb\npublished: true\nshown: [results.loss]\nseeds: 2\n"
+        "list: {as it is: {}, faster: {rate: 0.5}}\n"
+        "grid: {broken: ['', no-such-file]}\n"
+    )
+    list(publish(["experiments/game_steps.sweep.yaml"], workers=1))
+    (project / "experiments" / "game.sweep.yaml").unlink()
+    lay_out()
+    pages = project / "book" / "experiments"
+    page = (pages / "game_steps-sweep.md").read_text()
+    assert "with different case (2 values), broken (2 values) and seed (2 values): 8 finished.\n" in page
+    assert "| case | what is different |\n| --- | --- |\n| as it is |  |\n| faster | rate 0.5 |" in page
+    results = published_record(pages / "game_steps-sweep.json")["results"]
+    assert result_from(results, "loss.case=faster,broken=.mean") == pytest.approx(1.0)
+    cases = table("game_steps", store="experiments/published")["case"]
+    assert list(cases) == ["as it is"] * 4 + ["faster"] * 4
+    code, said, _ = invoke("plot", "game_steps", "--store", "experiments/published")
+    assert (code, "loss.svg" in said) == (0, True)
 
 
 @pytest.fixture

@@ -176,6 +176,27 @@ def test_a_notebook_says_how_it_is_to_be_run(notebook):
     assert plan_run(notebook, {}).threads == 1
 
 
+def test_files_that_a_notebook_reads_are_part_of_it(notebook, store, kernels):
+    with_metadata(notebook, {"reads": ["data/*.json"]})
+    data = notebook.parent / "data" / "a.json"
+    requests = [plan_run(notebook, {}).request]
+    data.parent.mkdir()
+    for text in ("1", "2", "1"):
+        data.write_text(text)
+        data.with_suffix(".txt").write_text(text)
+        requests.append(plan_run(notebook, {}).request)
+    assert len(set(requests)) == 3
+    assert requests[1] == requests[3]
+    stored = execute(plan_run(notebook, {}), store, kernels)
+    assert reproduce(stored, kernels).verdict == "identical"
+    with_metadata(notebook, {"reads": ["**/a.json", "nothing/like/it.csv"]})
+    assert plan_run(notebook, {}).request == requests[3], "the same file, and no other"
+    for reads in ("data/*.json", [""], ["/etc/passwd"], ["../a.json"], ["data/**.json"], [1]):
+        with_metadata(notebook, {"reads": reads})
+        with pytest.raises(ParameterError, match="reads: expected a list of patterns such as"):
+            plan_run(notebook, {})
+
+
 def test_a_plan_says_which_commit_it_comes_from(notebook, monkeypatch):
     assert plan_run(notebook, {}).provenance == {"commit": None, "dirty": None}
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
@@ -300,7 +321,7 @@ def test_a_run_is_recorded_and_not_done_again(run_it, notebook, store):
     assert stored.results["label"] == label
     assert np.isnan(stored.results["nothing"])
     assert stored.record["figures"] == {"sizes": "the sizes"}
-    assert "<svg" in collect_figures(stored.read_notebook())["sizes"]
+    assert b"<svg" in collect_figures(stored.read_notebook())["sizes.svg"]
     inputs, origin = stored.record["inputs"], stored.record["provenance"]
     assert "lab/recording.py" in inputs["files"]
     assert (
@@ -402,7 +423,7 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
             "about = {'gradtricks': {'figure': 'a', 'alt': ''}}\n"
             "for _ in range(2):\n"
             "    display({'image/svg+xml': 'x' * 20_000_000}, metadata=about, raw=True)",
-            "expected figure a as SVG; got none, or one too large for its cell; remedy: draw less",
+            "expected figure a as SVG or PNG; got none, or one too large for its cell; remedy: draw less",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
-from gradtricks.lab.sweeps.planning import plan_sweep, read_search, read_sweep
+from gradtricks.lab.sweeps.planning import plan_of, plan_sweep, read_search, read_sweep
 from gradtricks.lab.sweeps.sampling import Axis
 from gradtricks.lab.sweeps.spaces import Space
 from notebooks import write_notebook
@@ -142,6 +142,19 @@ def test_zip_and_list_multiply_with_the_rest(sweep):
     ]
 
 
+def test_configurations_may_have_names(sweep):
+    text = "list: {plain: {}, wide: {width: 16}, still: {momentum: 0.0, label: '0'}}\n"
+    found = sweep(text + "grid: {rate: [1, 2]}\nseeds: 2")
+    assert found.varied == ("width", "momentum", "label", "rate", "seed")
+    assert [found.cases[run.request] for run in found.runs] == [
+        name for name in ("plain", "wide", "still") for _ in range(4)
+    ]
+    assert [run["case"] for run in plan_of(found)["runs"]] == list(found.cases.values())
+    unnamed = sweep("list: [{}, {width: 16}]")
+    assert unnamed.cases == {}
+    assert "case" not in plan_of(unnamed)["runs"][0]
+
+
 def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):
     text = "grid: {optimizer: [sgd, adam], momentum: [0, 0.5], nesterov: [false, true]}\n"
     found = sweep(text + "only_if: {nesterov: {momentum: 0.5}, momentum: {optimizer: [sgd]}}")
@@ -255,6 +268,13 @@ title: [a]
         ("title: a", "expected something that varies: list, zip, grid, random, sobol or seeds; got none"),
         ("grid: {}", "grid: expected some parameters; got none"),
         ("list: []", "list: expected some parameters; got none"),
+        ("list: {}", "list: expected some parameters; got none"),
+        ("list: {'': {}, b: {rate: 0.2}}", "list: expected a name for each configuration; got an empty one"),
+        ("list: {same: {}, again: {rate: 0.1}}", "expected each configuration once; got twice: "),
+        (
+            "list: {a: {}, b: {momentum: 0}}\nonly_if: {momentum: {optimizer: sgd}}",
+            "only_if: expected parameters that no named configuration sets; got momentum",
+        ),
         ("fixed: {rate: 1}", "expected something that varies"),
         ("grid: {rate: [1, 1.0]}", "expected each configuration once; got twice: rate = 1.0"),
         ("list: [{rate: 0.1}, {label: a}]", "expected each configuration once; got twice: "),

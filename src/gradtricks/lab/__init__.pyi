@@ -11,6 +11,7 @@ from .commands.running import sweep as sweep
 from .commands.views import plot as plot
 from .commands.views import show as show
 from .commands.views import table as table
+from .films import record_film as record_film
 from .recording import checkpoint_folder as checkpoint_folder
 from .recording import record as record
 from .recording import record_figure as record_figure
@@ -33,6 +34,7 @@ __all__ = [
     "record",
     "record_figure",
     "record_file",
+    "record_film",
     "record_varying",
     "reproduce",
     "reproduce_published",

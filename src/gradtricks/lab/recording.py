@@ -202,6 +202,10 @@ def package_digests() -> dict[str, str | None]:
     )
 
 
+# What this process computes with, even if somebody edits the package while it goes on.
+_PACKAGE = package_digests()
+
+
 def encode(value: Any, name: str) -> Any:
     """Turn a result or a parameter into JSON that keeps it exactly.
 
@@ -339,7 +343,7 @@ def _installation() -> str:
     """Digest what the run may use, once: later calls mean the same folder, whatever was imported since."""
     # Of the lab a run uses only what its notebook imports.
     imported = _imported_files()
-    files = {k: v for k, v in package_digests().items() if not k.startswith("lab/") or k in imported}
+    files = {k: v for k, v in _PACKAGE.items() if not k.startswith("lab/") or k in imported}
     return hashlib.sha256(json.dumps([files, installed_versions()], sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -228,8 +228,8 @@ def _write_artifacts(stored: "StoredRun", folder: Path) -> None:
     for name in stored.files:
         (folder / "files" / name).write_bytes(stored.read_file(name))
     (folder / "figures").mkdir()
-    for name, svg in collect_figures(node).items():
-        (folder / "figures" / f"{name}.svg").write_text(svg, encoding="utf-8")
+    for name, data in collect_figures(node).items():
+        (folder / "figures" / name).write_bytes(data)
 
 
 def _digest(record: Mapping[str, Any]) -> str:

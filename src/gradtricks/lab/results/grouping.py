@@ -16,6 +16,7 @@ from gradtricks.lab.results.statistics import Summary, summarize
 if TYPE_CHECKING:
     import pandas
 
+CASE = "case"  # the column that says what a configuration is called
 SEED = "seed"
 _GROUPS = ("results", "varying")
 _LISTED = 30
@@ -86,9 +87,27 @@ def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
         varied: Names of parameters.
 
     Returns:
-        An axis for each that isn't the seed.
+        An axis for each that isn't the seed. Where configurations have names, one axis stands for all the
+        parameters that these set.
     """
-    return [_axis(name, _parameter(frame, name)) for name in varied if name != SEED]
+    names = [name for name in varied if name != SEED]
+    if CASE in frame.columns:
+        cases = values_of(frame[CASE])
+        names = [CASE, *(name for name in names if varies_within(cases, _parameter(frame, name)))]
+    return [_axis(name, _parameter(frame, name)) for name in names]
+
+
+def varies_within(cases: Sequence[str], values: Sequence[Any]) -> bool:
+    """Say whether a parameter varies within named configurations too.
+
+    Args:
+        cases: What the configuration of each run is called.
+        values: Of the parameter, in each run.
+
+    Returns:
+        Whether some name has several values.
+    """
+    return len({(case, key_of(value)) for case, value in zip(cases, values)}) > len(set(cases))
 
 
 def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pooled: int = 0) -> list[Group]:
@@ -214,7 +233,7 @@ def _skew(ordered: np.ndarray) -> float:
 
 
 def _parameter(frame: "pandas.DataFrame", name: str) -> list[Any]:
-    column = join_name(("parameters", name))
+    column = name if name == CASE in frame.columns else join_name(("parameters", name))
     if column not in frame.columns:
         raise PlotError(f"expected a table with the parameter {name}; got none of that name")
     return values_of(frame[column])

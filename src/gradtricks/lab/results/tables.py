@@ -4,12 +4,13 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gradtricks.lab.results import columns
+from gradtricks.lab.results.grouping import CASE
 from gradtricks.lab.results.markup import escape
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
@@ -30,16 +31,21 @@ class Planned:
         request: Digest of what is asked.
         title: What people call it.
         inputs: Digest of what it used, where the plan means one run and no other; else empty.
+        case: What its configuration is called; empty where it has no name.
     """
 
     request: str
     title: str
     inputs: str = ""
+    case: str = ""
 
 
 class _Sweep(Protocol):
     @property
     def runs(self) -> Sequence[Requested]: ...
+
+    @property
+    def cases(self) -> Mapping[str, str]: ...
 
 
 def table(
@@ -53,9 +59,10 @@ def table(
         sweep: Only the runs of this sweep, in its order: a sweep, or the name of one that the store knows.
 
     Returns:
-        Columns ``run``, ``status``, ``error``, ``stem``, ``parameters.<name>``,
-        ``results.<name>``, ``varying.<name>``, ``provenance.<name>``, ``started`` and ``duration_s``. Nested
-        results have dotted names, lists stay lists. What a run lacks is missing there, which isn't NaN.
+        Columns ``case`` where configurations have names, ``run``, ``status``, ``error``, ``stem``,
+        ``parameters.<name>``, ``results.<name>``, ``varying.<name>``, ``provenance.<name>``, ``started`` and
+        ``duration_s``. Nested results have dotted names, lists stay lists. What a run lacks is missing there,
+        which isn't NaN.
 
     Raises:
         KeyError: The store knows no sweep of this name.
@@ -63,8 +70,13 @@ def table(
     """
     if sweep is None:
         return tabulate(sorted(store.runs(stem), key=_place))
-    runs = _planned(store, sweep) if isinstance(sweep, str) else sweep.runs
-    return tabulate(run for run in runs_of(store, runs) if stem in (None, run.record["stem"]))
+    cases: Mapping[str, str]
+    if isinstance(sweep, str):
+        planned = _planned(store, sweep)
+        runs, cases = runs_of(store, planned), cases_of(planned)
+    else:
+        runs, cases = runs_of(store, sweep.runs), sweep.cases
+    return tabulate((run for run in runs if stem in (None, run.record["stem"])), cases)
 
 
 def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
@@ -80,12 +92,27 @@ def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
         StoreError: Somebody edited the plan.
     """
     try:
-        runs = [Planned(run["request"], run["title"], run.get("inputs", "")) for run in plan["runs"]]
+        runs = [
+            Planned(run["request"], run["title"], run.get("inputs", ""), run.get(CASE, ""))
+            for run in plan["runs"]
+        ]
     except (KeyError, TypeError, AttributeError) as error:
         raise _edited(plan, "the request and the title of each run") from error
-    if not all(isinstance(text, str) for run in runs for text in (run.request, run.title, run.inputs)):
+    if not all(isinstance(text, str) for run in runs for text in astuple(run)):
         raise _edited(plan, "the request and the title of each run")
     return runs
+
+
+def cases_of(runs: Iterable[Planned]) -> dict[str, str]:
+    """Say what the configurations of a sweep are called.
+
+    Args:
+        runs: From `planned_runs`.
+
+    Returns:
+        Names by request; empty where they have none.
+    """
+    return {run.request: run.case for run in runs if run.case}
 
 
 def planned_names(plan: Mapping[str, Any], part: Literal["shown", "varied"]) -> tuple[str, ...]:
@@ -127,20 +154,21 @@ def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
     return [found[run.request] for run in runs if run.request in found]
 
 
-def tabulate(runs: Iterable[StoredRun]) -> "pandas.DataFrame":
+def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) -> "pandas.DataFrame":
     """Tabulate runs, one in a row.
 
     Args:
         runs: Finished and failed ones.
+        cases: What configurations are called, by the request of a run.
 
     Returns:
         As `table`.
     """
     import pandas as pd
 
-    rows = [_row(run) for run in runs]
+    rows = [_row(run) | ({(CASE,): cases[run.request]} if cases else {}) for run in runs]
     paths = dict.fromkeys(path for row in rows for path in row) or [(name,) for name in (*_FIRST, *_LAST)]
-    order = {name: place for place, name in enumerate((*_FIRST, *_GROUPS, *_LAST))}
+    order = {name: place for place, name in enumerate((CASE, *_FIRST, *_GROUPS, *_LAST))}
     ordered = sorted(paths, key=lambda path: order[path[0]])
     series = {columns.join_name(path): columns.as_series([row.get(path) for row in rows]) for path in ordered}
     return pd.DataFrame(series)

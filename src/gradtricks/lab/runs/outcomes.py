@@ -1,5 +1,7 @@
 """What an executed notebook says: its results and figures, and what it ran on."""
 
+import binascii
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from gradtricks.lab.recording import (
 __all__ = ["Outcomes", "collect", "collect_figures", "finish", "strip_report"]
 
 _SVG = "image/svg+xml"
+_PNG = "image/png"
 
 
 @dataclass(frozen=True)
@@ -77,21 +80,21 @@ def strip_report(node: NotebookNode) -> NotebookNode:
     return node
 
 
-def collect_figures(node: NotebookNode) -> dict[str, str]:
-    """Take the figures that a notebook recorded.
+def collect_figures(node: NotebookNode) -> dict[str, bytes]:
+    """Take the figures and films that a notebook recorded.
 
     Args:
         node: An executed notebook.
 
     Returns:
-        SVG by name; what is named otherwise than `gradtricks.lab.recording.record_figure` names it is left
-        out, since names become names of files.
+        What each file is to hold, by its name: figures end in ``.svg``, films in ``.png``. What is named
+        otherwise than `gradtricks.lab.recording.record_figure` names it is left out.
     """
-    figures = {}
+    figures: dict[str, bytes] = {}
     for output in _outputs(node):
         name = str(output.get("metadata", {}).get("gradtricks", {}).get("figure", ""))
-        if FIGURE_NAME.fullmatch(name) and _SVG in output.data:
-            figures[name] = output.data[_SVG]
+        if FIGURE_NAME.fullmatch(name):
+            figures |= _figure_file(name, output.data)
     return figures
 
 
@@ -120,14 +123,24 @@ def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
         files.update(output.get("data", {}).get(FILES_MIME, {}))
         if "figure" in tag:
             _refuse_twice({tag["figure"]} & figures.keys())
-            if _SVG not in output.data:
+            if not _figure_file(tag["figure"], output.data):
                 raise ValueError(
-                    f"expected figure {tag['figure']} as SVG; got none, or one too large for its cell; "
-                    "remedy: draw less, or with rasterized=True"
+                    f"expected figure {tag['figure']} as SVG or PNG; got none, or one too large for its "
+                    "cell; remedy: draw less, or with rasterized=True"
                 )
             figures[tag["figure"]] = tag["alt"]
     inputs = {name: report.pop(name) for name in ("files", "versions")}
     return Outcomes(kept[RESULTS_MIME], kept[VARYING_MIME], figures, files, inputs, report)
+
+
+def _figure_file(name: str, data: NotebookNode) -> dict[str, bytes]:
+    """Take the file of a figure, by its name; nothing where there is none, or nothing to be made out."""
+    if _SVG in data:
+        return {f"{name}.svg": data[_SVG].encode()}
+    try:
+        return {f"{name}.png": b64decode(data[_PNG])} if _PNG in data else {}
+    except binascii.Error:
+        return {}
 
 
 def _refuse_twice(names: set[str]) -> None:

@@ -1,12 +1,13 @@
 """What is to be run: notebooks and parameters, checked all together before anything starts."""
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from nbformat import NotebookNode
@@ -103,6 +104,8 @@ def plan_runs(
     node = read_notebook(notebook)
     declared = read_parameters(node, str(notebook))
     settings = _settings(node, notebook, threads) | {"provenance": describe_source(notebook)}
+    if patterns := settings.pop("reads"):
+        node.metadata["gradtricks"]["read"] = _digests(notebook.parent, patterns)
     source = source_digest(node)
     runs: list[Run] = []
     problems: dict[str, list[int]] = {}
@@ -126,7 +129,7 @@ def plan_runs(
 
 
 def source_digest(node: NotebookNode) -> str:
-    """Digest what a notebook does: its cells and their tags, in order.
+    """Digest what a notebook does: its cells and their tags, in order, and what the files say that it reads.
 
     Args:
         node: The notebook.
@@ -137,6 +140,9 @@ def source_digest(node: NotebookNode) -> str:
     cells = [(cell, cell.metadata.get("tags", [])) for cell in node.cells]
     kept = [(cell, tags) for cell, tags in cells if _TAGS.isdisjoint(tags)]  # the others aren't executed
     text = "\n".join(f"{cell.cell_type} {tags}\n{cell.source}" for cell, tags in kept)
+    said = node.metadata.get("gradtricks")
+    if isinstance(said, dict) and "read" in said:
+        text += json.dumps(said["read"], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -173,7 +179,7 @@ def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[s
     """Read what the notebook's metadata say of how it is to be run."""
     said = node.metadata.get("gradtricks", {})
     settings: dict[str, Any] = {"threads": 1, "alone": False, "expected_s": None}
-    settings |= {"fresh_kernel": False, "preload": []} | (said if isinstance(said, dict) else {})
+    settings |= {"fresh_kernel": False, "preload": [], "reads": []} | (said if isinstance(said, dict) else {})
     if threads is not None:
         settings["threads"] = threads
     problems = [
@@ -184,12 +190,22 @@ def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[s
             ("expected_s", "a number of seconds", _is_seconds),
             ("fresh_kernel", "true or false", lambda value: isinstance(value, bool)),
             ("preload", "a list of names of extras", _are_names),
+            ("reads", "a list of patterns such as data/*.csv, of files beside the notebook", _are_patterns),
         )
         if not fits(settings[name])
     ]
     if problems:
         raise ParameterError("\n".join([f"{notebook}: nothing was run.", *problems]))
-    return {name: settings[name] for name in ("threads", "alone", "expected_s")}
+    return {name: settings[name] for name in ("threads", "alone", "expected_s", "reads")}
+
+
+def _digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
+    """Digest the files that a notebook says it reads; the run keeps that for those who repeat it."""
+    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(files)
+    }
 
 
 def _is_count(value: Any) -> bool:
@@ -202,6 +218,16 @@ def _is_seconds(value: Any) -> bool:
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _are_patterns(value: Any) -> bool:
+    """Say whether `Path.glob` takes them and finds nothing above the notebook's folder."""
+    return _are_names(value) and all(
+        path.parts
+        and not path.anchor
+        and all(part != ".." and ("**" not in part or part == "**") for part in path.parts)
+        for path in map(PurePath, value)
+    )
 
 
 def _listed(problems: Mapping[str, list[int]], count: int) -> list[str]:

@@ -121,7 +121,7 @@ class StoredRun:
         if data is None or hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
             raise StoreError(
                 f"expected the file {name} in {public(self.location)} as it was recorded; "
-                f"got {'none' if data is None else 'another one'}; remedy: run it again"
+                f"got {'none' if data is None else 'another one'}; remedy: delete that folder and run again"
             )
         return data
 

@@ -89,7 +89,7 @@ class Expansion:
         """
         with self._noting(part):
             drawn = samples.draw(axes, sobol=part == "sobol")
-            return list({self._key(each, list(axes)): each for each in drawn}.values())
+            return list({self.key(each, list(axes)): each for each in drawn}.values())
         return []
 
     def read_rule(self, rule: Mapping[str, Any], part: str) -> Rule:
@@ -107,6 +107,18 @@ class Expansion:
         return {
             name: self.read_values(name, self._alternatives(name, raw), part) for name, raw in rule.items()
         }
+
+    def key(self, configuration: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+        """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0.
+
+        Args:
+            configuration: Values by name; what isn't there has its default.
+            names: Of the parameters that count.
+
+        Returns:
+            The values as source.
+        """
+        return tuple(literal(self._value(configuration, name)) for name in names)
 
     def expand(
         self, factors: Sequence[list[Configuration]], conditions: Mapping[str, Rule], excluded: Sequence[Rule]
@@ -126,11 +138,11 @@ class Expansion:
         """
         every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
         names = list(dict.fromkeys(name for factor in factors for part in factor for name in part))
-        keys = [self._key(configuration, names) for configuration in every]
+        keys = [self.key(configuration, names) for configuration in every]
         _refuse_twins(every, keys)
         if conditions:
             every = [self._conditioned(configuration, conditions) for configuration in every]
-            every = list({self._key(configuration, names): configuration for configuration in every}.values())
+            every = list({self.key(configuration, names): configuration for configuration in every}.values())
         return self._left(every, excluded)
 
     def _left(self, every: list[Configuration], excluded: Sequence[Rule]) -> list[Configuration]:
@@ -155,11 +167,7 @@ class Expansion:
             literal(self._value(configuration, name)) in map(literal, values) for name, values in rule.items()
         )
 
-    def _key(self, configuration: Configuration, names: Sequence[str]) -> tuple[str, ...]:
-        """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0."""
-        return tuple(literal(self._value(configuration, name)) for name in names)
-
-    def _value(self, configuration: Configuration, name: str) -> Any:
+    def _value(self, configuration: Mapping[str, Any], name: str) -> Any:
         return configuration[name] if name in configuration else self._declared[name].default
 
     def _alternatives(self, name: str, raw: Any) -> list[Any]:

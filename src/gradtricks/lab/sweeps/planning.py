@@ -41,6 +41,7 @@ class Sweep:
         path: Of the file; None where there is none.
         published: Whether the book's build leaves its runs to ``gradtricks publish``.
         changed: Of published runs, what isn't any more what it was when they ran.
+        cases: By the request of a run, what its configuration is called; empty where the list has no names.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Sweep:
     path: Path | None = None
     published: bool = False
     changed: tuple[str, ...] = ()
+    cases: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,12 @@ def read_sweep(path: Path, *, threads: int | None = None) -> Sweep:
         problems.append("optuna: expected a sweep; got a search; remedy: gradtricks.lab.sweep(path) runs it")
     notebook = path.parent / (file.notebook if file else "")
     configurations: list[dict[str, Any]] = []
+    cases: list[str] = []
     if file:
         try:
-            configurations = file.configurations(_declared(notebook))
+            declared = _declared(notebook)
+            configurations = file.configurations(declared)
+            cases = file.case_names(declared, configurations)
         except (ParameterError, FileNotFoundError) as error:
             problems.append(str(error))
     if problems or not file:
@@ -127,6 +132,7 @@ def read_sweep(path: Path, *, threads: int | None = None) -> Sweep:
         meanings=file.shown if isinstance(file.shown, dict) else {},
         path=path,
         published=file.published,
+        cases={run.request: case for run, case in zip(runs, cases)},
     )
 
 
@@ -247,7 +253,11 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
         "question": sweep.question,
         "shown": list(sweep.shown),
         "varied": list(sweep.varied),
-        "runs": [{"request": run.request, "title": run.title} for run in sweep.runs],
+        "runs": [
+            {"request": run.request, "title": run.title}
+            | ({"case": sweep.cases[run.request]} if sweep.cases else {})
+            for run in sweep.runs
+        ],
     }
 
 

@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook
 from gradtricks.lab.recording import file_digests
-from gradtricks.lab.results.tables import planned_names, planned_runs, runs_of
+from gradtricks.lab.results.tables import cases_of, planned_names, planned_runs, runs_of
 from gradtricks.lab.runs.planning import source_digest
 from gradtricks.lab.storage.records import (
     StoredRun,
@@ -95,7 +95,8 @@ def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
             f"expected the published runs of {path} in {store.location}; got {there}; remedy: "
             f"gradtricks publish {path}, which may take hours; or git restore, where they were there before"
         )
-    return replace(sweep, varied=planned_names(plan, "varied"), changed=tuple(_changed(sweep, runs))), runs
+    varied, changed = planned_names(plan, "varied"), tuple(_changed(sweep, runs))
+    return replace(sweep, varied=varied, changed=changed, cases=cases_of(planned)), runs
 
 
 def source_of(stored: StoredRun) -> NotebookNode | None:

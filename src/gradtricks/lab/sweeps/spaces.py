@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -29,7 +30,7 @@ class Space(BaseModel):
 
     Attributes:
         fixed: Values that don't vary.
-        cases: Configurations one by one; ``list`` in a file.
+        cases: Configurations one by one, or by names that stand for them in figures; ``list`` in a file.
         zipped: Values that vary together; ``zip`` in a file.
         grid: Values that vary freely.
         random: Independent draws; equal ones are one.
@@ -44,7 +45,7 @@ class Space(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fixed: dict[str, Any] = {}
-    cases: list[dict[str, Any]] | None = Field(None, alias="list")
+    cases: list[dict[str, Any]] | dict[str, dict[str, Any]] | None = Field(None, alias="list")
     zipped: dict[str, list[Any]] | None = Field(None, alias="zip")
     grid: dict[str, list[Any]] | None = None
     random: Samples | None = None
@@ -58,7 +59,7 @@ class Space(BaseModel):
         """Return the names of the parameters that each part sets, for the parts that are there."""
         parts = {
             "fixed": list(self.fixed) or None,
-            "list": None if self.cases is None else list({name: 0 for case in self.cases for name in case}),
+            "list": None if self.cases is None else list(dict.fromkeys(chain(*self._cases()))),
             "zip": None if self.zipped is None else list(self.zipped),
             "grid": None if self.grid is None else list(self.grid),
             "random": list(self.random.parameters) if self.random else None,
@@ -114,6 +115,10 @@ class Space(BaseModel):
             said = ", ".join(f"{length} of {name}" for name, length in lengths.items())
             yield f"zip: expected equally many values of each; got {said}"
         yield from self.seed_problems()
+        if isinstance(self.cases, dict) and "" in self.cases:
+            yield "list: expected a name for each configuration; got an empty one"
+        if isinstance(self.cases, dict) and (unclear := sorted(self.only_if.keys() & set(parts["list"]))):
+            yield f"only_if: expected parameters that no named configuration sets; got {', '.join(unclear)}"
         if self.count() > self.max_runs:
             yield (
                 f"expected at most {self.max_runs} runs; got {self.count()}; remedy: vary less, draw "
@@ -148,10 +153,31 @@ class Space(BaseModel):
             raise ParameterError("\n".join(dict.fromkeys(problems)))
         return expansion.expand([[fixed], *factors], conditions, excluded)
 
+    def case_names(
+        self, declared: Mapping[str, Parameter], configurations: Iterable[Mapping[str, Any]]
+    ) -> list[str]:
+        """Name each configuration as the list does.
+
+        Args:
+            declared: What the notebook takes.
+            configurations: From `configurations`.
+
+        Returns:
+            As many names; none where the list has none.
+        """
+        if not isinstance(self.cases, dict):
+            return []
+        expansion, names = Expansion(declared), self.parts()["list"]
+        known = {expansion.key(expansion.read_case(c, "list"), names): name for name, c in self.cases.items()}
+        return [known[expansion.key(configuration, names)] for configuration in configurations]
+
+    def _cases(self) -> list[dict[str, Any]]:
+        return list(self.cases.values()) if isinstance(self.cases, dict) else self.cases or []
+
     def _factors(self, expansion: Expansion) -> Iterator[list[dict[str, Any]]]:
         """Yield the lists whose product the space is."""
         if self.cases is not None:
-            yield [expansion.read_case(case, "list") for case in self.cases]
+            yield [expansion.read_case(case, "list") for case in self._cases()]
         if self.zipped:
             columns = {name: expansion.read_values(name, some, "zip") for name, some in self.zipped.items()}
             yield [dict(zip(columns, row)) for row in zip(*columns.values())]
