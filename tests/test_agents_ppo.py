@@ -145,16 +145,20 @@ def test_upside_down_up_is_down(agents):
     np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
 
 
-def test_the_loss_is_the_papers(agents):
+@pytest.mark.parametrize("remaining", [1.0, 0.25])
+def test_the_loss_is_the_papers(agents, remaining):
     weights, batch = draw(scale=0.3), some_minibatch()
     logits, values = apply_by_matrix(weights, batch.observations, mirror=True)
     log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     ratios = np.exp(np.take_along_axis(log_probs, batch.actions[:, None], axis=1)[:, 0] - batch.log_probs)
     expected = clipped_surrogate_pg_loss(ratios, batch.advantages, OPTIONS.clip)
-    expected += OPTIONS.entropy_cost * entropy_loss(logits)
+    expected += OPTIONS.entropy_cost * remaining * entropy_loss(logits)
     expected += OPTIONS.value_cost * np.square(values - batch.targets).mean()
     learner = agents.PPOLearner(weights, OPTIONS, device="cpu")
-    assert learner.update(batch, 1e-3) == pytest.approx(expected, rel=1e-4)
+    assert learner.update(batch, remaining) == pytest.approx(expected, rel=1e-4)
+    # Adam's first step is as long as its learning rate.
+    moved = np.abs(learner.state()["heads"] - weights["heads"]).max()
+    assert moved == pytest.approx(OPTIONS.learning_rate * remaining, rel=0.02)
 
 
 def test_advantages_are_estimated_and_standardised(agents):
@@ -177,7 +181,7 @@ def test_both_frameworks_take_the_same_steps():
         learners.append(module.PPOLearner(draw(), OPTIONS, device="cpu"))
     batch = some_minibatch()
     for _ in range(5):
-        one, other = (learner.update(batch, 1e-3) for learner in learners)
+        one, other = (learner.update(batch, 0.5) for learner in learners)
         assert one == pytest.approx(other, rel=1e-4)
     for name, start in draw().items():
         one, other = (learner.state()[name] for learner in learners)
@@ -188,7 +192,8 @@ def test_both_frameworks_take_the_same_steps():
 
 
 def test_it_learns_which_way_is_rewarded(agents):
-    learner = agents.PPOLearner(ppo.draw_weights(0, hidden_units=UNITS), OPTIONS, device="cpu")
+    options = replace(OPTIONS, learning_rate=1e-2)
+    learner = agents.PPOLearner(ppo.draw_weights(0, hidden_units=UNITS), options, device="cpu")
     batch = some_minibatch()
     batch = batch._replace(
         log_probs=np.full(32, -np.log(3), np.float32),
@@ -196,7 +201,7 @@ def test_it_learns_which_way_is_rewarded(agents):
     )
     before = learner.infer(batch.observations)[0]
     for _ in range(20):
-        learner.update(batch, 1e-2)
+        learner.update(batch)
     after = learner.infer(batch.observations)[0]
     gain = (after - after.mean(axis=1, keepdims=True)) - (before - before.mean(axis=1, keepdims=True))
     assert (gain[:, 1] > 0).mean() > 0.9
@@ -269,16 +274,45 @@ def test_no_return_reaches_over_the_end_of_a_game(reset_at_points, lambda_):
 
 def test_what_a_learner_says_of_its_state_stays_as_it_was(agents):
     learner, batch = agents.PPOLearner(draw(), OPTIONS, device="cpu"), some_minibatch()
-    learner.update(batch, 1e-2)
+    learner.update(batch)
     state = learner.state()
     before = {name: value.copy() for name, value in state.items()}
-    learner.update(batch, 1e-2)
+    learner.update(batch)
     assert (learner.state()["heads"] != before["heads"]).any()
     for name, value in before.items():
         np.testing.assert_array_equal(state[name], value)
     learner.restore(state)
     for name, value in before.items():
         np.testing.assert_array_equal(learner.state()[name], value)
+
+
+def test_enough_points_won_end_a_training(agents, monkeypatch):
+    monkeypatch.setattr(ppo, "_ENOUGH_POINTS", 4)
+    histories = []
+    for stop_at in (None, 0.0, 1.0):
+        learner = agents.PPOLearner(draw(), OPTIONS, device="cpu")
+        histories.append(ppo.train(learner, make_games(), decisions=640, stop_at=stop_at))
+    assert histories[0].decisions == histories[2].decisions == 640
+    assert sum(time <= histories[1].decisions - 64 for time in histories[1].point_times) < 4
+    assert len(histories[1].point_times) >= 4, "as soon as there are enough"
+    assert np.isnan(ppo._share_won(History(4)))
+    history = History(1)
+    history.point_rewards = [-1.0, -1.0, 1.0, 1.0, 1.0]
+    assert ppo._share_won(history) == 0.75
+    with pytest.raises(ValueError, match="stop_at must lie in"):
+        ppo.train(learner, make_games(), decisions=64, stop_at=1.5)
+
+
+@pytest.mark.parametrize(
+    ("anneal_decisions", "expected"),
+    [(None, [1, 0.8, 0.6, 0.4, 0.2]), (192, [1, 2 / 3, 1 / 3, 0.2, 0.2]), (10**6, [1] * 5)],
+)
+def test_the_learning_rate_falls_to_zero_or_to_a_fifth(anneal_decisions, expected):
+    learner, seen = _Valuing(), []
+    learner.options, learner.mirror = OPTIONS, False
+    learner.update = lambda batch, remaining: seen.append(remaining) or 0.0
+    ppo.train(learner, make_games(), decisions=320, anneal_decisions=anneal_decisions)
+    np.testing.assert_allclose(seen[:: len(seen) // 5], expected, rtol=1e-3)
 
 
 def test_a_training_that_diverges_says_so(agents):
@@ -393,7 +427,7 @@ def test_a_frozen_policy_plays_as_its_learner_would(agents, tmp_path):
     assert loaded.weights["cells"].dtype == np.int8
 
 
-def test_each_game_counts_once_and_the_same_seed_is_the_same_games():
+def test_each_game_counts_once_and_the_same_seed_is_the_same_games(monkeypatch):
     policy = FrozenPolicy(ppo.draw_weights(0, hidden_units=UNITS), mirror=True)
     first = evaluation.evaluate(policy, games=3)
     assert first.returns.shape == first.decisions.shape == (3,)
@@ -402,17 +436,23 @@ def test_each_game_counts_once_and_the_same_seed_is_the_same_games():
     again = evaluation.evaluate(policy, games=3)
     np.testing.assert_array_equal(again.returns, first.returns)
     np.testing.assert_array_equal(again.decisions, first.decisions)
-    other = evaluation.evaluate(policy, games=3, seed=5)
-    assert (other.decisions != first.decisions).any()
+    monkeypatch.setattr(evaluation, "_SIDE_BY_SIDE", 2)  # one of them plays twice
+    in_turns = evaluation.evaluate(policy, games=3)
+    assert len(in_turns.returns) == 3
+    assert (in_turns.decisions > 500).all()
+    for other in ({"seed": 5}, {"temperature": 1}):
+        assert (evaluation.evaluate(policy, games=3, **other).decisions != first.decisions).any()
 
 
 def test_a_game_without_end_is_ended(monkeypatch):
     monkeypatch.setattr(evaluation, "_LONGEST_GAME", 400)
     policy = FrozenPolicy(ppo.draw_weights(0, hidden_units=UNITS), mirror=True)
-    played = evaluation.evaluate(policy, games=2, greedy=True, sticky=0.25)
+    played = evaluation.evaluate(policy, games=2, temperature=0, sticky=0.25)
     np.testing.assert_array_equal(played.decisions, [100, 100])
     with pytest.raises(ValueError, match="games"):
         evaluation.evaluate(policy, games=0)
+    with pytest.raises(ValueError, match="temperature"):
+        evaluation.evaluate(policy, games=2, temperature=-1)
 
 
 def test_what_isnt_a_policy_is_refused(tmp_path):
@@ -441,7 +481,7 @@ def test_the_command_plays_what_was_saved(tmp_path):
     assert done.returncode == 0, done.stderr
     expected = evaluation.evaluate(policy, games=2)
     assert f"{expected.returns.mean():+.2f}" in done.stdout
-    assert "2 games each, drawn moves, sticky 0." in done.stdout
+    assert "2 games each, temperature 0.5, sticky 0." in done.stdout
 
 
 def test_the_command_refuses_what_it_cant_play(tmp_path):

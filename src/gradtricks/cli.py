@@ -28,9 +28,10 @@ def evaluate(
     sticky: Annotated[
         float, typer.Option(min=0, max=1, help="Probability that a frame repeats the last move.")
     ] = 0.0,
-    greedy: Annotated[
-        bool, typer.Option("--greedy", help="Always the likeliest move; otherwise moves are drawn.")
-    ] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="1 draws moves as in training, 0 takes the likeliest; none given: 0.5."),
+    ] = None,
 ) -> None:
     """Let trained Pong policies play games with seeds that training never used.
 
@@ -39,7 +40,7 @@ def evaluate(
     """
     from rich.table import Table
 
-    from gradtricks.agents.evaluation import EVALUATION_SEED, FrozenPolicy
+    from gradtricks.agents.evaluation import EVALUATION_SEED, TEMPERATURE, FrozenPolicy
     from gradtricks.agents.evaluation import evaluate as play
     from gradtricks.lab.commands.terminal import near, output, say
 
@@ -48,6 +49,7 @@ def evaluate(
     except (FileNotFoundError, ValueError) as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(2) from error
+    temperature = TEMPERATURE if temperature is None else temperature
     table = Table("Policy", "Mean return", "Lowest", "Highest", "Decisions a game", box=None)
     for path, policy in loaded:
         returns, decisions = play(
@@ -56,12 +58,12 @@ def evaluate(
             seed=EVALUATION_SEED if seed is None else seed,
             frame_skip=policy.about.get("frame_skip", 4),
             sticky=sticky,
-            greedy=greedy,
+            temperature=temperature,
         )
         row = (f"{returns.mean():+.2f}", f"{returns.min():+.0f}", f"{returns.max():+.0f}")
         table.add_row(near(str(path.resolve())), *row, f"{decisions.mean():,.0f}")
     output.print(table)
-    say(f"{games} games each, {'likeliest' if greedy else 'drawn'} moves, sticky {sticky:g}.")
+    say(f"{games} games each, temperature {temperature:g}, sticky {sticky:g}.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is lit on Atari screens, as lists of cells."""
+"""What is lit on Atari screens, as lists of cells, and sums over such lists."""
 
 import numba
 import numpy as np
@@ -34,3 +34,22 @@ def list_lit_cells(
                 if lit and count < cells.shape[1]:
                     cells[screen, count] = row * (width // cell_width) + column
                     count += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def sum_rows(
+    rows: NDArray[np.float64], cells: NDArray[np.int32], none: int, sums: NDArray[np.float64]
+) -> None:
+    """Add up the rows of the cells in each list.
+
+    Args:
+        rows: ``[C, U]``.
+        cells: ``[N, P]``, numbers of rows.
+        none: Stands for no cell.
+        sums: ``[N, U]``, added to.
+    """
+    for screen in range(len(cells)):
+        for cell in cells[screen]:
+            if cell != none:
+                for unit in range(rows.shape[1]):
+                    sums[screen, unit] += rows[cell, unit]

@@ -7,18 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_number
+from gradtricks._checks import check_integer, check_number
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.history import sample_actions
-from gradtricks.agents.pong import CELLS, PongGames
+from gradtricks.agents.pong import CELLS, NO_CELL, PongGames
 from gradtricks.agents.ppo import check_weights, mirror_cells
 
 Array = NDArray[np.float64]
 
 EVALUATION_SEED = 1_000_000  # of the first game; trainings are seeded below
+TEMPERATURE = 0.5  # in training, the cost of entropy keeps a policy less sure than it could be
 _KIND = "Pong policy"
 _LARGEST = 127  # of 8 bits
 _LONGEST_GAME = 108_000  # screen frames, half an hour, where ALE's protocol ends a game
+_SIDE_BY_SIDE = 25  # a court whose games are over waits for the others; with few courts, that is rarely long
 
 
 class Evaluation(NamedTuple):
@@ -122,7 +124,10 @@ class FrozenPolicy:
         return outputs[:, :3]
 
     def _half(self, observations: NDArray[np.int32]) -> Array:
-        hidden = self._wide["cells"][observations].sum(axis=1) + self._wide["bias"]
+        from gradtricks._kernels.pong import sum_rows  # a compiler is dear to import
+
+        hidden = np.tile(self._wide["bias"], (len(observations), 1))
+        sum_rows(self._wide["cells"], observations, NO_CELL, hidden)
         outputs: Array = np.maximum(hidden, 0) @ self._wide["heads"]
         return outputs
 
@@ -137,34 +142,51 @@ def evaluate(
     seed: int = EVALUATION_SEED,
     frame_skip: int = 4,
     sticky: float = 0.0,
-    greedy: bool = False,
+    temperature: float = TEMPERATURE,
 ) -> Evaluation:
-    """Play each of some games once, from its beginning to its end.
+    """Play games from their beginnings to their ends.
+
+    There are 25 courts at most, and it is fixed before how many games are played on each, so that short games
+    don't count more often than long ones.
 
     Args:
         policy: Who plays.
-        games: How many, side by side.
+        games: How many.
         seed: Of the games and of the choice of actions.
         frame_skip: Screen frames per decision.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
-        greedy: Always take the likeliest action; otherwise actions are drawn, as in training. A game begins
-            after at most 30 idle frames, so that without ``sticky`` there are then at most 30 games.
+        temperature: Divides the logits before actions are drawn: 1 draws as in training, and 0 always takes
+            the likeliest. A game begins after at most 30 idle frames, so that with 0 and without ``sticky``
+            there are at most 30 games.
 
     Returns:
-        How the games ended; one that isn't over after half an hour (108,000 frames) counts as it stands.
+        The games in the order in which they ended; one that isn't over after half an hour (108,000 frames)
+        counts as it then stands.
 
     Raises:
         ValueError: An option is out of range.
     """
-    count = int(check_number("games", games, low=1))
-    court = PongGames(count, seed=seed, frame_skip=frame_skip, sticky=sticky, view=CELLS)
+    count = check_integer("games", games, low=1)
+    courts = min(count, _SIDE_BY_SIDE)
+    left = count // courts + (np.arange(courts) < count % courts)
+    temperature = check_number("temperature", temperature, low=0)
+    longest = _LONGEST_GAME // check_integer("frame_skip", frame_skip, low=1)
+    court = PongGames(
+        courts, seed=seed, frame_skip=frame_skip, sticky=sticky, view=CELLS, max_decisions=longest
+    )
     rng = np.random.default_rng(seed)
-    returns, decisions = np.zeros(count), np.zeros(count, np.int64)
-    on = np.ones(count, bool)
-    while on.any() and decisions.max() < _LONGEST_GAME // frame_skip:
+    score, length = np.zeros(courts), np.zeros(courts, np.int64)
+    returns: list[float] = []
+    decisions: list[int] = []
+    while left.any():
+        length += court.playing
         logits = policy.logits(court.observations)
-        rewards = court.step(logits.argmax(axis=-1) if greedy else sample_actions(logits, rng))
-        returns[on] += rewards[on]
-        decisions[on] += 1
-        on &= court.playing
-    return Evaluation(returns, decisions)
+        drawn = sample_actions(logits / temperature, rng) if temperature else logits.argmax(axis=-1)
+        score += court.step(drawn)
+        over = ~court.playing
+        counted = over & (left > 0)
+        returns.extend(score[counted])
+        decisions.extend(length[counted])
+        left[counted] -= 1
+        score[over] = length[over] = 0
+    return Evaluation(np.array(returns), np.array(decisions))

@@ -18,6 +18,7 @@ COURT = slice(34, 194)  # rows of the screen between the walls
 CELL_ROWS, CELL_COLUMNS = 80, 40
 CELL_COUNT = CELL_ROWS * CELL_COLUMNS
 NO_CELL = 2 * CELL_COUNT  # in an observation of two pictures
+_NEVER = 2**30  # for training: decisions after a game's last point would have no return
 MOST_CELLS = 40  # lit at once; paddles and ball have 31 at most where two frames are laid upon each other
 
 Array = NDArray[np.floating]
@@ -46,6 +47,7 @@ class PongGames:
         frame_skip: Screen frames per decision; the action is held meanwhile.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
         view: `DIFFERENCE` or `CELLS`.
+        max_decisions: After which a game is broken off; as it is, only its end ends it.
 
     Raises:
         ValueError: An option is out of range.
@@ -59,10 +61,13 @@ class PongGames:
         frame_skip: int = 8,
         sticky: float = 0.0,
         view: View | None = None,
+        max_decisions: int = _NEVER,
     ) -> None:
         """Start the games."""
         self._view = view or DIFFERENCE
-        self._environment = make_environment(num_envs, seed=seed, frame_skip=frame_skip, sticky=sticky)
+        self._environment = make_environment(
+            num_envs, seed=seed, frame_skip=frame_skip, sticky=sticky, max_decisions=max_decisions
+        )
         self._picture = self._view.look(self._environment.reset()[0])
         self.observations = self._view.compare(self._picture, self._picture)
         self.playing = np.ones(num_envs, bool)
@@ -85,7 +90,14 @@ class PongGames:
         return np.asarray(rewards, np.float32)
 
 
-def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8, sticky: float = 0.0) -> Any:
+def make_environment(
+    num_envs: int,
+    *,
+    seed: int = 0,
+    frame_skip: int = 8,
+    sticky: float = 0.0,
+    max_decisions: int = _NEVER,
+) -> Any:
     """Open ALE Pong in envpool: synchronous, grey, full size.
 
     Args:
@@ -93,6 +105,7 @@ def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8, stick
         seed: Of the games.
         frame_skip: Screen frames per decision; the frame that is seen is the brighter of the last two.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
+        max_decisions: After which a game is broken off.
 
     Returns:
         A vectorised Gymnasium environment with frames ``[N, 1, 210, 160]`` of ``uint8``.
@@ -111,7 +124,7 @@ def make_environment(num_envs: int, *, seed: int = 0, frame_skip: int = 8, stick
         img_width=FRAME_SHAPE[1],
         stack_num=1,
         gray_scale=True,
-        max_episode_steps=2**30,  # a game must end with a point, or its last decisions would have no return
+        max_episode_steps=int(check_number("max_decisions", max_decisions, low=1, high=_NEVER)),
     )
 
 

@@ -15,6 +15,9 @@ from gradtricks.agents.progress import Progress
 
 Array = NDArray[np.floating]
 
+_ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
+_FLOOR = 0.2  # of the learning rate and of the entropy's cost, where it isn't known when training will end
+
 
 @dataclass(frozen=True)
 class Options:
@@ -30,9 +33,10 @@ class Options:
             ``discount * lambda_``, cut off at the rollout's end.
         reset_at_points: Let no return reach over the end of a point.
         clip: Change of an action's probability ratio beyond which it gets no gradient.
-        entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon.
+        entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon; it falls as the
+            learning rate does.
         value_cost: Weight of the value's squared error.
-        learning_rate: Of Adam in the beginning; it falls linearly, to zero at the end.
+        learning_rate: Of Adam in the beginning; it falls linearly, see `train`.
         max_norm: Gradients of greater norm are scaled down to it.
         sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
     """
@@ -98,7 +102,7 @@ class Learner(Protocol):
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
         """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
 
-    def update(self, minibatch: Minibatch, learning_rate: float) -> float:
+    def update(self, minibatch: Minibatch, remaining: float = 1.0) -> float:
         """Take one step of Adam and return the loss before it."""
 
     def state(self) -> dict[str, Array]:
@@ -174,15 +178,20 @@ def train(
     games: PongGames,
     *,
     decisions: int,
+    anneal_decisions: int | None = None,
+    stop_at: float | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
 ) -> History:
-    """Play and learn in turns, for a fixed number of decisions.
+    """Play and learn in turns, for a number of decisions or until most points are won.
 
     Args:
         learner: The agent; it changes.
         games: Where it plays, from their beginning.
-        decisions: How many decisions to make, over all games; whole rollouts, at least one.
+        decisions: How many decisions to make at most, over all games; whole rollouts, at least one.
+        anneal_decisions: After how many the learning rate would have fallen to zero, if it didn't stay at a
+            fifth. None lets it fall to zero, at the end of ``decisions``.
+        stop_at: Share of the last 1,000 points that, when it is won, ends training; None never does.
         seed: Of the choice of actions and of the order in which they are learned from.
         checkpoint: A file to go on from if it is there, and to save to now and then.
 
@@ -190,30 +199,45 @@ def train(
         What happened.
 
     Raises:
-        ValueError: ``decisions`` is below one, the checkpoint is of another training, or the loss diverges.
+        ValueError: ``decisions`` is below one, ``stop_at`` is no share, the checkpoint is of another
+            training, or the loss diverges.
     """
     options, num_envs = learner.options, len(games.playing)
-    rollouts = int(check_number("decisions", decisions, low=1)) // (options.rollout_steps * num_envs) or 1
+    decisions_each = options.rollout_steps * num_envs
+    rollouts = int(check_number("decisions", decisions, low=1)) // decisions_each or 1
     seed = check_integer("seed", seed, low=0)
+    enough = None if stop_at is None else check_number("stop_at", stop_at, low=0, high=1)
+    annealed, floor = float(rollouts), 0.0
+    if anneal_decisions is not None:
+        annealed = check_integer("anneal_decisions", anneal_decisions, low=1) / decisions_each
+        floor = _FLOOR
     rng, history = np.random.default_rng(seed), History(num_envs)
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
-    training["mirror"] = learner.mirror
+    training |= {"mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed, "floor": floor}
     progress = Progress(checkpoint, training, learner, history, rng)
     for rollout in range(rollouts):
         decided = _play(learner, games, history, progress, rng)
         if progress.made_before(games.observations):
             continue
-        learning_rate = options.learning_rate * (1 - rollout / rollouts)
+        remaining = max(1 - rollout / annealed, floor)
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
-        loss = float(np.mean([learner.update(batch, learning_rate) for batch in batches]))
+        loss = float(np.mean([learner.update(batch, remaining) for batch in batches]))
         if not np.isfinite(loss):
             raise ValueError(
                 f"the loss must be finite; got {loss}: has the training diverged? "
                 "remedy: a smaller learning_rate"
             )
         history.add_loss(loss)
+        if enough is not None and _share_won(history) >= enough:
+            break
         progress.save_if_due(games.observations)
     return history
+
+
+def _share_won(history: History) -> float:
+    """Say how many of the last points were won; NaN, which is no share, while there are too few."""
+    last = history.point_rewards[-_ENOUGH_POINTS:]
+    return sum(reward > 0 for reward in last) / _ENOUGH_POINTS if len(last) == _ENOUGH_POINTS else np.nan
 
 
 class _Decisions(NamedTuple):
