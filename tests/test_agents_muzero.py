@@ -404,6 +404,7 @@ class TestErrors:
             ({"loss_scale": float("inf")}, "loss_scale must be finite"),
             ({"learning_rate": -1.0}, "learning_rate must lie in"),
             ({"momentum": 1.5}, "momentum must lie in"),
+            ({"momentum": 1.0, "optimizer": "adam"}, "momentum must be below 1 with Adam"),
             ({"weight_decay": -1e-4}, "weight_decay must lie in"),
             ({"device": "tpu"}, "device must be one of"),
         ],
@@ -422,7 +423,7 @@ class TestErrors:
         [
             ({"observation": np.zeros((6, 3), np.float32)}, "observation must have the shape"),
             ({"actions": np.zeros((4, 5), np.int64)}, "actions must have the shape"),
-            ({"actions": np.full((4, 6), 2)}, "actions must be 0 or 1; got 2 to 2"),
+            ({"actions": np.full((4, 6), 2)}, "actions must be 0 to 1; got 2 to 2"),
             ({"target_policy": np.zeros((4, 6, 2), np.float32)}, "target_policy must have the shape"),
         ],
     )

@@ -241,6 +241,37 @@ class TestPriorities:
         expected = (0.1 / np.array([0.1, 1.1, 2.1, 3.1])) ** exponent
         np.testing.assert_allclose(weights, expected[times], rtol=1e-6)
 
+    def test_a_step_weighs_the_same_in_every_batch(self):
+        episode = make_episode(4)._replace(rewards=np.zeros(4), values=np.array([0.0, -1, 2, 3]))
+        buffer = PrioritizedReplayBuffer(9, support=WIDE, td_steps=None, priority_floor=0.1)
+        buffer.add(episode)
+        rng = np.random.default_rng(0)
+        expected = np.float32(0.1 / np.array([0.1, 1.1, 2.1, 3.1]))
+        for size in (1, 1, 1, 1, 2, 3, 50):
+            sample = buffer.sample(size, 1, rng)
+            times = (sample.batch.observation[:, None] == episode.observations).all(-1).argmax(-1)
+            np.testing.assert_array_equal(sample.weights, expected[times])
+
+    def test_the_largest_weight_is_that_of_the_smallest_priority_remembered(self):
+        def add(buffer, missed):
+            steps = len(missed)
+            buffer.add(make_episode(steps)._replace(rewards=np.zeros(steps), values=np.array(missed)))
+            return buffer
+
+        def weights(buffer):
+            return np.unique(buffer.sample(200, 1, np.random.default_rng(0)).weights)
+
+        options = {"support": WIDE, "td_steps": None, "priority_floor": 1.0}
+        buffer = add(PrioritizedReplayBuffer(5, **options), [0.0, 1.0])
+        np.testing.assert_array_equal(weights(buffer), [0.5, 1.0])
+        add(buffer, [1.0, 3.0, 7.0])
+        np.testing.assert_array_equal(weights(buffer), [0.125, 0.25, 0.5, 1.0])
+        add(buffer, [7.0])  # in the place of the first two
+        np.testing.assert_array_equal(weights(buffer), [0.25, 0.5, 1.0])
+        again = PrioritizedReplayBuffer(5, **options)
+        again.restore(buffer.state())
+        np.testing.assert_array_equal(weights(again), [0.25, 0.5, 1.0])
+
     def test_the_highest_random_number_still_draws_a_step(self):
         class Highest:
             def random(self, size):
@@ -266,8 +297,8 @@ class TestErrors:
             ({"capacity": 0}, "capacity must be at least 1"),
             ({"discount": 1.5}, "discount must lie in"),
             ({"td_steps": 0}, "td_steps must be at least 1"),
-            ({"priority_exponent": -1.0}, "priority_exponent must lie in"),
-            ({"importance_exponent": -1.0}, "importance_exponent must lie in"),
+            ({"priority_exponent": -1.0}, r"priority_exponent must lie in \[0, 1\]"),
+            ({"importance_exponent": 1.5}, r"importance_exponent must lie in \[0, 1\]"),
             ({"priority_floor": 0.0}, "priority_floor must lie in"),
         ],
     )

@@ -1,18 +1,87 @@
-"""Real CartPole-v1 episodes, played by a soft hand-written controller."""
+"""Real CartPole-v1: many games side by side, and episodes played by a soft hand-written controller."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_number
+from gradtricks._checks import check_integer, check_number
+from gradtricks.agents.snapshots import Chance
 
 Array = NDArray[np.floating]
 
 ACTIONS = 2
 OBSERVATION_SIZE = 4
 OBSERVATION_SCALE = np.array([0.3, 0.6, 0.1, 0.5], np.float32)  # usual position, speed, angle, its rate
+
+
+class CartPoleGames:
+    """Games side by side, whose state can be saved.
+
+    Args:
+        num_envs: How many.
+        seed: Of the positions in which they begin.
+
+    Attributes:
+        observations: ``[N, 4]``, divided by `OBSERVATION_SCALE`.
+        playing: ``[N]``, False where the game is over; its next step begins a new one, whatever the action.
+        ended: ``[N]``, True where the game is over because the pole fell, and not at the time limit.
+    """
+
+    actions = ACTIONS
+    two_players = False
+    invalid_actions = None
+
+    def __init__(self, num_envs: int, *, seed: int = 0) -> None:
+        """Begin."""
+        count = check_integer("num_envs", num_envs, low=1)
+        made = gymnasium.make_vec("CartPole-v1", count, vectorization_mode="vector_entry_point")
+        self._environment: Any = made.unwrapped
+        self.observations: Array = self._environment.reset(seed=seed)[0] / OBSERVATION_SCALE
+        self.playing, self.ended = np.ones(count, bool), np.zeros(count, bool)
+
+    def step(self, actions: NDArray[np.int64]) -> Array:
+        """Make one step in every game.
+
+        Args:
+            actions: ``[N]``, 0 pushes left and 1 right.
+
+        Returns:
+            ``[N]``, rewards; zero where a game has begun.
+        """
+        observations, rewards, terminated, truncated, _ = self._environment.step(actions)
+        self.observations = observations / OBSERVATION_SCALE
+        self.playing, self.ended = ~(terminated | truncated), terminated
+        return rewards
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that is needed to go on.
+
+        Returns:
+            Under names for `restore`.
+        """
+        environment = self._environment
+        chance = Chance(environment.np_random).state()["state"]
+        arrays = {name: getattr(environment, name).copy() for name in _OF_ENVIRONMENT}
+        return arrays | {"chance": chance, "ended": self.ended.copy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of as many games.
+        """
+        environment = self._environment
+        for name in _OF_ENVIRONMENT:
+            setattr(environment, name, state[name].copy())
+        Chance(environment.np_random).restore({"state": state["chance"]})
+        self.observations = environment.state.T.astype(np.float32) / OBSERVATION_SCALE
+        self.playing, self.ended = ~environment.prev_done, state["ended"].copy()
+
+
+_OF_ENVIRONMENT = ("state", "steps", "prev_done")
 
 
 class Trajectories(NamedTuple):

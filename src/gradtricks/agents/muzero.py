@@ -1,7 +1,7 @@
 """MuZero's three networks without a framework: layers, first weights, and inference for the search."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from gradtricks.agents.search import RecurrentFnOutput, RootFnOutput
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, expected_value
 
 Array = NDArray[np.floating]
+
+OPTIMIZERS = ("momentum", "adam")
+HEADS = ("dynamics/reward", "prediction/value", "prediction/policy")
 
 
 def layer_shapes(
@@ -60,6 +63,54 @@ def check_weights(weights: Mapping[str, Array]) -> None:
         raise ValueError(f"weights must have the names of draw_weights; missing or unknown: {difference}")
 
 
+class Sizes(NamedTuple):
+    """Of the three networks.
+
+    Attributes:
+        observation: Elements of an observation.
+        state: Elements of a hidden state.
+        actions: How many there are.
+    """
+
+    observation: int
+    state: int
+    actions: int
+
+
+def find_sizes(weights: Mapping[str, Array]) -> Sizes:
+    """Read the sizes of the networks off their weights.
+
+    Args:
+        weights: As from `draw_weights`.
+
+    Returns:
+        The sizes.
+    """
+    state, actions = (len(weights[f"{layer}/bias"]) for layer in ("dynamics/state", "prediction/policy"))
+    return Sizes(len(weights["representation/hidden/kernel"]), state, actions)
+
+
+def check_optimizer(optimizer: str, momentum: float) -> tuple[str, float]:
+    """Raise unless a learner has the optimizer, and the momentum fits.
+
+    Args:
+        optimizer: Its name.
+        momentum: Share of what was that is kept, from 0 to 1; with Adam, which divides by the rest, below 1.
+
+    Returns:
+        Both.
+
+    Raises:
+        ValueError: It's another one, or the momentum is out of range.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}; got {optimizer!r}")
+    momentum = check_number("momentum", momentum, low=0, high=1)
+    if optimizer == "adam" and momentum == 1:
+        raise ValueError("momentum must be below 1 with Adam; got 1.0; remedy: 0.9")
+    return optimizer, momentum
+
+
 def draw_weights(
     seed: int = 0,
     *,
@@ -68,6 +119,7 @@ def draw_weights(
     observation_size: int = OBSERVATION_SIZE,
     actions: int = ACTIONS,
     support_size: int = CARTPOLE_SUPPORT.size,
+    head_size: float = 1.0,
 ) -> dict[str, Array]:
     """Draw the weights of the three networks, the same for both frameworks.
 
@@ -78,6 +130,8 @@ def draw_weights(
         observation_size: Elements of an observation.
         actions: How many there are.
         support_size: Categories of values and rewards.
+        head_size: Multiplies the kernels of value, reward and policy. What an untrained network says of
+            states differs less where it is small, and misleads the search less.
 
     Returns:
         ``float32`` kernels ``[inputs, outputs]`` under ``module/layer/kernel`` and zero biases under
@@ -93,11 +147,12 @@ def draw_weights(
         "actions": check_integer("actions", actions, low=1),
         "support_size": check_integer("support_size", support_size, low=2),
     }
+    # The dynamics add to the state; small at first, so that it survives many steps.
+    factors = {"dynamics/state": 0.1} | dict.fromkeys(HEADS, check_number("head_size", head_size, low=0))
     rng = np.random.default_rng(seed)
     weights: dict[str, Array] = {}
     for name, (inputs, outputs) in layer_shapes(state_size, hidden_size, **sizes).items():
-        # The dynamics add to the state; small at first, so that it survives many steps.
-        size = 0.1 if name == "dynamics/state" else 1.0
+        size = factors.get(name, 1.0)
         weights[f"{name}/kernel"] = rng.normal(0, size * inputs**-0.5, (inputs, outputs)).astype(np.float32)
         weights[f"{name}/bias"] = np.zeros(outputs, np.float32)
     return weights

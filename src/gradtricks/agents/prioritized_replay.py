@@ -4,7 +4,8 @@
 """
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,8 @@ class PrioritizedBatch(NamedTuple):
 
     Attributes:
         batch: The windows.
-        weights: ``[B]`` of ``float32``, for each trajectory's loss; the largest is 1.
+        weights: ``[B]`` of ``float32``, for each trajectory's loss: 1 for the smallest priority in the whole
+            memory, less for the others. A step's weight is the same in every batch until the memory changes.
     """
 
     batch: Batch
@@ -62,8 +64,8 @@ class PrioritizedReplayBuffer:
         td_steps: Rewards in a value target, before the search's value stands for the rest; None is all.
         two_players: Players alternate, and one's gain is the other's loss.
         support: Categories of values and rewards.
-        priority_exponent: Of the priorities, 0 draws evenly (Schaul's alpha; the paper's 1).
-        importance_exponent: Of the weights that make up for it, 0 is none (Schaul's beta; the paper's 1).
+        priority_exponent: Of the priorities, from 0, which draws evenly, to the paper's 1; Schaul's alpha.
+        importance_exponent: Of the weights that make up for it, from 0, none, to the paper's 1; his beta.
         priority_floor: Added to each priority, so that nothing is forgotten.
 
     References:
@@ -87,12 +89,11 @@ class PrioritizedReplayBuffer:
         self.discount = check_number("discount", discount, low=0, high=1)
         self.td_steps = None if td_steps is None else check_integer("td_steps", td_steps, low=1)
         self.two_players, self.support = two_players, support
-        self.priority_exponent = check_number("priority_exponent", priority_exponent, low=0)
-        self.importance_exponent = check_number("importance_exponent", importance_exponent, low=0)
+        self.priority_exponent = check_number("priority_exponent", priority_exponent, low=0, high=1)
+        self.importance_exponent = check_number("importance_exponent", importance_exponent, low=0, high=1)
         self.priority_floor = check_number("priority_floor", priority_floor, low=1e-6)
         self._columns: dict[str, NDArray] = {}
-        self._priorities = np.zeros(self.capacity)
-        self._cumulative = self._priorities
+        self._set_priorities(np.zeros(self.capacity))
         self._lengths: deque[int] = deque()
         self._next = self._size = 0
 
@@ -130,7 +131,7 @@ class PrioritizedReplayBuffer:
             self._columns[name][at] = column
         missed = np.abs(targets - episode.values) + self.priority_floor
         self._priorities[at] = missed**self.priority_exponent
-        self._cumulative = self._priorities.cumsum()
+        self._set_priorities(self._priorities)
         self._lengths.append(steps)
         self._next, self._size = (self._next + steps) % self.capacity, self._size + steps
 
@@ -155,8 +156,35 @@ class PrioritizedReplayBuffer:
         total = self._cumulative[-1]
         drawn = np.minimum(rng.random(batch_size) * total, np.nextafter(total, 0))
         roots = self._cumulative.searchsorted(drawn, side="right")
-        weights = (self._priorities[roots].min() / self._priorities[roots]) ** self.importance_exponent
+        weights = (self._smallest / self._priorities[roots]) ** self.importance_exponent
         return PrioritizedBatch(self._window(roots, steps, rng), weights.astype(np.float32))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that is remembered.
+
+        Returns:
+            Copies, under names for `restore`.
+        """
+        columns = {f"column/{name}": column.copy() for name, column in self._columns.items()}
+        numbers = {"lengths": np.array(self._lengths, np.int64), "next": np.array(self._next)}
+        return {**columns, **numbers, "priorities": self._priorities.copy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of a buffer with the same arguments.
+        """
+        columns = (name for name in state if name.startswith("column/"))
+        self._columns = {name.removeprefix("column/"): state[name].copy() for name in columns}
+        self._set_priorities(state["priorities"].copy())
+        self._lengths = deque(state["lengths"].tolist())
+        self._next, self._size = int(state["next"]), sum(self._lengths)
+
+    def _set_priorities(self, priorities: NDArray[np.float64]) -> None:
+        """Work out once what every sample needs; steps that are forgotten or not there yet have zero."""
+        self._priorities, self._cumulative = priorities, priorities.cumsum()
+        self._smallest = priorities.min(initial=np.inf, where=priorities > 0)
 
     def _window(self, roots: NDArray[np.int64], steps: int, rng: np.random.Generator) -> Batch:
         data, k = self._columns, np.arange(steps + 1)[:, None]

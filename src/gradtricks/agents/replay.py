@@ -160,17 +160,21 @@ def assemble(
     )
 
 
-def check_batch(batch: Batch) -> None:
-    """Raise unless observations and actions are CartPole's; the loss checks the targets.
+def check_batch(batch: Batch, *, observation_size: int = OBSERVATION_SIZE, actions: int = ACTIONS) -> None:
+    """Raise unless observations and actions are those of a game; the loss checks the targets.
 
     Args:
         batch: Arrays of NumPy.
+        observation_size: Elements of an observation.
+        actions: How many there are.
 
     Raises:
-        ValueError: A shape is wrong, or an action isn't 0 or 1.
+        ValueError: A shape is wrong, or an action isn't one of those.
     """
     size = len(batch.observation)
-    check_shape("observation", np.shape(batch.observation), (size, OBSERVATION_SIZE), "[B, 4]")
+    shape = f"[B, {observation_size}]"
+    check_shape("observation", np.shape(batch.observation), (size, observation_size), shape)
     check_shape("actions", np.shape(batch.actions), (len(batch.actions), size), "[K, B]")
-    if not np.isin(batch.actions, range(ACTIONS)).all():
-        raise ValueError(f"actions must be 0 or 1; got {np.min(batch.actions)} to {np.max(batch.actions)}")
+    if not np.isin(batch.actions, range(actions)).all():
+        low, high = np.min(batch.actions), np.max(batch.actions)
+        raise ValueError(f"actions must be 0 to {actions - 1}; got {low} to {high}")

@@ -3,9 +3,9 @@
 A board is always seen from the side of the player whose turn it is: 1 is his, -1 the other's, 0 empty.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,74 @@ def observe(boards: Boards) -> Array:
         ``[E, 18]`` of 0 and 1.
     """
     return np.concatenate([boards == 1, boards == -1], axis=-1).astype(np.float32)
+
+
+class TicTacToeGames:
+    """Games side by side, of which somebody plays both sides; their state can be saved.
+
+    Args:
+        num_envs: How many.
+
+    Attributes:
+        playing: ``[N]``, False where the game is over; its next step begins a new one, whatever the action.
+        ended: ``[N]``, True where the game is over.
+    """
+
+    actions = ACTIONS
+    two_players = True
+
+    def __init__(self, num_envs: int) -> None:
+        """Begin."""
+        self._boards = empty_boards(check_integer("num_envs", num_envs, low=1))
+        self.playing = np.ones(num_envs, bool)
+        self.ended = ~self.playing
+
+    @property
+    def observations(self) -> Array:
+        """``[N, 18]``, see `observe`."""
+        return observe(self._boards)
+
+    @property
+    def invalid_actions(self) -> NDArray[np.bool_]:
+        """``[N, 9]``, True for squares that aren't free; none where the game is over."""
+        invalid: NDArray[np.bool_] = ~legal_actions(self._boards) & self.playing[:, None]
+        return invalid
+
+    def step(self, actions: NDArray[np.int64]) -> Array:
+        """Make one move in every game.
+
+        Args:
+            actions: ``[N]``, a free square for each.
+
+        Returns:
+            ``[N]``, rewards for the players who moved; zero where a game has begun.
+
+        Raises:
+            ValueError: A move isn't legal.
+        """
+        boards, rows = empty_boards(len(actions)), np.flatnonzero(self.playing)
+        moved = step(self._boards[rows], actions[rows])
+        rewards, playing = np.zeros(len(actions), np.float32), np.ones(len(actions), bool)
+        boards[rows], rewards[rows], playing[rows] = moved.boards, moved.rewards, ~moved.over
+        self._boards, self.playing, self.ended = boards, playing, ~playing
+        return rewards
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that is needed to go on.
+
+        Returns:
+            Copies, under names for `restore`.
+        """
+        return {"boards": self._boards.copy(), "playing": self.playing.copy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of as many games.
+        """
+        self._boards, self.playing = state["boards"].copy(), state["playing"].copy()
+        self.ended = ~self.playing
 
 
 class Solution(NamedTuple):

@@ -8,22 +8,27 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 from gradtricks._checks import check_number, check_shape
-from gradtricks.agents.cartpole import ACTIONS
-from gradtricks.agents.muzero import check_weights
+from gradtricks.agents.muzero import check_optimizer, check_weights, find_sizes
 from gradtricks.agents.replay import Batch, check_batch
 from gradtricks.agents.tensorflow.devices import resolve_device
 from gradtricks.tensorflow import muzero_loss, scale_gradient, unroll
 
+_BETA_2, _EPSILON = 0.999, 1e-8  # of Adam, next to ``momentum``
+
 
 class MuZeroLearner:
-    """Trains representation, dynamics and prediction together, by gradient descent with momentum.
+    """Trains representation, dynamics and prediction together.
 
     Args:
         weights: From `gradtricks.agents.muzero.draw_weights`; their dtype is the learner's.
         hidden_scale: Multiplies the gradient of the state after each recurrent step.
         loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
+        head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
+            leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
+        scale_root_loss: Multiply the gradient of the root's loss by ``loss_scale`` too.
+        optimizer: ``"momentum"``, gradient descent with it, or ``"adam"``.
         learning_rate: Step size.
-        momentum: Share of the last step that is kept.
+        momentum: Share of the last step that is kept; with Adam, of the mean gradient.
         weight_decay: Weight of half the sum of squares that is added to the loss.
         device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
     """
@@ -34,6 +39,9 @@ class MuZeroLearner:
         *,
         hidden_scale: float = 0.5,
         loss_scale: float | None = None,
+        head_scale: float = 1.0,
+        scale_root_loss: bool = False,
+        optimizer: str = "momentum",
         learning_rate: float = 0.05,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
@@ -41,16 +49,28 @@ class MuZeroLearner:
     ) -> None:
         """Copy the weights to the device."""
         check_weights(weights)
-        self.hidden_scale = check_number("hidden_scale", hidden_scale)
-        self.loss_scale = None if loss_scale is None else check_number("loss_scale", loss_scale)
+        self.scales: dict[str, Any] = {
+            "hidden_scale": check_number("hidden_scale", hidden_scale),
+            "loss_scale": None if loss_scale is None else check_number("loss_scale", loss_scale),
+            "head_scale": check_number("head_scale", head_scale),
+            "scale_root_loss": bool(scale_root_loss),
+        }
+        self.optimizer, self.momentum = check_optimizer(optimizer, momentum)
         self.learning_rate = check_number("learning_rate", learning_rate, low=0)
-        self.momentum = check_number("momentum", momentum, low=0, high=1)
         self.weight_decay = check_number("weight_decay", weight_decay, low=0)
         self.device = resolve_device(device)
+        self.sizes = find_sizes(weights)
         with tf.device(self.device):
             self.weights = {name: tf.Variable(value) for name, value in weights.items()}
             self._velocity = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
-        self._update_graph = tf.function(self._update)
+            self._adam = {
+                f"{name}/{moment}": tf.Variable(tf.zeros_like(value))
+                for name, value in weights.items()
+                for moment in ("m", "v")
+            }
+            self._dtype = self.weights["representation/state/bias"].dtype
+            self._steps = tf.Variable(tf.zeros((), self._dtype))
+        self._update_graph = tf.function(self._update, jit_compile=True)
 
     def initial_inference(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look at a real observation.
@@ -61,8 +81,7 @@ class MuZeroLearner:
         Returns:
             Value logits ``[B, N]``, policy logits ``[B, A]`` and the root state ``[B, S]``.
         """
-        hidden = tf.nn.relu(self._dense("representation/hidden", observation))
-        state = tf.tanh(self._dense("representation/state", hidden))
+        state = self._represent(observation)
         return *self._predict(state), state
 
     def recurrent_inference(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -75,9 +94,9 @@ class MuZeroLearner:
         Returns:
             Value and reward logits ``[B, N]``, policy logits ``[B, A]`` and the next state ``[B, S]``.
         """
-        reward, next_state = self._advance(state, action)
+        hidden, next_state = self._advance(state, self._encode(action))
         value, policy = self._predict(next_state)
-        return value, reward, policy, next_state
+        return value, self._dense("dynamics/reward", hidden), policy, next_state
 
     def loss(self, batch: Batch) -> float:
         """Return the mean loss of a batch, without weight decay.
@@ -92,17 +111,24 @@ class MuZeroLearner:
             losses, _ = self._losses(self._tensors(batch))
         return float(tf.reduce_mean(losses))
 
-    def update(self, batch: Batch) -> float:
-        """Take one step of gradient descent.
+    def update(
+        self, batch: Batch, *, weights: np.ndarray | None = None, learning_rate: float | None = None
+    ) -> float:
+        """Take one step of the optimizer.
 
         Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`, or another replay.
+            weights: ``[B]``, of each trajectory's loss, as prioritised replay needs them; None is all ones.
+            learning_rate: Of this step; None is that of the constructor.
 
         Returns:
-            The loss before the step; see `loss`.
+            The loss before the step, weighted; see `loss`.
         """
+        weights = np.ones(len(batch.observation)) if weights is None else weights
+        rate = self.learning_rate if learning_rate is None else learning_rate
         with tf.device(self.device):
-            return float(self._update_graph(self._tensors(batch)))
+            numbers = (tf.constant(x, self._dtype) for x in (weights, rate))
+            return float(self._update_graph(self._tensors(batch), *numbers))
 
     def gradients(
         self,
@@ -111,6 +137,7 @@ class MuZeroLearner:
         hidden_scale: float = 0.5,
         loss_scale: float | None = None,
         head_scale: float = 1.0,
+        scale_root_loss: bool = False,
         step_scales: Sequence[float] | None = None,
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Differentiate the mean loss; the weights stay as they are.
@@ -119,20 +146,21 @@ class MuZeroLearner:
             batch: From `gradtricks.agents.replay.ReplayBuffer`.
             hidden_scale: As in the constructor.
             loss_scale: As in the constructor.
-            head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
-                leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
+            head_scale: As in the constructor.
+            scale_root_loss: As in the constructor.
             step_scales: ``[K+1]``, multiplies the gradient of each step's loss once more; None is all ones.
 
         Returns:
             The gradient of each weight, and of the states ``[K+1, B, S]``, without weight decay.
         """
         tensors = self._tensors(batch)
+        scales = hidden_scale, loss_scale, head_scale, scale_root_loss, step_scales
         with tf.device(self.device), tf.GradientTape() as tape:
-            losses, states = self._losses(tensors, hidden_scale, loss_scale, head_scale, step_scales)
+            losses, states = self._losses(tensors, *scales)
             loss = tf.reduce_mean(losses)
         sources = [*self.weights.values(), *states]
         gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
-        arrays = [gradient.numpy() for gradient in gradients]
+        arrays = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
         count = len(self.weights)
         return dict(zip(self.weights, arrays[:count], strict=True)), np.stack(arrays[count:])
 
@@ -155,16 +183,57 @@ class MuZeroLearner:
         norms["states"] = (states.shape[1] * np.linalg.norm(states, axis=-1).mean(axis=-1)).tolist()
         return norms
 
-    def _update(self, batch: Batch) -> Tensor:
+    def copy_weights(self) -> dict[str, np.ndarray]:
+        """Return the weights as they are now.
+
+        Returns:
+            Under the names of `gradtricks.agents.muzero.draw_weights`.
+        """
+        return {name: weight.numpy() for name, weight in self.weights.items()}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return weights and the state of the optimizer, as arrays.
+
+        Returns:
+            Under names for `restore`; the weights under those of `gradtricks.agents.muzero.draw_weights`.
+        """
+        return {name: variable.numpy() for name, variable in self._variables().items()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of a learner with the same arguments.
+        """
+        for name, variable in self._variables().items():
+            variable.assign(state[name])
+
+    def _variables(self) -> dict[str, tf.Variable]:
+        velocity = {f"{name}/velocity": variable for name, variable in self._velocity.items()}
+        return {**self.weights, **velocity, **self._adam, "step": self._steps}
+
+    def _update(self, batch: Batch, weights: Tensor, learning_rate: Tensor) -> Tensor:
         with tf.GradientTape() as tape:
-            losses, _ = self._losses(batch, self.hidden_scale, self.loss_scale)
-            loss = tf.reduce_mean(losses)
+            losses, _ = self._losses(batch, **self.scales)
+            loss = tf.reduce_mean(weights * losses)
         gradients = tape.gradient(loss, list(self.weights.values()))
-        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
-            velocity = self._velocity[name]
-            velocity.assign(self.momentum * velocity + gradient + self.weight_decay * weight)
-            weight.assign_sub(self.learning_rate * velocity)
+        self._step([tf.convert_to_tensor(gradient) for gradient in gradients], learning_rate)
         return loss
+
+    def _step(self, gradients: Sequence[Tensor], learning_rate: Tensor) -> None:
+        self._steps.assign_add(1)
+        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
+            gradient += self.weight_decay * weight
+            if self.optimizer == "momentum":
+                velocity = self._velocity[name]
+                velocity.assign(self.momentum * velocity + gradient)
+                weight.assign_sub(learning_rate * velocity)
+                continue
+            m, v = self._adam[f"{name}/m"], self._adam[f"{name}/v"]
+            m.assign(self.momentum * m + (1 - self.momentum) * gradient)
+            v.assign(_BETA_2 * v + (1 - _BETA_2) * tf.square(gradient))
+            rate = learning_rate / (1 - self.momentum**self._steps)
+            weight.assign_sub(rate * m / (tf.sqrt(v / (1 - _BETA_2**self._steps)) + _EPSILON))
 
     def _losses(
         self,
@@ -172,37 +241,46 @@ class MuZeroLearner:
         hidden_scale: float = 0.5,
         loss_scale: float | None = None,
         head_scale: float = 1.0,
+        scale_root_loss: bool = False,
         step_scales: Sequence[float] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        root_value, root_policy, root = self.initial_inference(batch.observation)
+        root = self._represent(batch.observation)
         states = [root]
 
         def recurrent_fn(state: Tensor, action: Tensor) -> tuple[Any, Tensor]:
-            reward, state = self._advance(state, action)
+            hidden, state = self._advance(state, action)
             states.append(state)
-            value, policy = self._predict(scale_gradient(state, head_scale))
-            return (value, reward, policy), state
+            return (hidden, state), state
 
-        actions = batch.actions
-        outputs, _ = unroll(recurrent_fn, root, actions, hidden_scale=hidden_scale)
-        value, reward, policy = outputs
-        value = tf.concat([root_value[None], value], 0)
-        policy = tf.concat([root_policy[None], policy], 0)
+        # The heads see all steps at once: one large product costs less than many small ones.
+        outputs, _ = unroll(recurrent_fn, root, self._encode(batch.actions), hidden_scale=hidden_scale)
+        hidden, later = outputs
+        reward = self._dense("dynamics/reward", hidden)
+        value, policy = self._predict(tf.concat([root[None], scale_gradient(later, head_scale)], 0))
         if step_scales is not None:
             check_shape("step_scales", (len(step_scales),), (len(value),), "[K+1]")
-            scales = tf.constant(step_scales, dtype=value.dtype)
-            scales = scales[:, None, None]
+            scales = tf.constant(step_scales, dtype=value.dtype)[:, None, None]
             value, policy = (scale_gradient(x, scales) for x in (value, policy))
             reward = scale_gradient(reward, scales[1:])
         targets = batch.target_value, batch.target_reward, batch.target_policy
-        losses = muzero_loss(value, reward, policy, *targets, loss_scale=loss_scale)
+        losses = muzero_loss(
+            value, reward, policy, *targets, loss_scale=loss_scale, scale_root_loss=scale_root_loss
+        )
         return losses, states
 
-    def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        inputs = tf.concat([state, tf.one_hot(action, ACTIONS, dtype=state.dtype)], -1)
-        hidden = tf.nn.relu(self._dense("dynamics/hidden", inputs))
-        next_state = tf.tanh(state + self._dense("dynamics/state", hidden))
-        return self._dense("dynamics/reward", hidden), next_state
+    def _represent(self, observation: Tensor) -> Tensor:
+        hidden = tf.nn.relu(self._dense("representation/hidden", observation))
+        return tf.tanh(self._dense("representation/state", hidden))
+
+    def _encode(self, action: Tensor) -> Tensor:
+        """Return what actions add to the hidden layer of the dynamics, ``[..., H]``."""
+        kernel = self.weights["dynamics/hidden/kernel"][self.sizes.state :]
+        return tf.one_hot(action, self.sizes.actions, dtype=kernel.dtype) @ kernel
+
+    def _advance(self, state: Tensor, encoded_action: Tensor) -> tuple[Tensor, Tensor]:
+        kernel = self.weights["dynamics/hidden/kernel"][: self.sizes.state]
+        hidden = tf.nn.relu(state @ kernel + encoded_action + self.weights["dynamics/hidden/bias"])
+        return hidden, tf.tanh(state + self._dense("dynamics/state", hidden))
 
     def _predict(self, state: Tensor) -> tuple[Tensor, Tensor]:
         hidden = tf.nn.relu(self._dense("prediction/hidden", state))
@@ -212,8 +290,7 @@ class MuZeroLearner:
         return x @ self.weights[f"{layer}/kernel"] + self.weights[f"{layer}/bias"]
 
     def _tensors(self, batch: Batch) -> Batch:
-        check_batch(batch)
-        dtype = self.weights["representation/state/bias"].dtype
-        dtypes = (dtype, tf.int64, dtype, dtype, dtype)
+        check_batch(batch, observation_size=self.sizes.observation, actions=self.sizes.actions)
+        dtypes = (self._dtype, tf.int64, self._dtype, self._dtype, self._dtype)
         with tf.device(self.device):
             return Batch(*(tf.cast(x, t) for x, t in zip(batch, dtypes)))

@@ -9,22 +9,27 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from gradtricks._checks import check_number, check_shape
-from gradtricks.agents.cartpole import ACTIONS
-from gradtricks.agents.muzero import check_weights
+from gradtricks.agents.muzero import check_optimizer, check_weights, find_sizes
 from gradtricks.agents.replay import Batch, check_batch
 from gradtricks.agents.torch.devices import resolve_device
 from gradtricks.torch import muzero_loss, scale_gradient, unroll
 
+_BETA_2, _EPSILON = 0.999, 1e-8  # of Adam, next to ``momentum``
+
 
 class MuZeroLearner:
-    """Trains representation, dynamics and prediction together, by gradient descent with momentum.
+    """Trains representation, dynamics and prediction together.
 
     Args:
         weights: From `gradtricks.agents.muzero.draw_weights`; their dtype is the learner's.
         hidden_scale: Multiplies the gradient of the state after each recurrent step.
         loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
+        head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
+            leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
+        scale_root_loss: Multiply the gradient of the root's loss by ``loss_scale`` too.
+        optimizer: ``"momentum"``, gradient descent with it, or ``"adam"``.
         learning_rate: Step size.
-        momentum: Share of the last step that is kept.
+        momentum: Share of the last step that is kept; with Adam, of the mean gradient.
         weight_decay: Weight of half the sum of squares that is added to the loss.
         device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
     """
@@ -35,6 +40,9 @@ class MuZeroLearner:
         *,
         hidden_scale: float = 0.5,
         loss_scale: float | None = None,
+        head_scale: float = 1.0,
+        scale_root_loss: bool = False,
+        optimizer: str = "momentum",
         learning_rate: float = 0.05,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
@@ -42,17 +50,29 @@ class MuZeroLearner:
     ) -> None:
         """Copy the weights to the device."""
         check_weights(weights)
-        self.hidden_scale = check_number("hidden_scale", hidden_scale)
-        self.loss_scale = None if loss_scale is None else check_number("loss_scale", loss_scale)
+        self.scales: dict[str, Any] = {
+            "hidden_scale": check_number("hidden_scale", hidden_scale),
+            "loss_scale": None if loss_scale is None else check_number("loss_scale", loss_scale),
+            "head_scale": check_number("head_scale", head_scale),
+            "scale_root_loss": bool(scale_root_loss),
+        }
+        self.optimizer, self.momentum = check_optimizer(optimizer, momentum)
         self.learning_rate = check_number("learning_rate", learning_rate, low=0)
-        self.momentum = check_number("momentum", momentum, low=0, high=1)
         self.weight_decay = check_number("weight_decay", weight_decay, low=0)
         self.device = resolve_device(device)
+        self.sizes = find_sizes(weights)
         self.weights = {
             name: torch.tensor(value, device=self.device, requires_grad=True)
             for name, value in weights.items()
         }
         self._velocity = {name: torch.zeros_like(value) for name, value in self.weights.items()}
+        self._adam = torch.optim.Adam(
+            self.weights.values(),
+            betas=(self.momentum if optimizer == "adam" else 0.0, _BETA_2),
+            eps=_EPSILON,
+            weight_decay=self.weight_decay,
+            fused=True,
+        )
 
     def initial_inference(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look at a real observation.
@@ -63,8 +83,7 @@ class MuZeroLearner:
         Returns:
             Value logits ``[B, N]``, policy logits ``[B, A]`` and the root state ``[B, S]``.
         """
-        hidden = self._dense("representation/hidden", observation).relu()
-        state = torch.tanh(self._dense("representation/state", hidden))
+        state = self._represent(observation)
         return *self._predict(state), state
 
     def recurrent_inference(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -77,9 +96,9 @@ class MuZeroLearner:
         Returns:
             Value and reward logits ``[B, N]``, policy logits ``[B, A]`` and the next state ``[B, S]``.
         """
-        reward, next_state = self._advance(state, action)
+        hidden, next_state = self._advance(state, self._encode(action))
         value, policy = self._predict(next_state)
-        return value, reward, policy, next_state
+        return value, self._dense("dynamics/reward", hidden), policy, next_state
 
     def loss(self, batch: Batch) -> float:
         """Return the mean loss of a batch, without weight decay.
@@ -94,16 +113,27 @@ class MuZeroLearner:
             losses, _ = self._losses(self._tensors(batch))
         return losses.mean().item()
 
-    def update(self, batch: Batch) -> float:
-        """Take one step of gradient descent.
+    def update(
+        self, batch: Batch, *, weights: np.ndarray | None = None, learning_rate: float | None = None
+    ) -> float:
+        """Take one step of the optimizer.
 
         Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
+            batch: From `gradtricks.agents.replay.ReplayBuffer`, or another replay.
+            weights: ``[B]``, of each trajectory's loss, as prioritised replay needs them; None is all ones.
+            learning_rate: Of this step; None is that of the constructor.
 
         Returns:
-            The loss before the step; see `loss`.
+            The loss before the step, weighted; see `loss`.
         """
-        return self._update(self._tensors(batch)).item()
+        tensors = self._tensors(batch)
+        losses, _ = self._losses(tensors, **self.scales)
+        if weights is not None:
+            losses = losses * torch.as_tensor(weights, dtype=losses.dtype, device=self.device)
+        loss = losses.mean()
+        gradients = torch.autograd.grad(loss, list(self.weights.values()))
+        self._step(gradients, self.learning_rate if learning_rate is None else learning_rate)
+        return loss.item()
 
     def gradients(
         self,
@@ -112,6 +142,7 @@ class MuZeroLearner:
         hidden_scale: float = 0.5,
         loss_scale: float | None = None,
         head_scale: float = 1.0,
+        scale_root_loss: bool = False,
         step_scales: Sequence[float] | None = None,
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Differentiate the mean loss; the weights stay as they are.
@@ -120,15 +151,16 @@ class MuZeroLearner:
             batch: From `gradtricks.agents.replay.ReplayBuffer`.
             hidden_scale: As in the constructor.
             loss_scale: As in the constructor.
-            head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
-                leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
+            head_scale: As in the constructor.
+            scale_root_loss: As in the constructor.
             step_scales: ``[K+1]``, multiplies the gradient of each step's loss once more; None is all ones.
 
         Returns:
             The gradient of each weight, and of the states ``[K+1, B, S]``, without weight decay.
         """
         tensors = self._tensors(batch)
-        losses, states = self._losses(tensors, hidden_scale, loss_scale, head_scale, step_scales)
+        scales = hidden_scale, loss_scale, head_scale, scale_root_loss, step_scales
+        losses, states = self._losses(tensors, *scales)
         sources = [*self.weights.values(), *states]
         gradients = torch.autograd.grad(losses.mean(), sources, materialize_grads=True)
         arrays = [gradient.cpu().numpy() for gradient in gradients]
@@ -154,15 +186,56 @@ class MuZeroLearner:
         norms["states"] = (states.shape[1] * np.linalg.norm(states, axis=-1).mean(axis=-1)).tolist()
         return norms
 
-    def _update(self, batch: Batch) -> Tensor:
-        losses, _ = self._losses(batch, self.hidden_scale, self.loss_scale)
-        gradients = torch.autograd.grad(losses.mean(), list(self.weights.values()))
+    def copy_weights(self) -> dict[str, np.ndarray]:
+        """Return the weights as they are now.
+
+        Returns:
+            Under the names of `gradtricks.agents.muzero.draw_weights`.
+        """
+        return {name: weight.detach().cpu().numpy().copy() for name, weight in self.weights.items()}
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return weights and the state of the optimizer, as arrays.
+
+        Returns:
+            Under names for `restore`; the weights under those of `gradtricks.agents.muzero.draw_weights`.
+        """
+        state = {name: weight.detach() for name, weight in self.weights.items()}
+        for name, weight in self.weights.items():
+            state[f"{name}/velocity"] = self._velocity[name]
+            for key, value in self._adam.state[weight].items():
+                state[f"{name}/{key}"] = value
+        # Copies: what is in memory learns on.
+        return {name: value.cpu().numpy().copy() for name, value in state.items()}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of a learner with the same arguments.
+        """
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(torch.as_tensor(state[name]))
+                self._velocity[name].copy_(torch.as_tensor(state[f"{name}/velocity"]))
+                self._adam.state[weight] = {
+                    key: torch.tensor(state[f"{name}/{key}"], device=self.device)
+                    for key in ("step", "exp_avg", "exp_avg_sq")
+                    if f"{name}/{key}" in state
+                }
+
+    def _step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
+        if self.optimizer == "adam":
+            for weight, gradient in zip(self.weights.values(), gradients, strict=True):
+                weight.grad = gradient
+            self._adam.param_groups[0]["lr"] = learning_rate
+            self._adam.step()
+            return
         with torch.no_grad():
             for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
                 velocity = self._velocity[name]
                 velocity.mul_(self.momentum).add_(gradient + self.weight_decay * weight)
-                weight.sub_(self.learning_rate * velocity)
-        return losses.detach().mean()
+                weight.sub_(learning_rate * velocity)
 
     def _losses(
         self,
@@ -170,37 +243,46 @@ class MuZeroLearner:
         hidden_scale: float = 0.5,
         loss_scale: float | None = None,
         head_scale: float = 1.0,
+        scale_root_loss: bool = False,
         step_scales: Sequence[float] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        root_value, root_policy, root = self.initial_inference(batch.observation)
+        root = self._represent(batch.observation)
         states = [root]
 
         def recurrent_fn(state: Tensor, action: Tensor) -> tuple[Any, Tensor]:
-            reward, state = self._advance(state, action)
+            hidden, state = self._advance(state, action)
             states.append(state)
-            value, policy = self._predict(scale_gradient(state, head_scale))
-            return (value, reward, policy), state
+            return (hidden, state), state
 
-        actions = batch.actions
-        outputs, _ = unroll(recurrent_fn, root, actions, hidden_scale=hidden_scale)
-        value, reward, policy = outputs
-        value = torch.cat([root_value[None], value])
-        policy = torch.cat([root_policy[None], policy])
+        # The heads see all steps at once: one large product costs less than many small ones.
+        outputs, _ = unroll(recurrent_fn, root, self._encode(batch.actions), hidden_scale=hidden_scale)
+        hidden, later = outputs
+        reward = self._dense("dynamics/reward", hidden)
+        value, policy = self._predict(torch.cat([root[None], scale_gradient(later, head_scale)]))
         if step_scales is not None:
             check_shape("step_scales", (len(step_scales),), (len(value),), "[K+1]")
-            scales = torch.tensor(step_scales, dtype=value.dtype, device=self.device)
-            scales = scales[:, None, None]
+            scales = torch.tensor(step_scales, dtype=value.dtype, device=self.device)[:, None, None]
             value, policy = (scale_gradient(x, scales) for x in (value, policy))
             reward = scale_gradient(reward, scales[1:])
         targets = batch.target_value, batch.target_reward, batch.target_policy
-        losses = muzero_loss(value, reward, policy, *targets, loss_scale=loss_scale)
+        losses = muzero_loss(
+            value, reward, policy, *targets, loss_scale=loss_scale, scale_root_loss=scale_root_loss
+        )
         return losses, states
 
-    def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        inputs = torch.cat([state, one_hot(action, ACTIONS).to(state.dtype)], -1)
-        hidden = self._dense("dynamics/hidden", inputs).relu()
-        next_state = torch.tanh(state + self._dense("dynamics/state", hidden))
-        return self._dense("dynamics/reward", hidden), next_state
+    def _represent(self, observation: Tensor) -> Tensor:
+        hidden = self._dense("representation/hidden", observation).relu()
+        return torch.tanh(self._dense("representation/state", hidden))
+
+    def _encode(self, action: Tensor) -> Tensor:
+        """Return what actions add to the hidden layer of the dynamics, ``[..., H]``."""
+        kernel = self.weights["dynamics/hidden/kernel"][self.sizes.state :]
+        return one_hot(action, self.sizes.actions).to(kernel.dtype) @ kernel
+
+    def _advance(self, state: Tensor, encoded_action: Tensor) -> tuple[Tensor, Tensor]:
+        kernel = self.weights["dynamics/hidden/kernel"][: self.sizes.state]
+        hidden = (state @ kernel + encoded_action + self.weights["dynamics/hidden/bias"]).relu()
+        return hidden, torch.tanh(state + self._dense("dynamics/state", hidden))
 
     def _predict(self, state: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self._dense("prediction/hidden", state).relu()
@@ -210,7 +292,7 @@ class MuZeroLearner:
         return x @ self.weights[f"{layer}/kernel"] + self.weights[f"{layer}/bias"]
 
     def _tensors(self, batch: Batch) -> Batch:
-        check_batch(batch)
+        check_batch(batch, observation_size=self.sizes.observation, actions=self.sizes.actions)
         dtype = self.weights["representation/state/bias"].dtype
         dtypes = (dtype, torch.int64, dtype, dtype, dtype)
         return Batch(*(torch.as_tensor(x, dtype=t, device=self.device) for x, t in zip(batch, dtypes)))

@@ -1,0 +1,227 @@
+"""MuZero's training: self-play and learning in turns, without a framework."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradtricks._checks import check_integer, check_number
+from gradtricks.agents.muzero import SearchNetwork
+from gradtricks.agents.muzero_history import TrainingHistory
+from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
+from gradtricks.agents.replay import Batch
+from gradtricks.agents.selfplay import Games, SearchOptions, SelfPlay
+from gradtricks.agents.snapshots import Chance, Part, Snapshots
+from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the agent plays and learns; the learner has the scales of the gradients.
+
+    A *move* is one step in every game.
+
+    Attributes:
+        search: How moves are chosen.
+        num_unroll_steps: K.
+        batch_size: Trajectories per update.
+        updates_per_move: Updates after each move.
+        moves_before_updates: Moves that are made before the first update.
+        moves_between_copies: Moves until the search gets the weights that were learned meanwhile.
+        learning_rate: In the beginning; it falls linearly.
+        final_learning_rate: At the end, as a share of that.
+        temperature: Of the choice of actions in the beginning; it changes linearly.
+        final_temperature: At the end.
+        td_steps: Rewards in a value target before the search's value stands for the rest; None is all.
+        capacity: Steps to remember.
+        piece_steps: Longest piece of a game that is remembered at once.
+        priority_exponent: See `gradtricks.agents.prioritized_replay.PrioritizedReplayBuffer`. 0 draws evenly,
+            as the paper does for board games. By priority, as for Atari, CartPole is learned more slowly.
+        importance_exponent: Likewise.
+    """
+
+    search: SearchOptions = field(default_factory=SearchOptions)
+    num_unroll_steps: int = 5
+    batch_size: int = 128
+    updates_per_move: int = 2
+    moves_before_updates: int = 30
+    moves_between_copies: int = 4
+    learning_rate: float = 2e-3
+    final_learning_rate: float = 0.02
+    temperature: float = 1.0
+    final_temperature: float = 1.0
+    td_steps: int | None = 50
+    capacity: int = 8000
+    piece_steps: int = 128
+    priority_exponent: float = 0.0
+    importance_exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be."""
+        checked: dict[str, float] = {}
+        for name in ("moves_before_updates", "moves_between_copies", "updates_per_move"):
+            checked[name] = check_integer(name, getattr(self, name), low=1)
+        if self.td_steps is not None:
+            checked["td_steps"] = check_integer("td_steps", self.td_steps, low=1)
+        for name in ("num_unroll_steps", "batch_size", "piece_steps"):
+            checked[name] = check_integer(name, getattr(self, name), low=1)
+        checked["capacity"] = check_integer("capacity", self.capacity, low=int(checked["piece_steps"]))
+        for name in ("learning_rate", "final_learning_rate", "temperature", "final_temperature"):
+            checked[name] = check_number(name, getattr(self, name), low=0)
+        for name in ("priority_exponent", "importance_exponent"):
+            checked[name] = check_number(name, getattr(self, name), low=0, high=1)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # NumPy's numbers can't be saved as JSON
+
+
+class Learner(Protocol):
+    """What `train` asks of an agent."""
+
+    scales: dict[str, Any]
+    optimizer: str
+    momentum: float
+    weight_decay: float
+
+    def update(
+        self, batch: Batch, *, weights: Array | None = None, learning_rate: float | None = None
+    ) -> float:
+        """Take one step of the optimizer and return the loss before it."""
+
+    def gradient_norms(self, batch: Batch, **scales: Any) -> dict[str, Any]:
+        """Measure how much gradient reaches each module and each state."""
+
+    def copy_weights(self) -> dict[str, Array]:
+        """Return the weights as they are now."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that the learner would need to go on."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+
+
+def train(
+    learner: Learner,
+    games: Games,
+    options: Options | None = None,
+    *,
+    decisions: int,
+    seed: int = 0,
+    support: Support = CARTPOLE_SUPPORT,
+    measurements: int = 0,
+    checkpoint: Path | None = None,
+) -> TrainingHistory:
+    """Play and learn in turns, for a fixed number of decisions.
+
+    Args:
+        learner: The agent; it changes.
+        games: Where it plays, from their beginning.
+        options: How.
+        decisions: How many decisions to make, over all games; whole moves, and enough for an update.
+        seed: Of the noise, the choice of actions, and of what is learned from.
+        support: The categories of the learner's values and rewards.
+        measurements: How often to measure the gradients' norms, spread over the training.
+        checkpoint: A file to go on from if it is there, and to save to now and then.
+
+    Returns:
+        What happened.
+
+    Raises:
+        ValueError: ``decisions`` are too few for an update, the checkpoint is of another training, or the
+            loss diverges.
+    """
+    options = options or Options()
+    num_envs = len(games.playing)
+    moves = _count_moves(decisions, num_envs, options.moves_before_updates)
+    # Not `default_rng(seed)`, from which `draw_weights` takes the weights of that seed.
+    rng, history = np.random.default_rng((check_integer("seed", seed, low=0), 1)), TrainingHistory()
+    replay = PrioritizedReplayBuffer(
+        options.capacity,
+        discount=options.search.discount,
+        td_steps=options.td_steps,
+        two_players=games.two_players,
+        support=support,
+        priority_exponent=options.priority_exponent,
+        importance_exponent=options.importance_exponent,
+    )
+    play = SelfPlay(games, replay, options.search, piece_steps=options.piece_steps, rng=rng)
+    count = check_integer("measurements", measurements, low=0)
+    measured = set(np.linspace(options.moves_before_updates, moves - 1, count).astype(int).tolist())
+    parts: dict[str, Part] = {"learner": learner, "games": games, "play": play, "replay": replay}
+    training = {
+        **asdict(options),
+        "moves": moves,
+        "num_envs": num_envs,
+        "seed": seed,
+        "support": list(support),
+    }
+    training |= {"measurements": measurements, "learner": _describe(learner)}
+    snapshots = Snapshots(checkpoint, training, {**parts, "history": history, "chance": Chance(rng)})
+    network = None
+    for move in range(snapshots.restore(), moves):
+        if network is None or move % options.moves_between_copies == 0:
+            network = SearchNetwork(learner.copy_weights(), support)
+        done = move / moves
+        temperature = options.temperature + done * (options.final_temperature - options.temperature)
+        history.add_decisions(num_envs, play.move(network, temperature))
+        if move < options.moves_before_updates or not len(replay):
+            continue
+        history.add_loss(_learn(learner, replay, options, done, rng))
+        if move in measured:
+            # Random numbers of its own, so that who measures trains the same.
+            chance = np.random.default_rng((seed, 2, move))
+            batch = replay.sample(options.batch_size, options.num_unroll_steps, chance).batch
+            history.add_norms(learner.gradient_norms(batch, **learner.scales))
+        # The search has its weights anew after the next move, so none need to be saved for it.
+        if (move + 1) % options.moves_between_copies == 0:
+            snapshots.save_if_due(move + 1, history.seconds[-1])
+    if not history.losses:
+        raise ValueError(
+            f"a game must end or last for {options.piece_steps} moves, the piece_steps, before there is "
+            f"something to learn from; got none that did in {moves} moves; remedy: more decisions"
+        )
+    return history
+
+
+def _count_moves(decisions: int, num_envs: int, moves_before_updates: int) -> int:
+    moves, fewest = check_integer("decisions", decisions, low=1) // num_envs, moves_before_updates + 1
+    if moves < fewest:
+        raise ValueError(
+            f"decisions must be at least {fewest * num_envs}, {fewest} moves in {num_envs} games, since the "
+            f"first {moves_before_updates} teach nothing; got {decisions}; remedy: more decisions"
+        )
+    return moves
+
+
+def _learn(
+    learner: Learner,
+    replay: PrioritizedReplayBuffer,
+    options: Options,
+    done: float,
+    rng: np.random.Generator,
+) -> float:
+    learning_rate = options.learning_rate * (1 - done * (1 - options.final_learning_rate))
+    losses = []
+    for _ in range(options.updates_per_move):
+        drawn = replay.sample(options.batch_size, options.num_unroll_steps, rng)
+        losses.append(learner.update(drawn.batch, weights=drawn.weights, learning_rate=learning_rate))
+    loss = float(np.mean(losses))
+    if not np.isfinite(loss):
+        raise ValueError(
+            f"the loss must be finite; got {loss}: has the training diverged? remedy: a smaller learning_rate"
+        )
+    return loss
+
+
+def _describe(learner: Learner) -> dict[str, Any]:
+    """Say what makes two learners' trainings the same."""
+    state = learner.state()
+    digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
+    settings = {name: getattr(learner, name) for name in ("optimizer", "momentum", "weight_decay")}
+    return {"module": type(learner).__module__, "start": digest, **settings, **learner.scales}

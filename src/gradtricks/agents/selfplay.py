@@ -1,0 +1,289 @@
+"""Games that an agent plays against itself or alone, each move chosen by search, and what it remembers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradtricks._checks import check_integer, check_number
+from gradtricks.agents import tictactoe
+from gradtricks.agents.cartpole import CartPoleGames
+from gradtricks.agents.muzero import SearchNetwork
+from gradtricks.agents.prioritized_replay import Episode, PrioritizedReplayBuffer
+from gradtricks.agents.search import PolicyOutput, muzero_policy
+
+Array = NDArray[np.floating]
+
+_COLUMNS = ("observations", "actions", "rewards", "policies", "values")
+
+
+class Games(Protocol):
+    """What self-play asks of games that are played side by side.
+
+    Attributes:
+        actions: How many there are.
+        two_players: Players alternate, and one's gain is the other's loss.
+        playing: ``[N]``, False where the game is over; its next step begins a new one, whatever the action.
+        ended: ``[N]``, True where it is over by itself, and wasn't cut off by a time limit.
+    """
+
+    actions: int
+    two_players: bool
+    playing: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+
+    @property
+    def observations(self) -> Array:
+        """``[N, O]``, what the players see whose turn it is."""
+
+    @property
+    def invalid_actions(self) -> NDArray[np.bool_] | None:
+        """``[N, A]``, True for what mustn't be done now; None where everything may be."""
+
+    def step(self, actions: NDArray[np.int64]) -> Array:
+        """Make one step in every game and return the rewards, ``[N]``, of those who made it."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all that is needed to go on."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How moves are chosen.
+
+    Attributes:
+        num_simulations: Nodes of each tree.
+        discount: Of a reward per step between it and the move.
+        qtransform: See `gradtricks.agents.search.search`.
+        pb_c_init: Weight of the prior.
+        two_players: Players alternate, and one's gain is the other's loss.
+        dirichlet_fraction: Share of noise in the priors of the root while training.
+        dirichlet_alpha: Concentration of this noise.
+    """
+
+    num_simulations: int = 25
+    discount: float = 0.99
+    qtransform: str = "by_parent_and_siblings"
+    pb_c_init: float = 1.25
+    two_players: bool = False
+    dirichlet_fraction: float = 0.25
+    dirichlet_alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Turn NumPy's numbers, which can't be saved as JSON, into Python's; the search checks the rest."""
+        object.__setattr__(
+            self, "num_simulations", check_integer("num_simulations", self.num_simulations, low=1)
+        )
+        for name in ("discount", "pb_c_init", "dirichlet_fraction", "dirichlet_alpha"):
+            object.__setattr__(self, name, check_number(name, getattr(self, name), low=0))
+
+    def choose(
+        self,
+        network: SearchNetwork,
+        observations: Array,
+        rng: np.random.Generator,
+        *,
+        invalid_actions: NDArray[np.bool_] | None = None,
+        temperature: float = 0.0,
+        noise: bool = False,
+    ) -> PolicyOutput:
+        """Search from each observation, and choose an action.
+
+        Args:
+            network: What the search asks.
+            observations: ``[B, ...]``.
+            rng: Draws noise and actions.
+            invalid_actions: ``[B, A]``, True for what mustn't be done; None allows everything.
+            temperature: See `gradtricks.agents.search.muzero_policy`.
+            noise: Mix noise into the priors.
+
+        Returns:
+            Actions, their weights, and the trees.
+        """
+        return muzero_policy(
+            network.look(observations),
+            network.imagine,
+            rng,
+            num_simulations=self.num_simulations,
+            invalid_actions=invalid_actions,
+            dirichlet_fraction=self.dirichlet_fraction if noise else 0.0,
+            dirichlet_alpha=self.dirichlet_alpha,
+            temperature=temperature,
+            discount=self.discount,
+            qtransform=self.qtransform,
+            pb_c_init=self.pb_c_init,
+            two_players=self.two_players,
+        )
+
+
+class SelfPlay:
+    """Plays games side by side, and hands them to the replay in pieces.
+
+    A game that goes on and on would be learned from too late, so it is cut into pieces. What follows a piece
+    is worth what the search says; what follows a time limit, what the network says.
+
+    Args:
+        games: Where it plays.
+        replay: Gets the pieces.
+        search: How moves are chosen.
+        piece_steps: Steps in a piece, at most.
+        rng: Draws noise and actions.
+
+    Raises:
+        ValueError: ``piece_steps`` is below one, or the search is for another number of players.
+    """
+
+    def __init__(
+        self,
+        games: Games,
+        replay: PrioritizedReplayBuffer,
+        search: SearchOptions,
+        *,
+        piece_steps: int,
+        rng: np.random.Generator,
+    ) -> None:
+        """Start with empty pieces."""
+        _check_players(search, games.two_players)
+        self.games, self._replay, self._search, self._rng = games, replay, search, rng
+        steps, count = check_integer("piece_steps", piece_steps, low=1), len(games.playing)
+        self._pieces: dict[str, NDArray[Any]] = {
+            "observations": np.zeros((count, steps, games.observations.shape[-1]), np.float32),
+            "actions": np.zeros((count, steps), np.int64),
+            "rewards": np.zeros((count, steps), np.float32),
+            "policies": np.zeros((count, steps, games.actions), np.float32),
+            "values": np.zeros((count, steps)),
+        }
+        self._filled = np.zeros(count, np.int64)
+        self._returns, self._steps = np.zeros(count), np.zeros(count, np.int64)
+
+    def move(self, network: SearchNetwork, temperature: float) -> list[float]:
+        """Make one step in every game.
+
+        Args:
+            network: What the search asks.
+            temperature: Of the choice of actions.
+
+        Returns:
+            The returns of the games that are over now, with two players those of who moved first.
+        """
+        observations, playing = self.games.observations, self.games.playing
+        chosen = self._search.choose(
+            network,
+            observations,
+            self._rng,
+            invalid_actions=self.games.invalid_actions,
+            temperature=temperature,
+            noise=True,
+        )
+        values = chosen.search_tree.node_values[:, 0]
+        for game in np.flatnonzero(self._filled == self._pieces["actions"].shape[1]).tolist():
+            self._hand_over(game, float(values[game]))
+        rewards = self.games.step(chosen.action)
+        rows = np.flatnonzero(playing)
+        at = rows, self._filled[rows]
+        step = observations, chosen.action, rewards, chosen.action_weights, values
+        for name, column in zip(_COLUMNS, step, strict=True):
+            self._pieces[name][at] = column[rows]
+        self._filled[rows] += 1
+        self._returns += rewards * (-1.0 if self.games.two_players else 1.0) ** self._steps
+        self._steps[rows] += 1
+        return self._finish(network, np.flatnonzero(playing & ~self.games.playing))
+
+    def _finish(self, network: SearchNetwork, over: NDArray[np.int64]) -> list[float]:
+        if not len(over):
+            return []
+        values = network.look(self.games.observations[over]).value
+        for game, value in zip(over.tolist(), values, strict=True):
+            self._hand_over(game, None if self.games.ended[game] else float(value))
+        returns: list[float] = self._returns[over].tolist()
+        self._returns[over] = self._steps[over] = 0
+        return returns
+
+    def _hand_over(self, game: int, final_value: float | None) -> None:
+        columns = {name: self._pieces[name][game, : self._filled[game]] for name in _COLUMNS}
+        self._replay.add(Episode(**columns, final_value=final_value))
+        self._filled[game] = 0
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the pieces that aren't full yet.
+
+        Returns:
+            Copies, under names for `restore`.
+        """
+        state = {"filled": self._filled, "returns": self._returns, "steps": self._steps, **self._pieces}
+        return {name: array.copy() for name, array in state.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned.
+
+        Args:
+            state: Of self-play with the same arguments.
+        """
+        self._filled, self._returns = state["filled"].copy(), state["returns"].copy()
+        self._steps = state["steps"].copy()
+        self._pieces = {name: state[name].copy() for name in _COLUMNS}
+
+
+def as_player(network: SearchNetwork, search: SearchOptions) -> tictactoe.Player:
+    """Make a player of tic-tac-toe, who takes the most visited move.
+
+    Args:
+        network: What the search asks.
+        search: How moves are chosen.
+
+    Returns:
+        A function for `gradtricks.agents.tictactoe.play_games`.
+
+    Raises:
+        ValueError: The search is for another number of players.
+    """
+    _check_players(search, tictactoe.TicTacToeGames.two_players)
+
+    def play(boards: tictactoe.Boards, rng: np.random.Generator) -> NDArray[np.int64]:
+        invalid = ~tictactoe.legal_actions(boards)
+        return search.choose(network, tictactoe.observe(boards), rng, invalid_actions=invalid).action
+
+    return play
+
+
+def evaluate(
+    network: SearchNetwork, search: SearchOptions, *, games: int = 100, seed: int = 1_000_000
+) -> Array:
+    """Play CartPole to the end of each game, without noise, always with the most visited action.
+
+    Args:
+        network: What the search asks.
+        search: How moves are chosen.
+        games: How many, all at the same time.
+        seed: Of the positions in which they begin.
+
+    Returns:
+        ``[games]``, their returns.
+
+    Raises:
+        ValueError: ``games`` is below one, or the search is for another number of players.
+    """
+    _check_players(search, CartPoleGames.two_players)
+    playground, rng = CartPoleGames(games, seed=seed), np.random.default_rng(seed)
+    returns, going_on = np.zeros(games), np.arange(games)
+    actions = np.zeros(games, np.int64)
+    while len(going_on):
+        chosen = search.choose(network, playground.observations[going_on], rng)
+        actions[going_on] = chosen.action
+        returns[going_on] += playground.step(actions)[going_on]
+        # A game that is over begins anew, without anybody looking.
+        going_on = going_on[playground.playing[going_on]]
+    return returns
+
+
+def _check_players(search: SearchOptions, two_players: bool) -> None:
+    if search.two_players != two_players:
+        raise ValueError(
+            f"search must have two_players={two_players}, as the games do; got {search.two_players}; remedy: "
+            f"SearchOptions(two_players={two_players})"
+        )
