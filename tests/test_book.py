@@ -13,6 +13,7 @@ from datetime import date, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import papermill.cli
 import pytest
@@ -22,17 +23,22 @@ from click.testing import CliRunner
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 
+import gradtricks
 from gradtricks.lab import sphinx
 from gradtricks.lab.notebooks.literals import literal
-from gradtricks.lab.pages import katex
+from gradtricks.lab.pages import citing, feed, katex
 from gradtricks.lab.pages.building import plan_book, plan_sweeps
+from gradtricks.lab.pages.explorables import payload
+from gradtricks.lab.pages.targets import RUN
+from gradtricks.lab.recording import encode
 from gradtricks.lab.results.quoting import RecordError, format_result, published_record, result_from
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 EXPERIMENTS = ROOT / "experiments"
 SITE = ROOT / "_build" / "html"
-BACKENDS = ("torch", "tensorflow")
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+BACKENDS = tuple(FRAMEWORKS)
 STEMS = sorted(p.stem for p in (ROOT / "src/gradtricks/reference").glob("[a-z]*.py"))
 PAGES = sorted(p for p in BOOK.rglob("*.md") if "experiments" not in p.relative_to(BOOK).parts)
 
@@ -119,6 +125,74 @@ def test_a_broken_record_is_refused(tmp_path, text, message):
         published_record(tmp_path / "masking-torch.json")
 
 
+# Explorable figures
+
+
+GRID = {
+    "sliders": [{"name": "scale", "values": [0.5, 1.0]}, {"name": "K", "values": [1, 3, "all"]}],
+    "x": [0, 1],
+    "curves": [
+        {"name": "a", "y": [[[1 / 3, 2.0], [3, float("nan")], [4]], [[5, 6], [-7, 8], [None, 1e-5]]]},
+        {"name": "b", "y": [0.0, 1234567.0]},
+    ],
+}
+LABELS = {"x": "step", "y": "norm"}
+
+
+def test_recorded_curves_are_shortened_for_the_page():
+    data = payload(GRID, **LABELS, start="1, all")
+    assert data["sliders"] == [
+        {"name": "scale", "values": ["0.5", "1"], "start": 1},
+        {"name": "K", "values": ["1", "3", "all"], "start": 2},
+    ]
+    assert [curve["y"] for curve in data["curves"]] == [
+        [[[0.3333, 2], [3, None], [4]], [[5, 6], [-7, 8], [None, 1e-5]]],
+        [0, 1235000],
+    ]
+    assert (data["x"], data["labels"], data["log"]) == ([0, 1], ["step", "norm"], "")
+
+
+def test_what_a_logarithmic_axis_cant_show_is_a_gap():
+    curve = payload(GRID, **LABELS, log="y")["curves"][0]["y"]
+    assert curve[1][1] == [None, 8]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": []}, "expected a result with sliders, x and curves; got sliders, x, curves, y"),
+        ({"sliders": []}, "expected one or two sliders, each with name and values; got []"),
+        ({"sliders": [{"name": "K"}]}, "expected one or two sliders, each with name and values"),
+        ({"sliders": GRID["sliders"] * 2}, "expected one or two sliders"),
+        ({"sliders": [{"name": "K", "values": [1]}]}, "at least two values of the slider 'K'; got [1]"),
+        ({"x": [0]}, "expected x to be at least two numbers; got [0]"),
+        ({"x": ["0", "1"]}, "expected x to be at least two numbers"),
+        ({"curves": {}}, "expected one to four curves, each with name and y; got {}"),
+        ({"curves": GRID["curves"] * 3}, "expected one to four curves"),
+        ({"curves": [{"name": "a", "y": 1}]}, "expected lists of numbers in the curve 'a'; got 1"),
+        ({"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]}, "expected 2 lists in the curve 'a'"),
+        ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in each list"),
+        ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in each list"),
+        ({"curves": [{"name": "a", "y": [None, float("inf")]}]}, "expected numbers that can be drawn"),
+    ],
+)
+def test_a_result_of_another_form_is_refused(change, message):
+    with pytest.raises(RecordError, match=re.escape(message)):
+        payload(GRID | change, **LABELS)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ("1", "expected start to have a value for each slider, scale, K; got '1'"),
+        ("1, 2", "expected start to have one of the values of 'K', ['1', '3', 'all']; got '2'"),
+    ],
+)
+def test_a_start_that_isnt_on_the_grid_is_refused(start, message):
+    with pytest.raises(RecordError, match=re.escape(message)):
+        payload(GRID, **LABELS, start=start)
+
+
 # Pages of a small project
 
 
@@ -138,11 +212,12 @@ def project(tmp_path):
     (source / "conf.py").write_text(
         'extensions = ["myst_parser", "gradtricks.lab.sphinx"]\n'
         'html_math_renderer = "katex"\nmyst_enable_extensions = ["dollarmath", "amsmath"]\n'
+        f"html_static_path = [{str(BOOK / '_assets')!r}]\n"
     )
     write_record(
         source / "experiments",
         "masking-torch",
-        {"accuracy": 0.9, "loss": {"$float": "nan"}, "note": "<script>"},
+        {"accuracy": 0.9, "loss": {"$float": "nan"}, "note": "<script>", "grid": encode(GRID, "grid")},
         varying={"seconds": 1.25},
         figures={"curve": 'a "curve" <up>'},
         provenance={"processor": "<i>fast</i>", "commit": "0123456789abcdef", "dirty": True},
@@ -207,6 +282,34 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert not re.search("<script[^>]*mathjax", page, re.IGNORECASE)
 
 
+EXPLORED = """
+```{explorable} masking/torch/grid
+:fallback: masking/torch/curve
+:x: step </script>
+:y: norm
+
+With $x^2$.
+```
+"""
+
+
+def test_an_explorable_figure_brings_its_data_and_its_page_the_script(project):
+    (project.source / "plain.md").write_text("# Plain\n")
+    status, messages, page = project(f"# Page\n{EXPLORED}\n```{{toctree}}\nplain\n```\n", "-W")
+    assert (status, messages) == (0, "")
+    (figure,) = re.findall('<figure class="[^"]*explorable.*?</figure>', page, re.DOTALL)
+    (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
+    assert json.loads(data) == payload(GRID, x="step </script>", y="norm")
+    assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in figure
+    assert 'loading="lazy"' in figure
+    assert 'class="katex"' in figure
+    assert re.findall(r"_static/explorable\.(?:js|css)", page) == [
+        "_static/explorable.css",
+        "_static/explorable.js",
+    ]
+    assert "explorable" not in (project.source.parent / "html" / "plain.html").read_text()
+
+
 def test_pages_are_listed_with_their_answers(project):
     (project.source / "second.md").write_text(
         "# Why?\n\n```{admonition} Answer\n:class: answer\nBecause, $x$.\n```\n\n```{toctree}\nthird\n```\n"
@@ -224,8 +327,196 @@ def test_pages_are_listed_with_their_answers(project):
     assert found == [f"https://book.example/a/{name}.html" for name in ("index", "second", "third")]
 
 
+BOTH = """
+import sys, types
+extensions += ["sphinx_design"]
+myst_enable_extensions += ["colon_fence"]
+for name, method in (("torch", "forward"), ("tensorflow", "call")):
+    module = sys.modules[f"gradtricks.{name}"] = types.ModuleType(f"gradtricks.{name}")
+    exec(open("small.txt").read().replace("NAME", name).replace("METHOD", method), module.__dict__)
+"""
+SMALL = '''
+class Layer:
+    """A layer of NAME."""
+
+    def METHOD(self, x):
+        """What a layer of NAME does."""
+
+    def shared(self):
+        """What both have."""
+
+def scale(x, *, by_NAME=1.0):
+    """Scales in NAME."""
+'''
+ENTRIES = """# Small
+
+```{in-both} autofunction scale
+```
+
+```{in-both} autoclass Layer
+:members: shared, torch.forward, tensorflow.call
+```
+"""
+BOOK_OF_BOTH = "# Book\n\n```{toctree}\nsmall\napi/small\n```\n"
+
+
+@pytest.fixture
+def with_both(project):
+    """The same project, with a module of each framework and a page for a stem of theirs."""
+    pytest.importorskip("sphinx_design")
+    with (project.source / "conf.py").open("a") as file:
+        file.write(BOTH)
+    (project.source / "small.txt").write_text(SMALL)
+    (project.source / "small.md").write_text("# What is small?\n")
+    (project.source / "api").mkdir()
+    for name in ("tests/test_small.py", *(f"src/gradtricks/{b}/small.py" for b in (*BACKENDS, "reference"))):
+        path = project.source.parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {name}\n")
+    return project
+
+
+def test_an_entry_has_both_signatures_side_by_side_and_leads_to_chapter_test_and_code(with_both):
+    (with_both.source / "api" / "small.md").write_text(ENTRIES)
+    assert with_both(BOOK_OF_BOTH, "-W")[:2] == (0, "")
+    api = with_both.source.parent / "html" / "api"
+    _, function, layer = (api / "small.html").read_text().split('class="entry-links')
+    assert 'href="../small.html"' in function
+    linked = [(api / path).read_text() for path in re.findall(r'href="(\.\./_downloads/[^"]+)"', function)]
+    assert linked == ["# tests/test_small.py\n"] + [
+        f"# src/gradtricks/{name}/small.py\n" for name in (*BACKENDS, "reference")
+    ]
+    sides, tabs = function.split('class="sd-tab-set')
+    for backend in BACKENDS:
+        assert f'id="gradtricks.{backend}.scale"' in sides
+        assert f"by_{backend}" in sides
+        assert f"<dd><p>{FRAMEWORKS[backend]}</p>" in sides
+        assert f"Scales in {backend}." in tabs
+    assert "sig-object" not in tabs
+    methods = re.findall(r'id="(gradtricks[\w.]+)"', layer.split('class="sd-tab-set')[1])
+    shown = {"torch": ("forward", "shared"), "tensorflow": ("call", "shared")}
+    expected = [f"gradtricks.{backend}.Layer.{name}" for backend, names in shown.items() for name in names]
+    assert sorted(methods) == sorted(expected)
+
+
+def test_an_entry_that_is_not_there_fails_the_build(with_both):
+    (with_both.source / "api" / "small.md").write_text("# Small\n\n```{in-both} autofunction gone\n```\n")
+    status, messages, _ = with_both(BOOK_OF_BOTH, "-W")
+    assert status != 0
+    assert "gone" in messages
+
+
+# What says how to cite it, and what has changed
+
+CITATION = {
+    "title": "tricks: 100 % & more",
+    "authors": [{"name": "The authors"}, {"given-names": "Ada", "family-names": "King"}],
+    "version": "1.0",
+    "date-released": date(2026, 1, 31),
+    "license": "Apache-2.0",
+    "doi": "10.1/x_y",
+}
+BIBTEX = r"""@software{tricks,
+  author = {{The authors} and {Ada King}},
+  title = {{tricks: 100 \% \& more}},
+  version = {1.0},
+  year = {2026},
+  date = {2026-01-31},
+  license = {Apache-2.0},
+  doi = {10.1/x_y},
+}"""
+CITED = "The authors, Ada King (2026). tricks: 100 % & more (version 1.0) [computer software]. 10.1/x_y"
+
+
+def test_a_citation_is_written_as_bibtex_and_as_text():
+    assert citing.as_bibtex(CITATION) == BIBTEX
+    assert citing.as_text(CITATION) == CITED
+    without = {name: value for name, value in CITATION.items() if name not in ("doi", "license")}
+    assert citing.as_text(without).endswith("[computer software].")
+    assert "license" not in citing.as_bibtex(without)
+    assert r"version = {a\textbackslash{}b\_c}" in citing.as_bibtex(CITATION | {"version": r"a\b_c"})
+
+
+def test_a_page_cites_what_the_citation_file_says_now(project):
+    path = project.source.parent / "CITATION.cff"
+    path.write_text(yaml.safe_dump(CITATION))
+    status, messages, page = project("# Page\n\n```{citation}\n```\n", "-W")
+    assert (status, messages) == (0, "")
+    text = html.unescape(re.sub("<[^>]+>", "", page))
+    assert CITED in text
+    assert BIBTEX in text
+    path.write_text(yaml.safe_dump(CITATION | {"version": "2.0"}))
+    assert "(version 2.0)" in project.again()[2]
+
+
+def test_a_citation_file_that_is_not_there_fails_the_build(project):
+    status, messages, _ = project("# Page\n\n```{citation}\n```\n", "-W")
+    assert status != 0
+    assert "expected CITATION.cff beside the book's folder" in messages
+
+
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+- Later.
+
+## [1.1.0] - 2026-02-01
+
+### Added
+
+- `a` & b.
+
+## [1.0.0] - 2026-01-31
+
+- First.
+"""
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+def parsed(xml):
+    return ElementTree.fromstring(xml)  # noqa: S314  # written by the code under test
+
+
+def test_the_feed_has_an_entry_for_each_released_version():
+    versions = list(feed.read_versions(CHANGELOG))
+    assert [(v.name, v.day) for v in versions] == [("1.1.0", "2026-02-01"), ("1.0.0", "2026-01-31")]
+    root = parsed(feed.as_atom(versions, title="tricks", author="us", base="https://book.example/a/"))
+    assert root.findtext(f"{ATOM}updated") == "2026-02-01T00:00:00Z"
+    assert [link.get("href") for link in root.findall(f"{ATOM}link")] == [
+        "https://book.example/a/changes.html",
+        "https://book.example/a/feed.xml",
+    ]
+    assert [entry.findtext(f"{ATOM}content") for entry in root.findall(f"{ATOM}entry")] == [
+        "<h3>Added</h3>\n<ul>\n<li><code>a</code> &amp; b.</li>\n</ul>\n",
+        "<ul>\n<li>First.</li>\n</ul>\n",
+    ]
+    moved = parsed(feed.as_atom(versions, title="tricks", author="us", base=""))
+    assert moved.find(f"{ATOM}link").get("href") == "changes.html"
+    identities = [[element.text for element in tree.iter(f"{ATOM}id")] for tree in (root, moved)]
+    assert identities[0] == identities[1]
+    assert len(set(identities[0])) == 3
+
+
+def test_a_site_has_a_feed_where_a_version_was_released(project):
+    path, site = project.source.parent / "CHANGELOG.md", project.source.parent / "html"
+    path.write_text(CHANGELOG[: CHANGELOG.index("## [1.1.0]")])
+    assert project("# Page\n", "-W")[0] == 0
+    assert not (site / "feed.xml").exists()
+    path.write_text(CHANGELOG)
+    project.again()
+    assert len(parsed((site / "feed.xml").read_text()).findall(f"{ATOM}entry")) == 2
+
+
+def test_our_changelog_and_our_citation_can_be_read():
+    versions = list(feed.read_versions((ROOT / "CHANGELOG.md").read_text()))
+    assert gradtricks.__version__ in [version.name for version in versions]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert f"version = {{{gradtricks.__version__}}}" in citing.as_bibtex(citation)
+
+
 INF = math.inf
-TARGET = sphinx._RUN_TARGET.fullmatch("masking/torch")
+TARGET = RUN.fullmatch("masking/torch")
 CARRIED = {
     "text": "3",
     "word": "None",
@@ -267,7 +558,7 @@ def test_what_papermill_cant_be_given_is_a_command_of_the_lab(parameters, comman
 
 
 WRONG = {
-    "{result}`masking/torch/acuracy`": "expected one of: accuracy, loss, note, seconds; got 'acuracy'",
+    "{result}`masking/torch/acuracy`": "expected one of: accuracy, loss, note, grid, seconds; got 'acuracy'",
     "{result}`masking/jax/accuracy`": "expected the record masking-jax.json; got the records: masking-torch",
     "{result}`accuracy`": "expected stem/backend/name",
     "{result}`masking/torch/accuracy:.d`": "expected a format that fits 0.9; got '.d'",
@@ -276,6 +567,16 @@ WRONG = {
     "```{run-card} masking/torch/accuracy\n```": "expected stem/backend",
     "```{run-figure} masking/torch/kurve\n```": "expected one of: curve; got 'kurve'",
     "```{run-figure} kurve\n```": "expected stem/backend/figure",
+    "```{explorable} masking/torch/girds\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": "got 'girds'",
+    "```{explorable} masking/torch/note\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": (
+        "expected a result with sliders, x and curves; got str"
+    ),
+    "```{explorable} masking/torch/grid\n:fallback: masking/torch/kurve\n:x: a\n:y: b\n```": "got 'kurve'",
+    "```{explorable} masking/torch/grid\n:x: a\n:y: b\n```": "expected the options fallback, x and y; got no",
+    "```{explorable} masking/torch/grid\n:fallback: masking/torch/curve\n:x: a\n:y: b\n:log: z\n```": (
+        "expected the option log to be x, y or xy; got 'z'"
+    ),
+    "```{explorable} grid\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": "expected stem/backend/name",
     "$\\frac{1$": "formula '\\\\frac{1'",
 }
 
@@ -449,8 +750,7 @@ def test_every_public_name_is_documented(backend):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
     text = "\n".join(p.read_text() for p in (BOOK / "api").glob("*.md"))
-    entry = rf"^\.\. auto(?:function|class):: gradtricks\.{backend}\.(\w+)$"
-    documented = re.findall(entry, text, re.MULTILINE)
+    documented = re.findall(r"^```\{in-both\} auto(?:function|class) (\w+)$", text, re.MULTILINE)
     assert sorted(documented) == sorted(names)
 
 
@@ -463,8 +763,16 @@ def test_every_citation_is_in_the_bibliography_once():
     assert cited == set(keys)
 
 
+def test_the_landing_page_leads_to_the_chapter_of_every_stem():
+    text = (BOOK / "index.md").read_text()
+    questions = text[text.index("class-container: questions") : text.index("## Three results")]
+    linked = re.findall(r"^ *: \[[^]]+\]\((\w+)\.md\)$", questions, re.MULTILINE)
+    assert set(STEMS) - set(linked) == set()
+    assert len(linked) == len(set(linked))
+
+
 def recorded_names(stem, backend):
-    """What a notebook records with one backend: names of results and of figures; None where code decides."""
+    """Names of what a notebook records with one backend, results and figures; None where code decides."""
     names = {"record": set(), "record_figure": set()}
     others = set(BACKENDS) - {backend}
     for cell in json.loads((EXPERIMENTS / f"{stem}.ipynb").read_text())["cells"]:
@@ -474,8 +782,10 @@ def recorded_names(stem, backend):
             called = getattr(node.func, "id", None) if isinstance(node, ast.Call) else None
             if called in ("record", "record_varying"):
                 names["record"] |= {keyword.arg for keyword in node.keywords}
-            elif called == "record_figure":
-                names[called].add(node.args[0].value if isinstance(node.args[0], ast.Constant) else None)
+            elif called in ("record_figure", "record_film"):
+                names["record_figure"].add(
+                    node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+                )
     return names
 
 
@@ -487,9 +797,11 @@ def test_every_quoted_result_and_figure_is_recorded_by_its_notebook(page):
     text = page.read_text()
     figures = (
         r"\{run-figure\} (\w+)(?:/(\w+))?/(\w+)",
+        r":fallback: (\w+)(?:/(\w+))?/(\w+)",
         r"\{(?:figure|image)\} /experiments/(\w+)-(\w+)/(\w+)\.svg",
     )
-    quoted = [("record", *q) for q in re.findall(RESULT, text)]
+    curves = re.findall(r"\{explorable\} (\w+)(?:/(\w+))?/(\w+)", text)
+    quoted = [("record", *q) for q in re.findall(RESULT, text) + curves]
     quoted += [("record_figure", *q) for pattern in figures for q in re.findall(pattern, text)]
     # What a sweep's page holds is made by the sweep; the build itself checks it.
     quoted = [q for q in quoted if q[2] != "sweep"]

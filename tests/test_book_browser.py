@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import json
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,43 @@ LATER = f"""
 :alt: another bar
 ```
 """
+EXPLORED = """
+# A page with sliders
+
+```{explorable} trial/torch/grid
+:fallback: trial/torch/curves
+:x: step
+:y: gradient norm
+:log: y
+:start: 0.5, 1
+
+Two sliders.
+```
+
+```{explorable} trial/torch/plain
+:fallback: trial/torch/curves
+:x: a label of the horizontal axis that is longer than a phone is wide
+:y: a label of the vertical axis that is longer than a phone is wide
+```
+"""
+RECORD = {
+    "results": {
+        "grid": {
+            "sliders": [{"name": "scale", "values": [0, 0.5, 1]}, {"name": "K", "values": [1, 2]}],
+            "x": [0, 1, 2],
+            "curves": [
+                {"name": "moves", "y": [[[k * (s + 1), s + 2, 3e-5] for k in (1, 2)] for s in range(3)]},
+                {"name": "stays", "y": [1.5, None, 2.5]},
+            ],
+        },
+        "plain": {
+            "sliders": [{"name": "a name of a slider that is longer than a phone is wide", "values": [1, 2]}],
+            "x": [-1, 1],
+            "curves": [{"name": "a name of a curve " * 4, "y": [[-0.25, 0.5], [1, 0]]}],
+        },
+    },
+    "figures": {"curves": "two curves"},
+}
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90">'
     '<rect width="900" height="90" fill="#68717d"/></svg>'
@@ -111,7 +149,14 @@ def small_site(tmp_path_factory):
     (book / "references.bib").write_text("")
     (book / "later.md").write_text(LATER)
     (book / "last.svg").write_text(SVG)
-    (book / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters:\n- file: later\n")
+    (book / "explored.md").write_text(EXPLORED)
+    (book / "experiments" / "trial-torch").mkdir(parents=True)
+    (book / "experiments" / "trial-torch.json").write_text(json.dumps(RECORD))
+    (book / "experiments" / "trial-torch" / "curves.svg").write_text(SVG)
+    later = EXPLORED.replace("\n```", f"\n{'A line. ' * 3000}\n\n```", 1)
+    (book / "explored_later.md").write_text(later)
+    pages = "".join(f"- file: {name}\n" for name in ("later", "explored", "explored_later"))
+    (book / "_toc.yml").write_text(f"format: jb-book\nroot: index\nchapters:\n{pages}")
     command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), "-W", "-n", "--all"]
     command += ["--keep-going", "--path-output", str(root / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -165,7 +210,11 @@ def findings(page):
         "console", lambda m: found.append(f"console: {m.text}") if m.type in ("error", "warning") else None
     )
     page.on("pageerror", lambda error: found.append(f"script: {error}"))
-    page.on("requestfailed", lambda request: found.append(f"failed: {request.url}"))
+    # What the next page cuts short is no failure. What isn't there is a response with a status.
+    page.on(
+        "requestfailed",
+        lambda r: None if r.failure == "net::ERR_ABORTED" else found.append(f"failed: {r.url}: {r.failure}"),
+    )
     page.on("response", lambda r: found.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
     page.on(
         "request", lambda r: None if r.url.startswith(("http://127.0.0.1", "data:")) else found.append(r.url)
@@ -197,6 +246,12 @@ def too_heavy(address, fetched, limit=FIRST_PAINT):
     return [f"{address}: {weight / 1000:.0f} KB until it is loaded, at most {limit / 1000:.0f}; {parts}"]
 
 
+def open_explorables(page):
+    """Go to the first figure with sliders, as a reader does, and wait until all are there."""
+    page.evaluate("document.querySelector('figure.explorable')?.scrollIntoView()")
+    page.wait_for_function("!document.querySelector('figure.explorable:not(.live)')")
+
+
 def set_theme(page, theme):
     page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
 
@@ -204,6 +259,7 @@ def set_theme(page, theme):
 def look(page, address):
     """Open a page in both themes and widths and list what is wrong with how it is laid out."""
     found = too_heavy(address, first_paint(page, address))
+    open_explorables(page)
     # Images further down come only when they are about to be seen.
     page.evaluate("for (const image of document.images) image.loading = 'eager'")
     page.evaluate("Promise.allSettled([...document.images].map(image => image.decode()))")
@@ -275,6 +331,99 @@ def test_images_further_down_come_later_and_keep_their_place(small_site, serve, 
     assert places == ["90", "90"]
 
 
+# Explorable figures
+
+
+CURVES = "[...document.querySelectorAll('.explorable-view svg path')].map(path => path.getAttribute('d'))"
+
+
+def press(page, slider, key):
+    """Press a key on a slider and return the curves before and after."""
+    slider.focus()
+    before = page.evaluate(CURVES)
+    page.keyboard.press(key)
+    return before, page.evaluate(CURVES)
+
+
+def test_a_slider_moved_by_a_key_changes_the_picture_and_says_its_value(small_site, serve, page, findings):
+    page.goto(f"{serve(small_site)}/explored.html")
+    open_explorables(page)
+    figure = page.locator("figure.explorable").first
+    scale, k = figure.get_by_label("scale"), figure.get_by_label("K")
+    words = figure.locator(".explorable-words")
+    assert scale.get_attribute("aria-valuetext") == "0.5"
+    moves, stays = "moves: 2 at 0, 3 at 1, 3 × 10⁻⁵ at 2", "stays: 1.5 at 0, 2.5 at 2"
+    said = f"scale 0.5, K 1. gradient norm, by step. {moves}; {stays}."
+    assert words.inner_text() == said
+    before, after = press(page, scale, "ArrowRight")
+    assert before != after
+    assert scale.get_attribute("aria-valuetext") == "1"
+    assert figure.locator("output").first.inner_text() == "1"
+    before, after = press(page, k, "End")
+    assert before != after
+    page.wait_for_function("document.querySelector('.explorable-words').innerText.startsWith('scale 1, K 2')")
+    before, after = press(page, k, "ArrowRight")
+    assert before == after
+    assert findings == []
+
+
+def test_values_are_read_aloud_when_the_slider_has_come_to_rest(small_site, serve, page):
+    page.goto(f"{serve(small_site)}/explored.html")
+    open_explorables(page)
+    words = page.locator(".explorable-words").first
+    assert words.get_attribute("aria-live") == "polite"
+    said = page.evaluate(
+        """() => [0, 2, 0].map((value) => {
+            const slider = document.querySelector(".explorable-sliders input");
+            slider.value = value;
+            slider.dispatchEvent(new Event("input"));
+            return document.querySelector(".explorable-words").textContent.slice(0, 9);
+        })"""
+    )
+    assert said == ["scale 0.5"] * 3
+    page.wait_for_function("document.querySelector('.explorable-words').innerText.startsWith('scale 0,')")
+
+
+def test_the_curve_that_stays_is_in_the_same_place(small_site, serve, page):
+    page.goto(f"{serve(small_site)}/explored.html")
+    open_explorables(page)
+    before, after = press(page, page.get_by_label("K", exact=True), "End")
+    assert [a == b for a, b in zip(before, after)].count(False) == 1
+
+
+def test_a_page_with_sliders_is_sound_and_has_no_barriers(small_site, serve, page, findings):
+    address = f"{serve(small_site)}/explored.html"
+    assert look(page, address) + barriers(page, address) + findings == []
+
+
+def test_without_a_script_and_on_paper_the_figure_of_the_run_is_there(small_site, serve, browser, page):
+    address = f"{serve(small_site)}/explored.html"
+    page.goto(address)
+    open_explorables(page)
+    figure, view = page.locator("figure.explorable img").first, page.locator(".explorable-view").first
+    assert (figure.is_visible(), view.is_visible()) == (False, True)
+    page.emulate_media(media="print")
+    assert (figure.is_visible(), view.is_visible()) == (True, False)
+    context = browser.new_context(java_script_enabled=False)
+    still = context.new_page()
+    still.goto(address)
+    assert still.locator("figure.explorable img").first.is_visible()
+    assert still.locator("input[type=range]").count() == 0
+    context.close()
+
+
+def test_sliders_further_down_come_later_and_pages_without_have_none(small_site, serve, page):
+    root = serve(small_site)
+    assert "explorable" not in (small_site / "index.html").read_text(encoding="utf-8")
+    fetched = first_paint(page, f"{root}/explored_later.html")
+    assert [url for url in fetched if "_static/explorable" in url] == []
+    page.on("response", lambda r: fetched.update({r.url: int(r.headers["content-length"])}))
+    open_explorables(page)
+    sizes = [size for url, size in fetched.items() if "_static/explorable" in url]
+    assert len(sizes) == 2
+    assert sum(sizes) < 12_000
+
+
 # Accessibility
 
 
@@ -288,6 +437,7 @@ def barriers(page, address, *excluded):
     # Or else colours are still on their way from one theme to the other.
     page.emulate_media(reduced_motion="reduce")
     page.goto(address, wait_until="load")
+    open_explorables(page)
     page.evaluate(axe_script().read_text(encoding="utf-8"))
     # Finding a selector for each element and reading style sheets takes most of its time; we need neither.
     options = {"resultTypes": ["violations"], "selectors": False, "preload": False}
@@ -340,13 +490,30 @@ def test_every_page_of_the_book_is_sound(serve, page, findings):
 
 
 @needs_the_book
+def test_every_slider_of_the_book_answers_to_the_keyboard(serve, page, findings):
+    root, idle, count = serve(SITE), [], 0
+    for path in built_pages():
+        if "explorable.js" not in (SITE / path).read_text(encoding="utf-8"):
+            continue
+        page.goto(f"{root}/{path}")
+        open_explorables(page)
+        for slider in page.locator(".explorable-sliders input").all():
+            count += 1
+            moved = [press(page, slider, key) for key in ("Home", "End")]
+            if moved[1][0] == moved[1][1]:
+                idle.append((path, slider.get_attribute("id")))
+    assert count > 0
+    assert idle + findings == []
+
+
+@needs_the_book
 @pytest.mark.parametrize("part", range(4))  # the two workers of `make test` share them
 def test_no_page_of_the_book_has_barriers(part, serve, page):
     root = serve(SITE)
     found = []
     for path in built_pages()[part::4]:
         # The list of all pages is the same on each of them; code in notebooks has the colours of chapters.
-        known = [] if path == "index.html" else ["#pst-primary-sidebar"]
+        known = [] if path == "masking.html" else ["#pst-primary-sidebar"]
         known += [".highlight"] if path.startswith("experiments/") else []
         found += barriers(page, f"{root}/{path}", *known)
     assert found == []
@@ -372,6 +539,68 @@ def test_tabs_are_in_step_across_pages(serve, page):
     chosen = page.locator("input:checked + label.sd-tab-label").all_inner_texts()
     assert chosen
     assert set(chosen) == {"TensorFlow"}
+
+
+BELOW = """(limit) => [...document.querySelectorAll(
+    '.questions dd a, .landing-lead, .landing-commands pre, .results .sd-col > p, .results img')]
+    .filter(e => !(e.getBoundingClientRect().bottom <= limit)).map(e => e.outerHTML.slice(0, 120))"""
+
+
+@needs_the_book
+def test_the_landing_page_shows_every_question_and_result_on_the_first_screen(serve, page, findings):
+    page.set_viewport_size({"width": WIDTHS[0], "height": 800})
+    page.goto(f"{serve(SITE)}/index.html", wait_until="load")
+    assert page.evaluate(BELOW, 800) == []
+    assert page.locator(".results img").count() == 3
+    answered = []
+    for address in page.evaluate("[...document.querySelectorAll('.questions dd a')].map(a => a.href)"):
+        page.goto(address)
+        if page.locator(".admonition.answer").count():
+            answered.append(urlsplit(address).path.strip("/").removesuffix(".html"))
+    assert set(FOUND_BY) - set(answered) == set()
+    assert findings == []
+
+
+@needs_the_book
+def test_the_contents_and_the_search_of_the_landing_page_wait_behind_their_buttons(serve, page):
+    page.goto(f"{serve(SITE)}/index.html", wait_until="load")
+    sidebar, toggle = page.locator("#pst-primary-sidebar"), page.locator(".primary-toggle")
+    assert not sidebar.is_visible()
+    toggle.click()
+    assert sidebar.is_visible()
+    toggle.click()
+    assert not sidebar.is_visible()
+    page.locator(".bd-header-article .search-button").click()
+    assert page.locator("#pst-search-dialog input").is_visible()
+
+
+LINES = """[...document.querySelectorAll('.admonition.answer > p:not(.admonition-title)')].map(
+    p => p.getBoundingClientRect().height / parseFloat(getComputedStyle(p).lineHeight))"""
+
+
+@needs_the_book
+def test_every_answer_has_at_most_three_lines(serve, page):
+    root, long = serve(SITE), {}
+    for path in (path for path in built_pages() if "/" not in path):
+        page.goto(f"{root}/{path}")
+        lines = round(sum(page.evaluate(LINES)), 1)
+        if lines > 3.5:  # an exponent makes its line a little higher
+            long[path] = lines
+    assert long == {}
+
+
+@needs_the_book
+def test_signatures_stand_side_by_side_where_there_is_room(serve, page):
+    page.goto(f"{serve(SITE)}/api/scaling.html")
+    tops = []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        tops.append(
+            [side.bounding_box()["y"] for side in page.locator(".signatures").first.locator("dl").all()]
+        )
+    wide, narrow = tops
+    assert wide[0] == wide[1]
+    assert narrow[0] < narrow[1]
 
 
 FOUND_BY = {

@@ -1,13 +1,19 @@
 """What finishes the book's pages, and the finished site as files: links, anchors, images."""
 
+import html
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import nbformat
 import pytest
+import yaml
 
 pytest.importorskip("sphinx")
 pytest.importorskip("tinycss2")
@@ -77,12 +83,15 @@ def site(tmp_path):
     (site / "_static").mkdir(parents=True)
     (site / "index.html").write_text(
         '<p class="shown">caf&eacute;</p><script src="_static/a.js?v=1"></script>'
-        '<script src="searchindex.js"></script>'
+        '<script src="searchindex.js"></script><script>later.src = "_static/b.js"</script>'
     )
     (site / "_static" / "a.js").write_text("p.classList.add('added'); p.classList.add(`tip-${place}`)")
+    (site / "_static" / "b.js").write_text("p.id = 'later-added'")
     (site / "_static" / "unloaded.js").write_text("'unloaded'")
     (site / "searchindex.js").write_text("'indexed'")
-    rules = [f".{name}{{top:0}}" for name in ("shown", "added", "tip-left", "unloaded", "indexed")]
+    rules = [
+        f".{name}{{top:0}}" for name in ("shown", "added", "tip-left", "later-added", "unloaded", "indexed")
+    ]
     (site / "_static" / "a.css").write_text("\n".join([*rules, 'i::before{content:"\\f001"}']))
     write_font(site / "_static" / "a.woff2")
     return site
@@ -91,7 +100,7 @@ def site(tmp_path):
 def test_rules_stay_for_what_pages_hold_and_loaded_scripts_mention(site):
     trimming.trim(site)
     style = (site / "_static" / "a.css").read_text()
-    assert re.findall(r"^\.([\w-]+)", style, re.MULTILINE) == ["shown", "added", "tip-left"]
+    assert re.findall(r"^\.([\w-]+)", style, re.MULTILINE) == ["shown", "added", "tip-left", "later-added"]
 
 
 def characters_of(path):
@@ -129,7 +138,7 @@ def test_an_image_says_its_size(tmp_path, text, size):
     assert images.size_of(tmp_path / "a.svg") == size
 
 
-def test_only_svgs_that_are_there_have_a_size(tmp_path):
+def test_only_images_that_say_so_have_a_size(tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG")
     assert images.size_of(tmp_path / "a.png") is None
     assert images.size_of(tmp_path / "b.svg") is None
@@ -140,6 +149,156 @@ def test_the_lines_of_a_long_signature_are_no_definitions():
     context = {"body": f"<dt>f(<dl>\n<dd>{argument}</dd>\n</dl>)</dt>{rest}"}
     signatures._lines(None, "", "", context, None)
     assert context["body"] == f'<dt>f(<span class="sig-line">{argument}</span>\n)</dt>{rest}'
+
+
+# A small book, built twice
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="20"><rect width="90" height="20"/></svg>'
+BASE = "https://book.example/tricks"
+BOOK = {
+    "_toc.yml": "format: jb-book\nroot: index\nchapters:\n- file: second\n- file: executed\n",
+    "references.bib": "@misc{one, author = {An Author}, title = {A Title}, year = {2026}}\n",
+    "bar.svg": SVG,
+    "experiments/small-torch.json": json.dumps({"stem": "small", "status": "finished", "results": {"n": 3}}),
+    "index.md": """# A small book
+
+What it holds, <3.
+
+```{citation}
+```
+
+::::{tab-set}
+:sync-group: framework
+
+:::{tab-item} PyTorch
+:sync: torch
+$x^2$ and {result}`small/torch/n`
+:::
+
+:::{tab-item} TensorFlow
+:sync: tensorflow
+{cite}`one`
+:::
+::::
+
+```{figure} bar.svg
+:alt: a bar
+```
+""",
+    "second.md": """# Why?
+
+:::{admonition} Answer
+:class: answer
+Because of {term}`this`.
+:::
+
+:::{glossary}
+this
+  What it is.
+:::
+
+```{run-card} small/torch
+```
+
+```{bibliography}
+```
+""",
+}
+
+
+def write_book(root):
+    """Write a book with the project's own configuration, and an address."""
+    config = yaml.safe_load((ROOT / "_config.yml").read_text())
+    config["html"]["baseurl"] = f"{BASE}/"
+    (root / "_config.yml").write_text(yaml.safe_dump(config))
+    for name in ("CHANGELOG.md", "CITATION.cff"):
+        shutil.copyfile(ROOT / name, root / name)
+    for folder in ("_assets", "_templates"):
+        shutil.copytree(ROOT / "book" / folder, root / "book" / folder)
+    for name, text in BOOK.items():
+        (root / "book" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "book" / name).write_text(text)
+    outputs = [
+        nbformat.v4.new_output("execute_result", {"image/svg+xml": SVG, "text/plain": "a bar"}),
+        nbformat.v4.new_output("stream", text="printed\n"),
+    ]
+    cells = [nbformat.v4.new_markdown_cell("# Executed", id="a")]
+    cells += [nbformat.v4.new_code_cell("draw()", id="b", outputs=outputs, execution_count=1)]
+    metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "language_info": {"name": "python", "pygments_lexer": "ipython3"},
+    }
+    executed = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+    nbformat.write(executed, root / "book" / "executed.ipynb")
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """Build the same small book in two places, with another order of sets, and return both sites."""
+    pytest.importorskip("jupyter_book")
+    sites = []
+    for seed in ("1", "2"):
+        root = tmp_path_factory.mktemp("book")
+        write_book(root)
+        jupyter_book = Path(sys.executable).with_name("jupyter-book")
+        command = [jupyter_book, "build", root / "book", "-W", "-n", "--all", "--path-output", root / "out"]
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        sites.append(root / "out" / "_build" / "html")
+    return sites
+
+
+def test_the_same_sources_make_the_same_bytes(twice):
+    one, other = ({p.relative_to(s): p.read_bytes() for p in s.rglob("*") if p.is_file()} for s in twice)
+    assert one.keys() == other.keys()
+    assert [str(path) for path in sorted(one) if one[path] != other[path]] == []
+    assert sum(path.suffix == ".html" for path in one) >= 5
+
+
+def properties(page):
+    """Return what a page's head says to who shows a link to it."""
+    found = re.findall(r'<meta (?:property|name)="(og:[\w:]+|description)" content="([^"]*)"', page)
+    return {name: html.unescape(content) for name, content in found}
+
+
+def test_a_page_says_what_a_link_to_it_shows(twice):
+    site = twice[0]
+    start, second = (properties((site / f"{name}.html").read_text()) for name in ("index", "second"))
+    assert start["og:title"] == "A small book"
+    assert start["og:url"] == f"{BASE}/index.html"
+    assert start["og:description"] == start["description"] == "What it holds, <3."
+    assert second["og:description"] == "Because of this."
+    image = start["og:image"].removeprefix(f"{BASE}/")
+    header = (site / image).read_bytes()[:24]
+    assert header[:8] == b"\x89PNG\r\n\x1a\n"
+    size = [int.from_bytes(header[at : at + 4], "big") for at in (16, 20)]
+    assert size == [int(start[f"og:image:{side}"]) for side in ("width", "height")] == [1200, 630]
+
+
+def test_a_book_with_an_address_lists_its_pages_and_its_changes(twice):
+    site = twice[0]
+    addresses = re.findall("<loc>(.*)</loc>", (site / "sitemap.xml").read_text())
+    assert addresses == [f"{BASE}/{name}.html" for name in ("executed", "index", "second")]
+    assert f'<link rel="self" href="{BASE}/feed.xml" />' in (site / "feed.xml").read_text()
+    assert (
+        'type="application/atom+xml" title="gradtricks" href="feed.xml"' in (site / "index.html").read_text()
+    )
+
+
+@needs_the_book
+def test_every_entry_of_the_api_leads_to_its_chapter_and_its_test():
+    missing = []
+    for stem in sorted(path.stem for path in (ROOT / "src/gradtricks/reference").glob("[a-z]*.py")):
+        page = (SITE / "api" / f"{stem}.html").read_text()
+        entries = page.split('class="entry-links')[1:]
+        assert entries, stem
+        for entry in entries:
+            links = entry.partition("</p>")[0]
+            wanted = [f'href="../{stem}.html"', f'/test_{stem}.py"', *[f'/{stem}.py"'] * 3]
+            missing += [(stem, link) for link in wanted if links.count(link) < wanted.count(link)]
+            missing += [(stem, f) for f in ("torch", "tensorflow") if f'id="gradtricks.{f}.' not in entry]
+    assert missing == []
 
 
 # Links

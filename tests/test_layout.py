@@ -143,7 +143,7 @@ def test_no_stem_is_missing_a_reference():
     for name in ("torch", "tensorflow"):
         assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*STEMS, "pong", "benchmarks", "lab_benchmarks"}
+    assert notebooks == {*STEMS, "pong", "muzero", "benchmarks", "lab_benchmarks"}
 
 
 # What isn't a function of tensors: it looks at functions or models, and has tests of its own.
@@ -180,6 +180,7 @@ def test_every_function_of_tensors_goes_through_every_transform(name, fixture):
 # The lab's rooms, each of which may use those before it.
 ROOMS = [
     "recording",
+    "films",
     "notebooks",
     "storage",
     "kernels",

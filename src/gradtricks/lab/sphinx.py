@@ -6,23 +6,31 @@ import re
 import shlex
 from collections.abc import Mapping
 from datetime import date, datetime
-from pathlib import Path
 from typing import Any
 
 import yaml
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.directives.patches import Figure
-from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from gradtricks.lab.pages import images, katex, listing, signatures, trimming
+from gradtricks.lab.pages import (
+    citing,
+    entries,
+    explorables,
+    feed,
+    images,
+    katex,
+    listing,
+    signatures,
+    trimming,
+)
+from gradtricks.lab.pages.targets import RESULT, RUN, figure_of, record_of
 from gradtricks.lab.results.quoting import (
     SHOWN_LIBRARIES,
     RecordError,
     format_result,
-    published_record,
     result_from,
 )
 
@@ -31,22 +39,6 @@ __all__ = ["ResultRole", "RunCard", "RunFigure", "setup"]
 logger = logging.getLogger(__name__)
 
 _LONG = 2000  # bits
-# A notebook without a backend has one run; the page of a sweep is quoted as if "sweep" were its backend.
-_RUN = r"(?P<stem>[A-Za-z0-9][A-Za-z0-9_.-]*)(?:/(?P<backend>[a-z]+))?"
-_RUN_TARGET = re.compile(_RUN)
-_FIGURE_TARGET = re.compile(_RUN + r"/(?P<name>[a-z][a-z0-9_]*)")
-_RESULT_TARGET = re.compile(_RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?")
-
-
-def _record_of(env: BuildEnvironment, target: re.Match[str]) -> dict[str, Any]:
-    path = Path(env.srcdir, "experiments", f"{_page(target)}.json")
-    # Noted before it is read: a page that quotes a missing record is built again once the record is there.
-    env.note_dependency(str(path))
-    return published_record(path)
-
-
-def _page(target: re.Match[str]) -> str:
-    return "-".join(filter(None, (target["stem"], target["backend"])))
 
 
 class ResultRole(SphinxRole):
@@ -61,12 +53,12 @@ class ResultRole(SphinxRole):
             return [nodes.problematic(self.rawtext, self.rawtext)], []
 
     def _shown(self) -> nodes.inline:
-        target = _RESULT_TARGET.fullmatch(self.text)
+        target = RESULT.fullmatch(self.text)
         if target is None:
             raise RecordError(
                 "expected stem/backend/name[.part][:format]; remedy: masking/torch/accuracy:.1%"
             )
-        record = _record_of(self.env, target)
+        record = record_of(self.env, target)
         value = result_from(record["results"] | record.get("varying", {}), target["name"])
         text, exponent = format_result(value, target["spec"] or "")
         shown = nodes.inline(self.rawtext, text, classes=["result"])
@@ -82,14 +74,10 @@ class RunFigure(Figure, SphinxDirective):
         """Build the figure; an unknown one is a warning."""
         name = self.arguments[0]
         try:
-            target = _FIGURE_TARGET.fullmatch(name)
-            if target is None:
-                raise RecordError("expected stem/backend/figure; remedy: masking/torch/learning_curve")
-            self.options["alt"] = result_from(_record_of(self.env, target).get("figures", {}), target["name"])
+            self.arguments[0], self.options["alt"] = figure_of(self.env, name)
         except RecordError as error:
             logger.warning("run-figure %r: %s", name, error, location=self.get_location(), type="result")
             return [nodes.problematic(name, name)]
-        self.arguments[0] = f"/experiments/{_page(target)}/{target['name']}.svg"
         return super().run()
 
 
@@ -102,10 +90,10 @@ class RunCard(SphinxDirective):
         """Build the folded card; an unknown run is a warning."""
         name = self.arguments[0]
         try:
-            target = _RUN_TARGET.fullmatch(name)
+            target = RUN.fullmatch(name)
             if target is None:
                 raise RecordError("expected stem/backend; remedy: masking/torch")
-            record = _record_of(self.env, target)
+            record = record_of(self.env, target)
         except RecordError as error:
             logger.warning("run-card %r: %s", name, error, location=self.get_location(), type="result")
             return [nodes.problematic(name, name)]
@@ -116,7 +104,7 @@ def _card(target: re.Match[str], record: Mapping[str, Any]) -> list[nodes.Node]:
     command = nodes.literal_block("", _command(target, record), language="console")
     with_backend = f" with {target['backend']}" if target["backend"] else ""
     return [
-        # Neither name holds a sign that would have to be escaped: see _RUN.
+        # Neither name holds a sign that would have to be escaped: see RUN.
         _html(f'<details class="run-card"><summary>How {target["stem"]} ran{with_backend}</summary>'),
         _table(_rows(record)),
         nodes.paragraph("", "This command runs it again:"),
@@ -208,7 +196,7 @@ def _table_row(*cells: str) -> nodes.row:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the role, the directives, the renderers, and what finishes the pages."""
-    for part in (images, katex, listing, signatures, trimming):
+    for part in (citing, entries, explorables, feed, images, katex, listing, signatures, trimming):
         part.setup(app)
     app.add_role("result", ResultRole())
     app.add_directive("run-card", RunCard)

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -106,7 +106,7 @@ def publish(
     *,
     sweeps: Iterable[tuple[Sweep, Sequence[StoredRun]]] = (),
 ) -> None:
-    """Lay out finished runs as sources of the book: a notebook, its record and its figures each.
+    """Lay out finished runs as sources of the book: a notebook, its record, its figures and its films each.
 
     Files that would stay the same aren't touched, so that an incremental build stays small.
 
@@ -119,15 +119,17 @@ def publish(
         BuildError: A sweep's result that is to be shown isn't there.
         StoreError: A run's notebook can't be read.
     """
-    files: dict[Path, str] = {}
+    files: dict[Path, bytes] = {}
     for name, stored in runs.items():
         node = stored.read_notebook()
-        for figure, svg in collect_figures(node).items():
-            files[pages / name / f"{figure}.svg"] = svg
-        files[pages / f"{name}.ipynb"] = nbformat.writes(_page(node, stored.record)) + "\n"
-        files[pages / f"{name}.json"] = json.dumps(stored.record, indent=1, ensure_ascii=False) + "\n"
+        for figure, data in collect_figures(node).items():
+            files[pages / name / figure] = data
+        page = nbformat.writes(_page(node, stored.record))
+        files[pages / f"{name}.ipynb"] = f"{page}\n".encode()
+        record = json.dumps(stored.record, indent=1, ensure_ascii=False)
+        files[pages / f"{name}.json"] = f"{record}\n".encode()
     for sweep, found in sweeps:
-        files |= _sweep_files(sweep, found, pages)
+        files |= {path: text.encode() for path, text in _sweep_files(sweep, found, pages).items()}
     _write_changed(files)
     _delete_others(pages, files)
 
@@ -187,6 +189,8 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
         node.cells = [cell for cell in node.cells if not others & set(cell.metadata.get("tags", []))]
         title, *rest = node.cells[0].source.split("\n", 1)
         node.cells[0].source = "\n".join([f"{title} ({_FRAMEWORKS[backend]})", *rest])
+    target = "/".join(filter(None, (record["stem"], backend)))
+    node.cells = [part for cell in node.cells for part in _fold_films(cell, target)]
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
         alts = [
@@ -200,19 +204,32 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
             for mime in (RESULTS_MIME, VARYING_MIME, FILES_MIME):
                 output.get("data", {}).pop(mime, None)
     node.metadata.pop("papermill", None)
-    target = "/".join(filter(None, (record["stem"], backend)))
     card = f"## Where this came from\n\n```{{run-card}} {target}\n```"
     node.cells.append(nbformat.v4.new_markdown_cell(card, id="where-this-came-from"))
     return node
 
 
-def _write_changed(files: Mapping[Path, str]) -> None:
-    for path, text in files.items():
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
+def _fold_films(cell: NotebookNode, target: str) -> Iterator[NotebookNode]:
+    """Put a cell's films below it, each closed: nothing moves on a page unless its reader opens it."""
+    outputs = cell.get("outputs", [])
+    films = [o for o in outputs if "gradtricks" in o.get("metadata", {}) and "image/png" in o.data]
+    if films:
+        cell.outputs = [output for output in outputs if output not in films]
+    yield cell
+    for film in films:
+        name = film.metadata.gradtricks.figure
+        title = f"Film: {name.replace('_', ' ')}"
+        text = f":::{{dropdown}} {title}\n```{{run-figure}} {target}/{name}\n```\n:::"
+        yield nbformat.v4.new_markdown_cell(text, id=f"film-{name}")
+
+
+def _write_changed(files: Mapping[Path, bytes]) -> None:
+    for path, data in files.items():
+        if path.is_file() and path.read_bytes() == data:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.new")
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_bytes(data)
         os.replace(unfinished, path)
 
 

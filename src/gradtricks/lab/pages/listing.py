@@ -1,4 +1,4 @@
-"""What programs read of the book: ``llms.txt``, descriptions, and ``sitemap.xml`` where it has an address."""
+"""What programs read of the book: ``llms.txt``, cards of links, and ``sitemap.xml`` if it has an address."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,8 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 __all__ = ["setup"]
+
+_CARD = "card.png"  # shown beside a link to a page
 
 
 def contents(app: Sphinx) -> str:
@@ -78,7 +80,13 @@ def _describe(
     app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
     if doctree is not None:
-        context["description"] = _answer(doctree)
+        context["description"] = _answer(doctree) or _text(
+            next(iter(doctree.findall(nodes.paragraph)), nodes.paragraph())
+        )
+    # Those who show it fetch it by an absolute address, or not at all.
+    folders = [Path(app.confdir, folder) for folder in app.config.html_static_path]
+    if app.config.html_baseurl and any((folder / _CARD).is_file() for folder in folders):
+        context["card"] = f"{app.config.html_baseurl.rstrip('/')}/_static/{_CARD}"
 
 
 def _finish(app: Sphinx, exception: Exception | None) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from gradtricks.lab.recording import encode
 from gradtricks.lab.results import tables
 from gradtricks.lab.results.columns import split_name
 from gradtricks.lab.results.curves import Curve
-from gradtricks.lab.results.grouping import Group, key_of, text_of
+from gradtricks.lab.results.grouping import CASE, Group, key_of, text_of, varies_within
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult, label_of, plot_sweep
 from gradtricks.lab.results.quoting import SHOWN_LIBRARIES
@@ -44,7 +45,7 @@ def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[
         PlotError: A result that is to be shown isn't there.
     """
     page = f"{sweep.name}-sweep"
-    frame = tables.tabulate(runs)
+    frame = tables.tabulate(runs, sweep.cases)
     plots = plot_sweep(sweep, frame) if any(run.status == "finished" for run in runs) else {}
     files = {pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()}
     files[pages / page / "runs.csv"] = tables.export(frame, "csv") or ""
@@ -58,7 +59,7 @@ def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, Plot
     """Collect the numbers that other pages quote as ``name/sweep/…``."""
     counts: dict[str, Any] = {"planned": len(_meant(sweep, runs))}
     counts |= {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
-    counts |= {"median_wall_s": _wall_s(runs), "median_cpu_s": _cpu_s(runs)}
+    counts |= {"median_wall_s": _wall_s(runs), "median_cpu_s": _cpu_s(runs), "peak_memory_mib": _peak(runs)}
     quoted: dict[str, Any] = {}
     for plot in plots.values():
         label = label_of(plot.column)
@@ -95,6 +96,7 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
     parts += [escape(sweep.question)] if sweep.question else []
     parts += [_said(sweep, runs)]
     parts += [_published(sweep, runs)] if sweep.published else []
+    parts += [_named(sweep, runs)] if sweep.cases and runs else []
     for name, plot in plots.items():
         parts += [f"## {escape(label_of(plot.column))}", *_meaning(sweep, plot)]
         parts += [f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"]
@@ -124,7 +126,7 @@ def _from_root(sweep: "Sweep", path: Path) -> str:
 
 def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     meant = _meant(sweep, runs)
-    varied = _joined([_spoken(name, meant) for name in sweep.varied]) if sweep.varied else ""
+    varied = _joined([_spoken(name, values) for name, values in _varied(sweep, meant).items()])
     varied = varied and f" with different {varied}"
     finished, failed = (sum(run.status == status for run in runs) for status in ("finished", "failed"))
     left = len(meant) - finished - failed
@@ -151,13 +153,41 @@ def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     return f"{said}. Since then {listed} changed; what is shown is what came out then."
 
 
-def _spoken(name: str, runs: "Sequence[Run | StoredRun]") -> str:
-    count = len({key_of(run.parameters[name]) for run in runs})
-    return f"{escape(name)} ({count} values)"
+def _varied(sweep: "Sweep", runs: "Sequence[Run | StoredRun]") -> dict[str, list[Any]]:
+    """Return the values of what varies; names of configurations stand for what they set."""
+    values = {name: [run.parameters[name] for run in runs] for name in sweep.varied}
+    if not sweep.cases:
+        return values
+    cases = [sweep.cases[run.request] for run in runs]
+    return {CASE: cases} | {name: some for name, some in values.items() if varies_within(cases, some)}
+
+
+def _spoken(name: str, values: Sequence[Any]) -> str:
+    return f"{escape(name)} ({len({key_of(value) for value in values})} values)"
 
 
 def _joined(texts: Sequence[str]) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def _named(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
+    """Say what each name stands for: what isn't as it mostly is."""
+    free = _varied(sweep, runs)
+    usual = {
+        name: Counter(key_of(run.parameters[name]) for run in runs).most_common(1)[0][0]
+        for name in sweep.varied
+        if name not in free
+    }
+    rows = {
+        sweep.cases[run.request]: [
+            f"{escape(name)} {value_text(run.parameters[name])}"
+            for name in usual
+            if key_of(run.parameters[name]) != usual[name]
+        ]
+        for run in runs
+    }
+    body = [[escape(case), ", ".join(different)] for case, different in rows.items()]
+    return markdown_table([["case", "what is different"], *body])
 
 
 def _meaning(sweep: "Sweep", plot: PlotResult) -> list[str]:
@@ -222,6 +252,11 @@ def _cpu_s(runs: Sequence[StoredRun]) -> float | None:
     sources = [run.record["provenance"] for run in runs if _is_timed(run)]
     times = [source["cpu_s"] for source in sources if "cpu_s" in source]
     return median(times) if times else None
+
+
+def _peak(runs: Sequence[StoredRun]) -> float | None:
+    sources = [run.record["provenance"] for run in runs if run.status == "finished"]
+    return max((source["peak_memory_mib"] for source in sources if "peak_memory_mib" in source), default=None)
 
 
 def _period(runs: Sequence[StoredRun]) -> str:

@@ -16,6 +16,7 @@ __all__ = ["setup", "trim", "trim_style"]
 _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _SCRIPT = re.compile(r"<script\b([^>]*)>(.*?)</script>", re.DOTALL)
 _SOURCE = re.compile(r'\bsrc="([^"?]+)')
+_LATER = re.compile(r'\.src = "([^"?]+)')  # of a script that another one loads
 _WORD = re.compile(r"[\w-]+")
 _ESCAPE = re.compile(r"\\([0-9a-fA-F]{1,6})")
 _NESTING = ("layer", "media", "supports")
@@ -108,7 +109,7 @@ def _used(site: Path) -> _Used:
         characters.update(html.unescape(page))
         for attributes, text in _SCRIPT.findall(page):
             names.update(_WORD.findall(text))
-            for source in _SOURCE.findall(attributes):
+            for source in _SOURCE.findall(attributes) + _LATER.findall(text):
                 script = (path.parent / source).resolve()
                 # The index holds the words of the text, which are no names.
                 if script not in scripts and script.name != "searchindex.js":

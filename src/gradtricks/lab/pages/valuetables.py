@@ -67,10 +67,10 @@ def value_text(value: Any) -> str:
 def _of_numbers(groups: Sequence[Group]) -> dict[str, list[str]]:
     found = [group.summary for group in groups]
     columns = {
-        "interquartile mean": [_number(s.mean) for s in found],
+        "interquartile mean": [number_text(s.mean) for s in found],
         "95 % interval": [_interval(s.low, s.high) for s in found],
-        "lowest": [_number(s.lowest) for s in found],
-        "highest": [_number(s.highest) for s in found],
+        "lowest": [number_text(s.lowest) for s in found],
+        "highest": [number_text(s.highest) for s in found],
         "runs": [str(s.n) for s in found],
     }
     lost: dict[str, Callable[[Group], int]] = {
@@ -88,8 +88,8 @@ def _of_numbers(groups: Sequence[Group]) -> dict[str, list[str]]:
 def _of_curves(curves: Sequence[Any]) -> dict[str, list[str]]:
     columns = {
         "length": [str(len(curve.mean)) for curve in curves],
-        "mean at its start": [_number(curve.mean[0]) if curve.n else "" for curve in curves],
-        "mean at its end": [_number(curve.mean[-1]) if curve.n else "" for curve in curves],
+        "mean at its start": [number_text(curve.mean[0]) if curve.n else "" for curve in curves],
+        "mean at its end": [number_text(curve.mean[-1]) if curve.n else "" for curve in curves],
         "95 % interval there": [
             _interval(curve.low[-1], curve.high[-1]) if curve.n else "" for curve in curves
         ],
@@ -102,7 +102,15 @@ def _of_curves(curves: Sequence[Any]) -> dict[str, list[str]]:
     return columns | {name: [*map(str, counts)] for name, counts in apart.items() if any(counts)}
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """Write a number with three digits.
+
+    Args:
+        value: Any number.
+
+    Returns:
+        Such as ``0.123`` or ``1.23 × 10⁻⁵``; nothing for NaN.
+    """
     if value != value:
         return ""
     text, exponent = format_result(float(value), ".3g")
@@ -110,4 +118,4 @@ def _number(value: float) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    return f"{_number(low)}{_SPACE}to{_SPACE}{_number(high)}" if low == low else ""
+    return f"{number_text(low)}{_SPACE}to{_SPACE}{number_text(high)}" if low == low else ""
