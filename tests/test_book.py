@@ -155,6 +155,8 @@ def test_recorded_curves_are_shortened_for_the_page():
 def test_what_a_logarithmic_axis_cant_show_is_a_gap():
     curve = payload(GRID, **LABELS, log="y")["curves"][0]["y"]
     assert curve[1][1] == [None, 8]
+    with pytest.raises(RecordError, match="expected x to have two places that can be told apart"):
+        payload(GRID, **LABELS, log="x")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,13 @@ def test_what_a_logarithmic_axis_cant_show_is_a_gap():
         ({"sliders": GRID["sliders"] * 2}, "expected one or two sliders"),
         ({"sliders": [{"name": "K", "values": [1]}]}, "at least two values of the slider 'K'; got [1]"),
         ({"x": [0]}, "expected x to be at least two numbers; got [0]"),
+        ({"sliders": [GRID["sliders"][0]] * 2}, "sliders with different texts for names; got ['scale', 'scale']"),
+        ({"sliders": [{"name": 5, "values": [1, 2]}]}, "sliders with different texts for names; got [5]"),
+        ({"sliders": [{"name": "K", "values": [1, 1.0001]}]}, "that differ as they are shown; got ['1', '1']"),
         ({"x": ["0", "1"]}, "expected x to be at least two numbers"),
+        ({"x": [0, 10**400]}, "expected x to be at least two numbers"),
+        ({"x": [1.00001, 1.00002]}, "expected x to have two places that can be told apart"),
+        ({"curves": [GRID["curves"][1]] * 2}, "curves with different texts for names; got ['b', 'b']"),
         ({"curves": {}}, "expected one to four curves, each with name and y; got {}"),
         ({"curves": GRID["curves"] * 3}, "expected one to four curves"),
         ({"curves": [{"name": "a", "y": 1}]}, "expected lists of numbers in the curve 'a'; got 1"),

@@ -43,7 +43,8 @@
     const to = log ? Math.log10 : Number;
     const finite = values.flat(9).filter((v) => v !== null).map(to);
     let low = Math.min(...finite), high = Math.max(...finite);
-    if (low === high) [low, high] = [low - 1, high + 1];
+    const apart = Math.max(1, Math.abs(low) / 10); // beside a large number, 1 is lost in rounding
+    if (low === high) [low, high] = [low - apart, high + apart];
     const extra = margin * (high - low);
     [low, high] = [low - extra, high + extra];
     return { ticks: ticksOf(low, high, log, most), place: (v) => (to(v) - low) / (high - low) };
@@ -147,5 +148,11 @@
     describe();
   }
 
-  document.querySelectorAll("figure.explorable").forEach(start);
+  document.querySelectorAll("figure.explorable").forEach((figure, number) => {
+    try {
+      start(figure, number);
+    } catch (error) {
+      console.error(error); // the figure of the run stays, and the other figures are started
+    }
+  });
 })();

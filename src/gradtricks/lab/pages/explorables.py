@@ -42,6 +42,7 @@ document.addEventListener("DOMContentLoaded", () => {{
 _PARTS = ("sliders", "x", "curves")
 _MOST_SLIDERS = 2
 _MOST_CURVES = 4  # that can be told apart by colour and dashes
+_LARGEST = 1e300  # number that can be drawn; integers of any size can be recorded
 _OPTIONS = ("fallback", "x", "y", "log", "start")
 
 
@@ -65,12 +66,15 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
         RecordError: The result has another form, or ``start`` isn't on the grid.
     """
     sliders, places, curves = _parts(value)
-    grid = {slider["name"]: [_text(setting) for setting in slider["values"]] for slider in sliders}
+    grid = {slider["name"]: _texts(slider["name"], slider["values"]) for slider in sliders}
     lengths = [len(texts) for texts in grid.values()]
     drawn = [
         {"name": name, "y": _curves(nested, _lengths(nested, lengths), len(places), name, log="y" in log)}
         for name, nested in ((curve["name"], curve["y"]) for curve in curves)
     ]
+    drawn_places = [_rounded(place, log="x" in log) for place in places]
+    if len({place for place in drawn_places if place is not None}) < 2:
+        raise RecordError(f"expected x to have two places that can be told apart; got {shown(places)}")
     if all(number is None for curve in drawn for number in _numbers(curve["y"])):
         raise RecordError("expected numbers that can be drawn; got none")
     return {
@@ -78,7 +82,7 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
             {"name": name, "values": texts, "start": begin}
             for (name, texts), begin in zip(grid.items(), _starts(grid, start), strict=True)
         ],
-        "x": [_rounded(place, log="x" in log) for place in places],
+        "x": drawn_places,
         "curves": drawn,
         "labels": [x, y],
         "log": log,
@@ -129,6 +133,7 @@ def _parts(value: Any) -> tuple[Any, Any, Any]:
     sliders, places, curves = (value[part] for part in _PARTS)
     if not _is_list_of(sliders, "name", "values") or len(sliders) > _MOST_SLIDERS:
         raise RecordError(f"expected one or two sliders, each with name and values; got {shown(sliders)}")
+    _check_names("sliders", sliders)
     for name, values in ((slider["name"], slider["values"]) for slider in sliders):
         if not isinstance(values, list) or len(values) < 2:
             raise RecordError(f"expected at least two values of the slider {name!r}; got {shown(values)}")
@@ -136,7 +141,14 @@ def _parts(value: Any) -> tuple[Any, Any, Any]:
         raise RecordError(f"expected x to be at least two numbers; got {shown(places)}")
     if not _is_list_of(curves, "name", "y") or len(curves) > _MOST_CURVES:
         raise RecordError(f"expected one to four curves, each with name and y; got {shown(curves)}")
+    _check_names("curves", curves)
     return sliders, places, curves
+
+
+def _check_names(part: str, named: Sequence[Mapping[str, Any]]) -> None:
+    names = [item["name"] for item in named]
+    if not all(isinstance(name, str) and name.strip() for name in names) or len(set(names)) < len(names):
+        raise RecordError(f"expected {part} with different texts for names; got {shown(names)}")
 
 
 def _curves(value: Any, lengths: Sequence[int], most: int, name: str, *, log: bool) -> list[Any]:
@@ -188,11 +200,15 @@ def _rounded(value: float | None, *, log: bool) -> float | int | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and not _LARGEST < abs(value) < math.inf
 
 
-def _text(setting: Any) -> str:
-    return number_text(setting) if _is_number(setting) else str(setting)
+def _texts(name: str, values: Sequence[Any]) -> list[str]:
+    texts = [number_text(setting) if _is_number(setting) else str(setting) for setting in values]
+    if len(set(texts)) < len(texts):
+        raise RecordError(f"expected values of the slider {name!r} that differ as they are shown; got {texts}")
+    return texts
 
 
 def _is_list_of(value: Any, *keys: str) -> bool:
