@@ -191,6 +191,16 @@ def book(workers: given.Workers = None, store: given.StoreLocation = DEFAULT_STO
         say(f"The book is built: open {(site / 'index.html').resolve().as_uri()}")
 
 
+@app.command(rich_help_panel=_RUN, epilog=examples("gradtricks pdf", exit_codes=True))
+def pdf() -> None:
+    """Print the chapters of the built book into one PDF, with Chromium."""
+    from gradtricks.lab.commands import publishing
+    from gradtricks.lab.commands.terminal import explained, say
+
+    with explained():
+        say(f"The chapters are in {publishing.print_book().resolve().as_uri()}")
+
+
 @app.command(
     rich_help_panel=_RUN,
     epilog=examples(

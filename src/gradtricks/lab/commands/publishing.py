@@ -67,6 +67,22 @@ def build_book(
     return BUILD / "html"
 
 
+def print_book() -> Path:
+    """Print the chapters of the built book in the working directory into one PDF.
+
+    Returns:
+        The file.
+
+    Raises:
+        BuildError: The book isn't built, there is no Chromium, or it didn't print.
+    """
+    from gradtricks.lab.pages.pdf import chapters, print_pdf
+
+    target = BUILD / "gradtricks.pdf"
+    print_pdf(BUILD / "html", chapters(BOOK), target)
+    return target
+
+
 def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
     """Plan published sweeps. Nothing is started.
 

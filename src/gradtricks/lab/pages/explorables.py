@@ -207,7 +207,7 @@ def _is_number(value: Any) -> bool:
 def _texts(name: str, values: Sequence[Any]) -> list[str]:
     texts = [number_text(setting) if _is_number(setting) else str(setting) for setting in values]
     if len(set(texts)) < len(texts):
-        raise RecordError(f"expected values of the slider {name!r} that differ as they are shown; got {texts}")
+        raise RecordError(f"expected values of the slider {name!r} that look different; got {texts}")
     return texts
 
 
