@@ -140,6 +140,11 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
     build(book, site)
     assert "Third" in (site / "index.html").read_text()
     assert sorted(path.name for path in site.parent.iterdir()) == ["html"]
+    monkeypatch.setattr("subprocess.run", None)  # nothing has changed, so nothing is built
+    build(book, site)
+    (book / "unread.txt").write_text("")
+    with pytest.raises(TypeError):
+        build(book, site)
 
 
 # Pages of sweeps
