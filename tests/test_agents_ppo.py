@@ -145,20 +145,20 @@ def test_upside_down_up_is_down(agents):
     np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("remaining", [1.0, 0.25])
-def test_the_loss_is_the_papers(agents, remaining):
+@pytest.mark.parametrize(("rate", "entropy"), [(1.0, 1.0), (0.25, 0.5), (0.2, 0)])
+def test_the_loss_is_the_papers(agents, rate, entropy):
     weights, batch = draw(scale=0.3), some_minibatch()
     logits, values = apply_by_matrix(weights, batch.observations, mirror=True)
     log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     ratios = np.exp(np.take_along_axis(log_probs, batch.actions[:, None], axis=1)[:, 0] - batch.log_probs)
     expected = clipped_surrogate_pg_loss(ratios, batch.advantages, OPTIONS.clip)
-    expected += OPTIONS.entropy_cost * remaining * entropy_loss(logits)
+    expected += OPTIONS.entropy_cost * entropy * entropy_loss(logits)
     expected += OPTIONS.value_cost * np.square(values - batch.targets).mean()
     learner = agents.PPOLearner(weights, OPTIONS, device="cpu")
-    assert learner.update(batch, remaining) == pytest.approx(expected, rel=1e-4)
+    assert learner.update(batch, rate=rate, entropy=entropy) == pytest.approx(expected, rel=1e-4)
     # Adam's first step is as long as its learning rate.
     moved = np.abs(learner.state()["heads"] - weights["heads"]).max()
-    assert moved == pytest.approx(OPTIONS.learning_rate * remaining, rel=0.02)
+    assert moved == pytest.approx(OPTIONS.learning_rate * rate, rel=0.02)
 
 
 def test_advantages_are_estimated_and_standardised(agents):
@@ -181,7 +181,7 @@ def test_both_frameworks_take_the_same_steps():
         learners.append(module.PPOLearner(draw(), OPTIONS, device="cpu"))
     batch = some_minibatch()
     for _ in range(5):
-        one, other = (learner.update(batch, 0.5) for learner in learners)
+        one, other = (learner.update(batch, rate=0.5) for learner in learners)
         assert one == pytest.approx(other, rel=1e-4)
     for name, start in draw().items():
         one, other = (learner.state()[name] for learner in learners)
@@ -304,15 +304,21 @@ def test_enough_points_won_end_a_training(agents, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("anneal_decisions", "expected"),
-    [(None, [1, 0.8, 0.6, 0.4, 0.2]), (192, [1, 2 / 3, 1 / 3, 0.2, 0.2]), (10**6, [1] * 5)],
+    ("anneal_decisions", "rates", "entropies"),
+    [
+        (None, [1, 0.8, 0.6, 0.4, 0.2], [1, 0.8, 0.6, 0.4, 0.2]),
+        (192, [1, 2 / 3, 1 / 3, 0.2, 0.2], [1, 2 / 3, 1 / 3, 0, 0]),
+        (10**6, [1] * 5, [1] * 5),
+    ],
 )
-def test_the_learning_rate_falls_to_zero_or_to_a_fifth(anneal_decisions, expected):
+def test_the_learning_rate_falls_to_a_fifth_and_the_cost_of_entropy_to_zero(
+    anneal_decisions, rates, entropies
+):
     learner, seen = _Valuing(), []
     learner.options, learner.mirror = OPTIONS, False
-    learner.update = lambda batch, remaining: seen.append(remaining) or 0.0
+    learner.update = lambda batch, rate, entropy: seen.append((rate, entropy)) or 0.0
     ppo.train(learner, make_games(), decisions=320, anneal_decisions=anneal_decisions)
-    np.testing.assert_allclose(seen[:: len(seen) // 5], expected, rtol=1e-3)
+    np.testing.assert_allclose(seen[:: len(seen) // 5], list(zip(rates, entropies)), rtol=1e-3)
 
 
 def test_a_training_that_diverges_says_so(agents):

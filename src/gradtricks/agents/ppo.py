@@ -16,7 +16,7 @@ from gradtricks.agents.progress import Progress
 Array = NDArray[np.floating]
 
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
-_FLOOR = 0.2  # of the learning rate and of the entropy's cost, where it isn't known when training will end
+_FLOOR = 0.2  # of the learning rate, where it isn't known when training will end
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Options:
             ``discount * lambda_``, cut off at the rollout's end.
         reset_at_points: Let no return reach over the end of a point.
         clip: Change of an action's probability ratio beyond which it gets no gradient.
-        entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon; it falls as the
-            learning rate does.
+        entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon, in the beginning;
+            it falls linearly to zero, see `train`.
         value_cost: Weight of the value's squared error.
         learning_rate: Of Adam in the beginning; it falls linearly, see `train`.
         max_norm: Gradients of greater norm are scaled down to it.
@@ -102,7 +102,7 @@ class Learner(Protocol):
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
         """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
 
-    def update(self, minibatch: Minibatch, remaining: float = 1.0) -> float:
+    def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
         """Take one step of Adam and return the loss before it."""
 
     def state(self) -> dict[str, Array]:
@@ -189,8 +189,8 @@ def train(
         learner: The agent; it changes.
         games: Where it plays, from their beginning.
         decisions: How many decisions to make at most, over all games; whole rollouts, at least one.
-        anneal_decisions: After how many the learning rate would have fallen to zero, if it didn't stay at a
-            fifth. None lets it fall to zero, at the end of ``decisions``.
+        anneal_decisions: After how many the cost of the entropy has fallen to zero. The learning rate would
+            have too, if it didn't stay at a fifth. None lets both fall to zero at the end of ``decisions``.
         stop_at: Share of the last 1,000 points that, when it is won, ends training; None never does.
         seed: Of the choice of actions and of the order in which they are learned from.
         checkpoint: A file to go on from if it is there, and to save to now and then.
@@ -219,9 +219,10 @@ def train(
         decided = _play(learner, games, history, progress, rng)
         if progress.made_before(games.observations):
             continue
-        remaining = max(1 - rollout / annealed, floor)
+        remaining = max(1 - rollout / annealed, 0)
+        pace = {"rate": max(remaining, floor), "entropy": remaining}
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
-        loss = float(np.mean([learner.update(batch, remaining) for batch in batches]))
+        loss = float(np.mean([learner.update(batch, **pace) for batch in batches]))
         if not np.isfinite(loss):
             raise ValueError(
                 f"the loss must be finite; got {loss}: has the training diverged? "

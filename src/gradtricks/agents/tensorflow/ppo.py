@@ -87,19 +87,21 @@ class PPOLearner:
             adv_t = truncated_generalized_advantage_estimation(r_t, discount_t, self.options.lambda_, v_t)
             return standardize(adv_t).numpy(), (adv_t + v_t[:-1]).numpy()
 
-    def update(self, minibatch: Minibatch, remaining: float = 1.0) -> float:
+    def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
         """Take one step of Adam down the loss.
 
         Args:
             minibatch: What to learn from.
-            remaining: Share of the training still to come, which scales the step and the cost of entropy.
+            rate: Multiplies the learning rate.
+            entropy: Multiplies the cost of the entropy.
 
         Returns:
             The loss before the step.
         """
         with tf.device(self.device):
             batch = Minibatch(*(tf.constant(x) for x in minibatch))
-            return float(self._update_graph(batch, tf.constant(remaining, tf.float32)))
+            pace = (tf.constant(factor, tf.float32) for factor in (rate, entropy))
+            return float(self._update_graph(batch, *pace))
 
     def state(self) -> dict[str, Array]:
         """Return weights and the state of Adam, as arrays.
@@ -121,14 +123,14 @@ class PPOLearner:
     def _variables(self) -> dict[str, tf.Variable]:
         return {**self.weights, **self._adam, "step": self._step}
 
-    def _update(self, batch: Minibatch, remaining: Tensor) -> Tensor:
+    def _update(self, batch: Minibatch, rate: Tensor, entropy: Tensor) -> Tensor:
         weights = list(self.weights.values())
         with tf.GradientTape() as tape:
-            loss = self._loss(batch, remaining)
+            loss = self._loss(batch, entropy)
         gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, weights)]
         clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)
         self._step.assign_add(1)
-        rate = self.options.learning_rate * remaining / (1 - _BETAS[0] ** self._step)
+        rate *= self.options.learning_rate / (1 - _BETAS[0] ** self._step)
         for (name, weight), gradient in zip(self.weights.items(), clipped, strict=True):
             m, v = self._adam[f"{name}/m"], self._adam[f"{name}/v"]
             m.assign(_BETAS[0] * m + (1 - _BETAS[0]) * gradient)
@@ -136,12 +138,12 @@ class PPOLearner:
             weight.assign_sub(rate * m / (tf.sqrt(v / (1 - _BETAS[1] ** self._step)) + _EPSILON))
         return loss
 
-    def _loss(self, batch: Minibatch, remaining: Tensor) -> Tensor:
+    def _loss(self, batch: Minibatch, entropy: Tensor) -> Tensor:
         logits, values = self._apply(batch.observations)
         log_probs = tf.gather(tf.nn.log_softmax(logits), batch.actions, axis=1, batch_dims=1)
         ratios = tf.exp(log_probs - batch.log_probs)
         loss = clipped_surrogate_pg_loss(ratios, batch.advantages, self.options.clip)
-        loss += self.options.entropy_cost * remaining * entropy_loss(logits)
+        loss += self.options.entropy_cost * entropy * entropy_loss(logits)
         return loss + self.options.value_cost * tf.reduce_mean(tf.square(values - batch.targets))
 
     def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:

@@ -83,22 +83,23 @@ class PPOLearner:
         adv_t = truncated_generalized_advantage_estimation(r_t, discount_t, self.options.lambda_, v_t)
         return standardize(adv_t).cpu().numpy(), (adv_t + v_t[:-1]).cpu().numpy()
 
-    def update(self, minibatch: Minibatch, remaining: float = 1.0) -> float:
+    def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
         """Take one step of Adam down the loss.
 
         Args:
             minibatch: What to learn from.
-            remaining: Share of the training still to come, which scales the step and the cost of entropy.
+            rate: Multiplies the learning rate.
+            entropy: Multiplies the cost of the entropy.
 
         Returns:
             The loss before the step.
         """
-        loss = self._loss(Minibatch(*(torch.as_tensor(x, device=self.device) for x in minibatch)), remaining)
+        loss = self._loss(Minibatch(*(torch.as_tensor(x, device=self.device) for x in minibatch)), entropy)
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
         clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)
         for weight, gradient in zip(self.weights.values(), clipped, strict=True):
             weight.grad = gradient
-        self._adam.param_groups[0]["lr"] = self.options.learning_rate * remaining
+        self._adam.param_groups[0]["lr"] = self.options.learning_rate * rate
         self._adam.step()
         return loss.item()
 
@@ -130,12 +131,12 @@ class PPOLearner:
                     if key.startswith(f"{name}/")
                 }
 
-    def _loss(self, batch: Minibatch, remaining: float) -> Tensor:
+    def _loss(self, batch: Minibatch, entropy: float) -> Tensor:
         logits, values = self._apply(batch.observations)
         log_probs = logits.log_softmax(-1).gather(1, batch.actions[:, None]).squeeze(1)
         ratios = (log_probs - batch.log_probs).exp()
         loss = clipped_surrogate_pg_loss(ratios, batch.advantages, self.options.clip)
-        loss = loss + self.options.entropy_cost * remaining * entropy_loss(logits)
+        loss = loss + self.options.entropy_cost * entropy * entropy_loss(logits)
         return loss + self.options.value_cost * (values - batch.targets).square().mean()
 
     def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:
