@@ -307,6 +307,21 @@ With $x^2$.
 """
 
 
+@pytest.mark.parametrize("changed", [[], ["masking.ipynb", "torch"]])
+def test_the_card_of_a_sweep_says_what_has_changed_since(project, changed):
+    origin = {"started": "2026-01-02 03:04 UTC", "processor": "<i>fast</i>", "libraries": ""}
+    record = {"sweep": "rates", "published": True, "results": {}, "origin": origin, "changed": changed}
+    record["command"] = "gradtricks publish experiments/rates.sweep.yaml"
+    (project.source / "experiments" / "rates-sweep.json").write_text(json.dumps(record))
+    status, messages, page = project("# Page\n\n```{run-card} rates/sweep\n```\n", "-W")
+    assert (status, messages) == (0, "")
+    assert "How the sweep rates ran" in page
+    assert "&lt;i&gt;fast&lt;/i&gt;" in page
+    assert "gradtricks publish experiments/rates.sweep.yaml" in html.unescape(re.sub("<[^>]+>", "", page))
+    assert ('class="changed"' in page) == ("masking.ipynb, torch" in page) == bool(changed)
+    assert "libraries" not in page
+
+
 def test_an_explorable_figure_brings_its_data_and_its_page_the_script(project):
     (project.source / "plain.md").write_text("# Plain\n")
     status, messages, page = project(f"# Page\n{EXPLORED}\n```{{toctree}}\nplain\n```\n", "-W")
@@ -821,6 +836,17 @@ def test_every_quoted_result_and_figure_is_recorded_by_its_notebook(page):
     quoted = [q for q in quoted if q[2] != "sweep"]
     unknown = {q for q in quoted if not {q[3], None} & recorded_names(*q[1:3])[q[0]]}
     assert not unknown
+
+
+def test_every_chapter_with_results_says_how_they_came_about():
+    quoting = r"\{(?:run-figure|explorable)\} ((?:\w+)(?:/(?:torch|tensorflow|sweep))?)\b"
+    missing = {}
+    for page in set(PAGES) - {BOOK / "index.md"}:  # which leads to the chapters
+        text = page.read_text()
+        quoted = {"/".join(filter(None, found[:2])) for found in re.findall(RESULT, text)}
+        quoted |= set(re.findall(quoting, text))
+        missing[page.stem] = quoted - set(re.findall(r"\{run-card\} (\S+)", text))
+    assert {page: runs for page, runs in missing.items() if runs} == {}
 
 
 FENCE = re.compile(r"^ *(`{3,})(?:\{code-block\} )?(?:pycon|python)\n(.*?)^ *\1", re.MULTILINE | re.DOTALL)

@@ -82,7 +82,7 @@ class RunFigure(Figure, SphinxDirective):
 
 
 class RunCard(SphinxDirective):
-    """``{run-card} stem/backend``: what produced a run's results, and the command that runs it again."""
+    """``{run-card} stem/backend``: what produced the results of a run or a sweep, and what runs it again."""
 
     required_arguments = 1
 
@@ -97,18 +97,29 @@ class RunCard(SphinxDirective):
         except RecordError as error:
             logger.warning("run-card %r: %s", name, error, location=self.get_location(), type="result")
             return [nodes.problematic(name, name)]
-        return _card(target, record)
+        return _sweep_card(target, record) if "sweep" in record else _run_card(target, record)
 
 
-def _card(target: re.Match[str], record: Mapping[str, Any]) -> list[nodes.Node]:
-    command = nodes.literal_block("", _command(target, record), language="console")
+def _run_card(target: re.Match[str], record: Mapping[str, Any]) -> list[nodes.Node]:
     with_backend = f" with {target['backend']}" if target["backend"] else ""
+    title = f"How {target['stem']} ran{with_backend}"
+    return _card(title, _rows(record), _command(target, record))
+
+
+def _sweep_card(target: re.Match[str], record: Mapping[str, Any]) -> list[nodes.Node]:
+    changed = ", ".join(record["changed"])
+    badge = ' <span class="changed">changed since</span>' if changed else ""
+    rows = {name: text for name, text in (record["origin"] | {"changed since": changed}).items() if text}
+    return _card(f"How the sweep {target['stem']} ran{badge}", rows, record["command"])
+
+
+def _card(title: str, rows: Mapping[str, str], command: str) -> list[nodes.Node]:
     return [
-        # Neither name holds a sign that would have to be escaped: see RUN.
-        _html(f'<details class="run-card"><summary>How {target["stem"]} ran{with_backend}</summary>'),
-        _table(_rows(record)),
+        # No name in a title holds a sign that would have to be escaped: see RUN.
+        _html(f'<details class="run-card"><summary>{title}</summary>'),
+        _table(rows),
         nodes.paragraph("", "This command runs it again:"),
-        command,
+        nodes.literal_block("", command, language="console"),
         _html("</details>"),
     ]
 

@@ -67,6 +67,9 @@ def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, Plot
     return {
         "sweep": sweep.name,
         "published": sweep.published,
+        "command": _command(sweep),
+        "origin": _origin(runs),
+        "changed": list(sweep.changed),
         "results": encode({"runs": counts, **quoted}, "results"),
         "figures": {name: plot.alt for name, plot in plots.items()},
     }
@@ -107,12 +110,17 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
         f"Every parameter and every result of every run: {{download}}`CSV <{page}/runs.csv>`, "
         f"{{download}}`JSON <{page}/runs.json>`. This command runs the sweep again; what is finished isn't "
         "done twice:",
-        f"```console\ngradtricks {'publish' if sweep.published else 'sweep'} "
-        f"{shlex.quote(_from_root(sweep, _file(sweep)))}\n```",
+        f"```console\n{_command(sweep)}\n```",
         "## Where this came from",
-        _origin(sweep, runs),
+        _listed(sweep, runs),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _command(sweep: "Sweep") -> str:
+    """Write what runs a sweep again, from the project's root."""
+    verb = "publish" if sweep.published else "sweep"
+    return f"gradtricks {verb} {shlex.quote(_from_root(sweep, _file(sweep)))}"
 
 
 def _file(sweep: "Sweep") -> Path:
@@ -201,23 +209,29 @@ def _failures(runs: Sequence[StoredRun]) -> str:
     return markdown_table([["run", "why"], *rows[:MOST_ROWS]])
 
 
-def _origin(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
-    """Write what produced the runs; where they differ, all that there is."""
-    sources = [run.record["provenance"] for run in runs]
-    commits = [
-        f"{(s['commit'] or 'unknown')[:12]}{' with uncommitted changes' if s['dirty'] else ''}"
-        for s in sources
-    ]
+def _listed(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     fixed = [
         f"{escape(name)} {value_text(value)}"
         for name, value in (runs[0].parameters if runs else {}).items()
         if name not in sweep.varied
     ]
+    rows = {"other parameters": ", ".join(fixed)}
+    rows |= {name: escape(text) for name, text in _origin(runs).items()}
+    return "\n\n".join(f"{name}\n: {text}" for name, text in rows.items() if text)
+
+
+def _origin(runs: Sequence[StoredRun]) -> dict[str, str]:
+    """Say what produced the runs; where they differ, all that there is."""
+    sources = [run.record["provenance"] for run in runs]
+    commits = [
+        f"{(s['commit'] or 'unknown')[:12]}{' with uncommitted changes' if s['dirty'] else ''}"
+        for s in sources
+    ]
     versions = {
         name: _distinct(run.record["inputs"]["versions"].get(name) for run in runs)
         for name in SHOWN_LIBRARIES
     }
-    rows = {
+    return {
         "started": _period(runs),
         "took": _time(runs),
         "commit": _distinct(commits),
@@ -226,8 +240,6 @@ def _origin(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
         "Python": _distinct(s["python"] for s in sources),
         "libraries": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
     }
-    escaped = {"other parameters": ", ".join(fixed)} | {name: escape(text) for name, text in rows.items()}
-    return "\n\n".join(f"{name}\n: {text}" for name, text in escaped.items() if text)
 
 
 def _time(runs: Sequence[StoredRun]) -> str:
