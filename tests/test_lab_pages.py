@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -145,6 +146,23 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
     (book / "unread.txt").write_text("")
     with pytest.raises(TypeError):
         build(book, site)
+
+
+def test_the_same_sources_are_known_again_in_another_process(tmp_path):
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "index.md").write_text("# First\n")
+    code = "from gradtricks.lab.pages.building import _digest, Path; print(_digest(Path.cwd()))"
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert digests[0] == digests[1]
 
 
 # Pages of sweeps

@@ -178,7 +178,8 @@ def _digest(project: Path) -> str:
     """Sum up the project's sources, other than hidden and made ones, and what is installed."""
     folders = [project / name for name in _SOURCES]
     files = [*project.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
-    digest = hashlib.sha256(json.dumps([platform.python_version(), installed_versions()]).encode())
+    installed = json.dumps([platform.python_version(), installed_versions()], sort_keys=True)
+    digest = hashlib.sha256(installed.encode())
     for path in sorted(files):
         name = path.relative_to(project)
         made = any(part[0] == "." or part.endswith(("__pycache__", ".egg-info")) for part in name.parts)
