@@ -327,7 +327,8 @@ def test_a_row_that_is_not_finite_gives_nan(backend, spoilt):
             lambda x, y: backend.tricks.spearman_correlation(x, y, soft_y=True), inputs, np.ones(2)
         )
         np.testing.assert_array_equal(np.isnan(value), [True, False])
-        np.testing.assert_array_equal(value, reference.spearman_correlation(*inputs, soft_y=True))
+        expected = reference.spearman_correlation(*inputs, soft_y=True)
+        np.testing.assert_allclose(value, expected, rtol=1e-12)  # processors round sums differently
         assert np.isnan(gradient[0]).any()
         assert not np.isnan(gradient[1]).any()
     gradient = reference.soft_rank_vjp(COTANGENT, x, regularization_strength=0.3)
@@ -347,7 +348,7 @@ def test_gradient_ascent_on_it_raises_the_true_correlation(backend):
 
     for _ in range(60):
         _, (gradient,) = backend.value_and_vjp(correlation, [weights], np.ones(()))
-        weights = weights + gradient
+        weights = weights + 0.3 * gradient
         weights /= np.linalg.norm(weights)
     assert spearmanr(features @ weights, target).statistic > 0.99
 
