@@ -110,7 +110,12 @@ def test_a_browser_that_fails_leaves_the_old_file(site, tmp_path, monkeypatch):
     with pytest.raises(BuildError, match="got exit code 3:\nno display"):
         pdf.print_pdf(site, ["index"], target)
     assert target.read_text() == "old"
+    browser.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    monkeypatch.setattr(pdf, "_LONGEST_S", 0.5)
+    with pytest.raises(BuildError, match=r"to print within 0\.5 s"):
+        pdf.print_pdf(site, ["index"], target)
     browser.write_text("#!/bin/sh\nexit 0\n")
+    monkeypatch.setattr(pdf, "_LONGEST_S", 60)
     with pytest.raises(BuildError, match="got exit code 0"):
         pdf.print_pdf(site, ["index"], target)
 

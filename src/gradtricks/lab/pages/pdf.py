@@ -72,7 +72,10 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
         command += ["--generate-pdf-document-outline", f"--print-to-pdf={printed}", document.as_uri()]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
             command.insert(1, "--no-sandbox")  # Chromium refuses to sandbox what the superuser started
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_LONGEST_S)
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_LONGEST_S)
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"expected {browser} to print within {_LONGEST_S} s; it didn't") from error
         if done.returncode or not printed.is_file():
             raise BuildError(f"expected {browser} to print; got exit code {done.returncode}:\n{done.stderr}")
         target.parent.mkdir(parents=True, exist_ok=True)
