@@ -151,7 +151,7 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
 def test_the_same_sources_are_known_again_in_another_process(tmp_path):
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "index.md").write_text("# First\n")
-    code = "from gradtricks.lab.pages.building import _digest, Path; print(_digest(Path.cwd()))"
+    code = "from gradtricks.lab.pages.building import _digest, Path; print(_digest(Path.cwd() / 'book'))"
     digests = [
         subprocess.run(
             [sys.executable, "-c", code],

@@ -28,7 +28,7 @@ from gradtricks.lab.sweeps.planning import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import as_published
 
 _FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
-_SOURCES = ("book", "experiments", "src", "tests")  # folders that pages quote
+_QUOTED = ("experiments", "src", "tests")  # folders beside the book from which pages quote
 _BUILT_FROM = ".built-from"  # in the site: the digest of all that it was made from
 
 
@@ -154,7 +154,7 @@ def build(book: Path, site: Path) -> None:
     if old.exists() and not site.exists():  # killed between the two renames below
         old.rename(site)
     shutil.rmtree(fresh, ignore_errors=True)
-    note, inputs = site / _BUILT_FROM, _digest(book.absolute().parent)
+    note, inputs = site / _BUILT_FROM, _digest(book.absolute())
     if note.is_file() and note.read_text(encoding="utf-8") == inputs:
         return
     options = ["-W", "--keep-going", "-n", "--all", "--quiet", "--path-output", str(fresh)]
@@ -174,9 +174,10 @@ def build(book: Path, site: Path) -> None:
     shutil.rmtree(fresh)
 
 
-def _digest(project: Path) -> str:
+def _digest(book: Path) -> str:
     """Sum up the project's sources, other than hidden and made ones, and what is installed."""
-    folders = [project / name for name in _SOURCES]
+    project = book.parent
+    folders = [book, *(project / name for name in _QUOTED)]
     files = [*project.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
     installed = json.dumps([platform.python_version(), installed_versions()], sort_keys=True)
     digest = hashlib.sha256(installed.encode())
