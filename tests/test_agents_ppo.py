@@ -304,18 +304,19 @@ def test_enough_points_won_end_a_training(agents, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("anneal_decisions", "rates", "entropies"),
+    ("anneal_decisions", "final_rate", "rates", "entropies"),
     [
-        (None, [1, 0.8, 0.6, 0.4, 0.2], [1, 0.8, 0.6, 0.4, 0.2]),
-        (192, [1, 2 / 3, 1 / 3, 0.2, 0.2], [1, 2 / 3, 1 / 3, 0, 0]),
-        (10**6, [1] * 5, [1] * 5),
+        (None, 1.0, [1, 1, 1, 1, 1], [1, 0.8, 0.6, 0.4, 0.2]),
+        (192, 0.25, [1, 0.75, 0.5, 0.25, 0.25], [1, 2 / 3, 1 / 3, 0, 0]),
+        (192, 0.0, [1, 2 / 3, 1 / 3, 0, 0], [1, 2 / 3, 1 / 3, 0, 0]),
+        (10**6, 0.25, [1] * 5, [1] * 5),
     ],
 )
-def test_the_learning_rate_falls_to_a_fifth_and_the_cost_of_entropy_to_zero(
-    anneal_decisions, rates, entropies
+def test_the_cost_of_entropy_falls_to_zero_and_the_learning_rate_to_its_last_share(
+    anneal_decisions, final_rate, rates, entropies
 ):
     learner, seen = _Valuing(), []
-    learner.options, learner.mirror = OPTIONS, False
+    learner.options, learner.mirror = replace(OPTIONS, final_rate=final_rate), False
     learner.update = lambda batch, rate, entropy: seen.append((rate, entropy)) or 0.0
     ppo.train(learner, make_games(), decisions=320, anneal_decisions=anneal_decisions)
     np.testing.assert_allclose(seen[:: len(seen) // 5], list(zip(rates, entropies)), rtol=1e-3)

@@ -16,7 +16,6 @@ from gradtricks.agents.progress import Progress
 Array = NDArray[np.floating]
 
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
-_FLOOR = 0.2  # of the learning rate, where it isn't known when training will end
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,9 @@ class Options:
         entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon, in the beginning;
             it falls linearly to zero, see `train`.
         value_cost: Weight of the value's squared error.
-        learning_rate: Of Adam in the beginning; it falls linearly, see `train`.
+        learning_rate: Of Adam in the beginning.
+        final_rate: Share of the learning rate that is left when the entropy costs nothing any more, to
+            which it falls linearly; 1 keeps it as it is.
         max_norm: Gradients of greater norm are scaled down to it.
         sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
     """
@@ -52,6 +53,7 @@ class Options:
     entropy_cost: float = 0.01
     value_cost: float = 0.5
     learning_rate: float = 2e-3
+    final_rate: float = 1.0
     max_norm: float = 0.5
     sign: int = 1
 
@@ -62,7 +64,7 @@ class Options:
         checked: dict[str, float] = {"sign": int(self.sign)}
         for name in ("rollout_steps", "minibatch_size", "epochs"):
             checked[name] = check_integer(name, getattr(self, name), low=1)
-        for name in ("discount", "lambda_"):
+        for name in ("discount", "lambda_", "final_rate"):
             checked[name] = check_number(name, getattr(self, name), low=0, high=1)
         for name in ("clip", "entropy_cost", "value_cost", "learning_rate", "max_norm"):
             checked[name] = check_number(name, getattr(self, name), low=0)
@@ -189,8 +191,8 @@ def train(
         learner: The agent; it changes.
         games: Where it plays, from their beginning.
         decisions: How many decisions to make at most, over all games; whole rollouts, at least one.
-        anneal_decisions: After how many the cost of the entropy has fallen to zero. The learning rate would
-            have too, if it didn't stay at a fifth. None lets both fall to zero at the end of ``decisions``.
+        anneal_decisions: After how many the cost of the entropy has fallen to zero; None takes all
+            ``decisions``.
         stop_at: Share of the last 1,000 points that, when it is won, ends training; None never does.
         seed: Of the choice of actions and of the order in which they are learned from.
         checkpoint: A file to go on from if it is there, and to save to now and then.
@@ -207,22 +209,21 @@ def train(
     rollouts = int(check_number("decisions", decisions, low=1)) // decisions_each or 1
     seed = check_integer("seed", seed, low=0)
     enough = None if stop_at is None else check_number("stop_at", stop_at, low=0, high=1)
-    annealed, floor = float(rollouts), 0.0
+    annealed = float(rollouts)
     if anneal_decisions is not None:
         annealed = check_integer("anneal_decisions", anneal_decisions, low=1) / decisions_each
-        floor = _FLOOR
     rng, history = np.random.default_rng(seed), History(num_envs)
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
-    training |= {"mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed, "floor": floor}
+    training |= {"mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed}
     progress = Progress(checkpoint, training, learner, history, rng)
     for rollout in range(rollouts):
         decided = _play(learner, games, history, progress, rng)
         if progress.made_before(games.observations):
             continue
         remaining = max(1 - rollout / annealed, 0)
-        pace = {"rate": max(remaining, floor), "entropy": remaining}
+        rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
-        loss = float(np.mean([learner.update(batch, **pace) for batch in batches]))
+        loss = float(np.mean([learner.update(batch, rate=rate, entropy=remaining) for batch in batches]))
         if not np.isfinite(loss):
             raise ValueError(
                 f"the loss must be finite; got {loss}: has the training diverged? "
