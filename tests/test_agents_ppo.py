@@ -1,6 +1,7 @@
 """The Pong player that wins: what it sees, that both frameworks learn the same, and that it can be killed."""
 
 import importlib
+import json
 import signal
 import subprocess
 import sys
@@ -489,6 +490,19 @@ def test_the_command_plays_what_was_saved(tmp_path):
     expected = evaluation.evaluate(policy, games=2)
     assert f"{expected.returns.mean():+.2f}" in done.stdout
     assert "2 games each, temperature 0.5, sticky 0." in done.stdout
+
+
+def test_a_published_policy_plays_again_as_its_record_says():
+    published = Path(__file__).parents[1] / "experiments" / "published"
+    records = {path: json.loads(path.read_text()) for path in published.glob("pong-*/*/record.json")}
+    kept = {path: record for path, record in records.items() if record["parameters"].get("keep_policy")}
+    path, record = min(kept.items(), key=lambda item: item[1]["results"]["mean_length"]["plain"])
+    parameters, results = record["parameters"], record["results"]
+    assert parameters["temperature"] == evaluation.TEMPERATURE, "what the command takes"
+    policy = FrozenPolicy.load(path.parent / "files" / "policy.safetensors")
+    assert policy.about["seed"] == parameters["seed"]
+    played = evaluation.evaluate(policy, games=parameters["evaluation_games"], frame_skip=4)
+    assert played.returns.tolist() == results["returns"]["plain"]
 
 
 def test_the_command_refuses_what_it_cant_play(tmp_path):

@@ -143,7 +143,7 @@ def test_no_stem_is_missing_a_reference():
     for name in ("torch", "tensorflow"):
         assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*STEMS, "pong", "muzero", "benchmarks", "lab_benchmarks"}
+    assert notebooks == {*STEMS, "pong", "pong_won", "muzero", "benchmarks", "lab_benchmarks"}
 
 
 # What isn't a function of tensors: it looks at functions or models, and has tests of its own.

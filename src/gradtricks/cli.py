@@ -13,7 +13,7 @@ from gradtricks.lab.commands.options import examples
     rich_help_panel="Results",
     epilog=examples(
         "gradtricks evaluate policy.safetensors",
-        "gradtricks evaluate _build/runs/pong*/*/files/policy.safetensors --sticky 0.25",
+        "gradtricks evaluate experiments/published/pong-*/*/files/policy.safetensors --sticky 0.25",
     ),
 )
 def evaluate(
