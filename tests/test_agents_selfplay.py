@@ -8,13 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from gradtricks.agents import muzero_training, snapshots, tictactoe
+from gradtricks.agents import muzero_training, snapshots, tictactoe, tictactoe_players
 from gradtricks.agents.cartpole import OBSERVATION_SCALE, CartPoleGames
 from gradtricks.agents.muzero import SearchNetwork, draw_weights
 from gradtricks.agents.muzero_history import TrainingHistory
 from gradtricks.agents.muzero_training import Options, train
 from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
-from gradtricks.agents.selfplay import SearchOptions, SelfPlay, as_player, evaluate
+from gradtricks.agents.selfplay import SearchOptions, SelfPlay, evaluate
 from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
 from gradtricks.agents.tictactoe import TicTacToeGames
 
@@ -246,20 +246,22 @@ class TestTwoPlayers:
             learner, TicTacToeGames(8), options, decisions=160, support=TICTACTOE_SUPPORT, measurements=1
         )
         assert history.losses
-        player = as_player(SearchNetwork(learner.copy_weights(), TICTACTOE_SUPPORT), self.SEARCH)
+        network = SearchNetwork(learner.copy_weights(), TICTACTOE_SUPPORT)
+        player = tictactoe_players.as_player(network, self.SEARCH)
         rng = np.random.default_rng(0)
-        outcomes = tictactoe.play_games(player, tictactoe.play_perfectly, 5, rng)
+        outcomes = tictactoe_players.play_games(player, tictactoe_players.play_perfectly, 5, rng)
         assert set(outcomes) <= {-1, 0}
 
     def test_a_player_refuses_a_search_for_one(self):
         network = SearchNetwork(self.WEIGHTS, TICTACTOE_SUPPORT)
         with pytest.raises(ValueError, match="must have two_players=True, as the games do; got False"):
-            as_player(network, SearchOptions())
+            tictactoe_players.as_player(network, SearchOptions())
 
     def test_games_go_on_from_where_they_were(self):
         games, again, rng = TicTacToeGames(4), TicTacToeGames(4), np.random.default_rng(0)
         for _ in range(5):
-            games.step(tictactoe.play_randomly(np.where(games.playing[:, None], games._boards, 0), rng))
+            boards = np.where(games.playing[:, None], games._boards, 0)
+            games.step(tictactoe_players.play_randomly(boards, rng))
         again.restore(games.state())
         np.testing.assert_array_equal(again.observations, games.observations)
         np.testing.assert_array_equal(again.invalid_actions, games.invalid_actions)

@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 
 from gradtricks.agents.search import RootFnOutput, muzero_policy
-from gradtricks.agents.tictactoe import (
-    empty_boards,
-    find_winners,
-    legal_actions,
+from gradtricks.agents.tictactoe import empty_boards, find_winners, legal_actions, observe, step
+from gradtricks.agents.tictactoe_players import (
     number_boards,
-    observe,
     play_games,
     play_perfectly,
     play_randomly,
     solve,
-    step,
 )
 
 FULL = np.array([1, -1, 1, 1, -1, -1, -1, 1, 1], np.int8)  # a drawn game, in which nothing can be done

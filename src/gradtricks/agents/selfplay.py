@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._checks import check_integer, check_number
-from gradtricks.agents import tictactoe
 from gradtricks.agents.cartpole import CartPoleGames
 from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.prioritized_replay import Episode, PrioritizedReplayBuffer
@@ -82,6 +81,21 @@ class SearchOptions:
         for name in ("discount", "pb_c_init", "dirichlet_fraction", "dirichlet_alpha"):
             object.__setattr__(self, name, check_number(name, getattr(self, name), low=0))
 
+    def check_players(self, two_players: bool) -> None:
+        """Raise unless the search is for as many players as the game.
+
+        Args:
+            two_players: What the game has.
+
+        Raises:
+            ValueError: It's for another number.
+        """
+        if self.two_players != two_players:
+            raise ValueError(
+                f"search must have two_players={two_players}, as the games do; got {self.two_players}; "
+                f"remedy: SearchOptions(two_players={two_players})"
+            )
+
     def choose(
         self,
         network: SearchNetwork,
@@ -148,7 +162,7 @@ class SelfPlay:
         rng: np.random.Generator,
     ) -> None:
         """Start with empty pieces."""
-        _check_players(search, games.two_players)
+        search.check_players(games.two_players)
         self.games, self._replay, self._search, self._rng = games, replay, search, rng
         steps, count = check_integer("piece_steps", piece_steps, low=1), len(games.playing)
         self._pieces: dict[str, NDArray[Any]] = {
@@ -229,28 +243,6 @@ class SelfPlay:
         self._pieces = {name: state[name].copy() for name in _COLUMNS}
 
 
-def as_player(network: SearchNetwork, search: SearchOptions) -> tictactoe.Player:
-    """Make a player of tic-tac-toe, who takes the most visited move.
-
-    Args:
-        network: What the search asks.
-        search: How moves are chosen.
-
-    Returns:
-        A function for `gradtricks.agents.tictactoe.play_games`.
-
-    Raises:
-        ValueError: The search is for another number of players.
-    """
-    _check_players(search, tictactoe.TicTacToeGames.two_players)
-
-    def play(boards: tictactoe.Boards, rng: np.random.Generator) -> NDArray[np.int64]:
-        invalid = ~tictactoe.legal_actions(boards)
-        return search.choose(network, tictactoe.observe(boards), rng, invalid_actions=invalid).action
-
-    return play
-
-
 def evaluate(
     network: SearchNetwork, search: SearchOptions, *, games: int = 100, seed: int = 1_000_000
 ) -> Array:
@@ -268,7 +260,7 @@ def evaluate(
     Raises:
         ValueError: ``games`` is below one, or the search is for another number of players.
     """
-    _check_players(search, CartPoleGames.two_players)
+    search.check_players(CartPoleGames.two_players)
     playground, rng = CartPoleGames(games, seed=seed), np.random.default_rng(seed)
     returns, going_on = np.zeros(games), np.arange(games)
     actions = np.zeros(games, np.int64)
@@ -279,11 +271,3 @@ def evaluate(
         # A game that is over begins anew, without anybody looking.
         going_on = going_on[playground.playing[going_on]]
     return returns
-
-
-def _check_players(search: SearchOptions, two_players: bool) -> None:
-    if search.two_players != two_players:
-        raise ValueError(
-            f"search must have two_players={two_players}, as the games do; got {search.two_players}; remedy: "
-            f"SearchOptions(two_players={two_players})"
-        )
