@@ -252,6 +252,15 @@ class TestTwoPlayers:
         outcomes = tictactoe_players.play_games(player, tictactoe_players.play_perfectly, 5, rng)
         assert set(outcomes) <= {-1, 0}
 
+    def test_known_bounds_reach_the_search(self):
+        network = SearchNetwork(self.WEIGHTS, TICTACTOE_SUPPORT)
+        search = replace(self.SEARCH, qtransform="by_min_max", min_value=-9, max_value=np.int64(9))
+        chosen = search.choose(
+            network, tictactoe.observe(tictactoe.empty_boards(3)), np.random.default_rng(0)
+        )
+        assert (chosen.search_tree.min_values == -9).all()
+        assert (chosen.search_tree.max_values == 9).all()
+
     def test_a_player_refuses_a_search_for_one(self):
         network = SearchNetwork(self.WEIGHTS, TICTACTOE_SUPPORT)
         with pytest.raises(ValueError, match="must have two_players=True, as the games do; got False"):

@@ -63,6 +63,9 @@ class SearchOptions:
         two_players: Players alternate, and one's gain is the other's loss.
         dirichlet_fraction: Share of noise in the priors of the root while training.
         dirichlet_alpha: Concentration of this noise.
+        min_value: See `gradtricks.agents.search.search`. Where a game's worst and best value are known, small
+            differences between values near a draw aren't taken for large ones.
+        max_value: Likewise.
     """
 
     num_simulations: int = 25
@@ -72,6 +75,8 @@ class SearchOptions:
     two_players: bool = False
     dirichlet_fraction: float = 0.25
     dirichlet_alpha: float = 0.5
+    min_value: float | None = None
+    max_value: float | None = None
 
     def __post_init__(self) -> None:
         """Turn NumPy's numbers, which can't be saved as JSON, into Python's; the search checks the rest."""
@@ -80,6 +85,9 @@ class SearchOptions:
         )
         for name in ("discount", "pb_c_init", "dirichlet_fraction", "dirichlet_alpha"):
             object.__setattr__(self, name, check_number(name, getattr(self, name), low=0))
+        for name in ("min_value", "max_value"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_number(name, getattr(self, name)))
 
     def check_players(self, two_players: bool) -> None:
         """Raise unless the search is for as many players as the game.
@@ -132,6 +140,8 @@ class SearchOptions:
             qtransform=self.qtransform,
             pb_c_init=self.pb_c_init,
             two_players=self.two_players,
+            min_value=self.min_value,
+            max_value=self.max_value,
         )
 
 
