@@ -49,7 +49,7 @@ peers:
 	@if [ ! -f $(PEERS) ] || [ $(READY) -nt $(PEERS) ]; then \
 		PATH=/usr/bin:/bin $(PIP) --no-build-isolation --no-deps torchsort \
 			|| echo "The benchmarks go on without torchsort."; \
-		$(PIP) --no-deps --target .venv/peers --upgrade optax jax jaxlib opt_einsum \
-			|| echo "The benchmarks go on without optax."; \
+		$(PIP) --no-deps --target .venv/peers --upgrade optax mctx chex jax jaxlib opt_einsum \
+			|| echo "The benchmarks go on without optax and mctx."; \
 		touch $(PEERS); \
 	fi
