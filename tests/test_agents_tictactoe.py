@@ -8,6 +8,8 @@ import pytest
 from gradtricks.agents.search import RootFnOutput, muzero_policy
 from gradtricks.agents.tictactoe import empty_boards, find_winners, legal_actions, observe, step
 from gradtricks.agents.tictactoe_players import (
+    find_lost_lines,
+    meet_perfect_player,
     number_boards,
     play_games,
     play_perfectly,
@@ -223,3 +225,36 @@ class TestSearch:
     def test_takes_a_win_and_stops_one(self):
         boards = np.concatenate([board("mm. oo. ..."), board("oo. m.. .m."), board("m.o .o. ..m")])
         np.testing.assert_array_equal(self.search(boards, 100), [2, 2, 6])
+
+
+def first_of_the_best(boards, rng):
+    return solve().best_actions[number_boards(boards)].argmax(axis=-1)
+
+
+def first_free(boards, rng):
+    return legal_actions(boards).argmax(axis=-1)
+
+
+def test_lost_lines_are_all_ways_to_lose():
+    assert [len(found) for found in find_lost_lines(first_of_the_best)] == [0, 0]
+    rng = np.random.default_rng(0)
+    for moves_first, found in zip((True, False), find_lost_lines(first_free)):
+        assert (find_winners(found) == -1).all()  # lost for the player whose turn it would be
+        boards, his_turn, met = empty_boards(10_000), moves_first, set()
+        while len(boards):
+            moved = step(boards, (first_free if his_turn else play_randomly)(boards, rng))
+            if not his_turn:
+                met |= {final.tobytes() for final in moved.boards[moved.rewards > 0]}
+            boards, his_turn = moved.boards[~moved.over], not his_turn
+        assert met == {final.tobytes() for final in found}
+
+
+def test_half_of_the_games_against_a_perfect_player_are_begun():
+    def careless_as_second(boards, rng):
+        begins = (boards != 0).sum(axis=-1, keepdims=True) % 2 == 0
+        return np.where(begins[:, 0], first_of_the_best(boards, rng), first_free(boards, rng))
+
+    assert meet_perfect_player(careless_as_second, 7, 0).tolist() == [0] * 4 + [-1] * 3
+    assert meet_perfect_player(careless_as_second, 1, 0).tolist() == [0]
+    with pytest.raises(ValueError, match="games"):
+        meet_perfect_player(first_free, 0, 0)

@@ -1,24 +1,50 @@
 """The command ``gradtricks``: those of the lab, and one that plays."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from gradtricks.lab.cli import app
 from gradtricks.lab.commands.options import examples
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gradtricks.agents.evaluation import FrozenPolicy
+    from gradtricks.agents.frozen import FrozenAgent
+
+
+_SEED = 1_000_000  # of CartPole's and tic-tac-toe's games, as in the notebooks
+
+
+class _Play(NamedTuple):
+    """How agents are to play; of what isn't given, each game has its own default."""
+
+    games: int
+    seed: int | None
+    sticky: float | None
+    temperature: float | None
+
+
+class _Played(NamedTuple):
+    game: str
+    returns: "NDArray[Any]"
+    decisions: "NDArray[Any] | None" = None
+
 
 @app.command(
     rich_help_panel="Results",
     epilog=examples(
         "gradtricks evaluate policy.safetensors",
+        "gradtricks evaluate experiments/published/muzero-*/*/files/agent.safetensors",
         "gradtricks evaluate experiments/published/pong-*/*/files/policy.safetensors --sticky 0.25",
     ),
 )
 def evaluate(
-    policies: Annotated[
-        list[Path], typer.Argument(help="Files that a run of pong.ipynb kept.", metavar="POLICY…")
+    agents: Annotated[
+        list[Path],
+        typer.Argument(help="Files that a run of pong.ipynb or muzero.ipynb kept.", metavar="AGENT…"),
     ],
     games: Annotated[int, typer.Option(min=1, help="How many games each plays, to their ends.")] = 100,
     seed: Annotated[
@@ -26,45 +52,89 @@ def evaluate(
         typer.Option(min=0, max=2**31 - 1, help="Of games and moves; never the default in training."),
     ] = None,
     sticky: Annotated[
-        float, typer.Option(min=0, max=1, help="Probability that a frame repeats the last move.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Pong: probability that a frame repeats the last move; none given: 0."
+        ),
+    ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="1 draws moves as in training, 0 takes the likeliest; none given: 0.5."),
+        typer.Option(
+            min=0, help="Pong: 1 draws moves as in training, 0 takes the likeliest; none given: 0.5."
+        ),
     ] = None,
 ) -> None:
-    """Let trained Pong policies play games with seeds that training never used.
+    """Let trained agents play games with seeds that training never used.
 
-    A return is the points won minus the points lost, from -21 to 21. The games
-    and the moves follow from the seed, so that the same policy returns the same.
+    A return is, in Pong, the points won minus the points lost, from -21 to 21; in
+    CartPole, the steps until the pole falls, at most 500; in tic-tac-toe, 1 for a
+    win and -1 for a loss against a perfect player, moving first in half of the
+    games. All follows from the seed: the same agent returns the same.
     """
     from rich.table import Table
 
-    from gradtricks.agents.evaluation import EVALUATION_SEED, TEMPERATURE, FrozenPolicy
-    from gradtricks.agents.evaluation import evaluate as play
     from gradtricks.lab.commands.terminal import near, output, say
 
+    how = _Play(games, seed, sticky, temperature)
     try:
-        loaded = [(path, FrozenPolicy.load(path)) for path in policies]
+        played = [(path, _play(agent, how)) for path, agent in [(path, _load(path)) for path in agents]]
     except (FileNotFoundError, ValueError) as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(2) from error
-    temperature = TEMPERATURE if temperature is None else temperature
-    table = Table("Policy", "Mean return", "Lowest", "Highest", "Decisions a game", box=None)
-    for path, policy in loaded:
-        returns, decisions = play(
-            policy,
-            games=games,
-            seed=EVALUATION_SEED if seed is None else seed,
-            frame_skip=policy.about.get("frame_skip", 4),
-            sticky=sticky,
-            temperature=temperature,
-        )
+    table = Table("Agent", "Game", "Mean return", "Lowest", "Highest", "Decisions a game", box=None)
+    for path, (game, returns, decisions) in played:
         row = (f"{returns.mean():+.2f}", f"{returns.min():+.0f}", f"{returns.max():+.0f}")
-        table.add_row(near(str(path.resolve())), *row, f"{decisions.mean():,.0f}")
+        table.add_row(
+            near(str(path.resolve())), game, *row, "" if decisions is None else f"{decisions.mean():,.0f}"
+        )
     output.print(table)
-    say(f"{games} games each, temperature {temperature:g}, sticky {sticky:g}.")
+    say(f"{games} games each.")
 
 
-if __name__ == "__main__":
-    app()
+def _load(path: Path) -> "FrozenPolicy | FrozenAgent":
+    from gradtricks.agents.checkpoints import load_checkpoint
+    from gradtricks.agents.evaluation import FrozenPolicy
+    from gradtricks.agents.frozen import KIND, FrozenAgent
+
+    kind = load_checkpoint(path).about.get("kind")
+    return FrozenAgent.load(path) if kind == KIND else FrozenPolicy.load(path)
+
+
+def _play(agent: "FrozenPolicy | FrozenAgent", how: _Play) -> _Played:
+    from gradtricks.agents.evaluation import FrozenPolicy
+
+    return _play_pong(agent, how) if isinstance(agent, FrozenPolicy) else _play_by_search(agent, how)
+
+
+def _play_pong(policy: "FrozenPolicy", how: _Play) -> _Played:
+    from gradtricks.agents.evaluation import EVALUATION_SEED, TEMPERATURE
+    from gradtricks.agents.evaluation import evaluate as play
+
+    sticky = how.sticky or 0.0
+    temperature = TEMPERATURE if how.temperature is None else how.temperature
+    returns, decisions = play(
+        policy,
+        games=how.games,
+        seed=EVALUATION_SEED if how.seed is None else how.seed,
+        frame_skip=policy.about.get("frame_skip", 4),
+        sticky=sticky,
+        temperature=temperature,
+    )
+    return _Played(f"Pong, temperature {temperature:g}, sticky {sticky:g}", returns, decisions)
+
+
+def _play_by_search(agent: "FrozenAgent", how: _Play) -> _Played:
+    given = [name for name in ("sticky", "temperature") if getattr(how, name) is not None]
+    if given:
+        raise ValueError(f"expected --{given[0]} with Pong only; got {agent.game}; remedy: leave it out")
+    seed = _SEED if how.seed is None else how.seed
+    if agent.game == "tic-tac-toe":
+        from gradtricks.agents.tictactoe_players import as_player, meet_perfect_player
+
+        return _Played(
+            agent.game, meet_perfect_player(as_player(agent.network, agent.search), how.games, seed)
+        )
+    from gradtricks.agents.selfplay import evaluate as play
+
+    returns = play(agent.network, agent.search, games=how.games, seed=seed)
+    return _Played(agent.game, returns, returns)  # a point for each decision

@@ -131,6 +131,54 @@ def play_games(first: Player, second: Player, games: int, rng: np.random.Generat
     return outcomes
 
 
+def meet_perfect_player(player: Player, games: int, seed: int) -> NDArray[np.int8]:
+    """Play against `play_perfectly`, moving first in half of the games.
+
+    Args:
+        player: Who plays.
+        games: How many; of an odd number one more is played moving first.
+        seed: Of the perfect player's choice among best moves.
+
+    Returns:
+        ``[games]``, those moving first before the others: 1 where the player won, -1 where he lost, 0 for a
+        draw.
+
+    Raises:
+        ValueError: ``games`` is below one, or a move isn't legal.
+    """
+    games, rng = check_integer("games", games, low=1), np.random.default_rng(seed)
+    first = play_games(player, play_perfectly, (games + 1) // 2, rng)
+    if games == 1:
+        return first
+    return np.concatenate([first, -play_games(play_perfectly, player, games // 2, rng)])
+
+
+def find_lost_lines(player: Player) -> list[Boards]:
+    """Play a deterministic player against everything that an opponent could do, and collect how he loses.
+
+    Args:
+        player: Who plays, from both sides; always the same move in the same position.
+
+    Returns:
+        The final positions ``[n, 9]`` that he has lost, once as first and once as second to move.
+    """
+    lost = []
+    rng = np.random.default_rng(0)
+    for moves_first in (True, False):
+        boards, found, his_turn = empty_boards(1), [], moves_first
+        while len(boards):
+            if his_turn:
+                rows, actions = np.arange(len(boards)), player(boards, rng)
+            else:
+                rows, actions = np.nonzero(legal_actions(boards))
+            moved = step(boards[rows], actions)
+            if not his_turn:
+                found.append(moved.boards[moved.rewards > 0])
+            boards, his_turn = np.unique(moved.boards[~moved.over], axis=0), not his_turn
+        lost.append(np.concatenate(found))
+    return lost
+
+
 def as_player(network: SearchNetwork, search: SearchOptions) -> Player:
     """Make a player of tic-tac-toe, who takes the most visited move.
 
