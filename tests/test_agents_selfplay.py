@@ -14,6 +14,7 @@ from gradtricks.agents.muzero import SearchNetwork, draw_weights
 from gradtricks.agents.muzero_history import TrainingHistory
 from gradtricks.agents.muzero_training import Options, train
 from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
+from gradtricks.agents.search import NotFiniteError
 from gradtricks.agents.selfplay import SearchOptions, SelfPlay, evaluate
 from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
 from gradtricks.agents.tictactoe import TicTacToeGames
@@ -332,15 +333,14 @@ class TestLearner:
 
 
 class TestTraining:
-    def run(self, learner, moves=60, checkpoint=None, options=OPTIONS, measurements=3):
+    def run(self, learner, moves=60, options=OPTIONS, **more):
         return train(
             learner,
             CartPoleGames(4),
             options,
             decisions=4 * moves,
             support=SUPPORT,
-            measurements=measurements,
-            checkpoint=checkpoint,
+            **{"measurements": 3, **more},
         )
 
     def test_killed_and_resumed_ends_the_same(self, agents, tmp_path, monkeypatch):
@@ -397,8 +397,10 @@ class TestTraining:
             np.testing.assert_array_equal(value, expected[name])
 
     def test_refuses_a_loss_that_diverges(self, agents):
-        with pytest.raises(ValueError, match="training diverged"):
-            self.run(make_learner(agents), options=replace(OPTIONS, learning_rate=1e30))
+        history = TrainingHistory()
+        with pytest.raises(NotFiniteError, match="training diverged"):
+            self.run(make_learner(agents), options=replace(OPTIONS, learning_rate=1e30), history=history)
+        assert 0 < history.decisions < 60 * 4  # what happened before is known
 
     def test_the_fewest_decisions_are_enough_for_an_update(self, agents):
         history = self.run(make_learner(agents), OPTIONS.moves_before_updates + 1)

@@ -14,6 +14,7 @@ from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.muzero_history import TrainingHistory
 from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
 from gradtricks.agents.replay import Batch
+from gradtricks.agents.search import NotFiniteError
 from gradtricks.agents.selfplay import Games, SearchOptions, SelfPlay
 from gradtricks.agents.snapshots import Chance, Part, Snapshots
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support
@@ -116,6 +117,7 @@ def train(
     support: Support = CARTPOLE_SUPPORT,
     measurements: int = 0,
     checkpoint: Path | None = None,
+    history: TrainingHistory | None = None,
 ) -> TrainingHistory:
     """Play and learn in turns, for a fixed number of decisions.
 
@@ -128,19 +130,21 @@ def train(
         support: The categories of the learner's values and rewards.
         measurements: How often to measure the gradients' norms, spread over the training.
         checkpoint: A file to go on from if it is there, and to save to now and then.
+        history: A new one, for those who want to know what happened before a training diverged.
 
     Returns:
         What happened.
 
     Raises:
-        ValueError: ``decisions`` are too few for an update, the checkpoint is of another training, or the
-            loss diverges.
+        ValueError: ``decisions`` are too few for an update, or the checkpoint is of another training.
+        NotFiniteError: The training diverges.
     """
     options = options or Options()
     num_envs = len(games.playing)
     moves = _count_moves(decisions, num_envs, options.moves_before_updates)
     # Not `default_rng(seed)`, from which `draw_weights` takes the weights of that seed.
-    rng, history = np.random.default_rng((check_integer("seed", seed, low=0), 1)), TrainingHistory()
+    rng = np.random.default_rng((check_integer("seed", seed, low=0), 1))
+    history = TrainingHistory() if history is None else history
     replay = PrioritizedReplayBuffer(
         options.capacity,
         discount=options.search.discount,
@@ -213,7 +217,7 @@ def _learn(
         losses.append(learner.update(drawn.batch, weights=drawn.weights, learning_rate=learning_rate))
     loss = float(np.mean(losses))
     if not np.isfinite(loss):
-        raise ValueError(
+        raise NotFiniteError(
             f"the loss must be finite; got {loss}: has the training diverged? remedy: a smaller learning_rate"
         )
     return loss

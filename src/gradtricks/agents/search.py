@@ -16,6 +16,10 @@ Array = NDArray[np.floating]
 QTRANSFORMS = ("by_min_max", "by_parent_and_siblings")
 
 
+class NotFiniteError(ValueError):
+    """What a network said, or its loss, is NaN or infinite."""
+
+
 class RootFnOutput(NamedTuple):
     """What the network says of the observations from which the search starts.
 
@@ -211,7 +215,8 @@ def search(
         The trees.
 
     Raises:
-        ValueError: A shape or an option is wrong, a root has no valid action, or something isn't finite.
+        ValueError: A shape or an option is wrong, or a root has no valid action.
+        NotFiniteError: The network's values, rewards or logits are NaN or infinite.
     """
     from gradtricks._kernels import search as kernels  # a compiler is dear to import
 
@@ -234,7 +239,7 @@ def search(
         tree.children_prior_probs[:, node], embeddings[:, node] = output.prior_logits, output.embedding
         kernels.expand(tree, node, leaves, actions, discount)
     if not (np.isfinite(tree.children_prior_probs).all() and np.isfinite(tree.node_values[:, 0]).all()):
-        raise ValueError(
+        raise NotFiniteError(
             "values, rewards and logits must be finite; got NaN or infinity from the network: "
             "has the training diverged?"
         )
