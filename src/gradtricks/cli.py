@@ -138,3 +138,7 @@ def _play_by_search(agent: "FrozenAgent", how: _Play) -> _Played:
 
     returns = play(agent.network, agent.search, games=how.games, seed=seed)
     return _Played(agent.game, returns, returns)  # a point for each decision
+
+
+if __name__ == "__main__":
+    app()
