@@ -1,5 +1,6 @@
 """A frozen MuZero agent: saved, loaded, and played by the command."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +84,14 @@ def test_what_only_pong_has_is_refused(tmp_path):
     assert done.returncode == 2
     assert "expected --sticky with Pong only; got CartPole-v1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_published_agent_plays_again_as_its_record_says():
+    records = {path: json.loads(path.read_text()) for path in PUBLISHED.glob("muzero-torch-*/*/record.json")}
+    kept = {path: record for path, record in records.items() if record["parameters"].get("keep_agent")}
+    assert len(kept) == 5
+    path, record = min(kept.items(), key=lambda item: item[1]["results"]["mean_return"])  # the shortest games
+    agent = FrozenAgent.load(path.parent / "files" / "agent.safetensors")
+    assert agent.about["seed"] == record["parameters"]["seed"]
+    played = evaluate(agent.network, agent.search, games=record["parameters"]["evaluation_games"])
+    assert played.tolist() == record["results"]["returns"]

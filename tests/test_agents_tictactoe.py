@@ -8,7 +8,7 @@ import pytest
 from gradtricks.agents.search import RootFnOutput, muzero_policy
 from gradtricks.agents.tictactoe import empty_boards, find_winners, legal_actions, observe, step
 from gradtricks.agents.tictactoe_players import (
-    find_lost_lines,
+    find_lost_ends,
     meet_perfect_player,
     number_boards,
     play_games,
@@ -235,10 +235,10 @@ def first_free(boards, rng):
     return legal_actions(boards).argmax(axis=-1)
 
 
-def test_lost_lines_are_all_ways_to_lose():
-    assert [len(found) for found in find_lost_lines(first_of_the_best)] == [0, 0]
+def test_lost_ends_are_all_ways_to_lose():
+    assert [len(found) for found in find_lost_ends(first_of_the_best)] == [0, 0]
     rng = np.random.default_rng(0)
-    for moves_first, found in zip((True, False), find_lost_lines(first_free)):
+    for moves_first, found in zip((True, False), find_lost_ends(first_free)):
         assert (find_winners(found) == -1).all()  # lost for the player whose turn it would be
         boards, his_turn, met = empty_boards(10_000), moves_first, set()
         while len(boards):
@@ -246,6 +246,7 @@ def test_lost_lines_are_all_ways_to_lose():
             if not his_turn:
                 met |= {final.tobytes() for final in moved.boards[moved.rewards > 0]}
             boards, his_turn = moved.boards[~moved.over], not his_turn
+        assert len(met) == len(found)
         assert met == {final.tobytes() for final in found}
 
 

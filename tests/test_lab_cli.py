@@ -120,6 +120,12 @@ def test_the_help_names_every_command_and_every_exit_code(tmp_path):
     assert re.findall(r"^   (\d+)  ", said, re.MULTILINE) == ["0", "1", "2", "130"]
 
 
+def test_it_runs_as_a_module_too(tmp_path):
+    line = [sys.executable, "-m", "gradtricks.cli", "list", "--help"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "Usage" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_shows_examples_that_parse(tmp_path, name):
     code, said, _ = command(name, "--help", cwd=tmp_path)

@@ -139,11 +139,14 @@ def test_every_stem_is_everywhere(stem):
     assert [str(path) for path in places if not path.is_file()] == []
 
 
+AGENTS = {"pong", "pong_won", "muzero", "muzero_judged", "tictactoe"}
+
+
 def test_no_stem_is_missing_a_reference():
     for name in ("torch", "tensorflow"):
         assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*STEMS, "pong", "pong_won", "muzero", "benchmarks", "lab_benchmarks"}
+    assert notebooks == {*STEMS, *AGENTS, "benchmarks", "lab_benchmarks"}
 
 
 # What isn't a function of tensors: it looks at functions or models, and has tests of its own.

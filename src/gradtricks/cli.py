@@ -44,7 +44,7 @@ class _Played(NamedTuple):
 def evaluate(
     agents: Annotated[
         list[Path],
-        typer.Argument(help="Files that a run of pong.ipynb or muzero.ipynb kept.", metavar="AGENT…"),
+        typer.Argument(help="Files that a run of pong, muzero or tictactoe.ipynb kept.", metavar="AGENT…"),
     ],
     games: Annotated[int, typer.Option(min=1, help="How many games each plays, to their ends.")] = 100,
     seed: Annotated[
@@ -77,7 +77,10 @@ def evaluate(
 
     how = _Play(games, seed, sticky, temperature)
     try:
-        played = [(path, _play(agent, how)) for path, agent in [(path, _load(path)) for path in agents]]
+        loaded = [_load(path) for path in agents]
+        for agent in loaded:
+            _check(agent, how)
+        played = [(path, _play(agent, how)) for path, agent in zip(agents, loaded, strict=True)]
     except (FileNotFoundError, ValueError) as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(2) from error
@@ -98,6 +101,14 @@ def _load(path: Path) -> "FrozenPolicy | FrozenAgent":
 
     kind = load_checkpoint(path).about.get("kind")
     return FrozenAgent.load(path) if kind == KIND else FrozenPolicy.load(path)
+
+
+def _check(agent: "FrozenPolicy | FrozenAgent", how: _Play) -> None:
+    from gradtricks.agents.frozen import FrozenAgent
+
+    given = [name for name in ("sticky", "temperature") if getattr(how, name) is not None]
+    if given and isinstance(agent, FrozenAgent):
+        raise ValueError(f"expected --{given[0]} with Pong only; got {agent.game}; remedy: leave it out")
 
 
 def _play(agent: "FrozenPolicy | FrozenAgent", how: _Play) -> _Played:
@@ -124,9 +135,6 @@ def _play_pong(policy: "FrozenPolicy", how: _Play) -> _Played:
 
 
 def _play_by_search(agent: "FrozenAgent", how: _Play) -> _Played:
-    given = [name for name in ("sticky", "temperature") if getattr(how, name) is not None]
-    if given:
-        raise ValueError(f"expected --{given[0]} with Pong only; got {agent.game}; remedy: leave it out")
     seed = _SEED if how.seed is None else how.seed
     if agent.game == "tic-tac-toe":
         from gradtricks.agents.tictactoe_players import as_player, meet_perfect_player

@@ -153,14 +153,14 @@ def meet_perfect_player(player: Player, games: int, seed: int) -> NDArray[np.int
     return np.concatenate([first, -play_games(play_perfectly, player, games // 2, rng)])
 
 
-def find_lost_lines(player: Player) -> list[Boards]:
+def find_lost_ends(player: Player) -> list[Boards]:
     """Play a deterministic player against everything that an opponent could do, and collect how he loses.
 
     Args:
         player: Who plays, from both sides; always the same move in the same position.
 
     Returns:
-        The final positions ``[n, 9]`` that he has lost, once as first and once as second to move.
+        The final positions ``[n, 9]`` in which he has lost, once moving first and once moving second.
     """
     lost = []
     rng = np.random.default_rng(0)
@@ -175,7 +175,7 @@ def find_lost_lines(player: Player) -> list[Boards]:
             if not his_turn:
                 found.append(moved.boards[moved.rewards > 0])
             boards, his_turn = np.unique(moved.boards[~moved.over], axis=0), not his_turn
-        lost.append(np.concatenate(found))
+        lost.append(np.unique(np.concatenate(found), axis=0))
     return lost
 
 
