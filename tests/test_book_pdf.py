@@ -13,6 +13,7 @@ import pypdf
 
 from gradtricks.lab.cli import app
 from gradtricks.lab.pages import pdf
+from gradtricks.lab.pages.articles import chapters
 from gradtricks.lab.pages.building import BuildError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +59,7 @@ def site(tmp_path):
 
 
 def test_chapters_are_printed_in_the_order_of_the_contents_without_what_was_executed(site):
-    assert pdf.chapters(site.parents[1] / "book") == ["index", "first", "api/index", "api/first"]
+    assert chapters(site.parents[1] / "book") == ["index", "first", "api/index", "api/first"]
 
 
 def test_links_stay_within_the_document_and_names_stay_apart(site):

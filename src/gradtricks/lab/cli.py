@@ -201,6 +201,16 @@ def pdf() -> None:
         say(f"The chapters are in {publishing.print_book().resolve().as_uri()}")
 
 
+@app.command(rich_help_panel=_RUN, epilog=examples("gradtricks epub", exit_codes=True))
+def epub() -> None:
+    """Pack the chapters of the built book into one EPUB, for readers of electronic books."""
+    from gradtricks.lab.commands import publishing
+    from gradtricks.lab.commands.terminal import explained, say
+
+    with explained():
+        say(f"The chapters are in {publishing.pack_book().resolve().as_uri()}")
+
+
 @app.command(
     rich_help_panel=_RUN,
     epilog=examples(

@@ -76,10 +76,27 @@ def print_book() -> Path:
     Raises:
         BuildError: The book isn't built, there is no Chromium, or it didn't print.
     """
-    from gradtricks.lab.pages.pdf import chapters, print_pdf
+    from gradtricks.lab.pages.articles import chapters
+    from gradtricks.lab.pages.pdf import print_pdf
 
     target = BUILD / "gradtricks.pdf"
     print_pdf(BUILD / "html", chapters(BOOK), target)
+    return target
+
+
+def pack_book() -> Path:
+    """Pack the chapters of the built book in the working directory into one EPUB.
+
+    Returns:
+        The file.
+
+    Raises:
+        BuildError: The book isn't built.
+    """
+    from gradtricks.lab.pages.epub import pack_epub
+
+    target = BUILD / "gradtricks.epub"
+    pack_epub(BOOK, BUILD / "html", target)
     return target
 
 

@@ -10,7 +10,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-__all__ = ["Citation", "as_bibtex", "as_text", "setup"]
+__all__ = ["Citation", "as_bibtex", "as_text", "authors_of", "setup"]
 
 _SPECIAL = re.compile(r"([\\{}&%$#_~^])")
 _WRITTEN = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -27,7 +27,7 @@ def as_bibtex(citation: Mapping[str, Any]) -> str:
     """
     title, day = str(citation["title"]), str(citation["date-released"])
     fields = {
-        "author": " and ".join(f"{{{_escaped(name)}}}" for name in _authors(citation)),
+        "author": " and ".join(f"{{{_escaped(name)}}}" for name in authors_of(citation)),
         "title": f"{{{_escaped(title)}}}",
         "version": _escaped(str(citation["version"])),
         "year": day[:4],
@@ -49,10 +49,23 @@ def as_text(citation: Mapping[str, Any]) -> str:
     Returns:
         One line.
     """
-    authors, year = ", ".join(_authors(citation)), str(citation["date-released"])[:4]
+    authors, year = ", ".join(authors_of(citation)), str(citation["date-released"])[:4]
     where = citation.get("doi") or citation.get("url") or citation.get("repository-code")
     line = f"{authors} ({year}). {citation['title']} (version {citation['version']}) [computer software]."
     return f"{line} {where}" if where else line
+
+
+def authors_of(citation: Mapping[str, Any]) -> list[str]:
+    """Name the authors; people have names of two parts or more, others one.
+
+    Args:
+        citation: What a CITATION.cff says.
+
+    Returns:
+        Their names, in order.
+    """
+    parts = ("given-names", "name-particle", "family-names", "name-suffix")
+    return [a.get("name") or " ".join(a[part] for part in parts if part in a) for a in citation["authors"]]
 
 
 class Citation(SphinxDirective):
@@ -69,12 +82,6 @@ class Citation(SphinxDirective):
             nodes.paragraph("", as_text(citation)),
             nodes.literal_block("", as_bibtex(citation), language="bibtex"),
         ]
-
-
-def _authors(citation: Mapping[str, Any]) -> list[str]:
-    """Name the authors; people have names of two parts or more, others one."""
-    parts = ("given-names", "name-particle", "family-names", "name-suffix")
-    return [a.get("name") or " ".join(a[part] for part in parts if part in a) for a in citation["authors"]]
 
 
 def _escaped(text: str) -> str:

@@ -3,15 +3,14 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from bs4 import BeautifulSoup, Tag
 
+from gradtricks.lab.pages.articles import follow, read_articles
 from gradtricks.lab.pages.building import BuildError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -23,22 +22,7 @@ _FLAGS = (
     "--disable-sync",
 )
 _LONGEST_S = 600
-_EXECUTED = "experiments/"  # notebooks: hundreds of pages that are there to be run
 _REFERRING = ("id", "for", "name", "aria-labelledby", "aria-describedby")
-_FOR_THE_SCREEN = ".headerlink, script, button, dialog, .prev-next-footer"
-
-
-def chapters(book: Path) -> list[str]:
-    """List the pages that are printed, in the order of the table of contents.
-
-    Args:
-        book: Folder of the sources.
-
-    Returns:
-        Their names, such as ``api/masking``; executed notebooks and the pages of sweeps aren't among them.
-    """
-    contents = yaml.safe_load((book / "_toc.yml").read_text(encoding="utf-8"))
-    return [contents["root"], *(page for page in _files(contents) if not page.startswith(_EXECUTED))]
 
 
 def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
@@ -54,11 +38,7 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
     Raises:
         BuildError: A page isn't there, there is no Chromium, or it didn't print.
     """
-    missing = [page for page in pages if not _path(site, page).is_file()]
-    if missing:
-        raise BuildError(
-            f"expected the finished book in {site}; got no {', '.join(missing)}; remedy: gradtricks book"
-        )
+    text = assemble(site, pages)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         raise BuildError(
@@ -67,7 +47,7 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
         )
     with TemporaryDirectory() as folder:
         document, printed = Path(folder, "book.html"), Path(folder, "book.pdf")
-        document.write_text(assemble(site, pages), encoding="utf-8")
+        document.write_text(text, encoding="utf-8")
         command = [browser, *_FLAGS, f"--user-data-dir={folder}/profile", "--no-pdf-header-footer"]
         command += ["--generate-pdf-document-outline", f"--print-to-pdf={printed}", document.as_uri()]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -93,40 +73,25 @@ def assemble(site: Path, pages: Sequence[str]) -> str:
 
     Returns:
         HTML that needs nothing but the site's own files, wherever it lies.
+
+    Raises:
+        BuildError: A page isn't there.
     """
-    first = _parsed(site, pages[0])
+    anchors = {page: page.replace("/", "-") for page in pages}
+    articles = read_articles(site, pages)
+    for page, article in articles.items():
+        _fit_in(article, site, page, anchors)
+    first = BeautifulSoup((site / f"{pages[0]}.html").read_text(encoding="utf-8"), "html.parser")
     for element in first.select("head script"):
         element.decompose()
     for element in first.select("head link[href]"):
         element["href"] = _uri(site, pages[0], str(element["href"]))
-    anchors = {page: page.replace("/", "-") for page in pages}
-    bodies = "\n".join(str(_article(site, page, anchors)) for page in pages)
+    bodies = "\n".join(map(str, articles.values()))
     return f'<!DOCTYPE html>\n<html lang="en" data-theme="light">{first.head}<body>{bodies}</body></html>\n'
 
 
-def _files(entry: Mapping[str, Any]) -> Iterator[str]:
-    for part in ("parts", "chapters", "sections"):
-        for child in entry.get(part, ()):
-            if "file" in child:
-                yield child["file"]
-            yield from _files(child)
-
-
-def _path(site: Path, page: str) -> Path:
-    return site / f"{page}.html"
-
-
-def _parsed(site: Path, page: str) -> BeautifulSoup:
-    return BeautifulSoup(_path(site, page).read_text(encoding="utf-8"), "html.parser")
-
-
-def _article(site: Path, page: str, anchors: Mapping[str, str]) -> Tag:
-    found = _parsed(site, page).select_one("article.bd-article")
-    if found is None:
-        raise BuildError(f"expected an article in {_path(site, page)}; got none; remedy: gradtricks book")
-    for element in found.select(_FOR_THE_SCREEN):
-        element.decompose()
-    for element in found.find_all(True):
+def _fit_in(article: Tag, site: Path, page: str, anchors: Mapping[str, str]) -> None:
+    for element in article.find_all(True):
         # What is unique on its page isn't in the whole book.
         for attribute in set(_REFERRING) & set(element.attrs):
             words = str(element[attribute]).split()
@@ -135,25 +100,23 @@ def _article(site: Path, page: str, anchors: Mapping[str, str]) -> Tag:
             element["open"] = ""
         if "src" in element.attrs:
             element["src"] = _uri(site, page, str(element["src"]))
-            element.attrs.pop("loading", None)
         if "href" in element.attrs:
             _lead_within(element, page, anchors)
-    found["id"] = anchors[page]
-    return found
+    article["id"] = anchors[page]
 
 
 def _uri(site: Path, page: str, link: str) -> str:
     parts = urlsplit(link)
-    return link if parts.scheme else (_path(site, page).parent / parts.path).resolve().as_uri()
+    return link if parts.scheme else ((site / page).parent / parts.path).resolve().as_uri()
 
 
 def _lead_within(element: Tag, page: str, anchors: Mapping[str, str]) -> None:
     """Turn a link to another page into one within the document; where that isn't in it, into plain text."""
-    link = urlsplit(str(element["href"]))
-    if link.scheme:
+    link = follow(page, str(element["href"]))
+    if link is None:
         return
-    path = os.path.normpath(Path(page).parent / link.path).removesuffix(".html") if link.path else page
+    path, fragment = link
     if path not in anchors:
         del element["href"]
         return
-    element["href"] = f"#{anchors[path]}" + (f"--{link.fragment}" if link.fragment else "")
+    element["href"] = f"#{anchors[path]}" + (f"--{fragment}" if fragment else "")
