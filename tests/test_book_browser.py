@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import itertools
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("jupyter_book")
+screens = pytest.importorskip("screens", exc_type=ImportError)
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
@@ -29,6 +31,7 @@ FLAGS = [
 ]
 THEMES = ("light", "dark")
 WIDTHS = (1280, 390)
+HEIGHTS = {1280: 800, 390: 844}
 FIRST_PAINT = 500_000  # bytes, as they are stored: a server that compresses sends about a third
 STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 # What axe-core need not look at, and why.
@@ -638,3 +641,88 @@ def test_search_finds_every_stem(serve, page):
         if not any(f"/api/{stem}.html" in link for link in links):
             missing.append((name, links))
     assert missing == []
+
+
+# Screens
+
+
+# By page, and what is at the top of the screen.
+SCREENS = {
+    "start": ("index.html", "body"),
+    "chapter": ("masking.html", "body"),
+    "formulas": ("masking.html", "#what-adam-remembers"),
+    "sliders": ("clipping.html", "figure.explorable"),
+    "api": ("api/scaling.html", "body"),
+    "notebook": ("experiments/masking-torch.html", "body"),
+}
+STORED = ROOT / "tests" / "data" / "screens"
+TAKEN = ROOT / "_build" / "screens"
+# By how much of 255 the most changed square of 128 by 128 pixels may differ. Measured on these screens: two
+# builds, 0; other numbers, up to 0.1; numbers two digits longer, 1.1; curves upside down, 3.1; Chromium 131
+# instead of 150, 2.0. And at least: the icons are missing, 6.3; lines don't break, 9.0; our style is missing,
+# 9.4; no figure, 11.3; letters an eighth larger, 13.6; the sidebar covers the text, 15.8; no sidebar, 17.2;
+# light in dark mode, 228.
+BOUND = 5.0
+NEW = "what is meant to look different: pytest tests/test_book_browser.py -k screen --new-screens"
+# A style, or a file that never comes.
+BREAKAGES = {
+    "our style is missing": ("chapter", "**/gradtricks.css*"),
+    "the theme's style is missing": ("api", "**/sphinx-book-theme.css*"),
+    "the formulas' style is missing": ("formulas", "**/katex.min.css*"),
+    "white in dark mode": ("notebook", "html, body, .bd-header-article {background: #fff !important}"),
+    "letters of double size": ("start", "html {font-size: 200% !important}"),
+    "letters a little larger": ("api", "html {font-size: 112.5% !important}"),
+    "no sidebar": ("chapter", "#pst-primary-sidebar {display: none !important}"),
+    "the sidebar covers the text": ("notebook", "#pst-primary-sidebar + main {margin-left: -8rem}"),
+    "no figure": ("chapter", "figure img {visibility: hidden}"),
+    "no curves": ("sliders", ".explorable-view {visibility: hidden}"),
+    "lines that don't break": ("chapter", ".bd-article p {white-space: nowrap}"),
+}
+
+
+@pytest.fixture
+def pinned(page):
+    """A page whose letters are as wide on every machine."""
+    screens.pin_fonts(page)
+    return page
+
+
+def take(page, root, name, width, theme, style=""):
+    """Open a page of the book and take its picture, as it is on the screen."""
+    address, where = SCREENS[name]
+    page.set_viewport_size({"width": width, "height": HEIGHTS[width]})
+    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+    page.goto(f"{root}/{address}", wait_until="load")
+    open_explorables(page)
+    return screens.photograph(page, where, style)
+
+
+@needs_the_book
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_looks_as_it_did(name, serve, pinned, request):
+    root, changed = serve(SITE), []
+    for width, theme in itertools.product(WIDTHS, THEMES):
+        taken, file = take(pinned, root, name, width, theme), f"{name}-{width}-{theme}.png"
+        picture = screens.reduce(taken)
+        if request.config.getoption("--new-screens"):
+            STORED.mkdir(exist_ok=True)
+            picture.save(STORED / file, optimize=True)
+        found = screens.difference(picture, STORED / file)
+        if found > BOUND:
+            TAKEN.mkdir(exist_ok=True)
+            (TAKEN / file).write_bytes(taken)
+            changed.append(
+                f"{file}: {found:.1f}, at most {BOUND}; it was {STORED / file}, it is {TAKEN / file}"
+            )
+    assert changed == [], NEW
+
+
+@needs_the_book
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_screen_that_is_broken_is_found(breakage, serve, pinned):
+    name, what = BREAKAGES[breakage]
+    if what.startswith("**"):
+        pinned.route(what, lambda route: route.abort())
+        what = ""
+    picture = screens.reduce(take(pinned, serve(SITE), name, WIDTHS[0], "dark", what))
+    assert screens.difference(picture, STORED / f"{name}-1280-dark.png") > BOUND
