@@ -22,7 +22,7 @@ from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from fontTools.ttLib import TTFont
 
-from gradtricks.lab.pages import images, signatures, trimming
+from gradtricks.lab.pages import images, launching, signatures, trimming
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "_build" / "html"
@@ -155,8 +155,10 @@ def test_the_lines_of_a_long_signature_are_no_definitions():
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="20"><rect width="90" height="20"/></svg>'
 BASE = "https://book.example/tricks"
+EXECUTED = "experiments/masking-tensorflow"
 BOOK = {
-    "_toc.yml": "format: jb-book\nroot: index\nchapters:\n- file: second\n- file: executed\n",
+    "_toc.yml": "format: jb-book\nroot: index\nchapters:\n"
+    + "".join(f"- file: {page}\n" for page in ("second", "executed", "masking", "api/masking", EXECUTED)),
     "references.bib": "@misc{one, author = {An Author}, title = {A Title}, year = {2026}}\n",
     "bar.svg": SVG,
     "experiments/small-torch.json": json.dumps({"stem": "small", "status": "finished", "results": {"n": 3}}),
@@ -203,15 +205,18 @@ this
 ```{bibliography}
 ```
 """,
+    **{f"{page}.md": f"# The page {page}\n" for page in ("masking", "api/masking", EXECUTED)},
 }
 
 
-def write_book(root):
-    """Write a book with the project's own configuration, and an address."""
+def write_book(root, **theme):
+    """Write a book with the project's own configuration, an address, and options of the theme."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text())
     config["html"]["baseurl"] = f"{BASE}/"
+    config["sphinx"]["config"]["html_theme_options"] |= theme
     (root / "_config.yml").write_text(yaml.safe_dump(config))
-    for name in ("CHANGELOG.md", "CITATION.cff"):
+    (root / "experiments").mkdir()
+    for name in ("CHANGELOG.md", "CITATION.cff", "experiments/masking.ipynb"):
         shutil.copyfile(ROOT / name, root / name)
     for folder in ("_assets", "_templates"):
         shutil.copytree(ROOT / "book" / folder, root / "book" / folder)
@@ -232,21 +237,22 @@ def write_book(root):
     nbformat.write(executed, root / "book" / "executed.ipynb")
 
 
+def build_book(root, seed="1", **theme):
+    """Build the small book in a folder and return its site."""
+    pytest.importorskip("jupyter_book")
+    write_book(root, **theme)
+    jupyter_book = Path(sys.executable).with_name("jupyter-book")
+    command = [jupyter_book, "build", root / "book", "-W", "-n", "--all", "--path-output", root / "out"]
+    environment = os.environ | {"PYTHONHASHSEED": seed}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root / "out" / "_build" / "html"
+
+
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory):
     """Build the same small book in two places, with another order of sets, and return both sites."""
-    pytest.importorskip("jupyter_book")
-    sites = []
-    for seed in ("1", "2"):
-        root = tmp_path_factory.mktemp("book")
-        write_book(root)
-        jupyter_book = Path(sys.executable).with_name("jupyter-book")
-        command = [jupyter_book, "build", root / "book", "-W", "-n", "--all", "--path-output", root / "out"]
-        environment = os.environ | {"PYTHONHASHSEED": seed}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        sites.append(root / "out" / "_build" / "html")
-    return sites
+    return [build_book(tmp_path_factory.mktemp("book"), seed) for seed in ("1", "2")]
 
 
 def test_the_same_sources_make_the_same_bytes(twice):
@@ -279,11 +285,44 @@ def test_a_page_says_what_a_link_to_it_shows(twice):
 def test_a_book_with_an_address_lists_its_pages_and_its_changes(twice):
     site = twice[0]
     addresses = re.findall("<loc>(.*)</loc>", (site / "sitemap.xml").read_text())
-    assert addresses == [f"{BASE}/{name}.html" for name in ("executed", "index", "second")]
+    pages = ("api/masking", "executed", EXECUTED, "index", "masking", "second")
+    assert addresses == [f"{BASE}/{name}.html" for name in pages]
     assert f'<link rel="self" href="{BASE}/feed.xml" />' in (site / "feed.xml").read_text()
     assert (
         'type="application/atom+xml" title="gradtricks" href="feed.xml"' in (site / "index.html").read_text()
     )
+
+
+LAUNCH = re.compile(r'https://(?:mybinder\.org|colab\.research\.google\.com)/[^"]*')
+
+
+def launches(site):
+    """List what Binder and Colab are asked to open: addresses by page."""
+    pages = {str(path.relative_to(site)): path.read_text() for path in sorted(site.rglob("*.html"))}
+    return {page: found for page, text in pages.items() if (found := LAUNCH.findall(text))}
+
+
+def test_a_book_with_a_repository_opens_its_notebooks_in_binder_and_colab(twice, tmp_path):
+    repository = {"repository_url": "https://github.com/someone/tricks", "repository_branch": "trunk"}
+    site = build_book(tmp_path, **repository)
+    path = "experiments/masking.ipynb"
+    addresses = [
+        f"https://mybinder.org/v2/gh/someone/tricks/trunk?labpath={path}",
+        f"https://colab.research.google.com/github/someone/tricks/blob/trunk/{path}",
+    ]
+    assert launches(site) == {f"{EXECUTED}.html": addresses, "masking.html": addresses}
+    assert (ROOT / path).is_file()
+    assert (ROOT / "environment.yml").is_file()  # what Binder installs
+    assert dead_links(site) == []
+    assert launches(twice[0]) == {}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_pages_lead_to_the_notebook_in_the_repository(path):
+    for page in (path.stem, *(f"experiments/{path.stem}{end}" for end in ("", "-torch", "-tensorflow"))):
+        assert launching.notebook_of(ROOT, page) == f"experiments/{path.name}"
+    for page in (f"api/{path.stem}", f"experiments/{path.stem}-sweep", "index"):
+        assert launching.notebook_of(ROOT, page) is None
 
 
 @needs_the_book

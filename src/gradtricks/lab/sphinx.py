@@ -22,6 +22,7 @@ from gradtricks.lab.pages import (
     feed,
     images,
     katex,
+    launching,
     listing,
     signatures,
     trimming,
@@ -207,7 +208,7 @@ def _table_row(*cells: str) -> nodes.row:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the role, the directives, the renderers, and what finishes the pages."""
-    for part in (citing, entries, explorables, feed, images, katex, listing, signatures, trimming):
+    for part in (citing, entries, explorables, feed, images, katex, launching, listing, signatures, trimming):
         part.setup(app)
     app.add_role("result", ResultRole())
     app.add_directive("run-card", RunCard)
