@@ -19,12 +19,12 @@ from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.pages.building import (
     BuildError,
-    build,
     plan_book,
     plan_sweeps,
     publish,
     sweep_runs,
 )
+from gradtricks.lab.pages.site import build
 from gradtricks.lab.results.quoting import published_record, result_from
 from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.planning import plan_run
@@ -140,7 +140,7 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
     (book / "index.md").write_text("# Third\n")
     build(book, site)
     assert "Third" in (site / "index.html").read_text()
-    assert sorted(path.name for path in site.parent.iterdir()) == ["html"]
+    assert sorted(path.name for path in site.parent.iterdir()) == ["html", "html.read"]
     monkeypatch.setattr("subprocess.run", None)  # nothing has changed, so nothing is built
     build(book, site)
     (book / "unread.txt").write_text("")
@@ -148,10 +148,80 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
         build(book, site)
 
 
+def write_chapters(root):
+    """Write a book of two chapters that link to each other, with the extension of ours."""
+    (root / "book").mkdir()
+    config = "title: small\nauthor: nobody\nonly_build_toc_files: true\nbibtex_bibfiles: [references.bib]\n"
+    config += "sphinx: {config: {myst_heading_anchors: 3}, extra_extensions: [gradtricks.lab.sphinx]}\n"
+    files = {
+        "_config.yml": config,
+        "CITATION.cff": "cff-version: 1.2.0\n",
+        "book/_toc.yml": "format: jb-book\nroot: index\nchapters: [{file: other}, {file: sources}]\n",
+        "book/index.md": "# First\n\nRead {doc}`other`, and [its end](other.md#the-end).\n",
+        "book/other.md": "# Other\n\nAs {cite}`one` says.\n\n## The end\n",
+        "book/sources.md": "# Sources\n\n```{bibliography}\n```\n",
+        "book/references.bib": "@misc{one, author = {A}, title = {B}, year = {2020}}\n"
+        "@misc{two, author = {C}, title = {D}, year = {2020}}\n",
+    }
+    for name, text in files.items():
+        (root / name).write_text(text)
+
+
+def texts(folder):
+    """Return what a folder's files hold."""
+    return {name: data for name, (data, _) in contents(folder).items()}
+
+
+def builds(monkeypatch):
+    """Collect the options of each call of Sphinx."""
+    run, calls = subprocess.run, []
+
+    def noting(command, **options):
+        calls.append("all" if "--all" in command else "changed")
+        return run(command, **options)
+
+    monkeypatch.setattr("subprocess.run", noting)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("book/other.md", "says", "wrote", ["changed"]),
+        ("book/other.md", "# Other", "# Another", ["changed", "all"]),
+        ("book/other.md", "{cite}`one`", "{cite}`one,two`", ["changed", "all"]),
+        ("_config.yml", "title: small", "title: smaller", ["all"]),
+    ],
+)
+def test_a_book_updated_is_the_book_built_anew(tmp_path, monkeypatch, name, old, new, expected):
+    monkeypatch.chdir(tmp_path)
+    write_chapters(tmp_path)
+    updated, anew = tmp_path / "_build" / "html", tmp_path / "_anew" / "html"
+    build(Path("book"), updated)
+    calls = builds(monkeypatch)
+    path = tmp_path / name
+    path.write_text(path.read_text().replace(old, new))
+    build(Path("book"), updated)
+    assert calls == expected
+    build(Path("book"), anew)
+    assert texts(updated) == texts(anew)
+
+
+def test_a_link_that_leads_nowhere_any_more_is_found_from_the_other_side(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_chapters(tmp_path)
+    site = tmp_path / "_build" / "html"
+    build(Path("book"), site)
+    (tmp_path / "book" / "other.md").write_text("# Other\n\nAs {cite}`one` says.\n")
+    with pytest.raises(BuildError, match="the-end"):
+        build(Path("book"), site)
+    assert "The end" in (site / "other.html").read_text()
+
+
 def test_the_same_sources_are_known_again_in_another_process(tmp_path):
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "index.md").write_text("# First\n")
-    code = "from gradtricks.lab.pages.building import _digest, Path; print(_digest(Path.cwd() / 'book'))"
+    code = "from gradtricks.lab.pages.site import _digests, Path; print(_digests(Path.cwd() / 'book'))"
     digests = [
         subprocess.run(
             [sys.executable, "-c", code],

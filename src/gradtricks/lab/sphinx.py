@@ -2,15 +2,17 @@
 
 import json
 import math
+import pickle
 import re
 import shlex
 from collections.abc import Mapping
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import yaml
 from docutils import nodes
-from sphinx.application import Sphinx
+from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
 from sphinx.directives.patches import Figure
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
@@ -210,7 +212,15 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the role, the directives, the renderers, and what finishes the pages."""
     for part in (citing, entries, explorables, feed, images, katex, launching, listing, signatures, trimming):
         part.setup(app)
+    app.connect("build-finished", _keep_index_entries)
     app.add_role("result", ResultRole())
     app.add_directive("run-card", RunCard)
     app.add_directive("run-figure", RunFigure)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
+
+
+def _keep_index_entries(app: Sphinx, exception: Exception | None) -> None:
+    """Save what Sphinx read once more when its pages are written, since the search's entries came last."""
+    if exception is None and app.builder.name == "html":
+        with Path(app.doctreedir, ENV_PICKLE_FILENAME).open("wb") as file:
+            pickle.dump(app.env, file, pickle.HIGHEST_PROTOCOL)

@@ -12,8 +12,9 @@ from gradtricks.lab.commands.execution import execute, freeze
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.running import SweepResult, sweep
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.pages.building import build, plan_book, plan_sweeps, published_sweep, sweep_runs
+from gradtricks.lab.pages.building import plan_book, plan_sweeps, published_sweep, sweep_runs
 from gradtricks.lab.pages.building import publish as lay_out
+from gradtricks.lab.pages.site import build
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.planning import Sweep, read_sweep

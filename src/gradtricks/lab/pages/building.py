@@ -1,12 +1,7 @@
-"""From finished runs to pages: what the book is built from, and the build itself."""
+"""From finished runs to pages: what the book is built from."""
 
-import hashlib
 import json
 import os
-import platform
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +11,7 @@ from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
 from gradtricks.lab.pages.sweeppages import sweep_files
-from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME, installed_versions
+from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME
 from gradtricks.lab.results.plots import PlotError
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.outcomes import collect_figures
@@ -28,8 +23,6 @@ from gradtricks.lab.sweeps.planning import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import as_published
 
 _FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
-_QUOTED = ("experiments", "src", "tests")  # folders beside the book from which pages quote
-_BUILT_FROM = ".built-from"  # in the site: the digest of all that it was made from
 
 
 class BuildError(RuntimeError):
@@ -136,57 +129,6 @@ def publish(
         files |= {path: text.encode() for path, text in _sweep_files(sweep, found, pages).items()}
     _write_changed(files)
     _delete_others(pages, files)
-
-
-def build(book: Path, site: Path) -> None:
-    """Build the book beside the one that is there, and replace that only when nothing is wrong.
-
-    Where nothing has changed since the one that is there was built, it stays.
-
-    Args:
-        book: Folder of the sources.
-        site: Folder of the finished pages.
-
-    Raises:
-        BuildError: A warning or an error of Sphinx; its output has been shown.
-    """
-    fresh, old = site.with_name(f"{site.name}.new"), site.with_name(f"{site.name}.old")
-    if old.exists() and not site.exists():  # killed between the two renames below
-        old.rename(site)
-    shutil.rmtree(fresh, ignore_errors=True)
-    note, inputs = site / _BUILT_FROM, _digest(book.absolute())
-    if note.is_file() and note.read_text(encoding="utf-8") == inputs:
-        return
-    options = ["-W", "--keep-going", "-n", "--all", "--quiet", "--path-output", str(fresh)]
-    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), *options]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True)
-    if finished.returncode:
-        raise BuildError(
-            f"{finished.stdout}{finished.stderr}\nThe book wasn't replaced: Sphinx found the above."
-        )
-    html = fresh / "_build" / "html"
-    (html / _BUILT_FROM).write_text(inputs, encoding="utf-8")
-    shutil.rmtree(old, ignore_errors=True)
-    if site.exists():
-        site.rename(old)
-    html.rename(site)
-    shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(fresh)
-
-
-def _digest(book: Path) -> str:
-    """Sum up the project's sources, other than hidden and made ones, and what is installed."""
-    project = book.parent
-    folders = [book, *(project / name for name in _QUOTED)]
-    files = [*project.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
-    installed = json.dumps([platform.python_version(), installed_versions()], sort_keys=True)
-    digest = hashlib.sha256(installed.encode())
-    for path in sorted(files):
-        name = path.relative_to(project)
-        made = any(part[0] == "." or part.endswith(("__pycache__", ".egg-info")) for part in name.parts)
-        if path.is_file() and not made:
-            digest.update(json.dumps([str(name), hashlib.sha256(path.read_bytes()).hexdigest()]).encode())
-    return digest.hexdigest()
 
 
 def _shown_with(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,142 @@
+"""The site: built beside the one that is there, and out of it where only the text of chapters has changed."""
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradtricks.lab.pages.building import BuildError
+from gradtricks.lab.recording import installed_versions
+
+_QUOTED = ("experiments", "src", "tests")  # folders beside the book from which pages quote
+_BUILT_FROM = (
+    ".built-from"  # in the site a digest of all that it was made from, beside it the digest of each file
+)
+_INSTALLED = "<installed>"
+_CITED = re.compile(r"\{cite[^`]*`([^`]*)`")
+_TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
+_ANCHOR = re.compile(r'\bid="([^"]*)"')
+
+
+def build(book: Path, site: Path) -> None:
+    """Build the book beside the one that is there, and replace that only when nothing is wrong.
+
+    Where nothing has changed since the one that is there was built, it stays. Where only the text of chapters
+    has, and nothing that other pages take from them, these are built and the other pages are taken over.
+
+    Args:
+        book: Folder of the sources.
+        site: Folder of the finished pages.
+
+    Raises:
+        BuildError: A warning or an error of Sphinx; its output has been shown.
+    """
+    fresh, old, read = (site.with_name(f"{site.name}.{name}") for name in ("new", "old", "read"))
+    if old.exists() and not site.exists():  # killed between the two renames below
+        old.rename(site)
+    shutil.rmtree(fresh, ignore_errors=True)
+    digests = _digests(book.absolute())
+    known, summed = _known_digests(site, read), _sum_up(digests)
+    if _text_of(site / _BUILT_FROM) == summed:
+        return
+    html, doctrees = fresh / "_build" / "html", fresh / "_build" / ".doctrees"
+    chapters = _changed_chapters(book.name, known, digests)
+    if not (chapters and _build_chapters(book, chapters, site, read, fresh)):
+        shutil.rmtree(fresh, ignore_errors=True)
+        _run_sphinx(book, fresh, "--all")
+    (html / _BUILT_FROM).write_text(summed, encoding="utf-8")
+    (doctrees / _BUILT_FROM).write_text(json.dumps(digests), encoding="utf-8")
+    for folder in (old, read):
+        shutil.rmtree(folder, ignore_errors=True)
+    if site.exists():
+        site.rename(old)
+    html.rename(site)
+    doctrees.rename(read)
+    for folder in (old, fresh):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _build_chapters(book: Path, chapters: list[str], site: Path, read: Path, fresh: Path) -> bool:
+    """Build on what was read and written before; say whether the other pages are right as they are."""
+    html = fresh / "_build" / "html"
+    # Static files are written anew: Sphinx looks at those that are there for the addresses of styles.
+    shutil.copytree(site, html, ignore=lambda folder, _: {"_static"} if Path(folder) == site else set())
+    shutil.copytree(read, fresh / "_build" / ".doctrees")
+    _run_sphinx(book, fresh)
+    _forget_lost_words(html / "searchindex.js")
+    return all(_keeps_what_others_use(chapter, site, html) for chapter in chapters)
+
+
+def _forget_lost_words(path: Path) -> None:
+    """Take the words out of the search that Sphinx left there without a page."""
+    from sphinx.search import js_index  # not needed where nothing is built
+
+    if path.is_file():
+        index = js_index.loads(path.read_text(encoding="utf-8"))
+        for words in ("terms", "titleterms"):
+            index[words] = {word: pages for word, pages in index[words].items() if pages != []}
+        path.write_text(js_index.dumps(index), encoding="utf-8")
+
+
+def _keeps_what_others_use(chapter: str, then: Path, now: Path) -> bool:
+    """Say whether a chapter has its title and its anchors still, and cites what it cited."""
+    old, new = ((site / f"{chapter}.html").read_text(encoding="utf-8") for site in (then, now))
+    cited = [sorted(_CITED.findall(_text_of(site / "_sources" / f"{chapter}.md"))) for site in (then, now)]
+    same_title = _TITLE.findall(old) == _TITLE.findall(new)
+    return same_title and set(_ANCHOR.findall(old)) <= set(_ANCHOR.findall(new)) and cited[0] == cited[1]
+
+
+def _run_sphinx(book: Path, fresh: Path, *options: str) -> None:
+    jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
+    options = ("-W", "--keep-going", "-n", "--quiet", "--path-output", str(fresh), *options)
+    finished = subprocess.run(
+        [jupyter_book, "build", str(book), *options], check=False, capture_output=True, text=True
+    )
+    if finished.returncode:
+        raise BuildError(
+            f"{finished.stdout}{finished.stderr}\nThe book wasn't replaced: Sphinx found the above."
+        )
+
+
+def _changed_chapters(book: str, then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """List the chapters whose text changed; none where anything else did, or where one came or went."""
+    changed = [name for name in then.keys() | now.keys() if then.get(name) != now.get(name)]
+    chapters = [re.fullmatch(rf"{re.escape(book)}/([^/]+)\.md", name) for name in changed]
+    if not all(chapter and name in then and name in now for chapter, name in zip(chapters, changed)):
+        return []
+    return sorted(chapter[1] for chapter in chapters if chapter)
+
+
+def _digests(book: Path) -> dict[str, str]:
+    """Sum up each of the project's sources, other than hidden and made ones, and what is installed."""
+    project = book.parent
+    folders = [book, *(project / name for name in _QUOTED)]
+    files = [*project.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    installed = json.dumps([platform.python_version(), installed_versions()], sort_keys=True)
+    digests = {_INSTALLED: installed}
+    for path in sorted(files):
+        name = path.relative_to(project)
+        made = any(part[0] == "." or part.endswith(("__pycache__", ".egg-info")) for part in name.parts)
+        if path.is_file() and not made:
+            digests[name.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
+
+
+def _known_digests(site: Path, read: Path) -> dict[str, str]:
+    """Look up what the site was made from; nothing where what Sphinx read then isn't kept beside it."""
+    text = _text_of(read / _BUILT_FROM)
+    digests: dict[str, str] = json.loads(text) if text else {}
+    return digests if _sum_up(digests) == _text_of(site / _BUILT_FROM) else {}
+
+
+def _sum_up(digests: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
