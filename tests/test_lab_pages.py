@@ -149,7 +149,7 @@ def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, monkeypatch)
 
 
 def write_chapters(root):
-    """Write a book of two chapters that link to each other, with the extension of ours."""
+    """Write a book whose chapters link to each other, with the extension of ours."""
     (root / "book").mkdir()
     config = "title: small\nauthor: nobody\nonly_build_toc_files: true\nbibtex_bibfiles: [references.bib]\n"
     config += "sphinx: {config: {myst_heading_anchors: 3}, extra_extensions: [gradtricks.lab.sphinx]}\n"
@@ -158,7 +158,8 @@ def write_chapters(root):
         "CITATION.cff": "cff-version: 1.2.0\n",
         "book/_toc.yml": "format: jb-book\nroot: index\nchapters: [{file: other}, {file: sources}]\n",
         "book/index.md": "# First\n\nRead {doc}`other`, and [its end](other.md#the-end).\n",
-        "book/other.md": "# Other\n\nAs {cite}`one` says.\n\n## The end\n",
+        "book/other.md": "# Other\n\nAs {cite}`one` says.\n\n![A bar](bar.svg)\n\n## The end\n",
+        "book/bar.svg": '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>',
         "book/sources.md": "# Sources\n\n```{bibliography}\n```\n",
         "book/references.bib": "@misc{one, author = {A}, title = {B}, year = {2020}}\n"
         "@misc{two, author = {C}, title = {D}, year = {2020}}\n",
@@ -190,6 +191,7 @@ def builds(monkeypatch):
         ("book/other.md", "says", "wrote", ["changed"]),
         ("book/other.md", "# Other", "# Another", ["changed", "all"]),
         ("book/other.md", "{cite}`one`", "{cite}`one,two`", ["changed", "all"]),
+        ("book/other.md", "![A bar](bar.svg)", "No bar.", ["changed", "all"]),
         ("_config.yml", "title: small", "title: smaller", ["all"]),
     ],
 )

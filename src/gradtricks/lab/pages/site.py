@@ -20,7 +20,7 @@ _BUILT_FROM = (
 _INSTALLED = "<installed>"
 _CITED = re.compile(r"\{cite[^`]*`([^`]*)`")
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
-_ANCHOR = re.compile(r'\bid="([^"]*)"')
+_ANCHOR_OR_FILE = re.compile(r'\b(?:id|src)="([^"]*)"')
 
 
 def build(book: Path, site: Path) -> None:
@@ -84,11 +84,11 @@ def _forget_lost_words(path: Path) -> None:
 
 
 def _keeps_what_others_use(chapter: str, then: Path, now: Path) -> bool:
-    """Say whether a chapter has its title and its anchors still, and cites what it cited."""
+    """Say whether a chapter has its title, its anchors and its files still, and cites what it cited."""
     old, new = ((site / f"{chapter}.html").read_text(encoding="utf-8") for site in (then, now))
     cited = [sorted(_CITED.findall(_text_of(site / "_sources" / f"{chapter}.md"))) for site in (then, now)]
-    same_title = _TITLE.findall(old) == _TITLE.findall(new)
-    return same_title and set(_ANCHOR.findall(old)) <= set(_ANCHOR.findall(new)) and cited[0] == cited[1]
+    same = _TITLE.findall(old) == _TITLE.findall(new) and cited[0] == cited[1]
+    return same and set(_ANCHOR_OR_FILE.findall(old)) <= set(_ANCHOR_OR_FILE.findall(new))
 
 
 def _run_sphinx(book: Path, fresh: Path, *options: str) -> None:
