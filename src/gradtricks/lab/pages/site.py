@@ -14,9 +14,8 @@ from gradtricks.lab.pages.building import BuildError
 from gradtricks.lab.recording import installed_versions
 
 _QUOTED = ("experiments", "src", "tests")  # folders beside the book from which pages quote
-_BUILT_FROM = (
-    ".built-from"  # in the site a digest of all that it was made from, beside it the digest of each file
-)
+# In the site a digest of all that it was made from, and in what Sphinx read for it the digest of each file.
+_BUILT_FROM = ".built-from"
 _INSTALLED = "<installed>"
 _CITED = re.compile(r"\{cite[^`]*`([^`]*)`")
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
