@@ -3,10 +3,10 @@
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 from gradtricks.lab.recording import encode
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, folder_name, inputs_digest, write_record
+from gradtricks.lab.sweeps.planning import Sweep
 
 PROVENANCE = {
     "commit": "0123456789abcdef",
@@ -55,5 +55,4 @@ def put(root, runs):
 def make_sweep(runs, varied, shown, **given):
     """Make what plots and pages need of a sweep."""
     about = {"name": "small", "notebook": Path("experiments/small.ipynb"), "title": "", "question": ""}
-    about |= {"meanings": {}, "path": None, "published": False, "changed": (), "cases": {}}
-    return SimpleNamespace(runs=tuple(runs), varied=tuple(varied), shown=tuple(shown), **about | given)
+    return Sweep(runs=tuple(runs), varied=tuple(varied), shown=tuple(shown), **about | given)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +18,7 @@ pytest.importorskip("sphinx")
 
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.pages import building
 from gradtricks.lab.pages.building import (
     BuildError,
     plan_book,
@@ -25,6 +27,7 @@ from gradtricks.lab.pages.building import (
     sweep_runs,
 )
 from gradtricks.lab.pages.site import build
+from gradtricks.lab.pages.sweeppages import sweep_files
 from gradtricks.lab.results.quoting import published_record, result_from
 from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.planning import plan_run
@@ -318,6 +321,64 @@ def test_equal_runs_are_equal_pages_and_nothing_is_written_twice(pages, tmp_path
     assert {name: text for name, (text, _) in contents(tmp_path / "again").items()} == {
         name: text for name, (text, _) in written.items()
     }
+
+
+def _other_question(sweep, runs, pages):
+    return replace(sweep, question="Why?"), runs
+
+
+def _other_result(sweep, runs, pages):
+    results = runs[0].record["results"] | {"loss": 7.0}
+    return sweep, [replace(runs[0], record=runs[0].record | {"results": results}), *runs[1:]]
+
+
+def _one_run_less(sweep, runs, pages):
+    return sweep, runs[1:]
+
+
+def _figure_gone(sweep, runs, pages):
+    (pages / "small-sweep" / "loss.svg").unlink()
+    return sweep, runs
+
+
+def _page_edited(sweep, runs, pages):
+    with (pages / "small-sweep.md").open("a") as file:
+        file.write("More.\n")
+    return sweep, runs
+
+
+def _note_torn(sweep, runs, pages):
+    note = pages / "small-sweep" / ".made-from"
+    note.write_bytes(note.read_bytes()[:100])
+    return sweep, runs
+
+
+@pytest.mark.parametrize(
+    "change", [None, _other_question, _other_result, _one_run_less, _figure_gone, _page_edited, _note_torn]
+)
+def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, tmp_path, monkeypatch, change):
+    drawn = []
+    monkeypatch.setattr(building, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
+    swept = rates()
+    publish_sweep(*swept, pages)
+    if change is not None:
+        swept = change(*swept, pages)
+    publish_sweep(*swept, pages)
+    assert len(drawn) == (1 if change is None else 2)
+    publish_sweep(*swept, tmp_path / "anew")
+    assert {name: text for name, (text, _) in contents(pages).items()} == {
+        name: text for name, (text, _) in contents(tmp_path / "anew").items()
+    }
+
+
+@pytest.mark.parametrize("name", ["package_digests", "installed_versions"])
+def test_the_page_of_a_sweep_is_drawn_anew_by_other_code(pages, monkeypatch, name):
+    publish_sweep(*rates(), pages)
+    drawn = []
+    monkeypatch.setattr(building, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
+    monkeypatch.setattr(building, name, lambda: {"matplotlib": "another"})
+    publish_sweep(*rates(), pages)
+    assert len(drawn) == 1
 
 
 def test_pages_of_sweeps_are_published_with_the_others(pages):

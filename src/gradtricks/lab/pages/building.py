@@ -3,6 +3,8 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,8 +12,15 @@ import nbformat
 from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
+from gradtricks.lab.pages.reuse import made_once
 from gradtricks.lab.pages.sweeppages import sweep_files
-from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME
+from gradtricks.lab.recording import (
+    FILES_MIME,
+    RESULTS_MIME,
+    VARYING_MIME,
+    installed_versions,
+    package_digests,
+)
 from gradtricks.lab.results.plots import PlotError
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.outcomes import collect_figures
@@ -105,7 +114,8 @@ def publish(
 ) -> None:
     """Lay out finished runs as sources of the book: a notebook, its record, its figures and its films each.
 
-    Files that would stay the same aren't touched, so that an incremental build stays small.
+    Files that would stay the same aren't touched, so that an incremental build stays small. The page of a
+    sweep is drawn anew only where its runs, the package or what is installed have changed.
 
     Args:
         runs: Finished runs by page name, such as ``masking-torch``.
@@ -125,8 +135,12 @@ def publish(
         files[pages / f"{name}.ipynb"] = f"{page}\n".encode()
         record = json.dumps(stored.record, indent=1, ensure_ascii=False)
         files[pages / f"{name}.json"] = f"{record}\n".encode()
+    made_with = [package_digests(), installed_versions()]
     for sweep, found in sweeps:
-        files |= {path: text.encode() for path, text in _sweep_files(sweep, found, pages).items()}
+        planned = [run.request for run in sweep.runs]
+        made_from = [made_with, repr(replace(sweep, runs=())), planned, [stored.record for stored in found]]
+        marker = pages / f"{sweep.name}-sweep" / ".made-from"
+        files |= made_once(marker, made_from, partial(_sweep_files, sweep, found, pages))
     _write_changed(files)
     _delete_others(pages, files)
 
@@ -142,9 +156,9 @@ def _is_search(path: Path) -> bool:
     return file is not None and file.optuna is not None
 
 
-def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
+def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> dict[Path, bytes]:
     try:
-        return sweep_files(sweep, runs, pages)
+        return {path: text.encode() for path, text in sweep_files(sweep, runs, pages).items()}
     except PlotError as error:
         raise BuildError(f"{sweep.name}{ENDING}: shown: {error}") from error
 
