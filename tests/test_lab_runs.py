@@ -208,7 +208,7 @@ def test_a_plan_says_which_commit_it_comes_from(notebook, monkeypatch):
     (notebook.parent / "more").touch()
     assert plan_run(notebook, {}).provenance == clean | {"dirty": True}
     monkeypatch.setenv("PATH", "/nowhere")
-    assert provenance.describe_source(notebook) == {"commit": None, "dirty": None}
+    assert provenance.describe_source(notebook.parent) == {"commit": None, "dirty": None}
 
 
 def test_a_machine_without_cpuinfo_is_described_all_the_same(monkeypatch):

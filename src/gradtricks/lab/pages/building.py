@@ -24,7 +24,8 @@ from gradtricks.lab.recording import (
 from gradtricks.lab.results.plots import PlotError
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.outcomes import collect_figures
-from gradtricks.lab.runs.planning import Run, plan_run
+from gradtricks.lab.runs.planning import Run, plan_runs
+from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.files import ENDING, read_file
@@ -56,7 +57,8 @@ def plan_book(experiments: Path) -> list[Run]:
         raise FileNotFoundError(
             f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
         )
-    return [plan_run(path, given) for path in notebooks for given in _shown_with(path)]
+    source = describe_source(experiments)
+    return [run for path in notebooks for run in plan_runs(path, _shown_with(path), source=source)]
 
 
 def plan_sweeps(experiments: Path) -> list[Sweep]:
@@ -72,7 +74,8 @@ def plan_sweeps(experiments: Path) -> list[Sweep]:
         ParameterError: A file is wrong.
     """
     paths = sorted(experiments.glob(f"*{ENDING}"))
-    return [read_sweep(path) for path in paths if not _is_search(path)]
+    source = describe_source(experiments)
+    return [read_sweep(path, source=source) for path in paths if not _is_search(path)]
 
 
 def published_sweep(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:

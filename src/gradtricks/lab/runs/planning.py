@@ -85,7 +85,11 @@ def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = 
 
 
 def plan_runs(
-    notebook: Path, givens: Iterable[Mapping[str, Any]], *, threads: int | None = None
+    notebook: Path,
+    givens: Iterable[Mapping[str, Any]],
+    *,
+    threads: int | None = None,
+    source: Mapping[str, Any] | None = None,
 ) -> list[Run]:
     """Check a notebook and many configurations for it, before anything starts.
 
@@ -93,6 +97,7 @@ def plan_runs(
         notebook: Path of the source notebook; it is read once.
         givens: Parameters by name for each run; the others keep their defaults.
         threads: As for `plan_run`.
+        source: What `describe_source` says of the notebook's folder; None asks it. Git takes its time.
 
     Returns:
         The runs, in the same order.
@@ -103,10 +108,11 @@ def plan_runs(
     """
     node = read_notebook(notebook)
     declared = read_parameters(node, str(notebook))
-    settings = _settings(node, notebook, threads) | {"provenance": describe_source(notebook)}
+    source = source or describe_source(notebook.resolve().parent)
+    settings = _settings(node, notebook, threads) | {"provenance": source}
     if patterns := settings.pop("reads"):
         node.metadata["gradtricks"]["read"] = _digests(notebook.parent, patterns)
-    source = source_digest(node)
+    digest = source_digest(node)
     runs: list[Run] = []
     problems: dict[str, list[int]] = {}
     seen: dict[str, int] = {}
@@ -114,7 +120,7 @@ def plan_runs(
     for number, given in enumerate(givens, 1):
         try:
             parameters = check_parameters(declared, given)
-            request = request_digest(source, parameters, settings["threads"])
+            request = request_digest(digest, parameters, settings["threads"])
         except (ParameterError, TypeError) as error:
             for problem in str(error).splitlines():
                 problems.setdefault(problem, []).append(number)

@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 
-def describe_source(notebook: Path) -> dict[str, Any]:
+def describe_source(folder: Path) -> dict[str, Any]:
     """Describe the code that a run comes from.
 
     Args:
-        notebook: Path of the source notebook, within a git checkout or not.
+        folder: Of the source notebook, within a git checkout or not.
 
     Returns:
         ``commit``, and ``dirty`` where there are uncommitted changes; both None outside of a checkout.
     """
-    changes = _git(notebook, "status", "--porcelain")
-    return {
-        "commit": _git(notebook, "rev-parse", "HEAD"),
-        "dirty": None if changes is None else bool(changes),
-    }
+    status = _git_status(folder)
+    if status is None:
+        return {"commit": None, "dirty": None}
+    said = [line for line in status.splitlines() if line.startswith("# ")]
+    commit = next((line.split()[-1] for line in said if line.startswith("# branch.oid ")), None)
+    changed = len(status.splitlines()) > len(said)
+    return {"commit": None if commit == "(initial)" else commit, "dirty": changed}
 
 
 @cache
@@ -39,13 +41,13 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _git(notebook: Path, *arguments: str) -> str | None:
+def _git_status(folder: Path) -> str | None:
     # Optional locks would get in the way of somebody who commits meanwhile, and a checkout could name any
     # program as its monitor.
-    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(notebook.resolve().parent)]
-    command = ["git", *options, *arguments]
+    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
+    command = ["git", *options, "status", "--porcelain=v2", "--branch"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
 

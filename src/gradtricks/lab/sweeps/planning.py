@@ -90,12 +90,13 @@ class Search:
     question: str
 
 
-def read_sweep(path: Path, *, threads: int | None = None) -> Sweep:
+def read_sweep(path: Path, *, threads: int | None = None, source: Mapping[str, Any] | None = None) -> Sweep:
     """Read a sweep file.
 
     Args:
         path: Of a file named ``<name>.sweep.yaml``.
         threads: Of a run; None leaves it to the file.
+        source: As for `plan_runs`.
 
     Returns:
         The sweep, its runs planned.
@@ -119,7 +120,8 @@ def read_sweep(path: Path, *, threads: int | None = None) -> Sweep:
             problems.append(str(error))
     if problems or not file:
         raise ParameterError("\n".join([f"{path}: nothing was run.", *problems]))
-    runs = plan_runs(notebook, configurations, threads=file.threads if threads is None else threads)
+    threads = file.threads if threads is None else threads
+    runs = plan_runs(notebook, configurations, threads=threads, source=source)
     return Sweep(
         name=name,
         notebook=notebook,
