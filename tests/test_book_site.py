@@ -97,8 +97,8 @@ def site(tmp_path):
     return site
 
 
-def test_rules_stay_for_what_pages_hold_and_loaded_scripts_mention(site):
-    trimming.trim(site)
+def test_rules_stay_for_what_pages_hold_and_loaded_scripts_mention(site, tmp_path):
+    trimming.trim(site, tmp_path / "fonts")
     style = (site / "_static" / "a.css").read_text()
     assert re.findall(r"^\.([\w-]+)", style, re.MULTILINE) == ["shown", "added", "tip-left", "later-added"]
 
@@ -108,20 +108,37 @@ def characters_of(path):
         return set(font.getBestCmap())
 
 
-def test_fonts_keep_what_pages_and_style_sheets_show(site):
+def test_fonts_keep_what_pages_and_style_sheets_show(site, tmp_path):
     font = site / "_static" / "a.woff2"
-    trimming.trim(site)
+    trimming.trim(site, tmp_path / "fonts")
     # Letters stay whether they are shown or not: a search shows any of them.
     assert characters_of(font) == {0x61, 0x62, 0xF001}
     (site / "_static" / "a.css").write_text("")
-    trimming.trim(site)
+    trimming.trim(site, tmp_path / "fonts")
     assert characters_of(font) == {0x61, 0x62}
 
 
-def test_a_trimmed_site_stays_the_same(site):
-    trimming.trim(site)
+def test_a_font_is_cut_down_once_and_then_taken_from_where_it_was_kept(site, tmp_path, monkeypatch):
+    font = site / "_static" / "a.woff2"
+    whole = font.read_bytes()
+    trimming.trim(site, tmp_path / "fonts")
+    trimmed = font.read_bytes()
+    assert len(trimmed) < len(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(trimming.subset, "load_font", lambda *given: pytest.fail("cut down again"))
+        font.write_bytes(whole)
+        trimming.trim(site, tmp_path / "fonts")
+        assert font.read_bytes() == trimmed
+    (site / "_static" / "a.css").write_text("")  # one character less is another font
+    font.write_bytes(whole)
+    trimming.trim(site, tmp_path / "fonts")
+    assert font.read_bytes() != trimmed
+
+
+def test_a_trimmed_site_stays_the_same(site, tmp_path):
+    trimming.trim(site, tmp_path / "fonts")
     before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
-    trimming.trim(site)
+    trimming.trim(site, tmp_path / "fonts")
     assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
 
 

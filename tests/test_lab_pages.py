@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -210,6 +211,36 @@ def test_a_book_updated_is_the_book_built_anew(tmp_path, monkeypatch, name, old,
     assert calls == expected
     build(Path("book"), anew)
     assert texts(updated) == texts(anew)
+
+
+def test_only_a_chapter_that_changed_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_chapters(tmp_path)
+    with (tmp_path / "_config.yml").open("a") as config:
+        config.write("execute: {execute_notebooks: 'off'}\n")
+    toc = tmp_path / "book" / "_toc.yml"
+    toc.write_text(toc.read_text().replace("{file: sources}", "{file: sources}, {file: executed}"))
+    figure = {"image/svg+xml": (tmp_path / "book" / "bar.svg").read_text()}
+    drawing = nbformat.v4.new_code_cell("draw()", outputs=[nbformat.v4.new_output("display_data", figure)])
+    cells = [nbformat.v4.new_markdown_cell("# Executed"), drawing]
+    metadata = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    executed = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+    nbformat.write(executed, tmp_path / "book" / "executed.ipynb")
+    site = tmp_path / "_build" / "html"
+    build(Path("book"), site)
+    first = when_read(site)
+    assert "<img" in (site / "executed.html").read_text()
+    (tmp_path / "book" / "other.md").write_text((tmp_path / "book" / "other.md").read_text() + "\nMore.\n")
+    calls = builds(monkeypatch)
+    build(Path("book"), site)
+    assert calls == ["changed"]
+    assert {page for page, time in when_read(site).items() if time != first[page]} == {"other"}
+
+
+def when_read(site):
+    """Return when Sphinx read each page."""
+    with (site.with_name("html.read") / ".doctrees" / "environment.pickle").open("rb") as file:
+        return pickle.load(file).all_docs  # noqa: S301 - Sphinx has just written it
 
 
 def test_a_link_that_leads_nowhere_any_more_is_found_from_the_other_side(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from sphinx.application import Sphinx
 __all__ = ["setup"]
 
 _CARD = "card.png"  # shown beside a link to a page
+_ANSWER = "answer"  # what is kept of a page under this name
 
 
 def contents(app: Sphinx) -> str:
@@ -57,7 +58,7 @@ def _below(app: Sphinx, page: str) -> Iterator[str]:
 
 def _item(app: Sphinx, page: str) -> str:
     link = f"- [{app.env.titles[page].astext()}]({app.builder.get_target_uri(page)})"
-    said = _answer(app.env.get_doctree(page))
+    said = app.env.metadata[page][_ANSWER]
     return f"{link}: {said}" if said else link
 
 
@@ -72,8 +73,14 @@ def _text(node: nodes.Element) -> str:
 
 def setup(app: Sphinx) -> None:
     """Describe each page, and write the lists when a site is finished."""
+    app.connect("doctree-read", _keep_answer)
     app.connect("html-page-context", _describe)
     app.connect("build-finished", _finish)
+
+
+def _keep_answer(app: Sphinx, doctree: nodes.document) -> None:
+    """Keep the answer of a page: to read all pages again when a single one has changed takes a while."""
+    app.env.metadata[app.env.docname][_ANSWER] = _answer(doctree)
 
 
 def _describe(

@@ -43,19 +43,20 @@ def build(book: Path, site: Path) -> None:
     known, summed = _known_digests(site, read), _sum_up(digests)
     if _text_of(site / _BUILT_FROM) == summed:
         return
-    html, doctrees = fresh / "_build" / "html", fresh / "_build" / ".doctrees"
+    made = fresh / "_build"
+    html = made / "html"
     chapters = _changed_chapters(book.name, known, digests)
     if not (chapters and _build_chapters(book, chapters, site, read, fresh)):
         shutil.rmtree(fresh, ignore_errors=True)
         _run_sphinx(book, fresh, "--all")
     (html / _BUILT_FROM).write_text(summed, encoding="utf-8")
-    (doctrees / _BUILT_FROM).write_text(json.dumps(digests), encoding="utf-8")
+    (made / _BUILT_FROM).write_text(json.dumps(digests), encoding="utf-8")
     for folder in (old, read):
         shutil.rmtree(folder, ignore_errors=True)
     if site.exists():
         site.rename(old)
     html.rename(site)
-    doctrees.rename(read)
+    made.rename(read)
     for folder in (old, fresh):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -63,9 +64,10 @@ def build(book: Path, site: Path) -> None:
 def _build_chapters(book: Path, chapters: list[str], site: Path, read: Path, fresh: Path) -> bool:
     """Build on what was read and written before; say whether the other pages are right as they are."""
     html = fresh / "_build" / "html"
+    # Beside what Sphinx read lie the figures of notebooks: without them it would read all notebooks again.
+    shutil.copytree(read, fresh / "_build")
     # Static files are written anew: Sphinx looks at those that are there for the addresses of styles.
     shutil.copytree(site, html, ignore=lambda folder, _: {"_static"} if Path(folder) == site else set())
-    shutil.copytree(read, fresh / "_build" / ".doctrees")
     _run_sphinx(book, fresh)
     _forget_lost_words(html / "searchindex.js")
     return all(_keeps_what_others_use(chapter, site, html) for chapter in chapters)

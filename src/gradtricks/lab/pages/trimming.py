@@ -1,6 +1,8 @@
 """What the pages load, cut down to what they use: rules of style sheets and glyphs of fonts."""
 
+import hashlib
 import html
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ class _Used:
         return name in self.names or name.startswith(self.beginnings)
 
 
-def trim(site: Path) -> None:
+def trim(site: Path, kept: Path) -> None:
     """Drop from a site's style sheets what no page or script names, and from its fonts what isn't shown.
 
     A rule stays as long as it may apply to a class or an id that a page has or a script mentions, also by
@@ -43,6 +45,7 @@ def trim(site: Path) -> None:
 
     Args:
         site: Folder of the finished pages.
+        kept: Folder of trimmed fonts: one that is cut down in the same way again is taken from there.
     """
     used = _used(site)
     characters = set(used.characters)
@@ -51,7 +54,7 @@ def trim(site: Path) -> None:
         path.write_text(text, encoding="utf-8")
         characters |= {*text, *(chr(int(code, 16)) for code in _ESCAPE.findall(text))}
     for path in sorted(site.rglob("*.woff2")):
-        _trim_font(path, characters)
+        _trim_font(path, characters, kept)
 
 
 def trim_style(text: str, has: Callable[[str], bool]) -> str:
@@ -119,21 +122,33 @@ def _used(site: Path) -> _Used:
     return _Used(frozenset(names | mentioned), tuple(beginnings), frozenset(characters))
 
 
-def _trim_font(path: Path, characters: set[str]) -> None:
+def _trim_font(path: Path, characters: set[str], kept: Path) -> None:
+    """Trim a font in its place; what comes out is kept under the digest of what it comes from."""
+    made_from = hashlib.sha256(path.read_bytes())
+    made_from.update("".join(sorted(characters)).encode())
+    trimmed = kept / f"{made_from.hexdigest()}.woff2"
+    if not trimmed.is_file():
+        kept.mkdir(parents=True, exist_ok=True)
+        _write_trimmed(path, characters, trimmed)
+    path.write_bytes(trimmed.read_bytes())
+
+
+def _write_trimmed(path: Path, characters: set[str], trimmed: Path) -> None:
     # Browsers need neither hinting at today's resolutions nor the names of glyphs.
     options = subset.Options(flavor="woff2", layout_features=["*"], hinting=False, notdef_outline=True)
     with subset.load_font(str(path), options) as font:
         subsetter = subset.Subsetter(options)
         subsetter.populate(unicodes=map(ord, characters))
         subsetter.subset(font)
-        subset.save_font(font, str(path), options)
+        subset.save_font(font, str(trimmed), options)
 
 
 def setup(app: Sphinx) -> None:
     """Trim a site when it is finished; after the extensions that add their style sheets then."""
     app.connect("build-finished", _finish, priority=900)
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # or it tells of every glyph
 
 
 def _finish(app: Sphinx, exception: Exception | None) -> None:
     if exception is None and app.builder.name == "html":
-        trim(Path(app.outdir))
+        trim(Path(app.outdir), Path(app.doctreedir, "fonts"))
