@@ -283,7 +283,7 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert '<span class="result">90.0%</span>' in page
     assert '<span class="result">NaN</span>' in page
     assert '<span class="result">1.2</span> s' in page
-    assert '<span class="result">&lt;script&gt;</span>' in page
+    assert "<span>&lt;script&gt;</span>" in page  # texts may break
     assert page.count('class="katex"') == 3
     assert page.count('class="katex-display"') == 2
     assert '<span class="eqno">(1)' in page

@@ -34,6 +34,10 @@ WIDTHS = (1280, 390)
 HEIGHTS = {1280: 800, 390: 844}
 FIRST_PAINT = 500_000  # bytes, as they are stored: a server that compresses sends about a third
 STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+# Text in a box that hides what is wider, apart from what is there for screen readers alone.
+CUT_OFF = """[...document.querySelectorAll('main *')].filter(box => box.clientWidth > 1
+    && ['hidden', 'clip'].includes(getComputedStyle(box).overflowX)
+    && box.scrollWidth > box.clientWidth).map(box => box.textContent.trim())"""
 # What axe-core need not look at, and why.
 ALLOWED = {
     ".katex-html": "hidden from who can't see it, for whom the MathML is; its colour is that of the text",
@@ -275,6 +279,7 @@ def look(page, address):
             )
             if sticking_out > 0:
                 found.append(f"{address}, {theme}, {width} px: {sticking_out} px stick out")
+            found += [f"{address}, {theme}, {width} px: cut off: {text}" for text in page.evaluate(CUT_OFF)]
     nameless = page.evaluate(
         "[...document.querySelectorAll('img:not([alt]), img[alt=\"\"]')].map(i => i.src)"
     )
@@ -289,9 +294,13 @@ def test_a_small_page_of_our_configuration_is_sound(small_site, serve, page, fin
 
 
 def test_the_look_finds_what_sticks_out_and_a_missing_image(tmp_path, serve, page, findings):
-    (tmp_path / "page.html").write_text('<img src="gone.png"><div style="width: 1500px">wide</div>')
+    (tmp_path / "page.html").write_text(
+        '<img src="gone.png"><div style="width: 1500px">wide</div>'
+        '<main><p style="overflow: hidden; width: 9em; white-space: nowrap">too long to be read</p></main>'
+    )
     found = " ".join(look(page, f"{serve(tmp_path)}/page.html"))
     assert "390 px: 1118 px stick out" in found
+    assert "390 px: cut off: too long to be read" in found
     assert "no alt text" in found
     assert "image doesn't show" in found
     assert any("404" in finding for finding in findings)

@@ -64,7 +64,8 @@ class ResultRole(SphinxRole):
         record = record_of(self.env, target)
         value = result_from(record["results"] | record.get("varying", {}), target["name"])
         text, exponent = format_result(value, target["spec"] or "")
-        shown = nodes.inline(self.rawtext, text, classes=["result"])
+        # A number stays in one line; a text may be long.
+        shown = nodes.inline(self.rawtext, text, classes=[] if isinstance(value, str) else ["result"])
         if exponent is not None:
             shown += nodes.superscript("", exponent)
         return shown
