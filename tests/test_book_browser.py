@@ -296,7 +296,7 @@ def test_a_small_page_of_our_configuration_is_sound(small_site, serve, page, fin
 def test_the_look_finds_what_sticks_out_and_a_missing_image(tmp_path, serve, page, findings):
     (tmp_path / "page.html").write_text(
         '<img src="gone.png"><div style="width: 1500px">wide</div>'
-        '<main><p style="overflow: hidden; width: 9em; white-space: nowrap">too long to be read</p></main>'
+        '<main><p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p></main>'
     )
     found = " ".join(look(page, f"{serve(tmp_path)}/page.html"))
     assert "390 px: 1118 px stick out" in found
