@@ -296,6 +296,16 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert not re.search("<script[^>]*mathjax", page, re.IGNORECASE)
 
 
+def test_no_line_begins_with_the_comma_behind_a_formula(project):
+    _, _, page = project("# Page\n\nWith `a`, $x = 1$, `b` or $y$ ($z$); then *so*.\n", "-W")
+    assert re.findall(r'encoding="application/x-tex">(.*?)<', page) == [r"x = 1\text{,}", "y", r"z\text{);}"]
+    bs4 = pytest.importorskip("bs4")
+    paragraph = bs4.BeautifulSoup(page, "html.parser").select_one(".body p")
+    for formula in paragraph.select(".math"):
+        formula.replace_with("F")
+    assert paragraph.get_text() == "With a, F b or F (F then so."
+
+
 EXPLORED = """
 ```{explorable} masking/torch/grid
 :fallback: masking/torch/curve

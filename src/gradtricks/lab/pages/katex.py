@@ -2,14 +2,18 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
@@ -17,6 +21,8 @@ from sphinx.writers.html5 import HTML5Translator
 __all__ = ["Katex", "KatexError", "katex_script", "setup"]
 
 logger = logging.getLogger(__name__)
+
+_BEHIND = re.compile(r"[.,;:)]+")
 
 # One request and one answer a line. sphinxcontrib-katex's own server talks through a socket, and now and then
 # its client finds the socket before anybody listens: "connection refused" on a busy machine.
@@ -132,14 +138,32 @@ class _Renderer:
 
     def _html(self, translator: HTML5Translator, node: nodes.Element, *, display: bool) -> str:
         try:
-            return self._katex.render(node.astext(), display=display)
+            return self._katex.render(node.get("tex", node.astext()), display=display)
         except KatexError as error:
             logger.warning("formula %r: %s", node.astext(), error, location=node, type="katex")
             return f"<code>{translator.encode(node.astext())}</code>"
 
 
+class _Punctuation(SphinxPostTransform):
+    """Takes the comma behind a formula into it: browsers break lines between the two."""
+
+    default_priority = 900
+    formats = ("html",)
+
+    def run(self, **options: Any) -> None:
+        for element in self.document.findall(nodes.TextElement):
+            for place, (formula, behind) in enumerate(pairwise(list(element)), 1):
+                found = _BEHIND.match(behind.astext()) if isinstance(behind, nodes.Text) else None
+                if isinstance(formula, nodes.math) and found:
+                    source = formula.astext()
+                    formula["tex"] = rf"{source}\text{{{found[0]}}}"
+                    formula[:] = [nodes.Text(source + found[0])]  # for the description of the page
+                    element[place] = nodes.Text(behind.astext()[found.end() :])
+
+
 def setup(app: Sphinx) -> None:
     """Register the renderer ``katex``; ``html_math_renderer`` selects it."""
+    app.add_post_transform(_Punctuation)
     katex = Katex()
     renderer = _Renderer(katex)
     app.add_html_math_renderer(
