@@ -147,7 +147,9 @@ SVG = (
 def small_site(tmp_path_factory):
     """One page, built with the book's own configuration and assets."""
     root = tmp_path_factory.mktemp("small")
-    (root / "_config.yml").write_text((ROOT / "_config.yml").read_text())
+    config = (ROOT / "_config.yml").read_text()
+    assert "redirects: {}" in config
+    (root / "_config.yml").write_text(config.replace("redirects: {}", "redirects: {former: later.html}"))
     book = root / "book"
     for folder in ("_assets", "_templates"):
         shutil.copytree(ROOT / "book" / folder, book / folder)
@@ -332,6 +334,12 @@ def test_the_look_finds_what_is_heavy(tmp_path, serve, page):
     (tmp_path / "large.js").write_text(" " * 700_000)
     (found,) = look(page, f"{serve(tmp_path)}/page.html")
     assert "page.html: 700 KB until it is loaded, at most 500; /large.js 700 KB, /page.html 0 KB" in found
+
+
+def test_a_link_to_a_page_that_moved_leads_to_its_new_name(small_site, serve, page):
+    address = serve(small_site)
+    page.goto(f"{address}/former.html#a-page")
+    page.wait_for_url(f"{address}/later.html#a-page")
 
 
 def test_images_further_down_come_later_and_keep_their_place(small_site, serve, page):
