@@ -31,11 +31,13 @@ def _unchanged(marker: Path, digest: str) -> dict[Path, bytes] | None:
     """Read the files that a marker names; None where anything isn't what it was."""
     try:
         note = json.loads(marker.read_text(encoding="utf-8"))
+        if note["made_from"] != digest:
+            return None
         files = {marker.parents[1] / name: (marker.parents[1] / name).read_bytes() for name in note["files"]}
-    except (OSError, ValueError, LookupError, TypeError):
+        same = all(_digest(data) == was for data, was in zip(files.values(), note["files"].values()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    same = all(_digest(data) == was for data, was in zip(files.values(), note["files"].values()))
-    return files if same and note["made_from"] == digest else None
+    return files if same else None
 
 
 def _digest(data: bytes) -> str:
