@@ -1,0 +1,170 @@
+"""The two edits of a gradient, declared to TensorFlow; and compiled loops, whose slope is written by hand.
+
+*Substitute*: the value of one tensor, the slope of another. *Intercept*: the value as it is, and what flows
+back goes through a rule. Every trick of this package is one of the two, and only this module declares
+gradients.
+
+A `tf.custom_gradient` is right under tapes, and is silently ignored by an accumulator and by a tape around
+`tf.vectorized_map`. There, operations stand in that TensorFlow differentiates by itself, or an error.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import tensorflow as tf
+from tensorflow.python.eager import forwardprop_util
+
+Rule = Callable[..., tf.Tensor]
+
+
+def substitute(value: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
+    """The value of ``value``, bit for bit; all of the incoming gradient to ``slope``.
+
+    Args:
+        value: Floating-point, any shape. It gets no gradient.
+        slope: Floating-point, shape of ``value``; its values aren't used.
+
+    Returns:
+        Shape and dtype of ``value``.
+
+    Raises:
+        LookupError: A tape around a `tf.vectorized_map` meets a `tf.function` within it.
+    """
+    value = _shaped(tf.stop_gradient(value), slope)
+    if _in_plain_reverse(slope):
+        return _with_gradient(value, lambda gradient: tf.cast(gradient, slope.dtype), slope)
+    # Stitched to the same place, the later one wins, and the gradient goes to both.
+    place = tf.range(tf.size(value))
+    flat = [tf.reshape(tf.cast(slope, value.dtype), [-1]), tf.reshape(value, [-1])]
+    return _shaped(tf.reshape(tf.dynamic_stitch([place, place], flat), tf.shape(value)), value)
+
+
+def intercept(x: tf.Tensor, rule: Rule, *tensors: tf.Tensor, linear: bool = False) -> tf.Tensor:
+    """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``.
+
+    Args:
+        x: Floating-point, any shape.
+        rule: Returns what becomes of a gradient, in its shape. It has to be differentiable where the gradient
+            is differentiated again.
+        *tensors: What the rule needs besides; they get no gradient.
+        linear: The rule multiplies each element. Then it holds for tangents too.
+
+    Returns:
+        Shape and dtype of ``x``.
+
+    Raises:
+        RuntimeError: In forward mode, unless ``linear``.
+        LookupError: A tape around a `tf.vectorized_map`, unless ``linear``.
+    """
+    tensors = tuple(tf.stop_gradient(tensor) for tensor in tensors)
+    if linear and not _in_plain_reverse(x):
+        return substitute(x, rule(x, *tensors))
+    if linear:
+        return _with_gradient(x, lambda gradient: rule(gradient, *tensors), x)
+    if _has_tangent(x):
+        _refuse_tangent()
+    return _with_gradient(x, lambda gradient: rule(_reverse_only(gradient), *tensors), x)
+
+
+def with_slope(
+    value: Callable[..., Any],
+    cotangents: Callable[..., tuple[tf.Tensor | None, ...]],
+    by_operations: Callable[..., tf.Tensor],
+) -> Callable[..., tf.Tensor]:
+    """Give a compiled loop its slope, in every mode and situation.
+
+    Args:
+        value: ``value(*arrays, *options)`` returns an array.
+        cotangents: ``cotangents(gradient, output, *tensors, *options)`` returns the gradient of each tensor,
+            or None, by operations that can be differentiated in their turn.
+        by_operations: ``by_operations(*tensors, *options)`` computes the same of tensors, for graphs, forward
+            mode and other devices than a CPU.
+
+    Returns:
+        A function of the arguments of ``by_operations``.
+    """
+
+    def loop(*args: Any) -> tf.Tensor:
+        tensors = [arg for arg in args if tf.is_tensor(arg)]
+        options = args[len(tensors) :]
+        if not all(_in_plain_reverse(t) and _readable(t) for t in tensors):
+            return by_operations(*args)
+
+        @tf.custom_gradient
+        def declared(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+            def backward(gradient: tf.Tensor) -> Any:
+                output = loop(*tensors, *options)  # again, for the sake of second derivatives
+                return cotangents(tf.convert_to_tensor(gradient), output, *tensors, *options)
+
+            arrays = [tensor.numpy() for tensor in tensors]
+            return tf.constant(value(*arrays, *options), tensors[0].dtype), backward
+
+        return declared(*tensors)
+
+    return loop
+
+
+def _with_gradient(value: tf.Tensor, rule: Rule, target: tf.Tensor) -> tf.Tensor:
+    @tf.custom_gradient
+    def declared(target: tf.Tensor) -> tuple[tf.Tensor, Rule]:
+        def backward(gradient: tf.Tensor) -> tf.Tensor:
+            # What a tf.gather sends back is sparse until it is converted.
+            return rule(tf.convert_to_tensor(gradient))
+
+        # An identity whose own gradient raises, in case that a transform loses the declared one.
+        return tf.raw_ops.PreventGradient(input=value, message=_LOST), backward
+
+    return declared(target)
+
+
+_LOST = (
+    "gradtricks edits a gradient in a tf.function in a tf.vectorized_map, or by a rule in a tf.vectorized_map "
+    "around which a tape is; remedy: the tape in the mapped function, the Python function, or tf.map_fn"
+)
+
+
+def _in_plain_reverse(x: tf.Tensor) -> bool:
+    # What becomes of the body of a tf.vectorized_map has lost its custom gradients. Its name scope tells.
+    return not _has_tangent(x) and "loop_body" not in tf.get_current_name_scope().split("/")
+
+
+def _has_tangent(x: tf.Tensor) -> bool:
+    return bool(forwardprop_util.pack_tangents([x]).tangents)
+
+
+def _readable(x: tf.Tensor) -> bool:
+    return hasattr(x, "numpy") and "GPU" not in x.device
+
+
+def _shaped(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    # A shape that is unknown until run may be known of the other.
+    return tf.ensure_shape(x, like.shape) if x.shape != like.shape else x
+
+
+def _reverse_only(gradient: tf.Tensor) -> tf.Tensor:
+    @tf.custom_gradient
+    def declared(gradient: tf.Tensor) -> tuple[tf.Tensor, Rule]:
+        def backward(again: tf.Tensor) -> tf.Tensor:
+            if _transposed_to_forward_mode():
+                _refuse_tangent()
+            return again
+
+        return tf.identity(gradient), backward
+
+    return declared(gradient)
+
+
+def _transposed_to_forward_mode() -> bool:
+    # An accumulator around a tf.function makes its tangents by differentiating its gradient, which is right
+    # for linear rules only. It does so in the graph of the gradient's gradient within that of the gradient; a
+    # tape around both builds its graph outside.
+    graph = tf.compat.v1.get_default_graph()
+    names = [getattr(g, "name", "") for g in (graph, getattr(graph, "outer_graph", None))]
+    return all(name.startswith("__backward_") for name in names)
+
+
+def _refuse_tangent() -> NoReturn:
+    raise RuntimeError(
+        "a rule for gradients must be used in reverse mode, it has no meaning for tangents; got a tangent; "
+        "remedy: tf.GradientTape"
+    )

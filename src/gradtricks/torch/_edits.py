@@ -1,0 +1,250 @@
+"""The two edits of a gradient, declared to PyTorch; and compiled loops, whose slope is written by hand.
+
+*Substitute*: the value of one tensor, the slope of another. *Intercept*: the value as it is, and what flows
+back goes through a rule. Every trick of this package is one of the two, and only this module declares
+gradients.
+
+An `autograd.Function` is fast and right in plain reverse mode, and is silently ignored elsewhere. So there
+are three ways. Plain reverse mode applies the Function. A compiler that would look into the Function and
+forget its rule gets the application unopened. Forward mode and transforms get operations that they
+differentiate by themselves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+Rule = Callable[..., torch.Tensor]
+
+
+def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    """The value of ``value``, bit for bit; all of the incoming gradient to ``slope``.
+
+    Args:
+        value: Floating-point, any shape. It gets no gradient.
+        slope: Floating-point, shape of ``value``; its values aren't used.
+
+    Returns:
+        Shape and dtype of ``value``.
+
+    Raises:
+        RuntimeError: A compiled function is called on dual numbers.
+    """
+    value = value.detach()
+    if in_plain_reverse(slope):
+        return _Substitute.apply(value, slope)
+    _refuse_compiled_duals()
+    # Overwritten through an alias that no transform follows, so the slope of the copy doesn't notice.
+    y = slope.to(value.dtype, copy=True)
+    y.detach().copy_(value)
+    return y
+
+
+def intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool = False) -> torch.Tensor:
+    """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``.
+
+    Args:
+        x: Floating-point, any shape.
+        rule: Returns what becomes of a gradient, in its shape. It has to be differentiable where the gradient
+            is differentiated again. Under a compiled transform it can't close over tensors.
+        *tensors: What the rule needs besides; they get no gradient. An edit in place before the backward
+            pass raises there.
+        linear: The rule multiplies each element. Then it holds for tangents too.
+
+    Returns:
+        Shape and dtype of ``x``. A view of ``x`` in plain reverse mode.
+
+    Raises:
+        RuntimeError: In forward mode, unless ``linear``; or a compiled function is called on dual numbers.
+    """
+    tensors = tuple(tensor.detach() for tensor in tensors)
+    if linear and not in_plain_reverse(x):
+        return substitute(x, rule(x, *tensors))
+    if not torch.compiler.is_compiling():
+        return _Intercept.apply(x, rule, *tensors)
+    _refuse_compiled_duals()
+    if in_transform():
+        return _unopened_intercept(x, _key(rule), *tensors)
+    return _CompiledIntercept.apply(x, rule, *tensors)
+
+
+def with_slope(
+    value: Callable[..., torch.Tensor],
+    cotangents: Callable[..., tuple[torch.Tensor | None, ...]],
+    tangent: Callable[..., torch.Tensor],
+) -> Callable[..., torch.Tensor]:
+    """Give a compiled loop its slope, in every mode and situation.
+
+    Args:
+        value: ``value(*tensors, *options)``, a `torch.library.custom_op` that knows its shapes and batches.
+        cotangents: ``cotangents(gradient, output, *tensors, *options)`` returns the gradient of each tensor,
+            or None, by operations that can be differentiated in their turn.
+        tangent: ``tangent(tangents, output, *tensors, *options)`` returns the tangent of the output; a tensor
+            without a tangent has None.
+
+    Returns:
+        A function of the same arguments. It raises NotImplementedError in forward mode within forward mode.
+    """
+
+    class Loop(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*args: Any) -> torch.Tensor:
+            return value(*args)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+            tensors = [arg for arg in inputs if isinstance(arg, torch.Tensor)]
+            ctx.options = inputs[len(tensors) :]
+            ctx.save_for_backward(output, *tensors)
+            ctx.save_for_forward(output, *tensors)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            dense = gradient.to_dense() if gradient.is_sparse else gradient
+            return *cotangents(dense, *ctx.saved_tensors, *ctx.options), *(None for _ in ctx.options)
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
+            _, *tensors = ctx.saved_tensors
+            # The output that was saved has no tangent of an outer level.
+            output = loop(*tensors, *ctx.options)
+            return tangent(tangents[: len(tensors)], output, *tensors, *ctx.options)
+
+    unopened = known_to_the_compiler(lambda *args: Loop.apply(*args))
+
+    def loop(*args: Any) -> torch.Tensor:
+        _refuse_nested_tangents()
+        if not torch.compiler.is_compiling():
+            return Loop.apply(*args)
+        _refuse_compiled_duals()
+        return unopened(*args)
+
+    return loop
+
+
+def in_plain_reverse(x: torch.Tensor) -> bool:
+    """Say whether ``x`` is neither being compiled nor under a functorch transform nor a dual tensor."""
+    if torch.compiler.is_compiling() or in_transform():
+        return False
+    return forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None
+
+
+def in_transform() -> bool:
+    """Say whether a functorch transform is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def known_to_the_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Put calls of ``function`` into a compiler's graph unopened.
+
+    The compiler looks into a Function, and under a transform forgets its rule. Unopened, it is
+    differentiated by whichever transform is at work.
+    """
+
+    def unopened(*args: Any) -> Any:
+        _allow()
+        return function(*args)
+
+    def _allow() -> None:
+        # Here, because the import is dear and only compilers need it.
+        from torch._dynamo import allow_in_graph
+
+        allow_in_graph(function)
+
+    _constant(_allow)
+    return unopened
+
+
+def _constant(function: Callable[..., Any]) -> None:
+    # The compiler calls it rather than trace it. This is all that torch.compiler.assume_constant_result does,
+    # but that one imports the whole compiler.
+    vars(function)["_dynamo_marked_constant"] = True
+
+
+_constant(in_transform)
+
+
+def _refuse_nested_tangents() -> None:
+    # A second forward mode around it doesn't differentiate the jvp of a Function, and says nothing.
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
+        raise NotImplementedError(
+            "a compiled loop must not meet forward mode within forward mode; got two levels; "
+            "remedy: torch.func.jacrev or hessian"
+        )
+
+
+_constant(_refuse_nested_tangents)
+
+
+class _Substitute(torch.autograd.Function):
+    @staticmethod
+    def forward(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+        ctx.dtype = inputs[1].dtype
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, gradient.to(ctx.dtype)
+
+
+class _CompiledIntercept(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor, rule: Rule | int, *tensors: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _, ctx.rule, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        rule = _RULES[ctx.rule] if isinstance(ctx.rule, int) else ctx.rule
+        # What an embedding with sparse=True sends back.
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        return rule(dense, *tensors), None, *(None for _ in tensors)
+
+
+class _Intercept(_CompiledIntercept):
+    # A Function that has a jvp can't be looked into by the compiler.
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
+        raise RuntimeError(
+            "a rule for gradients must be used in reverse mode, it has no meaning for tangents; got a tangent; "
+            "remedy: torch.func.vjp, grad or jacrev"
+        )
+
+
+# Graphs take numbers, not functions, and refer to a rule for as long as they live.
+_RULES: list[Rule] = []
+
+
+def _key(rule: Rule) -> int:
+    if rule not in _RULES:
+        _RULES.append(rule)
+    return _RULES.index(rule)
+
+
+_constant(_key)
+_unopened_intercept = known_to_the_compiler(lambda x, key, *tensors: _Intercept.apply(x, key, *tensors))
+
+
+def _refuse_compiled_duals() -> None:
+    # What was traced has no tangents, so it would ignore the rule for them without a word. torch.func.jvp
+    # within the compiled function is traced rightly.
+    if torch.compiler.is_compiling() and forward_ad._current_level >= 0 and not in_transform():
+        raise RuntimeError(
+            "a compiled function that edits gradients must not meet dual numbers; got an open dual level; "
+            "remedy: torch.func.jvp inside of the compiled function"
+        )
