@@ -131,7 +131,7 @@ def test_every_stem_is_everywhere(stem):
     places = [
         PACKAGE / "torch" / f"{stem}.py",
         PACKAGE / "tensorflow" / f"{stem}.py",
-        ROOT / "tests" / f"test_{stem}.py",
+        ROOT / "tests" / "tricks" / f"test_{stem}.py",
         ROOT / "experiments" / f"{stem}.ipynb",
         ROOT / "book" / f"{stem}.md",
         ROOT / "book" / "api" / f"{stem}.md",
@@ -165,7 +165,7 @@ def stem_of(name):
 @pytest.mark.parametrize("name", sorted({*exported(PACKAGE / "torch")} - OF_FUNCTIONS - OF_MODELS))
 @pytest.mark.parametrize("fixture", ["way", "second"])
 def test_every_function_of_tensors_goes_through_every_transform(name, fixture):
-    body = ast.parse((ROOT / "tests" / f"test_{stem_of(name)}.py").read_text()).body
+    body = ast.parse((ROOT / "tests" / "tricks" / f"test_{stem_of(name)}.py").read_text()).body
     functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
     reached, pending = (
         set(),

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_number
+from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.snapshots import Chance
 
 Array = NDArray[np.floating]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_number
+from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.history import sample_actions
 from gradtricks.agents.pong import CELLS, NO_CELL, PongGames
@@ -124,7 +124,7 @@ class FrozenPolicy:
         return outputs[:, :3]
 
     def _half(self, observations: NDArray[np.int32]) -> Array:
-        from gradtricks._kernels.pong import sum_rows  # a compiler is dear to import
+        from gradtricks._core.kernels.pong import sum_rows  # a compiler is dear to import
 
         hidden = np.tile(self._wide["bias"], (len(observations), 1))
         sum_rows(self._wide["cells"], observations, NO_CELL, hidden)

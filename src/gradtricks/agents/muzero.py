@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_number, check_shape
+from gradtricks._core.checks import check_integer, check_number, check_shape
 from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE
 from gradtricks.agents.search import RecurrentFnOutput, RootFnOutput
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, expected_value

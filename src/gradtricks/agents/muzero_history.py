@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer
+from gradtricks._core.checks import check_integer
 
 _NUMBERS = ("game_returns", "game_times", "losses", "loss_times", "seconds", "cpu_seconds", "norm_times")
 _NORMS = ("representation", "dynamics", "prediction", "states")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_number
+from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.muzero_history import TrainingHistory
 from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer

@@ -7,7 +7,7 @@ import envpool
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 
 ACTIONS = (0, 2, 3)  # of ALE's six: stay, up, down
 SIDE = 80  # pixels of the picture that the agent sees
@@ -160,7 +160,7 @@ def list_cells(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
     Raises:
         ValueError: ``frames`` has another shape.
     """
-    from gradtricks._kernels.pong import list_lit_cells  # a compiler is dear to import
+    from gradtricks._core.kernels.pong import list_lit_cells  # a compiler is dear to import
 
     check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
     cells = np.full((len(frames), MOST_CELLS), CELL_COUNT, np.int32)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_number, check_shape
+from gradtricks._core.checks import check_integer, check_number, check_shape
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import ACTIONS, CELL_COLUMNS, CELL_COUNT, CELL_ROWS, NO_CELL, PongGames
 from gradtricks.agents.progress import Progress

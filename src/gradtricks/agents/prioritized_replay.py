@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_number, check_shape
+from gradtricks._core.checks import check_integer, check_number, check_shape
 from gradtricks.agents.replay import Batch, assemble
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, clip_value
 

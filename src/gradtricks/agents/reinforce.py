@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_number
+from gradtricks._core.checks import check_number
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import PongGames
 from gradtricks.agents.progress import Progress

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE, Trajectories
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, two_hot
 from gradtricks.reference import discounted_returns

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradtricks._checks import check_integer, check_number, check_shape
+from gradtricks._core.checks import check_integer, check_number, check_shape
 
 Array = NDArray[np.floating]
 
@@ -218,7 +218,7 @@ def search(
         ValueError: A shape or an option is wrong, or a root has no valid action.
         NotFiniteError: The network's values, rewards or logits are NaN or infinite.
     """
-    from gradtricks._kernels import search as kernels  # a compiler is dear to import
+    from gradtricks._core.kernels import search as kernels  # a compiler is dear to import
 
     simulations = check_integer("num_simulations", num_simulations, low=1)
     if qtransform not in QTRANSFORMS:

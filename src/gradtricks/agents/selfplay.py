@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_number
+from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.cartpole import CartPoleGames
 from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.prioritized_replay import Episode, PrioritizedReplayBuffer

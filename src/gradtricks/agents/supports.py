@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradtricks._checks import check_shape
+from gradtricks._core.checks import check_shape
 
 Array = NDArray[np.floating]
 

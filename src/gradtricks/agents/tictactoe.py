@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer, check_shape
+from gradtricks._core.checks import check_integer, check_shape
 
 Array = NDArray[np.floating]
 Boards = NDArray[np.int8]

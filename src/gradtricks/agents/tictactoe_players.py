@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_integer
+from gradtricks._core.checks import check_integer
 from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.selfplay import SearchOptions
 from gradtricks.agents.tictactoe import (

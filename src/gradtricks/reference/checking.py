@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradtricks._checks import check_integer, check_number
+from gradtricks._core.checks import check_integer, check_number
 from gradtricks.reference._differences import (
     Function,
     Place,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradtricks._checks import check_axis
+from gradtricks._core.checks import check_axis
 from gradtricks.reference._arrays import as_floating
 
 Axis = int | Sequence[int] | None

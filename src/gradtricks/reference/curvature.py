@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradtricks._checks import check_integer
+from gradtricks._core.checks import check_integer
 
 TINY = 1e-30
 ROUNDING = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}  # by bytes; of 16 bits, bfloat16's

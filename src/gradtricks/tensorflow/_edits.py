@@ -118,8 +118,8 @@ def _with_gradient(value: tf.Tensor, rule: Rule, target: tf.Tensor) -> tf.Tensor
 
 
 _LOST = (
-    "gradtricks edits a gradient in a tf.function in a tf.vectorized_map, or by a rule in a tf.vectorized_map "
-    "around which a tape is; remedy: the tape in the mapped function, the Python function, or tf.map_fn"
+    "gradtricks edits a gradient in a tf.function in a tf.vectorized_map, or by a rule in a tf.vectorized_map"
+    " around which a tape is; remedy: the tape in the mapped function, the Python function, or tf.map_fn"
 )
 
 
@@ -165,6 +165,6 @@ def _transposed_to_forward_mode() -> bool:
 
 def _refuse_tangent() -> NoReturn:
     raise RuntimeError(
-        "a rule for gradients must be used in reverse mode, it has no meaning for tangents; got a tangent; "
+        "a rule for gradients must be used in reverse mode, since tangents have no rule; got a tangent; "
         "remedy: tf.GradientTape"
     )

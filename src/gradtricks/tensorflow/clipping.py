@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from gradtricks._checks import check_axis, check_number
+from gradtricks._core.checks import check_axis, check_number
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32, in_plain_reverse
 
 _Axes = tuple[int, ...] | None

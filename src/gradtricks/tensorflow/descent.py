@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.reference.descent import map_pairs
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
 

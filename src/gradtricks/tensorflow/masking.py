@@ -9,8 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradtricks._checks import check_broadcast, check_number, check_shape
-from gradtricks._kernels.bias_corrections import table, table_length
+from gradtricks._core.checks import check_broadcast, check_number, check_shape
+from gradtricks._core.kernels.bias_corrections import table, table_length
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
 
 _LARGE = 2**14  # elements from which on XLA's fusion is worth its compilation

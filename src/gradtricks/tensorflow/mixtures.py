@@ -5,7 +5,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._tensors import as_floating, at_least_float32
 
 

@@ -12,7 +12,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context, execute, forwardprop_util, record
 from tensorflow.python.eager.polymorphic_function import function_context
 
-from gradtricks._checks import check_shape
+from gradtricks._core.checks import check_shape
 from gradtricks.reference.overriding import OPERATORS, check_same_structure
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
 from gradtricks.tensorflow.discretizing import straight_through

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._tensors import (
     TENSORS,
     as_floating,
@@ -269,7 +269,7 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
 
 
 def _accumulate_by_loop(x: tf.Tensor, carry: tf.Tensor | float, transposed: bool) -> tf.Tensor:
-    from gradtricks._kernels.policy_gradients import accumulate  # a compiler is dear to import
+    from gradtricks._core.kernels.policy_gradients import accumulate  # a compiler is dear to import
 
     one_for_all = isinstance(carry, float)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from gradtricks._checks import check_axis, check_number, check_shape
+from gradtricks._core.checks import check_axis, check_number, check_shape
 from gradtricks.tensorflow._pooling import (
     deviate_by_arithmetic,
     pooled_by_rounds,
@@ -108,7 +108,7 @@ def _soft_rank(x: tf.Tensor, strength: float) -> tf.Tensor:
 
 
 def _rank_by_custom_gradient(x: tf.Tensor, strength: float) -> tf.Tensor:
-    from gradtricks._kernels import ranking
+    from gradtricks._core.kernels import ranking
 
     ranks, blocks = ranking.soft_ranks(_as_array(x), strength)
 
@@ -127,7 +127,7 @@ def _deviations(x: tf.Tensor, blocks: np.ndarray, strength: float) -> tf.Tensor:
 
 
 def _deviate_by_custom_gradient(x: tf.Tensor, blocks: np.ndarray, strength: float) -> tf.Tensor:
-    from gradtricks._kernels import ranking
+    from gradtricks._core.kernels import ranking
 
     @tf.custom_gradient
     def deviate(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
@@ -154,7 +154,7 @@ def _rank_by_arithmetic(x: tf.Tensor, strength: float) -> tf.Tensor:
 def _pooled(x: tf.Tensor, strength: float) -> tuple[tf.Tensor, tf.Tensor]:
     if not tf.executing_eagerly():
         return pooled_by_rounds(x, strength)
-    from gradtricks._kernels import ranking
+    from gradtricks._core.kernels import ranking
 
     ranks, blocks = ranking.soft_ranks(x.numpy(), strength)
     return tf.constant(np.maximum(blocks, 0)), tf.constant(ranks)
@@ -169,7 +169,7 @@ def _scaled_rank(x: tf.Tensor, strength: float | None) -> tf.Tensor:
 def _usual_gap(x: tf.Tensor) -> tf.Tensor:
     if not tf.executing_eagerly():
         return usual_gap_by_arithmetic(x)
-    from gradtricks._kernels import ranking
+    from gradtricks._core.kernels import ranking
 
     gap, gradient = ranking.usual_gaps(x.numpy())
     return gap + tf.reduce_sum(gradient * (x - tf.stop_gradient(x)), axis=-1, keepdims=True)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradtricks._checks import check_broadcast, check_number
+from gradtricks._core.checks import check_broadcast, check_number
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, in_plain_reverse, in_vectorized_map
 
 

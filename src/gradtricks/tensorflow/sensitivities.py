@@ -9,7 +9,7 @@ import keras
 import ml_dtypes
 import tensorflow as tf
 
-from gradtricks._checks import check_integer
+from gradtricks._core.checks import check_integer
 from gradtricks.reference.sensitivities import CallLog
 from gradtricks.tensorflow._tensors import as_floating
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
 from gradtricks.tensorflow.scaling import scale_gradient
 

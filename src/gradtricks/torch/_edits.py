@@ -221,7 +221,7 @@ class _Intercept(_CompiledIntercept):
     @staticmethod
     def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
         raise RuntimeError(
-            "a rule for gradients must be used in reverse mode, it has no meaning for tangents; got a tangent; "
+            "a rule for gradients must be used in reverse mode, since tangents have no rule; got a tangent; "
             "remedy: torch.func.vjp, grad or jacrev"
         )
 

@@ -6,7 +6,7 @@ from numbers import Real
 
 import torch
 
-from gradtricks._checks import check_broadcast, check_number, check_shape
+from gradtricks._core.checks import check_broadcast, check_number, check_shape
 from gradtricks.reference.branching import WhereGradients
 from gradtricks.torch._tensors import as_floating, as_tensor
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_axis, check_number
+from gradtricks._core.checks import check_axis, check_number
 from gradtricks.torch._tensors import (
     as_floating,
     at_least_float32,

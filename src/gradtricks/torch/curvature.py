@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradtricks._checks import check_shape
+from gradtricks._core.checks import check_shape
 from gradtricks.reference.curvature import (
     HessianNorm,
     check_norm,

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.reference.descent import map_pairs
 from gradtricks.torch._tensors import as_floating, at_least_float32
 

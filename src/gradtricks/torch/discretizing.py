@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.torch._tensors import (
     as_floating,
     as_tensor,

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_broadcast, check_number, check_shape
-from gradtricks._kernels.bias_corrections import table_length
+from gradtricks._core.checks import check_broadcast, check_number, check_shape
+from gradtricks._core.kernels.bias_corrections import table_length
 from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
 
 _LONGEST_TABLE = 2**22  # a decay nearer to 1 would need a longer one
@@ -271,7 +271,7 @@ def _step_in_one_pass(
     v_max: torch.Tensor | None,
     options: dict[str, Any],
 ) -> None:
-    from gradtricks._kernels import masking  # a compiler is dear to import
+    from gradtricks._core.kernels import masking  # a compiler is dear to import
 
     gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
     tensors = (parameter, gradient, state["m"], state["v"], v_max, state["step"], state["trainable_mask"])

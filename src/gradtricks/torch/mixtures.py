@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.torch._tensors import as_floating, at_least_float32, in_plain_reverse
 
 

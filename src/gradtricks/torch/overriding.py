@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from gradtricks._checks import check_shape
+from gradtricks._core.checks import check_shape
 from gradtricks.reference.overriding import OPERATORS, check_same_structure
 from gradtricks.torch._tensors import as_floating, as_tensor, map_structure, refuse_compiled_duals
 from gradtricks.torch.discretizing import straight_through

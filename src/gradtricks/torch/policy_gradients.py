@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, in_plain_reverse
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
@@ -259,7 +259,7 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
 class _Accumulate(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, carry: torch.Tensor | float, transposed: bool) -> torch.Tensor:
-        from gradtricks._kernels.policy_gradients import accumulate  # a compiler is dear to import
+        from gradtricks._core.kernels.policy_gradients import accumulate  # a compiler is dear to import
 
         factor = carry if isinstance(carry, float) else carry.detach().numpy()
         return torch.from_numpy(accumulate(x.detach().numpy(), factor, transposed=transposed))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradtricks._checks import check_axis, check_number, check_shape
+from gradtricks._core.checks import check_axis, check_number, check_shape
 from gradtricks.torch._tensors import as_floating, at_least_float32, in_plain_reverse, refuse_compiled_duals
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
@@ -108,7 +108,7 @@ def _soft_rank(x: torch.Tensor, strength: float) -> torch.Tensor:
 class _SoftRank(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, strength: float) -> torch.Tensor:
-        from gradtricks._kernels import ranking
+        from gradtricks._core.kernels import ranking
 
         threads = torch.get_num_threads()
         ranks, ctx.blocks = ranking.soft_ranks(_as_array(x), strength, threads=threads)
@@ -142,7 +142,7 @@ class _Deviations(torch.autograd.Function):
 
 
 def _deviate_by_kernel(x: torch.Tensor, blocks: np.ndarray, strength: float) -> torch.Tensor:
-    from gradtricks._kernels import ranking
+    from gradtricks._core.kernels import ranking
 
     return torch.from_numpy(ranking.deviations(_as_array(x), blocks, strength)).to(x)
 
@@ -170,7 +170,7 @@ def _deviate_by_arithmetic(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tenso
 
 @torch.library.custom_op("gradtricks::pooled", mutates_args=())
 def _pooled(x: torch.Tensor, strength: float) -> tuple[torch.Tensor, torch.Tensor]:
-    from gradtricks._kernels import ranking
+    from gradtricks._core.kernels import ranking
 
     ranks, blocks = ranking.soft_ranks(_as_array(x), strength)
     return torch.from_numpy(np.maximum(blocks, 0)).to(x.device), torch.from_numpy(ranks).to(x.device)
@@ -203,7 +203,7 @@ def _usual_gap(x: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("gradtricks::gaps", mutates_args=())
 def _gaps(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    from gradtricks._kernels import ranking
+    from gradtricks._core.kernels import ranking
 
     gap, gradient = ranking.usual_gaps(_as_array(x))
     return torch.from_numpy(gap).to(x.device), torch.from_numpy(gradient).to(x.device)

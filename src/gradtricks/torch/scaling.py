@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_broadcast, check_number
+from gradtricks._core.checks import check_broadcast, check_number
 from gradtricks.torch._tensors import as_floating, in_plain_reverse, map_structure, refuse_compiled_duals
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradtricks._checks import check_integer
+from gradtricks._core.checks import check_integer
 from gradtricks.reference.sensitivities import CallLog
 from gradtricks.torch._tensors import as_floating, in_plain_reverse
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.agents.muzero import check_optimizer, check_weights, find_sizes
 from gradtricks.agents.replay import Batch, check_batch
 from gradtricks.agents.tensorflow.devices import resolve_device

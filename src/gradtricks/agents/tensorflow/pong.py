@@ -7,7 +7,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow import Tensor
 
-from gradtricks._checks import check_number
+from gradtricks._core.checks import check_number
 from gradtricks.agents.pong import check_weights
 from gradtricks.agents.tensorflow.devices import resolve_device
 from gradtricks.tensorflow import discounted_returns, policy_gradient_loss, standardize

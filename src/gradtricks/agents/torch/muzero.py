@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from gradtricks._checks import check_number, check_shape
+from gradtricks._core.checks import check_number, check_shape
 from gradtricks.agents.muzero import check_optimizer, check_weights, find_sizes
 from gradtricks.agents.replay import Batch, check_batch
 from gradtricks.agents.torch.devices import resolve_device

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradtricks._checks import check_number
+from gradtricks._core.checks import check_number
 from gradtricks.agents.pong import check_weights
 from gradtricks.agents.torch.devices import resolve_device
 from gradtricks.torch import discounted_returns, policy_gradient_loss, standardize

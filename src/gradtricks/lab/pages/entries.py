@@ -23,7 +23,7 @@ _TAB = """\
 :::
 """
 _LINKS = (
-    "{{doc}}`Chapter </{stem}>` · {{download}}`tests <{up}/tests/test_{stem}.py>` · code for "
+    "{{doc}}`Chapter </{stem}>` · {{download}}`tests <{up}/tests/tricks/test_{stem}.py>` · code for "
     "{{download}}`PyTorch <{up}/src/gradtricks/torch/{stem}.py>`, "
     "{{download}}`TensorFlow <{up}/src/gradtricks/tensorflow/{stem}.py>`, "
     "{{download}}`NumPy <{up}/src/gradtricks/reference/{stem}.py>`\n"

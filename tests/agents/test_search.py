@@ -11,7 +11,7 @@ import pytest
 
 from gradtricks.agents.search import RootFnOutput, muzero_policy, search
 
-MCTX = json.loads((Path(__file__).parent / "data" / "mctx_trees.json").read_text())
+MCTX = json.loads((Path(__file__).parents[1] / "data" / "mctx_trees.json").read_text())
 
 
 def scramble(state, salt):

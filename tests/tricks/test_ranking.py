@@ -240,7 +240,7 @@ def test_pooling_by_rounds_agrees_with_the_kernel(spread):
 
 
 def test_what_the_kernel_hands_back():
-    kernels = pytest.importorskip("gradtricks._kernels.ranking")
+    kernels = pytest.importorskip("gradtricks._core.kernels.ranking")
     x = np.array([[0.3, 0.1, 0.35, 2.0], [np.nan, 0.0, 1.0, 2.0], [1e300, 0.0, -1e300, 1e300]])
     ranks, blocks = kernels.soft_ranks(x, 0.12)
     np.testing.assert_allclose(ranks[0], reference.soft_rank(x[0], regularization_strength=0.12))
@@ -250,7 +250,7 @@ def test_what_the_kernel_hands_back():
 
 @pytest.mark.parametrize("num_rows", [1, 5, 40])
 def test_threads_share_the_rows(num_rows):
-    kernels = pytest.importorskip("gradtricks._kernels.ranking")
+    kernels = pytest.importorskip("gradtricks._core.kernels.ranking")
     x = np.random.default_rng(0).normal(size=(num_rows, 2**15))
     for alone, shared in zip(kernels.soft_ranks(x, 1e-3), kernels.soft_ranks(x, 1e-3, threads=3)):
         np.testing.assert_array_equal(alone, shared)

@@ -600,7 +600,7 @@ def test_a_jacobian_of_eager_advantages():
 
 
 def test_the_loop_is_what_the_reference_does():
-    kernel = pytest.importorskip("gradtricks._kernels.policy_gradients")
+    kernel = pytest.importorskip("gradtricks._core.kernels.policy_gradients")
     x, carry = np.random.default_rng(0).normal(size=(2, 5, 2, 3))
     y = kernel.accumulate(x, carry, transposed=False)
     adjoint = kernel.accumulate(x, carry, transposed=True)

@@ -384,7 +384,7 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
 def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):
     path = tmp_path / "training.safetensors"
     code = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from test_agents_ppo import *
 from gradtricks.agents import torch as agents
 progress._SECONDS_BETWEEN = 0.0
@@ -495,7 +495,7 @@ def test_the_command_plays_what_was_saved(tmp_path):
 
 
 def test_a_published_policy_plays_again_as_its_record_says():
-    published = Path(__file__).parents[1] / "experiments" / "published"
+    published = Path(__file__).parents[2] / "experiments" / "published"
     records = {path: json.loads(path.read_text()) for path in published.glob("pong-*/*/record.json")}
     kept = {path: record for path, record in records.items() if record["parameters"].get("keep_policy")}
     path, record = min(kept.items(), key=lambda item: item[1]["results"]["mean_length"]["plain"])

@@ -16,7 +16,7 @@ from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
 from gradtricks.agents.tictactoe import ACTIONS, OBSERVATION_SIZE
 from gradtricks.agents.tictactoe_players import as_player, meet_perfect_player
 
-PUBLISHED = Path(__file__).parents[1] / "experiments" / "published"
+PUBLISHED = Path(__file__).parents[2] / "experiments" / "published"
 SUPPORT = Support(0, 15, 16)
 
 

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._kernels.bias_corrections import table
+from gradtricks._core.kernels.bias_corrections import table
 
 Array = NDArray[np.floating]
 Counts = NDArray[np.int32]

@@ -1,0 +1,1 @@
+"""What both frameworks run that is not a tensor: checks, structures, verdicts, compiled loops."""
