@@ -119,6 +119,70 @@ class TorchAutocast(TorchEager):
         return value.double(), [gradient.double() for gradient in gradients]
 
 
+class TorchCheckpoint(TorchWay):
+    name = "checkpoint"
+    reentrant = False
+
+    def differentiate(self, function, tensors, cotangent):
+        from torch.utils.checkpoint import checkpoint
+
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        value = checkpoint(function, *tensors, use_reentrant=self.reentrant)
+        value.backward(cotangent.to(value.dtype))  # the reentrant form refuses autograd.grad
+        return value, [tensor.grad for tensor in tensors]
+
+
+class TorchReentrantCheckpoint(TorchCheckpoint):
+    name = "reentrant checkpoint"
+    reentrant = True
+
+
+class TorchSaveOnCpu(TorchEager):
+    name = "save_on_cpu"
+
+    def differentiate(self, function, tensors, cotangent):
+        with self.torch.autograd.graph.save_on_cpu():
+            return super().differentiate(function, tensors, cotangent)
+
+
+class TorchBatchedCotangents(TorchEager):
+    name = "is_grads_batched"
+
+    def differentiate(self, function, tensors, cotangent):
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        value = function(*tensors)
+        cotangents = self.torch.stack([2 * cotangent, cotangent]).to(value.dtype)
+        together = self.torch.autograd.grad(
+            value, tensors, cotangents, is_grads_batched=True, retain_graph=True
+        )
+        alone = self.torch.autograd.grad(value, tensors, cotangents[0])
+        for gradient, expected in zip(together, alone):
+            np.testing.assert_allclose(gradient[0], expected, rtol=self.rtol)
+        return value, [gradient[1] for gradient in together]
+
+
+class TorchTraced(TorchWay):
+    name = "make_fx of func.vjp"
+
+    def differentiate(self, function, tensors, cotangent):
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        others = [self.torch.ones_like(tensor) for tensor in (cotangent, *tensors)]
+        return make_fx(self.vjp(function))(*others)(cotangent, *tensors)
+
+
+class TorchExported(TorchEager):
+    name = "export"
+
+    def differentiate(self, function, tensors, cotangent):
+        class Model(self.torch.nn.Module):
+            def forward(self, *inputs):
+                return function(*inputs)
+
+        exported = self.torch.export.export(Model(), tuple(tensors)).module()
+        return super().differentiate(exported, tensors, cotangent)
+
+
 class TorchVjp(TorchWay):
     name = "func.vjp"
 
@@ -143,6 +207,9 @@ class TorchVmap(TorchWay):
         twice = [self.torch.stack([tensor, tensor]) for tensor in tensors]
         cotangents = self.torch.stack([2 * cotangent, cotangent])
         values, gradients = self.batched(function)(cotangents, *twice)
+        alone = self.vjp(function)(2 * cotangent, *tensors)[1]
+        for gradient, expected in zip(gradients, alone):
+            np.testing.assert_allclose(gradient[0], expected, rtol=self.rtol)
         return values[1], [gradient[1] for gradient in gradients]
 
 
@@ -280,6 +347,32 @@ class TensorFlowUnknownShapes(TensorFlowWay):
         return self.tf.function(self.vjp(function), input_signature=signature)(cotangent, *tensors)
 
 
+class TensorFlowUnknownRanks(TensorFlowWay):
+    name = "function of unknown ranks"
+
+    def differentiate(self, function, tensors, cotangent):
+        signature = [self.tf.TensorSpec(None, t.dtype) for t in (cotangent, *tensors)]
+        return self.tf.function(self.vjp(function), input_signature=signature)(cotangent, *tensors)
+
+
+class TensorFlowRecompute(TensorFlowTape):
+    name = "recompute_grad"
+
+    def differentiate(self, function, tensors, cotangent):
+        return super().differentiate(self.tf.recompute_grad(function), tensors, cotangent)
+
+
+class TensorFlowGather(TensorFlowTape):
+    name = "gather"  # whose gradient is tf.IndexedSlices
+
+    def differentiate(self, function, tensors, cotangent):
+        def gathered(*inputs):
+            value = function(*inputs)
+            return self.tf.gather(value, self.tf.range(self.tf.shape(value)[0]))
+
+        return super().differentiate(gathered, tensors, cotangent)
+
+
 class TensorFlowPersistentTape(TensorFlowWay):
     name = "persistent tape"
 
@@ -332,6 +425,9 @@ class TensorFlowVectorizedMap(TensorFlowWay):
         values, gradients = self.tf.vectorized_map(
             lambda slices: self.vjp(function)(*slices), (cotangents, *twice)
         )
+        alone = self.vjp(function)(2 * cotangent, *tensors)[1]
+        for gradient, expected in zip(gradients, alone):
+            np.testing.assert_allclose(gradient[0], expected, rtol=self.rtol)
         return values[1], [gradient[1] for gradient in gradients]
 
 
@@ -370,6 +466,12 @@ FIRST_ORDER = [
     TorchEager,
     TorchCompile,
     TorchAutocast,
+    TorchCheckpoint,
+    TorchReentrantCheckpoint,
+    TorchSaveOnCpu,
+    TorchBatchedCotangents,
+    TorchTraced,
+    TorchExported,
     TorchVjp,
     TorchCompiledVjp,
     TorchVmap,
@@ -384,6 +486,9 @@ FIRST_ORDER = [
     TensorFlowFunction,
     TensorFlowXla,
     TensorFlowUnknownShapes,
+    TensorFlowUnknownRanks,
+    TensorFlowRecompute,
+    TensorFlowGather,
     TensorFlowPersistentTape,
     TensorFlowAccumulator,
     TensorFlowAccumulatorInFunction,

@@ -120,6 +120,20 @@ def check_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def check_callable(name: str, value: object) -> None:
+    """Raise unless ``value`` can be called.
+
+    Args:
+        name: What the caller calls the value.
+        value: Anything.
+
+    Raises:
+        TypeError: It isn't callable.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be callable; got {type(value).__name__}")
+
+
 def _interval(low: float, high: float) -> str:
     left = "(-inf" if low == -math.inf else f"[{low:g}"
     right = "inf)" if high == math.inf else f"{high:g}]"

@@ -28,6 +28,8 @@ from .discretizing import soft_floor as soft_floor
 from .discretizing import soft_floor_vjp as soft_floor_vjp
 from .discretizing import straight_through as straight_through
 from .discretizing import straight_through_vjp as straight_through_vjp
+from .editing import edit_gradient as edit_gradient
+from .editing import edit_gradient_vjp as edit_gradient_vjp
 from .masking import masked_adam_step as masked_adam_step
 from .masking import masked_adam_step_vjp as masked_adam_step_vjp
 from .mixtures import mixture_density_nll as mixture_density_nll
@@ -80,6 +82,8 @@ __all__ = [
     "clipped_surrogate_pg_loss_vjp",
     "discounted_returns",
     "discounted_returns_vjp",
+    "edit_gradient",
+    "edit_gradient_vjp",
     "entropy_loss",
     "entropy_loss_vjp",
     "floor_straight_through",

@@ -14,6 +14,7 @@ from .discretizing import piecewise_linear_floor as piecewise_linear_floor
 from .discretizing import round_straight_through as round_straight_through
 from .discretizing import soft_floor as soft_floor
 from .discretizing import straight_through as straight_through
+from .editing import edit_gradient as edit_gradient
 from .masking import MaskedAdam as MaskedAdam
 from .masking import masked_adam_step as masked_adam_step
 from .mixtures import mixture_density_nll as mixture_density_nll
@@ -47,6 +48,7 @@ __all__ = [
     "clip_gradient_norm",
     "clipped_surrogate_pg_loss",
     "discounted_returns",
+    "edit_gradient",
     "entropy_loss",
     "explain_gradient",
     "floor_straight_through",

@@ -58,6 +58,7 @@ def intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool 
 
     Raises:
         RuntimeError: In forward mode, unless ``linear``; or a compiled function is called on dual numbers.
+        NotImplementedError: Exported, unless ``linear`` or under `torch.no_grad`.
     """
     tensors = tuple(tensor.detach() for tensor in tensors)
     if linear and not in_plain_reverse(x):
@@ -65,6 +66,11 @@ def intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool 
     if not torch.compiler.is_compiling():
         return _Intercept.apply(x, rule, *tensors)
     _refuse_compiled_duals()
+    if torch.compiler.is_exporting() and torch.is_grad_enabled():
+        raise NotImplementedError(
+            "a rule for gradients can't be exported, an exported program derives gradients from its values; "
+            "remedy: torch.no_grad() around torch.export, if no gradient is wanted of it"
+        )
     if in_transform():
         return _unopened_intercept(x, _key(rule), *tensors)
     return _CompiledIntercept.apply(x, rule, *tensors)

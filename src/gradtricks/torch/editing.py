@@ -1,0 +1,49 @@
+"""Any rule for what flows back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradtricks._core.checks import check_callable, check_shape
+from gradtricks.torch._edits import intercept
+from gradtricks.torch._tensors import as_floating, as_tensor, map_structure
+
+
+def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Any:
+    """Identity forward; the incoming gradient goes through ``rule``.
+
+    One of the two edits behind every trick of this package, so that you can write your own in a line. The
+    other one is `straight_through`: the value of one tensor, the gradient of another.
+
+    Args:
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each edited by itself.
+        rule: ``rule(gradient, *tensors)`` returns what goes on to ``x``, in the shape of the gradient. Where
+            you differentiate the gradient again, the rule is differentiated.
+        *tensors: What the rule needs besides; they get no gradient. Tensors that are made in a function which
+            you compile under a transform of `torch.func`, or that `vmap` maps, must come in this way.
+
+    Returns:
+        Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
+
+    Raises:
+        TypeError: ``x`` or a tensor isn't floating-point, or ``rule`` isn't callable or returns no tensor.
+        ValueError: In the backward pass: ``rule`` returns another shape.
+        RuntimeError: In forward mode, in which a rule for gradients has no meaning.
+        NotImplementedError: Exported, unless under `torch.no_grad`.
+
+    Example:
+        >>> x = torch.tensor([1.0, -2.0], requires_grad=True)
+        >>> y = edit_gradient(x, lambda gradient: gradient.sign())
+        >>> torch.autograd.grad((y**3).sum(), x)[0].tolist()
+        [1.0, 1.0]
+    """
+    check_callable("rule", rule)
+    tensors = tuple(as_floating("a tensor of the rule", tensor) for tensor in tensors)
+
+    def checked(gradient: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        edited = as_tensor("what the rule returns", rule(gradient, *tensors))
+        check_shape("what the rule returns", edited.shape, gradient.shape, "the gradient")
+        return edited.to(gradient.dtype)
+
+    return map_structure(lambda leaf: intercept(as_floating("x", leaf), checked, *tensors), x)

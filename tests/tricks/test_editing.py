@@ -1,0 +1,103 @@
+"""edit_gradient: identity forward, any rule backward."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from gradtricks import reference
+
+
+def doubled_where_positive(gradient):
+    """Return a rule's result, in NumPy's and both frameworks' operations."""
+    return gradient + abs(gradient)
+
+
+@given(data=st.data())
+def test_agrees_with_the_reference(backend, data):
+    shapes = array_shapes(min_dims=0, max_dims=3, min_side=0)
+    x = data.draw(arrays(np.float64, shapes, elements=st.floats(-9, 9)))
+    cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.edit_gradient(t, doubled_where_positive), [x], cotangent
+    )
+    np.testing.assert_array_equal(value, reference.edit_gradient(x, doubled_where_positive))
+    np.testing.assert_allclose(
+        gradient, reference.edit_gradient_vjp(cotangent, x, doubled_where_positive), rtol=1e-15
+    )
+
+
+@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+def test_tensors_of_the_rule_reach_it_and_get_no_gradient(backend, way):
+    x, scale = np.ones((2, 3)), np.array([[0.5], [-2.0]])
+    value, (gradient, unused) = getattr(backend, way)(
+        lambda t, s: backend.tricks.edit_gradient(t, lambda g, factor: g * factor, s) + 0 * s,
+        [x, scale],
+        np.full((2, 3), 5.0),
+    )
+    np.testing.assert_array_equal(value, x)
+    np.testing.assert_array_equal(gradient, 5 * scale * np.ones((2, 3)))
+    np.testing.assert_array_equal(unused, 0)
+
+
+def test_a_rule_may_close_over_tensors_while_compiling(backend):
+    def edited(t):
+        bound = abs(t) * 0 + 1  # made while compiling
+        return backend.tricks.edit_gradient(t, lambda gradient: gradient * bound * 3)
+
+    value, (gradient,) = backend.compiled_value_and_vjp(edited, [np.array([1.0, 2.0])], np.array([4.0, -1.0]))
+    np.testing.assert_array_equal(value, [1, 2])
+    np.testing.assert_array_equal(gradient, [12, -3])
+
+
+def test_each_leaf_of_a_structure_is_edited(backend):
+    def edited(h, c):
+        state = backend.tricks.edit_gradient({"h": h, "c": (c,)}, lambda gradient: gradient * 2)
+        return state["h"] * state["c"][0]
+
+    _, gradients = backend.value_and_vjp(edited, [np.array([3.0]), np.array([5.0])], np.ones(1))
+    np.testing.assert_array_equal(gradients, [[10.0], [6.0]])
+
+
+def test_the_rule_is_differentiated_again(second):
+    def cubed(t):
+        return second.tricks.edit_gradient(t, lambda gradient: gradient * gradient) ** 3
+
+    x, cotangent, direction = np.array([1.5]), np.array([1.0]), np.array([0.3])
+    if second.name in ("func.jvp of func.vjp", "accumulator over a tape"):
+        with pytest.raises(RuntimeError, match="must be used in reverse mode"):
+            second.second_vjp(cubed, [x], cotangent, [direction])
+        return
+    (gradient,) = second.second_vjp(cubed, [x], cotangent, [direction])
+    # The gradient is (3 x**2)**2; its derivative along the direction is squared once more on its way to x.
+    np.testing.assert_allclose(gradient, (2 * 3 * x**2 * 6 * x * direction) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("x", "rule", "tensors", "message"),
+    [
+        ([1, 2], abs, [], "x must be floating-point; got"),
+        ([1.0], 0.5, [], "rule must be callable; got float"),
+        ([1.0], abs, [[1]], "a tensor of the rule must be floating-point; got"),
+    ],
+)
+def test_bad_input_says_what_is_expected(backend, x, rule, tensors, message):
+    with pytest.raises(TypeError, match=message):
+        backend.tricks.edit_gradient(backend.tensor(x), rule, *map(backend.tensor, tensors))
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "message"),
+    [
+        (lambda gradient: 3.0, TypeError, "what the rule returns must be a .*Tensor; got float"),
+        (
+            lambda gradient: gradient[None],
+            ValueError,
+            "what the rule returns must have the shape of the gradient",
+        ),
+    ],
+)
+def test_what_a_rule_returns_is_checked(backend, rule, error, message):
+    with pytest.raises(error, match=message):
+        backend.value_and_vjp(lambda t: backend.tricks.edit_gradient(t, rule), [np.ones(1)], np.ones(1))

@@ -1,0 +1,334 @@
+"""The two edits and compiled loops, in every situation that the frameworks have. Tricks rest on this."""
+
+import numpy as np
+import pytest
+
+from transforms import numerical_second_vjp
+
+FORWARD = ("jvp", "dual", "jacfwd", "accumulator")  # ways that ask for tangents
+
+
+class TorchEdits:
+    """The edits of PyTorch, and what the cases need besides."""
+
+    def __init__(self):
+        import torch
+
+        from gradtricks.torch import _edits
+
+        self.edits, self.framework = _edits, torch
+        self.clip = lambda g, bound: torch.minimum(torch.maximum(g, -bound), bound)
+        self.loop = _edits.with_slope(_torch_product(torch), _product_cotangents, _product_tangent)
+
+    def constant(self, values, like):
+        return self.framework.tensor(values, dtype=like.dtype)
+
+    def scaled(self, gradient, factor):
+        return self.framework.where(factor == 0, 0, gradient * factor)
+
+
+class TensorFlowEdits:
+    """The edits of TensorFlow, and what the cases need besides."""
+
+    def __init__(self):
+        import tensorflow as tf
+
+        from gradtricks.tensorflow import _edits
+
+        self.edits, self.framework = _edits, tf
+        self.clip = lambda g, bound: tf.minimum(tf.maximum(g, -bound), bound)
+        self.scaled = tf.math.multiply_no_nan
+        self.loop = _edits.with_slope(np.multiply, _product_cotangents, lambda x, y: x * y)
+
+    def constant(self, values, like):
+        return self.framework.constant(values, like.dtype)
+
+
+def _torch_product(torch):
+    name = "gradtricks_tests::product"
+    if not hasattr(torch.ops.gradtricks_tests, "product"):
+
+        @torch.library.custom_op(name, mutates_args=())
+        def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            arrays = [tensor.detach().resolve_neg().numpy() for tensor in (x, y)]
+            return torch.from_numpy(np.multiply(*arrays))
+
+        product.register_fake(lambda x, y: torch.empty_like(x, memory_format=torch.contiguous_format))
+
+        @product.register_vmap
+        def batched(info, in_dims, x, y):
+            x, y = (
+                tensor.movedim(dim, 0) if dim is not None else tensor.expand(info.batch_size, *tensor.shape)
+                for tensor, dim in zip((x, y), in_dims)
+            )
+            return product(x, y), 0
+
+    return torch.ops.gradtricks_tests.product
+
+
+def _product_cotangents(gradient, output, x, y):
+    return gradient * y, gradient * x
+
+
+def _product_tangent(tangents, output, x, y):
+    return sum(tangent * other for tangent, other in zip(tangents, (y, x)) if tangent is not None)
+
+
+EDITS = {"torch": TorchEdits, "tensorflow": TensorFlowEdits}
+COTANGENT = np.array([[1.0, -3.0, 0.5], [4.0, -0.25, 2.0]])
+
+
+@pytest.fixture
+def edits(way):
+    """Return the edits of the framework of a way."""
+    return EDITS[way.framework]()
+
+
+@pytest.fixture
+def x(way):
+    """Return numbers of all kinds that the way can hold."""
+    smallest = 2.0**-149 if way.name == "autocast" else 5e-324
+    return np.array([[np.inf, -np.inf, -0.0], [1.5, -2.25, smallest]])
+
+
+def refuses_rules(way):
+    """Say whether a way asks for tangents, or loses gradients that a framework didn't derive itself."""
+    return any(word in way.name for word in (*FORWARD, "around vectorized_map", "export"))
+
+
+def test_substitute(way, edits, x):
+    value, (gradient,) = way.value_and_vjp(lambda t: edits.edits.substitute(-t, t + t), [x], COTANGENT)
+    assert value.tobytes() == (-x).tobytes()
+    np.testing.assert_array_equal(gradient, 2 * COTANGENT)
+
+
+FACTOR = [[0.5, 0.0, -2.0], [0.0, 1.0, 3.0]]
+
+
+def test_a_linear_rule(way, edits, x):
+    value, (gradient,) = way.value_and_vjp(
+        lambda t: edits.edits.intercept(t, edits.scaled, edits.constant(FACTOR, t), linear=True),
+        [x],
+        COTANGENT,
+    )
+    assert value.tobytes() == x.tobytes()
+    np.testing.assert_array_equal(gradient, COTANGENT * FACTOR)
+
+
+def test_any_rule(way, edits, x):
+    def clipped(t):
+        return edits.edits.intercept(t, edits.clip, edits.constant(1.0, t))
+
+    if refuses_rules(way):
+        with pytest.raises(
+            Exception, match=r"must be used in reverse mode|edits a gradient|can't be exported"
+        ):
+            way.value_and_vjp(clipped, [x], COTANGENT)
+        return
+    value, (gradient,) = way.value_and_vjp(clipped, [x], COTANGENT)
+    assert value.tobytes() == x.tobytes()
+    if "jac" in way.name:  # clips each row of the Jacobian, which is within the bounds
+        np.testing.assert_array_equal(gradient, COTANGENT)
+    else:
+        np.testing.assert_array_equal(gradient, np.clip(COTANGENT, -1, 1))
+
+
+def test_a_loop(way, edits):
+    x, y = np.array([[1.5, -2.0, 0.25]]), np.array([[3.0, 0.5, -1.0]])
+    if way.name == "export":
+        with pytest.raises(RuntimeError, match="no autograd formula"):
+            way.value_and_vjp(edits.loop, [x, y], COTANGENT[1:])
+        return
+    value, gradients = way.value_and_vjp(edits.loop, [x, y], COTANGENT[1:])
+    np.testing.assert_allclose(value, x * y, rtol=way.rtol)
+    np.testing.assert_allclose(gradients, [COTANGENT[1:] * y, COTANGENT[1:] * x], rtol=way.rtol)
+
+
+@pytest.mark.parametrize("edit", ["substitute", "linear", "loop"])
+def test_twice(second, edit):
+    edits = EDITS[second.framework]()
+    x, cotangent, direction = np.array([1.5, -2.0]), np.array([1.0, -3.0]), np.array([0.3, 0.7])
+    functions = {
+        "substitute": lambda t: edits.edits.substitute(t * 1, t**3),
+        "linear": lambda t: edits.edits.intercept(t**3, edits.scaled, edits.constant(-0.5, t), linear=True),
+        "loop": lambda t: edits.loop(t, t * t),
+    }
+    factor = -0.5 if edit == "linear" else 1
+    (gradient,) = second.second_vjp(functions[edit], [x], cotangent, [direction])
+    np.testing.assert_allclose(gradient, factor * 6 * x * cotangent * direction, rtol=1e-10)
+
+
+def test_a_rule_twice(second):
+    edits = EDITS[second.framework]()
+    x, cotangent, direction = (
+        np.array([1.5, -2.0, 0.1]),
+        np.array([1.0, -3.0, 0.5]),
+        np.array([0.3, 0.7, -1.0]),
+    )
+
+    def clipped(t):
+        return edits.edits.intercept(t, edits.clip, edits.constant(1.0, t)) ** 3
+
+    if second.name in ("func.jvp of func.vjp", "accumulator over a tape"):
+        with pytest.raises(Exception, match="must be used in reverse mode"):
+            second.second_vjp(clipped, [x], cotangent, [direction])
+        return
+    (gradient,) = second.second_vjp(clipped, [x], cotangent, [direction])
+
+    def vjp(cotangent, x):
+        return np.clip(3 * x**2 * cotangent, -1, 1)
+
+    # The outer derivative is clipped too, on its way back to x.
+    (once,) = numerical_second_vjp(vjp, [x], cotangent, [direction])
+    np.testing.assert_allclose(gradient, np.clip(once, -1, 1), rtol=1e-5, atol=1e-8)
+
+
+# Situations of one framework only
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def tf():
+    return pytest.importorskip("tensorflow")
+
+
+def halved(torch, x, factor):
+    edits = TorchEdits()
+    return edits.edits.intercept(x, edits.scaled, factor, linear=True)
+
+
+def test_a_sparse_gradient_reaches_a_rule_dense_in_torch(torch):
+    weights = torch.ones(3, 2, requires_grad=True)
+    rows = torch.tensor([0, 0, 2])
+    for edited in (
+        halved(torch, weights, torch.tensor(0.5)),
+        TorchEdits().edits.substitute(torch.zeros(3, 2), weights * 0.5),
+    ):
+        looked_up = torch.nn.functional.embedding(rows, edited, sparse=True)
+        (gradient,) = torch.autograd.grad(looked_up.sum(), weights)
+        np.testing.assert_array_equal(gradient.to_dense(), [[1.0, 1.0], [0.0, 0.0], [0.5, 0.5]])
+
+
+def test_a_tensor_of_a_rule_that_was_edited_is_refused_in_torch(torch):
+    x, factor = torch.ones(2, requires_grad=True), torch.tensor(0.5)
+    y = halved(torch, x, factor)
+    factor.fill_(0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_dual_numbers_around_a_compiled_function_are_refused_in_torch(torch):
+    edits, forward_ad = TorchEdits(), torch.autograd.forward_ad
+    functions = [
+        lambda x: edits.edits.substitute(x * 1, x),
+        lambda x: edits.edits.intercept(x, edits.clip, torch.ones(())),
+        lambda x: edits.loop(x, x),
+    ]
+    for function in functions:
+        torch.compiler.reset()
+        whole = torch.compile(function, fullgraph=True, backend="aot_eager")
+        whole(torch.ones(2))
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
+            with pytest.raises(RuntimeError, match="must not meet dual numbers"):
+                whole(dual)
+
+
+def test_forward_mode_within_forward_mode_is_refused_by_loops_in_torch(torch):
+    loop, jacfwd = TorchEdits().loop, torch.func.jacfwd
+    with pytest.raises(NotImplementedError, match="forward mode within forward mode"):
+        jacfwd(jacfwd(lambda x: loop(x, x)))(torch.ones(2))
+    hessian = torch.func.hessian(lambda x: loop(x, x).sum())(torch.ones(2))
+    np.testing.assert_array_equal(hessian, 2 * np.eye(2))
+
+
+def test_rules_compile_once_for_all_values_of_their_tensors_in_torch(torch):
+    edits = TorchEdits()
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda x, factor: edits.edits.intercept(x, edits.scaled, factor, linear=True),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for factor in (0.5, 0.25, 3.0):
+            x = torch.ones(2, requires_grad=True)
+            compiled(x, torch.tensor(factor)).sum().backward()
+            assert x.grad.tolist() == [factor, factor]
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # PyTorch's own use of it
+def test_what_is_exported_keeps_values_and_a_linear_rule_in_torch(torch):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return halved(torch, x, torch.tensor(0.5))
+
+    class Clipped(torch.nn.Module):
+        def forward(self, x):
+            edits = TorchEdits()
+            return edits.edits.intercept(x, edits.clip, torch.ones(()))
+
+    x = torch.tensor([torch.inf, -0.0, 2.0])
+    exported = torch.export.export(Model(), (x,))
+    for program in (exported, exported.run_decompositions()):
+        np.testing.assert_array_equal(program.module()(x).view(torch.int32), x.view(torch.int32))
+    with torch.no_grad():
+        program = torch.export.export(Clipped(), (x,))
+    np.testing.assert_array_equal(program.module()(x), x)
+
+
+def test_negative_and_conjugate_bits_are_resolved_in_torch(torch):
+    edits, z = TorchEdits(), torch.tensor([1 + 2j, 3 - 4j]).conj()
+    assert z.imag.is_neg()
+    assert edits.loop(z.imag, z.real).tolist() == [-2, 12]
+    assert edits.edits.substitute(z.imag, z.real).tolist() == [-2, 4]
+    assert halved(torch, z.imag, torch.tensor(0.5)).tolist() == [-2, 4]
+
+
+def test_a_function_in_vectorized_map_is_refused_in_tensorflow(tf):
+    edits = TensorFlowEdits()
+    replaced = tf.function(lambda row: edits.edits.substitute(row * 1, row))
+    replaced(tf.ones(2))
+    x = tf.ones((3, 2))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with pytest.raises(LookupError, match=r"edits a gradient in a tf\.function in a tf\.vectorized_map"):
+            tf.vectorized_map(replaced, x)
+
+
+def test_a_variable_keeps_its_sparse_gradient_dense_in_tensorflow(tf):
+    edits, table = TensorFlowEdits(), tf.Variable([[1.0], [2.0], [3.0]])
+    with tf.GradientTape(persistent=True) as tape:
+        x = tf.convert_to_tensor(table)
+        losses = [
+            tf.reduce_sum(tf.gather(edited, [0, 0, 2]))
+            for edited in (
+                edits.edits.intercept(x, edits.clip, tf.constant(1.5)),
+                edits.edits.substitute(x * 0, x),
+                edits.loop(x, x / x),
+            )
+        ]
+    gradients = [tape.gradient(loss, table) for loss in losses]
+    np.testing.assert_array_equal(gradients[0], [[1.5], [0.0], [1.0]])
+    np.testing.assert_array_equal(gradients[1], [[2.0], [0.0], [1.0]])
+    np.testing.assert_array_equal(gradients[2], [[2.0], [0.0], [1.0]])
+
+
+def test_a_rule_traces_once_for_all_values_of_its_tensors_in_tensorflow(tf):
+    edits, traces = TensorFlowEdits(), []
+
+    @tf.function
+    def gradient(x, factor):
+        traces.append(1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = edits.edits.intercept(x, edits.scaled, factor, linear=True)
+        return tape.gradient(y, x)
+
+    for factor in (0.5, 0.25, 3.0):
+        np.testing.assert_array_equal(gradient(tf.ones(2), tf.constant(factor)), [factor, factor])
+    assert len(traces) == 1
