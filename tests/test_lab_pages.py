@@ -116,6 +116,28 @@ def test_the_book_is_planned_once_for_each_backend(notebook):
     assert [run.name for run in plan_book(notebook.parent)] == ["small-torch", "small-tensorflow"]
 
 
+def test_the_book_runs_a_notebook_with_its_quick_parameters(notebook):
+    node = nbformat.read(notebook, as_version=4)
+    node.metadata["gradtricks"] = {"quick": {"seed": 7}}
+    nbformat.write(node, notebook)
+    runs = plan_book(notebook.parent)
+    assert [(run.name, run.parameters["seed"]) for run in runs] == [
+        ("small-torch", 7),
+        ("small-tensorflow", 7),
+    ]
+    assert plan_run(notebook, {}).parameters["seed"] != 7
+    asked = {"backend": "torch", "seed": 7}
+    assert plan_run(notebook, asked).request == runs[0].request  # metadata aren't what a run depends on
+    for quick, message in (
+        ({"sed": 7}, "sed: unknown"),
+        (["seed"], "quick: expected parameters by name; got"),
+    ):
+        node.metadata["gradtricks"] = {"quick": quick}
+        nbformat.write(node, notebook)
+        with pytest.raises(ParameterError, match=message):
+            plan_book(notebook.parent)
+
+
 def test_a_folder_without_notebooks_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="remedy: run in the project's root"):
         plan_book(tmp_path)

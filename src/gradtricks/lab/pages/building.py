@@ -149,9 +149,14 @@ def publish(
 
 
 def _shown_with(path: Path) -> list[dict[str, Any]]:
-    backend = read_parameters(read_notebook(path), str(path)).get("backend")
+    """Say with which parameters the book runs a notebook: where it has quick ones, with those."""
+    node = read_notebook(path)
+    backend = read_parameters(node, str(path)).get("backend")
     names = get_args(backend.type) if backend else ()
-    return [{"backend": name} for name in names] or [{}]
+    said = node.metadata.get("gradtricks")
+    quick = said.get("quick") if isinstance(said, dict) else None
+    quick = quick if isinstance(quick, dict) else {}  # plan_runs refuses what isn't one
+    return [{"backend": name, **quick} for name in names] or [quick]
 
 
 def _is_search(path: Path) -> bool:
