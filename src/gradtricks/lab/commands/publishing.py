@@ -166,7 +166,8 @@ def _announce(runs: "Sequence[Run]", store: Store, console: "Console | None", wo
         return
     left = estimate_s(missing, store, workers or count_workers(missing))
     about = f", about {duration(left)}" if left is not None else ""
-    console.print(f"{len(missing)} runs to do{about}; then the pages.")
+    several = "" if len(missing) == 1 else "s"
+    console.print(f"{len(missing)} run{several} to do{about}; then the pages.")
 
 
 def _refuse_failures(outcomes: "Sequence[Outcome]") -> None:
