@@ -3,18 +3,19 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 PEERS := .venv/.peers
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 # Two commands at once must not install into each other, nor share a type checker's cache.
 LOCKED = $(PYTHON) -c 'import fcntl, subprocess, sys; f = open(".venv.lock", "w"); fcntl.flock(f, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 
 .PHONY: book published test lint clean
 
-book: $(READY) $(PEERS)
+book: $(READY)
 	$(BIN)/gradtricks book
 
-# The sweeps that take hours: their records are kept in experiments/published/, and the book shows those.
-published: $(READY)
-	$(BIN)/gradtricks publish
+# What takes hours or measures time: the records are kept in experiments/published/, and the book shows those.
+# SWEEPS names the files of some sweeps; without it, all of them are run.
+published: $(READY) $(PEERS)
+	$(BIN)/gradtricks publish $(SWEEPS)
 
 test: lint
 	$(BIN)/pytest --numprocesses 2 --cov
@@ -33,10 +34,13 @@ $(READY): pyproject.toml constraints.txt
 .PHONY: install
 install:
 	@if [ ! -f $(READY) ] || [ pyproject.toml -nt $(READY) ] || [ constraints.txt -nt $(READY) ]; then \
-		echo "Setting up .venv: this happens once and takes a few minutes."; \
+		echo "First .venv gets some 230 packages, 5 GB, once. Below pip says what it is at; after the last" && \
+		echo "download it is silent for a minute or two, while it unpacks them." && \
+		start=$$(date +%s) && \
 		$(PYTHON) -m venv .venv && \
 		$(PIP) --editable '.[torch,tensorflow,lab,optuna,mlflow,book,dev]' && \
-		touch $(READY); \
+		touch $(READY) && \
+		echo "That took $$(( $$(date +%s) - start )) s."; \
 	fi
 
 # What the benchmarks are measured against. torchsort is compiled here, and wants CUDA wherever it finds nvcc: hence the

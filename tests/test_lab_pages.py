@@ -116,6 +116,27 @@ def test_the_book_is_planned_once_for_each_backend(notebook):
     assert [run.name for run in plan_book(notebook.parent)] == ["small-torch", "small-tensorflow"]
 
 
+def test_the_book_runs_a_notebook_with_its_quick_parameters(notebook):
+    node = nbformat.read(notebook, as_version=4)
+    node.metadata["gradtricks"] = {"quick": {"seed": 7}, "alone": True, "threads": 2}
+    nbformat.write(node, notebook)
+    runs = plan_book(notebook.parent)
+    assert [run.name for run in runs] == ["small-torch", "small-tensorflow"]
+    assert {(run.parameters["seed"], run.alone, run.threads) for run in runs} == {(7, False, 1)}
+    full = plan_run(notebook, {})
+    assert (full.parameters["seed"], full.alone, full.threads) == (0, True, 2)
+    request = plan_run(notebook, {"backend": "torch", "seed": 7}, threads=1).request
+    assert request == runs[0].request  # metadata aren't what a run depends on
+    for quick, message in (
+        ({"sed": 7}, "sed: unknown"),
+        (["seed"], "quick: expected parameters by name; got"),
+    ):
+        node.metadata["gradtricks"] = {"quick": quick}
+        nbformat.write(node, notebook)
+        with pytest.raises(ParameterError, match=message):
+            plan_book(notebook.parent)
+
+
 def test_a_folder_without_notebooks_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="remedy: run in the project's root"):
         plan_book(tmp_path)

@@ -1,12 +1,15 @@
 """Published sweeps: run on request, kept with the sources, and shown by the book without being run."""
 
+import io
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import nbformat
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 pytest.importorskip("sphinx")
@@ -79,11 +82,12 @@ def tree(folder):
 
 def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     pages, published = project / "book" / "experiments", project / "experiments" / FOLDER
-    with pytest.raises(
-        BuildError, match=r"got none; remedy: gradtricks publish experiments/game.sweep.yaml,"
-    ):
-        lay_out()
-    assert not (project / "_build" / "runs").exists()  # said before hours of work
+    lay_out()
+    page = (pages / "game-sweep.md").read_text()
+    assert "4 runs of `experiments/game.ipynb` with different rate (2 values) and seed (2 values): " in page
+    assert "0 finished, 4 not run yet." in page
+    assert "want a machine to themselves. They haven't been published yet." in page
+    shutil.rmtree(project / "_build")
 
     code, said, _ = invoke("publish", "--dry-run")
     assert (code, said.count("0 of them done")) == (0, 2)
@@ -108,7 +112,7 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     assert {"game.ipynb", "game-sweep.md", "game_steps-sweep.md", "game_steps-sweep.json"} <= names
     page = (pages / "game-sweep.md").read_text()
     assert page.startswith("# Rates\n\n4 runs of `experiments/game.ipynb` with different rate (2 values) and")
-    assert "These runs take too long for the build of this book. They were started 20" in page
+    assert "or want a machine to themselves. They were started 20" in page
     assert ", with the notebook, the package and the libraries that are here now." in page
     assert "gradtricks publish experiments/game.sweep.yaml\n" in page
     assert "medians of a run" in page
@@ -258,6 +262,23 @@ def test_only_published_sweeps_are_published(project):
     path.write_text(f"notebook: game.ipynb\npublished: true\noptuna: {{{optuna}}}\n")
     with pytest.raises(ParameterError, match="published: not for a search"):
         read_search(path)
+
+
+def test_a_build_says_what_is_to_come_before_the_first_run_ends(published, project, lay_out):
+    screen = Console(file=io.StringIO(), width=200)
+    lay_out(workers=1, console=screen)
+    first, run, last = screen.file.getvalue().splitlines()
+    assert first == "1 run to do; then the pages."
+    assert run.startswith("1/1 game: ")
+    assert last.startswith("Building the pages")
+    lay_out(workers=1, console=screen)
+    assert screen.file.getvalue().count("to do") == 1
+    node = nbformat.read(project / "experiments" / "game.ipynb", as_version=4)
+    node.cells.append(nbformat.v4.new_code_cell("'edited'"))
+    node.metadata["gradtricks"] = {"expected_s": 0.2}
+    nbformat.write(node, project / "experiments" / "game.ipynb")
+    lay_out(workers=1, console=screen)
+    assert re.search(r"1 run to do, about \d+ s; then the pages\.", screen.file.getvalue())
 
 
 def test_all_that_the_build_runs_is_reproduced_without_published_sweeps(published, project, lay_out):

@@ -146,7 +146,7 @@ def test_no_stem_is_missing_a_reference():
     for name in ("torch", "tensorflow"):
         assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*STEMS, *AGENTS, "benchmarks", "lab_benchmarks"}
+    assert notebooks == {*STEMS, *AGENTS, "benchmarks", "benchmarks_judged", "lab_benchmarks"}
 
 
 # What isn't a function of tensors: it looks at functions or models, and has tests of its own.

@@ -1,7 +1,7 @@
 """The book, from notebooks to pages: what it shows is run where that isn't done, laid out, and built."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gradtricks.lab.engine.executing import Outcome
+    from gradtricks.lab.runs.planning import Run
 
 BUILD, BOOK, EXPERIMENTS = Path("_build"), Path("book"), Path("experiments")
 
@@ -55,6 +56,7 @@ def build_book(
         for planned in sweeps:
             freeze(planned, opened)
         everything = {run.request: run for run in (*runs, *(run for s in sweeps for run in s.runs))}
+        _announce(list(everything.values()), opened, console, workers)
         outcomes = execute(list(everything.values()), opened, console, workers=workers, retry_failed=True)
         _refuse_failures(outcomes)
         stored = {outcome.run.request: outcome.stored for outcome in outcomes if outcome.stored}
@@ -63,8 +65,9 @@ def build_book(
             BOOK / "experiments",
             sweeps=[*((planned, sweep_runs(planned, opened)) for planned in sweeps), *published],
         )
-        with console.status("building the pages") if console else nullcontext():
-            build(BOOK, BUILD / "html")
+        if console is not None:
+            console.print("Building the pages, which takes about a minute where all of them are new.")
+        build(BOOK, BUILD / "html")
     return BUILD / "html"
 
 
@@ -149,6 +152,22 @@ def publish(
         found = sweep(planned, console=console, **options)
         kept = None if found.failed else keep(planned, found.finished).location
         yield replace(found, published=kept)
+
+
+def _announce(runs: "Sequence[Run]", store: Store, console: "Console | None", workers: int | None) -> None:
+    """Say before the first run ends what is to come."""
+    from gradtricks.lab.commands.printing import duration
+    from gradtricks.lab.engine.estimates import estimate_s
+    from gradtricks.lab.engine.executing import count_workers
+
+    finished = store.find_all(runs)
+    missing = [run for run in runs if run.request not in finished]
+    if console is None or not missing:
+        return
+    left = estimate_s(missing, store, workers or count_workers(missing))
+    about = f", about {duration(left)}" if left is not None else ""
+    several = "" if len(missing) == 1 else "s"
+    console.print(f"{len(missing)} run{several} to do{about}; then the pages.")
 
 
 def _refuse_failures(outcomes: "Sequence[Outcome]") -> None:

@@ -58,7 +58,7 @@ def plan_book(experiments: Path) -> list[Run]:
             f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
         )
     source = describe_source(experiments)
-    return [run for path in notebooks for run in plan_runs(path, _shown_with(path), source=source)]
+    return [run for path in notebooks for run in _plan_shown(path, source)]
 
 
 def plan_sweeps(experiments: Path) -> list[Sweep]:
@@ -148,10 +148,18 @@ def publish(
     _delete_others(pages, files)
 
 
-def _shown_with(path: Path) -> list[dict[str, Any]]:
-    backend = read_parameters(read_notebook(path), str(path)).get("backend")
-    names = get_args(backend.type) if backend else ()
-    return [{"backend": name} for name in names] or [{}]
+def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Run]:
+    """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
+    node = read_notebook(path)
+    backend = read_parameters(node, str(path)).get("backend")
+    given = [{"backend": name} for name in (get_args(backend.type) if backend else ())] or [{}]
+    said = node.metadata.get("gradtricks")
+    quick = said.get("quick") if isinstance(said, dict) else None
+    if not isinstance(quick, dict):  # plan_runs refuses what isn't one
+        return plan_runs(path, given, source=source)
+    # A quick run shows that everything works; its times count for nothing, so others may run beside it.
+    runs = plan_runs(path, [some | quick for some in given], threads=1, source=source)
+    return [replace(run, alone=False) for run in runs]
 
 
 def _is_search(path: Path) -> bool:

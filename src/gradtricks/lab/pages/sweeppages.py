@@ -111,9 +111,8 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
         f"{{download}}`JSON <{page}/runs.json>`. This command runs the sweep again; what is finished isn't "
         "done twice:",
         f"```console\n{_command(sweep)}\n```",
-        "## Where this came from",
-        _listed(sweep, runs),
     ]
+    parts += ["## Where this came from", _listed(sweep, runs)] if runs else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -147,12 +146,15 @@ def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
 
 def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Run | StoredRun]":
     """Return the runs that the sweep had when it was run."""
-    return runs if sweep.published else sweep.runs
+    return runs if sweep.published and runs else sweep.runs
 
 
 def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     """Say when a sweep was run that the build leaves alone, and what has changed since."""
-    said = f"These runs take too long for the build of this book. They were started {escape(_period(runs))}"
+    said = "These runs take too long for the build of this book, or want a machine to themselves."
+    if not runs:
+        return f"{said} They haven't been published yet."
+    said = f"{said} They were started {escape(_period(runs))}"
     if not sweep.changed:
         return f"{said}, with the notebook, the package and the libraries that are here now."
     names = [code(name) for name in sweep.changed[:_LISTED]]

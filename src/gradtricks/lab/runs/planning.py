@@ -185,7 +185,8 @@ def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[s
     """Read what the notebook's metadata say of how it is to be run."""
     said = node.metadata.get("gradtricks", {})
     settings: dict[str, Any] = {"threads": 1, "alone": False, "expected_s": None}
-    settings |= {"fresh_kernel": False, "preload": [], "reads": []} | (said if isinstance(said, dict) else {})
+    settings |= {"fresh_kernel": False, "preload": [], "reads": [], "quick": {}}
+    settings |= said if isinstance(said, dict) else {}
     if threads is not None:
         settings["threads"] = threads
     problems = [
@@ -197,6 +198,7 @@ def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[s
             ("fresh_kernel", "true or false", lambda value: isinstance(value, bool)),
             ("preload", "a list of names of extras", _are_names),
             ("reads", "a list of patterns such as data/*.csv, of files beside the notebook", _are_patterns),
+            ("quick", "parameters by name", lambda value: isinstance(value, dict)),
         )
         if not fits(settings[name])
     ]

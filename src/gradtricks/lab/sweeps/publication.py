@@ -79,13 +79,16 @@ def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
         sweep: As its file is now.
 
     Returns:
-        The sweep with what was varied then and what has changed since, and its runs.
+        The sweep with what was varied then and what has changed since, and its runs; the sweep as it is and
+        no runs where it was never published.
 
     Raises:
-        StoreError: There are none, not all are there, or somebody edited the plan.
+        StoreError: Not all are there, or somebody edited the plan.
     """
     store = published_store(sweep)
-    plan = store.plans().get(sweep.name, {"runs": [], "varied": []})
+    plan = store.plans().get(sweep.name)
+    if plan is None:
+        return sweep, []
     planned = planned_runs(plan)
     runs = runs_of(store, planned)
     if not planned or len(runs) < len(planned):
