@@ -1,1 +1,1 @@
-"""The book's pages, from what runs recorded."""
+"""The book: what its pages are made of, and what makes them. The lab runs the notebooks."""

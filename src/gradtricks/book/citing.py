@@ -10,62 +10,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-__all__ = ["Citation", "as_bibtex", "as_text", "authors_of", "setup"]
+__all__ = ["Citation", "setup"]
 
-_SPECIAL = re.compile(r"([\\{}&%$#_~^])")
-_WRITTEN = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-
-
-def as_bibtex(citation: Mapping[str, Any]) -> str:
-    """Write a citation as an entry of BibTeX.
-
-    Args:
-        citation: What a CITATION.cff says.
-
-    Returns:
-        ``@software``, which biblatex knows and BibTeX takes for ``@misc``.
-    """
-    title, day = str(citation["title"]), str(citation["date-released"])
-    fields = {
-        "author": " and ".join(f"{{{_escaped(name)}}}" for name in authors_of(citation)),
-        "title": f"{{{_escaped(title)}}}",
-        "version": _escaped(str(citation["version"])),
-        "year": day[:4],
-        "date": day,
-        "license": _escaped(str(citation.get("license", ""))),
-        "doi": str(citation.get("doi", "")),
-        "url": str(citation.get("url") or citation.get("repository-code") or ""),
-    }
-    lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
-    return "\n".join([f"@software{{{title.partition(':')[0].split()[0].lower()},", *lines, "}"])
-
-
-def as_text(citation: Mapping[str, Any]) -> str:
-    """Write a citation for a list of references.
-
-    Args:
-        citation: What a CITATION.cff says.
-
-    Returns:
-        One line.
-    """
-    authors, year = ", ".join(authors_of(citation)), str(citation["date-released"])[:4]
-    where = citation.get("doi") or citation.get("url") or citation.get("repository-code")
-    line = f"{authors} ({year}). {citation['title']} (version {citation['version']}) [computer software]."
-    return f"{line} {where}" if where else line
-
-
-def authors_of(citation: Mapping[str, Any]) -> list[str]:
-    """Name the authors; people have names of two parts or more, others one.
-
-    Args:
-        citation: What a CITATION.cff says.
-
-    Returns:
-        Their names, in order.
-    """
-    parts = ("given-names", "name-particle", "family-names", "name-suffix")
-    return [a.get("name") or " ".join(a[part] for part in parts if part in a) for a in citation["authors"]]
+_SPECIAL = re.compile(r"[{}&%$#_]")
 
 
 class Citation(SphinxDirective):
@@ -79,13 +26,46 @@ class Citation(SphinxDirective):
             raise self.error(f"expected {path.name} beside the book's folder; got none; remedy: write one")
         citation = yaml.safe_load(path.read_text(encoding="utf-8"))
         return [
-            nodes.paragraph("", as_text(citation)),
-            nodes.literal_block("", as_bibtex(citation), language="bibtex"),
+            nodes.paragraph("", _as_text(citation)),
+            nodes.literal_block("", _as_bibtex(citation), language="bibtex"),
         ]
 
 
+def _as_bibtex(citation: Mapping[str, Any]) -> str:
+    """Write it as ``@software``, which biblatex knows and BibTeX takes for ``@misc``."""
+    title, day = str(citation["title"]), str(citation["date-released"])
+    fields = {
+        "author": " and ".join(f"{{{_escaped(name)}}}" for name in _authors(citation)),
+        "title": f"{{{_escaped(title)}}}",
+        "version": _escaped(str(citation["version"])),
+        "year": day[:4],
+        "date": day,
+        "license": _escaped(str(citation["license"])),
+        "url": _address(citation),
+    }
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
+    return "\n".join([f"@software{{{title.partition(':')[0].split()[0].lower()},", *lines, "}"])
+
+
+def _as_text(citation: Mapping[str, Any]) -> str:
+    """Write what a CITATION.cff says in one line, for a list of references."""
+    authors, year = ", ".join(_authors(citation)), str(citation["date-released"])[:4]
+    line = f"{authors} ({year}). {citation['title']} (version {citation['version']}) [computer software]."
+    return f"{line} {_address(citation)}".strip()
+
+
+def _authors(citation: Mapping[str, Any]) -> list[str]:
+    """Name the authors; people have two names, others one."""
+    parts = ("given-names", "family-names", "name")
+    return [" ".join(author[part] for part in parts if part in author) for author in citation["authors"]]
+
+
+def _address(citation: Mapping[str, Any]) -> str:
+    return str(citation.get("url") or citation.get("repository-code") or "")
+
+
 def _escaped(text: str) -> str:
-    return _SPECIAL.sub(lambda found: _WRITTEN.get(found[1], f"\\{found[1]}"), text)
+    return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 def setup(app: Sphinx) -> None:

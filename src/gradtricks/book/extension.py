@@ -1,227 +1,108 @@
-"""Sphinx extension of the book: results and run cards from records, mathematics rendered while building."""
+"""Sphinx extension of the book: what its pages quote from runs, and what describes them to programs."""
 
-import json
-import math
 import pickle
-import re
-import shlex
-from collections.abc import Mapping
-from datetime import date, datetime
+from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
-import yaml
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
-from sphinx.directives.patches import Figure
-from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.config import Config
 
-from gradtricks.lab.pages import (
-    citing,
-    entries,
-    explorables,
-    feed,
-    images,
-    katex,
-    launching,
-    listing,
-    signatures,
-    trimming,
-)
-from gradtricks.lab.pages.targets import RESULT, RUN, figure_of, record_of
-from gradtricks.lab.results.quoting import (
-    SHOWN_LIBRARIES,
-    RecordError,
-    format_result,
-    result_from,
-)
+from gradtricks.book import cards, citing, entries, explorables, formulas, images, roles
 
-__all__ = ["ResultRole", "RunCard", "RunFigure", "setup"]
+__all__ = ["notebook_of", "setup"]
 
-logger = logging.getLogger(__name__)
-
-_LONG = 2000  # bits
-
-
-class ResultRole(SphinxRole):
-    """``{result}`stem/backend/name:format```: one number of a run, in running text."""
-
-    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """Replace the role by the formatted result; an unknown one is a warning."""
-        try:
-            return [self._shown()], []
-        except RecordError as error:
-            logger.warning("result %r: %s", self.text, error, location=self.get_location(), type="result")
-            return [nodes.problematic(self.rawtext, self.rawtext)], []
-
-    def _shown(self) -> nodes.inline:
-        target = RESULT.fullmatch(self.text)
-        if target is None:
-            raise RecordError(
-                "expected stem/backend/name[.part][:format]; remedy: masking/torch/accuracy:.1%"
-            )
-        record = record_of(self.env, target)
-        value = result_from(record["results"] | record.get("varying", {}), target["name"])
-        text, exponent = format_result(value, target["spec"] or "")
-        # A number stays in one line; a text may be long.
-        shown = nodes.inline(self.rawtext, text, classes=[] if isinstance(value, str) else ["result"])
-        if exponent is not None:
-            shown += nodes.superscript("", exponent)
-        return shown
-
-
-class RunFigure(Figure, SphinxDirective):
-    """``{run-figure} stem/backend/name``: a figure of a run, with the text for those who can't see it."""
-
-    def run(self) -> list[nodes.Node]:
-        """Build the figure; an unknown one is a warning."""
-        name = self.arguments[0]
-        try:
-            self.arguments[0], self.options["alt"] = figure_of(self.env, name)
-        except RecordError as error:
-            logger.warning("run-figure %r: %s", name, error, location=self.get_location(), type="result")
-            return [nodes.problematic(name, name)]
-        return super().run()
-
-
-class RunCard(SphinxDirective):
-    """``{run-card} stem/backend``: what produced the results of a run or a sweep, and what runs it again."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Build the folded card; an unknown run is a warning."""
-        name = self.arguments[0]
-        try:
-            target = RUN.fullmatch(name)
-            if target is None:
-                raise RecordError("expected stem/backend; remedy: masking/torch")
-            record = record_of(self.env, target)
-        except RecordError as error:
-            logger.warning("run-card %r: %s", name, error, location=self.get_location(), type="result")
-            return [nodes.problematic(name, name)]
-        return _sweep_card(target, record) if "sweep" in record else _run_card(target, record)
-
-
-def _run_card(target: re.Match[str], record: Mapping[str, Any]) -> list[nodes.Node]:
-    with_backend = f" with {target['backend']}" if target["backend"] else ""
-    title = f"How {target['stem']} ran{with_backend}"
-    return _card(title, _rows(record), _command(target, record))
-
-
-def _sweep_card(target: re.Match[str], record: Mapping[str, Any]) -> list[nodes.Node]:
-    changed = ", ".join(record["changed"])
-    badge = ' <span class="changed">changed since</span>' if changed else ""
-    rows = {name: text for name, text in (record["origin"] | {"changed since": changed}).items() if text}
-    return _card(f"How the sweep {target['stem']} ran{badge}", rows, record["command"])
-
-
-def _card(title: str, rows: Mapping[str, str], command: str) -> list[nodes.Node]:
-    return [
-        # No name in a title holds a sign that would have to be escaped: see RUN.
-        _html(f'<details class="run-card"><summary>{title}</summary>'),
-        _table(rows),
-        nodes.paragraph("", "This command runs it again:"),
-        nodes.literal_block("", command, language="console"),
-        _html("</details>"),
-    ]
-
-
-def _html(text: str) -> nodes.raw:
-    return nodes.raw("", text, format="html")
-
-
-def _command(target: re.Match[str], record: Mapping[str, Any]) -> str:
-    parameters = record.get("parameters", {})
-    notebook = f"experiments/{target['stem']}.ipynb"
-    try:
-        options = [_option(key, value) for key, value in parameters.items()]
-    except (ValueError, yaml.representer.RepresenterError):  # thousands of digits; papermill knows no dates
-        options = [f"-p {shlex.quote(f'{key}={_typed(value)}')}" for key, value in parameters.items()]
-        return " ".join(["gradtricks run", notebook, *options])
-    return " ".join(["papermill", notebook, "out.ipynb", *options])
-
-
-def _option(key: str, value: Any) -> str:
-    """Write a parameter so that papermill reads it exactly."""
-    if isinstance(value, str):  # with -p, "3" would become a number
-        return f"-r {key} {shlex.quote(value)}"
-    if value is None or isinstance(value, bool | int | float):
-        return f"-p {key} {value}"
-    # Not JSON: in YAML its 1e-05 and Infinity are texts.
-    text = yaml.dump({key: value}, Dumper=_Dumper, default_flow_style=True, width=math.inf)
-    return f"-y {shlex.quote(text.strip())}"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes what papermill reads: no dates, and values out in full where they come twice."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-_Dumper.yaml_representers = {
-    kind: write for kind, write in yaml.SafeDumper.yaml_representers.items() if kind not in (date, datetime)
+_DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
+_CARD = {
+    "og:image:width": "1200",
+    "og:image:height": "630",
+    "twitter:card": "summary_large_image",
 }
 
 
-def _typed(value: Any) -> str:
-    """Write a parameter as ``gradtricks run`` reads it, by the type that the notebook declares."""
-    if isinstance(value, list | Mapping):
-        return json.dumps(value, default=str, ensure_ascii=False)
-    # Python writes only so many decimal digits.
-    return hex(value) if isinstance(value, int) and value.bit_length() > _LONG else str(value)
-
-
-def _rows(record: Mapping[str, Any]) -> dict[str, str]:
-    """What a reader wants to know of a run; what an older record lacks is left out."""
-    source, versions = record.get("provenance", {}), record.get("inputs", {}).get("versions", {})
-    commit = source.get("commit") or "unknown"
-    rows = {
-        "parameters": record.get("parameters"),
-        "started": record.get("started"),
-        "took": f"{record.get('duration_s', math.nan):.0f} s",
-        "commit": f"{commit[:12]}{' with uncommitted changes' if source.get('dirty') else ''}",
-        "processor": source.get("processor"),
-        "threads": source.get("threads"),
-        "Python": source.get("python"),
-        "libraries": {name: versions[name] for name in SHOWN_LIBRARIES if name in versions},
-    }
-    return {key: text for key, value in rows.items() if (text := _plain(value))}
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value))
-    return "" if value is None else str(value)
-
-
-def _table(rows: Mapping[str, str]) -> nodes.table:
-    body = nodes.tbody("", *(_table_row(key, value) for key, value in rows.items()))
-    columns = (nodes.colspec(colwidth=width) for width in (1, 3))
-    return nodes.table("", nodes.tgroup("", *columns, body, cols=2))
-
-
-def _table_row(*cells: str) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the role, the directives, the renderers, and what finishes the pages."""
-    for part in (citing, entries, explorables, feed, images, katex, launching, listing, signatures, trimming):
+    """Register roles, directives and renderers, and what describes the pages and finishes the site."""
+    for part in (cards, citing, entries, explorables, formulas, images, roles):
         part.setup(app)
-    app.connect("build-finished", _keep_index_entries)
-    app.add_role("result", ResultRole())
-    app.add_directive("run-card", RunCard)
-    app.add_directive("run-figure", RunFigure)
+    app.connect("doctree-read", _describe)
+    app.connect("html-page-context", _announce_notebook)
+    app.connect("build-finished", _finish)
+    if app.config.html_baseurl:  # neither has anything to say of a book without an address
+        app.setup_extension("sphinx_sitemap")
+        app.setup_extension("sphinxext.opengraph")
+        app.connect("config-inited", _use_address)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
 
 
-def _keep_index_entries(app: Sphinx, exception: Exception | None) -> None:
-    """Save what Sphinx read once more when its pages are written, since the search's entries came last."""
-    if exception is None and app.builder.name == "html":
-        with Path(app.doctreedir, ENV_PICKLE_FILENAME).open("wb") as file:
-            pickle.dump(app.env, file, pickle.HIGHEST_PROTOCOL)
+def notebook_of(project: Path, page: str) -> str | None:
+    """Find the notebook behind a chapter or an executed page, for Binder and Colab.
+
+    Args:
+        project: The folder that holds ``experiments``.
+        page: Its name in the book, such as ``masking`` or ``experiments/masking-torch``.
+
+    Returns:
+        The notebook's path in the repository; None where the page has no notebook of its own.
+    """
+    stem = page.removeprefix("experiments/").removesuffix("-torch").removesuffix("-tensorflow")
+    notebook = f"experiments/{stem}.ipynb"
+    return notebook if "/" not in stem and (project / notebook).is_file() else None
+
+
+def _announce_notebook(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    context["launched"] = notebook_of(Path(app.srcdir).parent, name)
+
+
+def _use_address(app: Sphinx, config: Config) -> None:
+    config.sitemap_url_scheme = "{link}"
+    config.sitemap_excludes = ["search.html"]
+    config.ogp_site_url = config.html_baseurl
+    config.ogp_type = "article"
+    config.ogp_image = "_static/card.png"
+    config.ogp_image_alt = f"{config.project}: a long arrow forward, a short arrow back"
+    config.ogp_custom_meta_tags = [
+        f'<meta property="{name}" content="{text}" />' for name, text in _CARD.items()
+    ]
+
+
+def _describe(app: Sphinx, page: nodes.document) -> None:
+    """Describe a page by its answer, which the extensions would pass over, else by its first paragraph."""
+    answers = [box for box in page.findall(nodes.admonition) if "answer" in box["classes"]]
+    answer = " ".join(_text(part) for box in answers[:1] for part in box.findall(nodes.paragraph))
+    said = answer or _text(next(iter(page.findall(nodes.paragraph)), nodes.paragraph()))
+    app.env.metadata[app.env.docname] |= {"answer": answer, _DESCRIPTION: escape(said, quote=False)}
+    page.insert(0, nodes.meta("", name="description", content=said))
+
+
+def _finish(app: Sphinx, exception: Exception | None) -> None:
+    if exception is not None or app.builder.name != "html":
+        return
+    # Saved once more now that pages are written, since the search's entries came last.
+    with Path(app.doctreedir, ENV_PICKLE_FILENAME).open("wb") as file:
+        pickle.dump(app.env, file, pickle.HIGHEST_PROTOCOL)
+    Path(app.outdir, "llms.txt").write_text("\n".join(_contents(app)) + "\n", encoding="utf-8")
+
+
+def _contents(app: Sphinx) -> Iterator[str]:
+    """List the parts of the book with their pages and answers; sphinx-llms-txt has neither."""
+    root = app.env.get_doctree(app.config.root_doc)
+    yield f"# {app.config.project}\n\n> {_text(next(iter(root.findall(nodes.paragraph)), nodes.paragraph()))}"
+    for toctree in root.findall(addnodes.toctree):
+        yield f"\n## {toctree.get('caption') or 'Pages'}\n"
+        for page in (below for _, top in toctree["entries"] for below in _below(app, top)):
+            link = f"- [{app.env.titles[page].astext()}]({app.builder.get_target_uri(page)})"
+            yield ": ".join(filter(None, (link, app.env.metadata[page]["answer"])))
+
+
+def _below(app: Sphinx, page: str) -> Iterator[str]:
+    if page in app.env.found_docs:
+        yield page
+        for section in app.env.toctree_includes.get(page, []):
+            yield from _below(app, section)
+
+
+def _text(node: nodes.Element) -> str:
+    return " ".join(node.astext().split())

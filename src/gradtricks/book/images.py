@@ -33,9 +33,8 @@ def size_of(path: Path) -> tuple[int, int] | None:
     found = _SVG.search(head)
     if found is None:
         return None
-    width, unit, height = found.groups()
-    scale = _PX_PER_PT if unit == b"pt" else 1.0
-    return round(float(width) * scale), round(float(height) * scale)
+    scale = _PX_PER_PT if found[2] == b"pt" else 1.0
+    return round(float(found[1]) * scale), round(float(found[3]) * scale)
 
 
 def _visit(translator: HTML5Translator, node: nodes.image) -> None:

@@ -3,16 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradtricks.book.numbers import number_text
 from gradtricks.lab.results.curves import Curve
 from gradtricks.lab.results.grouping import Group, text_of
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult
-from gradtricks.lab.results.quoting import format_result
 
 MOST_ROWS = 100
 
 _SPACE = "\N{NO-BREAK SPACE}"
-_SUPERSCRIPTS = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def values_table(plot: PlotResult) -> str:
@@ -100,21 +99,6 @@ def _of_curves(curves: Sequence[Any]) -> dict[str, list[str]]:
         "left out": [curve.lost for curve in curves],
     }
     return columns | {name: [*map(str, counts)] for name, counts in apart.items() if any(counts)}
-
-
-def number_text(value: float) -> str:
-    """Write a number with three digits.
-
-    Args:
-        value: Any number.
-
-    Returns:
-        Such as ``0.123`` or ``1.23 × 10⁻⁵``; nothing for NaN.
-    """
-    if value != value:
-        return ""
-    text, exponent = format_result(float(value), ".3g")
-    return text + (exponent or "").translate(_SUPERSCRIPTS)
 
 
 def _interval(low: float, high: float) -> str:
