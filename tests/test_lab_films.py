@@ -15,7 +15,6 @@ from PIL import Image, ImageSequence
 
 pytest.importorskip("sphinx")
 
-from gradtricks.book.images import size_of
 from gradtricks.book.records import figure_of
 from gradtricks.book.sources import lay_out
 from gradtricks.lab import films
@@ -186,7 +185,6 @@ def test_a_run_s_film_is_a_file_of_the_book(stored, tmp_path):
     path = tmp_path / "experiments" / "small-torch" / "rolling_ball.png"
     assert collect_figures(stored.read_notebook()) == {"rolling_ball.png": path.read_bytes()}
     assert read_back(path.read_bytes())[0].shape == (4, 2, 8, 3)
-    assert size_of(path) == (8, 2)
 
     env = SimpleNamespace(srcdir=tmp_path, note_dependency=lambda path: None)
     found = figure_of(env, "small/torch/rolling_ball")

@@ -13,10 +13,11 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import yaml
+from fontTools.ttLib import TTFont
 
 pytest.importorskip("sphinx")
 
-from gradtricks.book import entries, images
+from gradtricks.book import entries, trimming
 from gradtricks.book.extension import notebook_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,22 +31,24 @@ needs_the_book = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
+    ("style", "left"),
     [
-        ('<svg xmlns="x" width="432pt" height="288pt">', (576, 384)),
-        ('<?xml version="1.0"?>\n<svg height="1"\n width="90" height="20px">', (90, 20)),
-        ('<svg viewBox="0 0 9 9">', None),
+        (".used{color:red}", ".used{color:red}"),
+        (".gone{color:red}", ""),
+        (".used .gone, #used a{top:0}", "#used a{top:0}"),
+        ("#gone{top:0}", ""),
+        ("a:not(.gone), p{top:0}", "a:not(.gone),p{top:0}"),
+        (":is(.gone, a){top:0}", ":is(.gone, a){top:0}"),
+        ('[class*="gone"]{top:0}', '[class*="gone"]{top:0}'),
+        ("@media print{.gone{top:0}}", ""),
+        ("@media print{.gone{top:0}.used{top:0}}", "@media print{.used{top:0}}"),
+        ("@font-face{src:url(a.woff2)}", "@font-face{src:url(a.woff2)}"),
+        ("@layer base, theme;", "@layer base, theme;"),
+        ("/*! licence */a{top:0}/* why */", "/*! licence */a{top:0}"),
     ],
 )
-def test_an_image_says_its_size(tmp_path, text, size):
-    (tmp_path / "a.svg").write_text(text)
-    assert images.size_of(tmp_path / "a.svg") == size
-
-
-def test_only_images_that_say_so_have_a_size(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    assert images.size_of(tmp_path / "a.png") is None
-    assert images.size_of(tmp_path / "b.svg") is None
+def test_only_rules_that_may_apply_are_left(style, left):
+    assert trimming.trim_style(style, {"used"}.__contains__).replace("\n", "") == left
 
 
 def test_the_lines_of_a_long_signature_are_no_definitions():
@@ -65,6 +68,8 @@ BOOK = {
     + "".join(f"- file: {page}\n" for page in ("second", "executed", "masking", "api/masking", EXECUTED)),
     "references.bib": "@misc{one, author = {An Author}, title = {A Title}, year = {2026}}\n",
     "bar.svg": SVG,
+    "points.svg": SVG.replace('width="90" height="20"', 'width="90pt" height="30pt"', 1),
+    "sizeless.svg": SVG.replace('width="90" height="20"', 'viewBox="0 0 9 9"', 1),
     "experiments/small-torch.json": json.dumps({"stem": "small", "status": "finished", "results": {"n": 3}}),
     "index.md": """# A small book
 
@@ -89,6 +94,14 @@ $x^2$ and {result}`small/torch/n`
 
 ```{figure} bar.svg
 :alt: a bar
+```
+
+```{figure} points.svg
+:alt: in points
+```
+
+```{figure} sizeless.svg
+:alt: of no size
 ```
 """,
     "second.md": """# Why?
@@ -196,6 +209,32 @@ def test_a_page_says_what_a_link_to_it_shows(twice):
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
     size = [int.from_bytes(header[at : at + 4], "big") for at in (16, 20)]
     assert size == [int(start[f"og:image:{side}"]) for side in ("width", "height")] == [1200, 630]
+
+
+def characters_of(path):
+    with TTFont(path) as font:
+        return set(font.getBestCmap())
+
+
+def test_only_icons_that_are_shown_are_left(twice):
+    static = twice[0] / "_static"
+    style = (static / "styles" / "pydata-sphinx-theme.css").read_text()
+    assert ".fa-download:before" in style
+    assert ".fa-tram:before" not in style
+    (font,) = static.rglob("fa-solid-900.woff2")
+    assert {0xF019, 0xF7DA} & characters_of(font) == {0xF019}
+    assert font.stat().st_size < 20_000
+
+
+def test_images_keep_their_place_and_all_but_the_first_come_later(twice):
+    page = (twice[0] / "index.html").read_text()
+    bar, points, sizeless = (
+        re.search(f'<img [^>]*alt="{text}"[^>]*>', page)[0] for text in ("a bar", "in points", "of no size")
+    )
+    assert 'width="90" height="20"' in bar
+    assert 'width="120" height="40"' in points
+    assert [text for text in ("width", "height", "lazy") if text in sizeless] == []
+    assert ["lazy" in image for image in (bar, points)] == [False, True]
 
 
 def test_a_book_with_an_address_lists_its_pages(twice):
