@@ -1,21 +1,40 @@
 """Images that are fetched when they are about to be seen, in a place that is kept for them."""
 
+import re
 from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.util.images import get_image_size
 from sphinx.writers.html5 import HTML5Translator
 
 __all__ = ["setup"]
+
+_SVG = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.]+)(?:pt|px)?"', re.DOTALL)
+_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR(.{4})(.{4})", re.DOTALL)
+_HEAD = 4096  # bytes in which an image says how large it is
+_PX_PER_PT = 4 / 3
+
+
+def _size_of(path: Path) -> tuple[int, int] | None:
+    """Read an image's size in CSS pixels; Sphinx takes a part's size for that of an SVG without one."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if found := _PNG.match(head):
+        return int.from_bytes(found[1]), int.from_bytes(found[2])
+    found = _SVG.search(head)
+    if found is None:
+        return None
+    scale = _PX_PER_PT if found[2] == b"pt" else 1.0
+    return round(float(found[1]) * scale), round(float(found[3]) * scale)
 
 
 def _visit(translator: HTML5Translator, node: nodes.image) -> None:
     # A chapter begins with its first image; a notebook's page begins with code.
     chapter = not translator.builder.current_docname.startswith("experiments/")
     first = chapter and node.document is not None and next(node.document.findall(nodes.image)) is node
-    path = Path(translator.builder.srcdir, node["uri"])
-    size = get_image_size(str(path)) if path.is_file() else None
+    size = _size_of(Path(translator.builder.srcdir, node["uri"]))
     # Without its size an image that comes late would push away what is being read.
     if size is not None and not first:
         node["loading"] = "lazy"
