@@ -16,7 +16,6 @@ _NAMES = re.compile(r'\b(?:class|id)="([^"]*)"')
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 _LOADED = re.compile(r"([\w.-]+\.js)\b")
 _WORD = re.compile(r"[\w-]+")
-_CODE = re.compile(r'"\\([0-9a-f]{4})"')  # of an icon, in a style sheet
 _SHORTEST = 3  # of what a script puts before a name; a shorter one is a minus sign
 
 
@@ -74,7 +73,8 @@ def _used(site: Path) -> Callable[[str], bool]:
     names: set[str] = set()
     mentioned: set[str] = set()
     loaded: set[str] = set()
-    for path in site.rglob("*.html"):
+    # In _static lies a template of the theme, which names scripts that no page loads.
+    for path in (p for p in site.rglob("*.html") if p.relative_to(site).parts[0] != "_static"):
         page = path.read_text(encoding="utf-8")
         names.update(name for group in _NAMES.findall(page) for name in group.split())
         mentioned.update(word for script in _SCRIPT.findall(page) for word in _WORD.findall(script))
@@ -106,7 +106,7 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
     for path in site.rglob("*.css"):
         style = trim_style(path.read_text(encoding="utf-8"), has)
         path.write_text(style, encoding="utf-8")
-        codes |= {int(code, 16) for code in _CODE.findall(style)}
+        codes |= {*map(ord, style)}  # icons among them: what was escaped is written out now
     for path in site.rglob("fa-*.woff2"):
         _cut_down(path, codes)
 
