@@ -21,7 +21,7 @@ def pytest_addoption(parser):
     """Let the tests that kill processes go on for longer, and pictures of pages be stored anew."""
     parser.addoption("--kills", type=int, default=8, help="processes that test_lab_kills.py kills")
     parser.addoption("--kill-seed", type=int, default=0, help="of the moments at which it does")
-    parser.addoption("--new-screens", action="store_true", help="store how test_book_browser.py sees pages")
+    parser.addoption("--new-screens", action="store_true", help="store how book/test_browser.py sees pages")
 
 
 def made(framework):

@@ -18,10 +18,10 @@ import typer.main
 from typer.testing import CliRunner
 
 import gradtricks.lab
+from gradtricks.book.building import build_book
 from gradtricks.cli import app  # all commands, those that play too
 from gradtricks.lab.commands.arguments import plan
-from gradtricks.lab.commands.publishing import build_book
-from gradtricks.lab.pages.rendering import to_html
+from gradtricks.lab.commands.rendering import to_html
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.store import Store, StoreError
 from notebooks import write_notebook
@@ -478,7 +478,7 @@ def test_a_search_whose_runs_record_no_such_thing_has_failed(project, invoke):
 def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
     built = []
     monkeypatch.chdir(project)
-    monkeypatch.setattr("gradtricks.lab.commands.publishing.build", lambda *folders: built.append(folders))
+    monkeypatch.setattr("gradtricks.book.building.build", lambda *folders: built.append(folders))
     site = build_book()
     assert built == [(Path("book"), site)]
     pages = project / "book" / "experiments"

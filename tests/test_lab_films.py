@@ -15,12 +15,11 @@ from PIL import Image, ImageSequence
 
 pytest.importorskip("sphinx")
 
+from gradtricks.book.records import figure_of
+from gradtricks.book.sources import lay_out
 from gradtricks.lab import films
 from gradtricks.lab.films import record_film
 from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.pages.building import publish
-from gradtricks.lab.pages.images import size_of
-from gradtricks.lab.pages.targets import figure_of
 from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.outcomes import collect_figures
 from gradtricks.lab.runs.planning import plan_run
@@ -182,11 +181,10 @@ def test_a_run_s_film_is_a_file_of_the_book(stored, tmp_path):
     assert stored.record["figures"] == {"rolling_ball": "a ball"}
     assert "lab/films.py" in stored.record["inputs"]["files"]
     assert "pillow" in stored.record["inputs"]["versions"]
-    publish({"small-torch": stored}, tmp_path / "experiments")
+    lay_out({"small-torch": stored}, tmp_path / "experiments")
     path = tmp_path / "experiments" / "small-torch" / "rolling_ball.png"
     assert collect_figures(stored.read_notebook()) == {"rolling_ball.png": path.read_bytes()}
     assert read_back(path.read_bytes())[0].shape == (4, 2, 8, 3)
-    assert size_of(path) == (8, 2)
 
     env = SimpleNamespace(srcdir=tmp_path, note_dependency=lambda path: None)
     found = figure_of(env, "small/torch/rolling_ball")
@@ -194,7 +192,7 @@ def test_a_run_s_film_is_a_file_of_the_book(stored, tmp_path):
 
 
 def test_a_film_stands_closed_below_its_cell(stored, tmp_path):
-    publish({"small-torch": stored}, tmp_path)
+    lay_out({"small-torch": stored}, tmp_path)
     node = nbformat.read(tmp_path / "small-torch.ipynb", as_version=4)
     place = next(n for n, cell in enumerate(node.cells) if "record_film" in cell.source)
     assert "".join(output.text for output in node.cells[place].outputs) == "before\nafter\n"
@@ -208,9 +206,9 @@ def test_a_film_stands_closed_below_its_cell(stored, tmp_path):
 def test_a_film_on_a_page_waits_for_its_reader(stored, tmp_path):
     pytest.importorskip("myst_nb")
     source = tmp_path / "source"
-    publish({"small-torch": stored}, source / "experiments")
+    lay_out({"small-torch": stored}, source / "experiments")
     (source / "conf.py").write_text(
-        'extensions = ["myst_nb", "sphinx_design", "gradtricks.lab.sphinx"]\n'
+        'extensions = ["myst_nb", "sphinx_design", "gradtricks.book.extension"]\n'
         'nb_execution_mode = "off"\nmyst_enable_extensions = ["colon_fence"]\n'
     )
     (source / "index.md").write_text("# Page\n\n```{toctree}\nexperiments/small-torch\n```\n")

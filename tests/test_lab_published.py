@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 
 pytest.importorskip("sphinx")
 
-from gradtricks.lab.cli import app
-from gradtricks.lab.commands.publishing import build_book, publish
+from gradtricks.book.building import build_book
+from gradtricks.book.records import published_record
+from gradtricks.cli import app
+from gradtricks.lab.commands.publishing import publish
 from gradtricks.lab.commands.views import table
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.pages.building import BuildError
-from gradtricks.lab.results.quoting import published_record, result_from
+from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.results.tables import planned_runs
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.planning import read_search, read_sweep
@@ -63,7 +64,7 @@ def project(tmp_path, monkeypatch):
 @pytest.fixture
 def lay_out(monkeypatch):
     """Return a function that lays out the book of the project without building it."""
-    monkeypatch.setattr("gradtricks.lab.commands.publishing.build", lambda *folders: None)
+    monkeypatch.setattr("gradtricks.book.building.build", lambda *folders: None)
     return build_book
 
 
@@ -239,7 +240,7 @@ def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project
 
 def test_records_that_are_gone_stop_the_build(published, lay_out):
     shutil.rmtree(next(published.glob("game-*")))
-    with pytest.raises(BuildError, match=r"got 3 of 4; remedy: gradtricks publish experiments/game\.sweep"):
+    with pytest.raises(StoreError, match=r"got 3 of 4; remedy: gradtricks publish experiments/game\.sweep"):
         lay_out()
 
 
@@ -307,11 +308,11 @@ def test_a_plan_that_was_edited_is_not_believed(published, lay_out):
     whole = json.loads(plan.read_text())
     for wrong in ({**whole, "runs": ["a"]}, {**whole, "varied": 1}, {**whole, "runs": []}):
         plan.write_text(json.dumps(wrong))
-        with pytest.raises(BuildError, match=r"expected (a plan|the published runs)"):
+        with pytest.raises(StoreError, match=r"expected (a plan|the published runs)"):
             lay_out()
     whole["runs"][0]["title"] = "../outside"
     plan.write_text(json.dumps(whole))
-    with pytest.raises(BuildError, match="made by plan_run"):
+    with pytest.raises(StoreError, match="made by plan_run"):
         lay_out()
 
 

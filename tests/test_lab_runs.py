@@ -19,11 +19,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gradtricks.book.numbers import format_result
 from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
 from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import decode, encode, record, record_figure, record_varying
-from gradtricks.lab.results.quoting import format_result
 from gradtricks.lab.runs import execution as runs
 from gradtricks.lab.runs import provenance
 from gradtricks.lab.runs.execution import RunError, execute

@@ -191,8 +191,6 @@ ROOMS = [
     "engine",
     "results",
     "sweeps",
-    "pages",
-    "sphinx",
     "commands",
     "cli",
 ]
@@ -204,6 +202,12 @@ def room_of(module):
     return names[2] if names[:2] == ["gradtricks", "lab"] and len(names) > 2 else None
 
 
+def imports_of(path):
+    """Return the full names that a file imports from modules."""
+    froms = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    return [f"{node.module}.{alias.name}" for node in froms for alias in node.names]
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "src/gradtricks/lab").rglob("*.py")), ids=lambda path: path.stem
 )
@@ -211,10 +215,14 @@ def test_the_rooms_of_the_lab_use_one_another_in_one_direction(path):
     room = room_of(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
     if room == "__init__":
         return
-    froms = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-    names = [f"{node.module}.{alias.name}" for node in froms for alias in node.names]
-    used = {used for name in names if (used := room_of(name))}
+    used = {used for name in imports_of(path) if (used := room_of(name))}
     assert used <= set(ROOMS[: ROOMS.index(room) + 1])
+
+
+def test_only_the_command_and_the_book_itself_use_the_book():
+    paths = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "book"]
+    using = [path for path in paths if any(name.startswith("gradtricks.book") for name in imports_of(path))]
+    assert using == [PACKAGE / "cli.py"]
 
 
 def test_loading_says_what_is_expected():

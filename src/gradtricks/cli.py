@@ -1,4 +1,4 @@
-"""The command ``gradtricks``: those of the lab, and one that plays."""
+"""The command ``gradtricks``: those of the lab, those of the book, and one that plays."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from gradtricks.lab.cli import app
-from gradtricks.lab.commands.options import examples
+from gradtricks.lab.commands.options import DEFAULT_STORE, StoreLocation, Workers, examples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +31,30 @@ class _Played(NamedTuple):
     game: str
     returns: "NDArray[Any]"
     decisions: "NDArray[Any] | None" = None
+
+
+@app.command(
+    rich_help_panel="Run",
+    epilog=examples("gradtricks book", "gradtricks book --workers 1", exit_codes=True),
+)
+def book(workers: Workers = None, store: StoreLocation = DEFAULT_STORE) -> None:
+    """Run what the book shows and what hasn't been run with the same inputs before; then build the book."""
+    from gradtricks.book.building import build_book
+    from gradtricks.lab.commands.terminal import explained, output, say
+
+    with explained():
+        site = build_book(workers=workers, store=store, console=output)
+        say(f"The book is built: open {(site / 'index.html').resolve().as_uri()}")
+
+
+@app.command(rich_help_panel="Run", epilog=examples("gradtricks pdf", exit_codes=True))
+def pdf() -> None:
+    """Print the chapters of the built book into one PDF, with Chromium."""
+    from gradtricks.book.building import print_book
+    from gradtricks.lab.commands.terminal import explained, say
+
+    with explained():
+        say(f"The chapters are in {print_book().resolve().as_uri()}")
 
 
 @app.command(

@@ -179,40 +179,6 @@ def sweep(
 
 @app.command(
     rich_help_panel=_RUN,
-    epilog=examples("gradtricks book", "gradtricks book --workers 1", exit_codes=True),
-)
-def book(workers: given.Workers = None, store: given.StoreLocation = DEFAULT_STORE) -> None:
-    """Run what the book shows and what hasn't been run with the same inputs before; then build the book."""
-    from gradtricks.lab.commands import publishing
-    from gradtricks.lab.commands.terminal import explained, output, say
-
-    with explained():
-        site = publishing.build_book(workers=workers, store=store, console=output)
-        say(f"The book is built: open {(site / 'index.html').resolve().as_uri()}")
-
-
-@app.command(rich_help_panel=_RUN, epilog=examples("gradtricks pdf", exit_codes=True))
-def pdf() -> None:
-    """Print the chapters of the built book into one PDF, with Chromium."""
-    from gradtricks.lab.commands import publishing
-    from gradtricks.lab.commands.terminal import explained, say
-
-    with explained():
-        say(f"The chapters are in {publishing.print_book().resolve().as_uri()}")
-
-
-@app.command(rich_help_panel=_RUN, epilog=examples("gradtricks epub", exit_codes=True))
-def epub() -> None:
-    """Pack the chapters of the built book into one EPUB, for readers of electronic books."""
-    from gradtricks.lab.commands import publishing
-    from gradtricks.lab.commands.terminal import explained, say
-
-    with explained():
-        say(f"The chapters are in {publishing.pack_book().resolve().as_uri()}")
-
-
-@app.command(
-    rich_help_panel=_RUN,
     epilog=examples(
         "gradtricks publish --dry-run",
         "gradtricks publish",

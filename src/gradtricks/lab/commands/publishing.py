@@ -1,107 +1,38 @@
-"""The book, from notebooks to pages: what it shows is run where that isn't done, laid out, and built."""
+"""Published sweeps: runs that take hours, done on request and kept with the sources."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
-from gradtricks.lab.commands.execution import execute, freeze
-from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.running import SweepResult, sweep
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.pages.building import plan_book, plan_sweeps, published_sweep, sweep_runs
-from gradtricks.lab.pages.building import publish as lay_out
-from gradtricks.lab.pages.site import build
-from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.sweeps.files import ENDING, read_file
 from gradtricks.lab.sweeps.planning import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gradtricks.lab.engine.executing import Outcome
-    from gradtricks.lab.runs.planning import Run
-
-BUILD, BOOK, EXPERIMENTS = Path("_build"), Path("book"), Path("experiments")
+EXPERIMENTS = Path("experiments")
 
 
-def build_book(
-    *, workers: int | None = None, store: str | Path = DEFAULT_STORE, console: "Console | None" = None
-) -> Path:
-    """Run what the book shows and what isn't finished yet, then build the book in the working directory.
+def plan_sweeps(experiments: Path) -> list[Sweep]:
+    """List the sweeps that have a page in the book: every sweep file beside the experiments.
 
     Args:
-        workers: Runs at once; None means as many as the cores have room for.
-        store: Of the runs.
-        console: Where to show how it goes; None shows nothing.
+        experiments: Folder of the source notebooks.
 
     Returns:
-        Folder of the finished pages.
+        The sweeps, by name. Searches have no page.
 
     Raises:
-        FileNotFoundError: The working directory has no experiments.
-        RunError: A run failed; the old book is untouched.
-        BuildError: Sphinx complained, or a published sweep has no records; the old book is untouched.
-        Interrupted: By Ctrl-C; the same call goes on later.
+        ParameterError: A file is wrong.
     """
-    runs, planned_sweeps = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
-    sweeps = [planned for planned in planned_sweeps if not planned.published]
-    published = [published_sweep(planned) for planned in planned_sweeps if planned.published]
-    opened = Store(store)
-    with _alone(console):
-        for planned in sweeps:
-            freeze(planned, opened)
-        everything = {run.request: run for run in (*runs, *(run for s in sweeps for run in s.runs))}
-        _announce(list(everything.values()), opened, console, workers)
-        outcomes = execute(list(everything.values()), opened, console, workers=workers, retry_failed=True)
-        _refuse_failures(outcomes)
-        stored = {outcome.run.request: outcome.stored for outcome in outcomes if outcome.stored}
-        lay_out(
-            {run.name: stored[run.request] for run in runs},
-            BOOK / "experiments",
-            sweeps=[*((planned, sweep_runs(planned, opened)) for planned in sweeps), *published],
-        )
-        if console is not None:
-            console.print("Building the pages, which takes about a minute where all of them are new.")
-        build(BOOK, BUILD / "html")
-    return BUILD / "html"
-
-
-def print_book() -> Path:
-    """Print the chapters of the built book in the working directory into one PDF.
-
-    Returns:
-        The file.
-
-    Raises:
-        BuildError: The book isn't built, there is no Chromium, or it didn't print.
-    """
-    from gradtricks.lab.pages.articles import chapters
-    from gradtricks.lab.pages.pdf import print_pdf
-
-    target = BUILD / "gradtricks.pdf"
-    print_pdf(BUILD / "html", chapters(BOOK), target)
-    return target
-
-
-def pack_book() -> Path:
-    """Pack the chapters of the built book in the working directory into one EPUB.
-
-    Returns:
-        The file.
-
-    Raises:
-        BuildError: The book isn't built.
-    """
-    from gradtricks.lab.pages.epub import pack_epub
-
-    target = BUILD / "gradtricks.epub"
-    pack_epub(BOOK, BUILD / "html", target)
-    return target
+    paths = sorted(experiments.glob(f"*{ENDING}"))
+    source = describe_source(experiments)
+    return [read_sweep(path, source=source) for path in paths if not _is_search(path)]
 
 
 def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
@@ -154,38 +85,6 @@ def publish(
         yield replace(found, published=kept)
 
 
-def _announce(runs: "Sequence[Run]", store: Store, console: "Console | None", workers: int | None) -> None:
-    """Say before the first run ends what is to come."""
-    from gradtricks.lab.commands.printing import duration
-    from gradtricks.lab.engine.estimates import estimate_s
-    from gradtricks.lab.engine.executing import count_workers
-
-    finished = store.find_all(runs)
-    missing = [run for run in runs if run.request not in finished]
-    if console is None or not missing:
-        return
-    left = estimate_s(missing, store, workers or count_workers(missing))
-    about = f", about {duration(left)}" if left is not None else ""
-    several = "" if len(missing) == 1 else "s"
-    console.print(f"{len(missing)} run{several} to do{about}; then the pages.")
-
-
-def _refuse_failures(outcomes: "Sequence[Outcome]") -> None:
-    failed = [f"{outcome.run.title}\n{outcome.error}" for outcome in outcomes if outcome.error]
-    if failed:
-        raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
-
-
-@contextmanager
-def _alone(console: "Console | None") -> Iterator[None]:
-    """Let one build at a time into the folder; a second one waits, and then finds everything done."""
-    BUILD.mkdir(exist_ok=True)
-    lock = FileLock(BUILD / ".lock")
-    try:
-        held = lock.acquire(timeout=0)
-    except Timeout:
-        if console is not None:
-            console.print("Another build is going on here; waiting for it.")
-        held = lock.acquire()
-    with held:
-        yield
+def _is_search(path: Path) -> bool:
+    _, file, _ = read_file(path)
+    return file is not None and file.optuna is not None

@@ -80,7 +80,6 @@ def _exit_code(error: Exception) -> int | None:
     from gradtricks.lab.engine.executing import Interrupted, SchedulerError
     from gradtricks.lab.engine.tracking import TrackingError
     from gradtricks.lab.notebooks.schema import ParameterError
-    from gradtricks.lab.pages.building import BuildError
     from gradtricks.lab.runs.execution import RunError
     from gradtricks.lab.storage.store import StoreError
     from gradtricks.lab.sweeps.adaptive import SearchError, TrialError
@@ -88,7 +87,7 @@ def _exit_code(error: Exception) -> int | None:
     codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
         (1, (TrialError,)),
         (2, (FileNotFoundError, ParameterError, SearchError)),
-        (1, (BuildError, RunError, SchedulerError, StoreError, TrackingError, OSError)),
+        (1, (RunError, SchedulerError, StoreError, TrackingError, OSError)),
         (130, (Interrupted,)),
     )
     return next((code for code, kinds in codes if isinstance(error, kinds)), None)

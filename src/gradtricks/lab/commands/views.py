@@ -133,7 +133,7 @@ def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -
     kept = source_of(stored) is None
     if not open_it or not kept:
         return Shown(stored, None, kept)
-    from gradtricks.lab.pages.rendering import to_html
+    from gradtricks.lab.commands.rendering import to_html
 
     page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
     page.write_text(to_html(stored.read_notebook(), stored.title), encoding="utf-8")

@@ -3,15 +3,16 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
 from bs4 import BeautifulSoup, Tag
 
-from gradtricks.lab.pages.articles import follow, read_articles
-from gradtricks.lab.pages.building import BuildError
+from gradtricks.book.site import BuildError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _FLAGS = (
@@ -22,7 +23,22 @@ _FLAGS = (
     "--disable-sync",
 )
 _LONGEST_S = 600
+_EXECUTED = "experiments/"  # notebooks: hundreds of pages that are there to be run
+_FOR_THE_SCREEN = ".headerlink, script, button, dialog, .prev-next-footer"
 _REFERRING = ("id", "for", "name", "aria-labelledby", "aria-describedby")
+
+
+def chapters(book: Path) -> list[str]:
+    """List the pages that are printed, in the order of the table of contents.
+
+    Args:
+        book: Folder of the sources.
+
+    Returns:
+        Their names, such as ``api/masking``; executed notebooks and the pages of sweeps aren't among them.
+    """
+    contents = yaml.safe_load((book / "_toc.yml").read_text(encoding="utf-8"))
+    return [contents["root"], *(page for page in _files(contents) if not page.startswith(_EXECUTED))]
 
 
 def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
@@ -77,20 +93,40 @@ def assemble(site: Path, pages: Sequence[str]) -> str:
     Raises:
         BuildError: A page isn't there.
     """
+    if missing := [page for page in pages if not (site / f"{page}.html").is_file()]:
+        raise BuildError(
+            f"expected the finished book in {site}; got no {', '.join(missing)}; remedy: gradtricks book"
+        )
+    parsed = {
+        page: BeautifulSoup((site / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
+        for page in pages
+    }
     anchors = {page: page.replace("/", "-") for page in pages}
-    articles = read_articles(site, pages)
-    for page, article in articles.items():
-        _fit_in(article, site, page, anchors)
-    first = BeautifulSoup((site / f"{pages[0]}.html").read_text(encoding="utf-8"), "html.parser")
+    bodies = [_fit_in(html, site, page, anchors) for page, html in parsed.items()]
+    first = parsed[pages[0]]
     for element in first.select("head script"):
         element.decompose()
     for element in first.select("head link[href]"):
         element["href"] = _uri(site, pages[0], str(element["href"]))
-    bodies = "\n".join(map(str, articles.values()))
-    return f'<!DOCTYPE html>\n<html lang="en" data-theme="light">{first.head}<body>{bodies}</body></html>\n'
+    body = "\n".join(bodies)
+    return f'<!DOCTYPE html>\n<html lang="en" data-theme="light">{first.head}<body>{body}</body></html>\n'
 
 
-def _fit_in(article: Tag, site: Path, page: str, anchors: Mapping[str, str]) -> None:
+def _files(entry: Mapping[str, Any]) -> Iterator[str]:
+    for kind in ("parts", "chapters", "sections"):
+        for child in entry.get(kind, ()):
+            if "file" in child:
+                yield child["file"]
+            yield from _files(child)
+
+
+def _fit_in(html: BeautifulSoup, site: Path, page: str, anchors: Mapping[str, str]) -> str:
+    """Make of a page's article a part of the document; leave out what only a screen has a use for."""
+    article = html.select_one("article.bd-article")
+    if article is None:
+        raise BuildError(f"expected an article on {page}; got none; remedy: gradtricks book")
+    for element in article.select(_FOR_THE_SCREEN):
+        element.decompose()
     for element in article.find_all(True):
         # What is unique on its page isn't in the whole book.
         for attribute in set(_REFERRING) & set(element.attrs):
@@ -100,9 +136,11 @@ def _fit_in(article: Tag, site: Path, page: str, anchors: Mapping[str, str]) -> 
             element["open"] = ""
         if "src" in element.attrs:
             element["src"] = _uri(site, page, str(element["src"]))
+            element.attrs.pop("loading", None)
         if "href" in element.attrs:
             _lead_within(element, page, anchors)
     article["id"] = anchors[page]
+    return str(article)
 
 
 def _uri(site: Path, page: str, link: str) -> str:
@@ -112,11 +150,12 @@ def _uri(site: Path, page: str, link: str) -> str:
 
 def _lead_within(element: Tag, page: str, anchors: Mapping[str, str]) -> None:
     """Turn a link to another page into one within the document; where that isn't in it, into plain text."""
-    link = follow(page, str(element["href"]))
-    if link is None:
+    parts = urlsplit(str(element["href"]))
+    if parts.scheme:
         return
-    path, fragment = link
-    if path not in anchors:
+    path = os.path.normpath(Path(page).parent / parts.path) if parts.path else page
+    anchor = anchors.get(path.removesuffix(".html"))
+    if anchor is None:
         del element["href"]
         return
-    element["href"] = f"#{anchors[path]}" + (f"--{fragment}" if fragment else "")
+    element["href"] = f"#{anchor}" + (f"--{parts.fragment}" if parts.fragment else "")

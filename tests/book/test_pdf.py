@@ -11,12 +11,11 @@ pytest.importorskip("pypdf")
 
 import pypdf
 
-from gradtricks.lab.cli import app
-from gradtricks.lab.pages import pdf
-from gradtricks.lab.pages.articles import chapters
-from gradtricks.lab.pages.building import BuildError
+from gradtricks.book import pdf
+from gradtricks.book.site import BuildError
+from gradtricks.cli import app
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BROWSER = next(filter(None, map(shutil.which, pdf.BROWSERS)), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 
@@ -59,7 +58,7 @@ def site(tmp_path):
 
 
 def test_chapters_are_printed_in_the_order_of_the_contents_without_what_was_executed(site):
-    assert chapters(site.parents[1] / "book") == ["index", "first", "api/index", "api/first"]
+    assert pdf.chapters(site.parents[1] / "book") == ["index", "first", "api/index", "api/first"]
 
 
 def test_links_stay_within_the_document_and_names_stay_apart(site):

@@ -4,14 +4,13 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.pages.valuetables import MOST_ROWS, markdown_table, value_text, values_table
+from gradtricks.book.origins import costs_of, origin_of, period_of
+from gradtricks.book.valuetables import MOST_ROWS, markdown_table, value_text, values_table
 from gradtricks.lab.recording import encode
 from gradtricks.lab.results import tables
 from gradtricks.lab.results.columns import split_name
@@ -19,13 +18,14 @@ from gradtricks.lab.results.curves import Curve
 from gradtricks.lab.results.grouping import CASE, Group, key_of, text_of, varies_within
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult, label_of, plot_sweep
-from gradtricks.lab.results.quoting import SHOWN_LIBRARIES
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:
     from gradtricks.lab.runs.planning import Run
     from gradtricks.lab.sweeps.planning import Sweep
+
+__all__ = ["sweep_files"]
 
 _LISTED = 5  # names of what has changed
 
@@ -47,9 +47,13 @@ def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[
     page = f"{sweep.name}-sweep"
     frame = tables.tabulate(runs, sweep.cases)
     plots = plot_sweep(sweep, frame) if any(run.status == "finished" for run in runs) else {}
+    records = [
+        {name: value for name, value in run.record.items() if name not in ("inputs", "figures")}
+        for run in runs
+    ]
     files = {pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()}
     files[pages / page / "runs.csv"] = tables.export(frame, "csv") or ""
-    files[pages / page / "runs.json"] = _json([_without_inputs(run.record) for run in runs])
+    files[pages / page / "runs.json"] = _json(records)
     files[pages / f"{page}.json"] = _json(_summary(sweep, runs, plots))
     files[pages / f"{page}.md"] = _page(sweep, runs, plots)
     return files
@@ -57,18 +61,16 @@ def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[
 
 def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> dict[str, Any]:
     """Collect the numbers that other pages quote as ``name/sweep/…``."""
-    counts: dict[str, Any] = {"planned": len(_meant(sweep, runs))}
-    counts |= {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
-    counts |= {"median_wall_s": _wall_s(runs), "median_cpu_s": _cpu_s(runs), "peak_memory_mib": _peak(runs)}
     quoted: dict[str, Any] = {}
     for plot in plots.values():
         label = label_of(plot.column)
         quoted[label if label not in quoted else plot.column] = dict(_quoted(plot))
+    counts = {"planned": len(_meant(sweep, runs)), **_counted(runs), **costs_of(runs)}
     return {
         "sweep": sweep.name,
         "published": sweep.published,
         "command": _command(sweep),
-        "origin": _origin(runs),
+        "origin": origin_of(runs),
         "changed": list(sweep.changed),
         "results": encode({"runs": counts, **quoted}, "results"),
         "figures": {name: plot.alt for name, plot in plots.items()},
@@ -101,7 +103,8 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
     parts += [_published(sweep, runs)] if sweep.published else []
     parts += [_named(sweep, runs)] if sweep.cases and runs else []
     for name, plot in plots.items():
-        parts += [f"## {escape(label_of(plot.column))}", *_meaning(sweep, plot)]
+        meaning = sweep.meanings.get(".".join(split_name(plot.column)))
+        parts += [f"## {escape(label_of(plot.column))}", *([escape(meaning)] if meaning else [])]
         parts += [f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"]
         parts += [values_table(plot)]
     parts += ["## Runs that failed", _failures(runs)] if any(run.status == "failed" for run in runs) else []
@@ -132,16 +135,21 @@ def _from_root(sweep: "Sweep", path: Path) -> str:
 
 
 def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
-    meant = _meant(sweep, runs)
+    meant, counts = _meant(sweep, runs), _counted(runs)
     varied = _joined([_spoken(name, values) for name, values in _varied(sweep, meant).items()])
     varied = varied and f" with different {varied}"
-    finished, failed = (sum(run.status == status for run in runs) for status in ("finished", "failed"))
-    left = len(meant) - finished - failed
-    counts = [f"{finished} finished"]
-    counts += [f"{count} {what}" for count, what in ((failed, "failed"), (left, "not run yet")) if count]
+    left = len(meant) - sum(counts.values())
+    said = [f"{counts['finished']} finished"]
+    said += [
+        f"{count} {what}" for count, what in ((counts["failed"], "failed"), (left, "not run yet")) if count
+    ]
     notebook = code(_from_root(sweep, sweep.notebook))
     several = "" if len(meant) == 1 else "s"
-    return f"{len(meant)} run{several} of {notebook}{varied}: {', '.join(counts)}."
+    return f"{len(meant)} run{several} of {notebook}{varied}: {', '.join(said)}."
+
+
+def _counted(runs: Sequence[StoredRun]) -> dict[str, int]:
+    return {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
 
 
 def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Run | StoredRun]":
@@ -154,7 +162,7 @@ def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     said = "These runs take too long for the build of this book, or want a machine to themselves."
     if not runs:
         return f"{said} They haven't been published yet."
-    said = f"{said} They were started {escape(_period(runs))}"
+    said = f"{said} They were started {escape(period_of(runs))}"
     if not sweep.changed:
         return f"{said}, with the notebook, the package and the libraries that are here now."
     names = [code(name) for name in sweep.changed[:_LISTED]]
@@ -182,27 +190,15 @@ def _joined(texts: Sequence[str]) -> str:
 
 def _named(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     """Say what each name stands for: what isn't as it mostly is."""
-    free = _varied(sweep, runs)
-    usual = {
-        name: Counter(key_of(run.parameters[name]) for run in runs).most_common(1)[0][0]
-        for name in sweep.varied
-        if name not in free
-    }
-    rows = {
-        sweep.cases[run.request]: [
-            f"{escape(name)} {value_text(run.parameters[name])}"
-            for name in usual
-            if key_of(run.parameters[name]) != usual[name]
-        ]
-        for run in runs
-    }
-    body = [[escape(case), ", ".join(different)] for case, different in rows.items()]
+    names = [name for name in sweep.varied if name not in _varied(sweep, runs)]
+    usual = {n: Counter(key_of(run.parameters[n]) for run in runs).most_common(1)[0][0] for n in names}
+    rows = {}
+    for run in runs:
+        different = [name for name in names if key_of(run.parameters[name]) != usual[name]]
+        said = [f"{escape(name)} {value_text(run.parameters[name])}" for name in different]
+        rows[sweep.cases[run.request]] = ", ".join(said)
+    body = [[escape(case), different] for case, different in rows.items()]
     return markdown_table([["case", "what is different"], *body])
-
-
-def _meaning(sweep: "Sweep", plot: PlotResult) -> list[str]:
-    meaning = sweep.meanings.get(".".join(split_name(plot.column)))
-    return [escape(meaning)] if meaning else []
 
 
 def _failures(runs: Sequence[StoredRun]) -> str:
@@ -212,79 +208,11 @@ def _failures(runs: Sequence[StoredRun]) -> str:
 
 
 def _listed(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
-    fixed = [
-        f"{escape(name)} {value_text(value)}"
-        for name, value in (runs[0].parameters if runs else {}).items()
-        if name not in sweep.varied
-    ]
+    parameters = runs[0].parameters if runs else {}
+    fixed = [f"{escape(n)} {value_text(value)}" for n, value in parameters.items() if n not in sweep.varied]
     rows = {"other parameters": ", ".join(fixed)}
-    rows |= {name: escape(text) for name, text in _origin(runs).items()}
+    rows |= {name: escape(text) for name, text in origin_of(runs).items()}
     return "\n\n".join(f"{name}\n: {text}" for name, text in rows.items() if text)
-
-
-def _origin(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Say what produced the runs; where they differ, all that there is."""
-    sources = [run.record["provenance"] for run in runs]
-    commits = [
-        f"{(s['commit'] or 'unknown')[:12]}{' with uncommitted changes' if s['dirty'] else ''}"
-        for s in sources
-    ]
-    versions = {
-        name: _distinct(run.record["inputs"]["versions"].get(name) for run in runs)
-        for name in SHOWN_LIBRARIES
-    }
-    return {
-        "started": _period(runs),
-        "took": _time(runs),
-        "commit": _distinct(commits),
-        "processor": _distinct(s["processor"] for s in sources),
-        "threads of a run": _distinct(s["threads"] for s in sources),
-        "Python": _distinct(s["python"] for s in sources),
-        "libraries": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
-    }
-
-
-def _time(runs: Sequence[StoredRun]) -> str:
-    least = "at least " if any(run.record["provenance"].get("resumed") for run in runs) else ""
-    took = f"{least}{sum(run.record['duration_s'] for run in runs):.0f} s in all runs together"
-    wall_s, cpu_s = _wall_s(runs), _cpu_s(runs)
-    medians = [f"{wall_s:.1f} s"] if wall_s is not None else []
-    medians += [f"{cpu_s:.1f} s of processor time"] if cpu_s is not None else []
-    return f"{took}; medians of a run: {', '.join(medians)}" if medians else took
-
-
-def _is_timed(run: StoredRun) -> bool:
-    return run.status == "finished" and not run.record["provenance"].get("resumed")
-
-
-def _wall_s(runs: Sequence[StoredRun]) -> float | None:
-    times = [run.record["duration_s"] for run in runs if _is_timed(run)]
-    return median(times) if times else None
-
-
-def _cpu_s(runs: Sequence[StoredRun]) -> float | None:
-    sources = [run.record["provenance"] for run in runs if _is_timed(run)]
-    times = [source["cpu_s"] for source in sources if "cpu_s" in source]
-    return median(times) if times else None
-
-
-def _peak(runs: Sequence[StoredRun]) -> float | None:
-    sources = [run.record["provenance"] for run in runs if run.status == "finished"]
-    return max((source["peak_memory_mib"] for source in sources if "peak_memory_mib" in source), default=None)
-
-
-def _period(runs: Sequence[StoredRun]) -> str:
-    times = sorted(datetime.fromisoformat(run.record["started"]).astimezone(UTC) for run in runs)
-    first_and_last = dict.fromkeys(f"{time:%Y-%m-%d %H:%M} UTC" for time in (*times[:1], *times[-1:]))
-    return " to ".join(first_and_last)
-
-
-def _distinct(values: Iterable[Any]) -> str:
-    return ", ".join(sorted({str(value) for value in values if value is not None}))
-
-
-def _without_inputs(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in ("inputs", "figures")}
 
 
 def _json(value: Any) -> str:

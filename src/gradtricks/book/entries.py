@@ -1,8 +1,11 @@
 """Entries of the API pages: one name in both frameworks, signatures side by side, what they say in tabs."""
 
+import ast
+import inspect
 import re
+import textwrap
 from pathlib import PurePosixPath
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -10,9 +13,9 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-__all__ = ["InBoth", "setup"]
+__all__ = ["FRAMEWORKS", "InBoth", "setup"]
 
-_FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 _TAB = """\
 :::{{tab-item}} {title}
 :sync: {framework}
@@ -28,6 +31,9 @@ _LINKS = (
     "{{download}}`TensorFlow <{up}/src/gradtricks/tensorflow/{stem}.py>`, "
     "{{download}}`NumPy <{up}/src/gradtricks/reference/{stem}.py>`\n"
 )
+
+# Sphinx writes the arguments of a long signature as a list of definitions that define nothing.
+_LIST = re.compile(r'<dl>\s*(<dd><em class="sig-param">.*?)</dl>', re.DOTALL)
 
 
 class InBoth(SphinxDirective):
@@ -57,7 +63,7 @@ class InBoth(SphinxDirective):
             # A list that defines nothing would puzzle who has it read aloud.
             framework = entry[0]["module"].rpartition(".")[2]
             said.clear()
-            said += nodes.paragraph("", _FRAMEWORKS[framework])
+            said += nodes.paragraph("", FRAMEWORKS[framework])
             sides += entry
         return [*parts, sides, *tabs.children]
 
@@ -67,7 +73,7 @@ class InBoth(SphinxDirective):
             _TAB.format(
                 title=title, framework=key, directive=directive, name=name, options=self._members(key)
             )
-            for key, title in _FRAMEWORKS.items()
+            for key, title in FRAMEWORKS.items()
         )
         return f"::::{{tab-set}}\n:sync-group: framework\n\n{tabs}::::\n"
 
@@ -77,6 +83,36 @@ class InBoth(SphinxDirective):
         return f"   :members: {', '.join(own)}\n" if own else ""
 
 
+def _written(
+    app: Sphinx, what: str, name: str, item: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str, str | None] | None:
+    """Show a signature as it is written: ``ArrayLike``, not the union of eight types behind it."""
+    try:
+        source = textwrap.dedent(inspect.getsource(item.__init__ if what == "class" else item))
+    except (AttributeError, OSError, TypeError):
+        return None
+    function = next((n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)), None)
+    if function is None:
+        return None
+    arguments = function.args
+    if what in ("class", "method"):
+        (arguments.posonlyargs or arguments.args).pop(0)
+    written = None if what == "class" or function.returns is None else ast.unparse(function.returns)
+    return f"({ast.unparse(arguments)})", written
+
+
+def _lines(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    if "body" in context:
+        context["body"] = _LIST.sub(_as_lines, context["body"])
+
+
+def _as_lines(found: re.Match[str]) -> str:
+    return found[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>")
+
+
 def setup(app: Sphinx) -> None:
-    """Register the directive."""
+    """Register the directive; take over how signatures are found and how long ones are written."""
+    app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("in-both", InBoth)
+    app.connect("autodoc-process-signature", _written)
+    app.connect("html-page-context", _lines)

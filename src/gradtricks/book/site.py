@@ -10,16 +10,22 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradtricks.lab.pages.building import BuildError
 from gradtricks.lab.recording import installed_versions
+from gradtricks.lab.runs.execution import RunError
+
+__all__ = ["BuildError", "build"]
 
 _QUOTED = ("experiments", "src", "tests")  # folders beside the book from which pages quote
 # In the site a digest of all that it was made from, and in what Sphinx read for it the digest of each file.
 _BUILT_FROM = ".built-from"
-_INSTALLED = "<installed>"
+_SITEMAP = "sitemap.xml"
 _CITED = re.compile(r"\{cite[^`]*`([^`]*)`")
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 _ANCHOR_OR_FILE = re.compile(r'\b(?:id|src)="([^"]*)"')
+
+
+class BuildError(RunError):
+    """A page can't be built, or Sphinx found something to complain of; the old book is untouched."""
 
 
 def build(book: Path, site: Path) -> None:
@@ -70,6 +76,10 @@ def _build_chapters(book: Path, chapters: list[str], site: Path, read: Path, fre
     shutil.copytree(site, html, ignore=lambda folder, _: {"_static"} if Path(folder) == site else set())
     _run_sphinx(book, fresh)
     _forget_lost_words(html / "searchindex.js")
+    if (
+        site / _SITEMAP
+    ).is_file():  # the extension that writes it lists the pages of this call of Sphinx only
+        shutil.copyfile(site / _SITEMAP, html / _SITEMAP)
     return all(_keeps_what_others_use(chapter, site, html) for chapter in chapters)
 
 
@@ -117,10 +127,8 @@ def _digests(book: Path) -> dict[str, str]:
     """Sum up each of the project's sources, other than hidden and made ones, and what is installed."""
     project = book.parent
     folders = [book, *(project / name for name in _QUOTED)]
-    files = [*project.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
-    installed = json.dumps([platform.python_version(), installed_versions()], sort_keys=True)
-    digests = {_INSTALLED: installed}
-    for path in sorted(files):
+    digests = {"<installed>": json.dumps([platform.python_version(), installed_versions()], sort_keys=True)}
+    for path in sorted([*project.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]):
         name = path.relative_to(project)
         made = any(part[0] == "." or part.endswith(("__pycache__", ".egg-info")) for part in name.parts)
         if path.is_file() and not made:

@@ -1,18 +1,17 @@
 """Tables on a sweep's page: what each configuration came to, in Markdown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from gradtricks.book.numbers import number_text
 from gradtricks.lab.results.curves import Curve
 from gradtricks.lab.results.grouping import Group, text_of
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult
-from gradtricks.lab.results.quoting import format_result
 
 MOST_ROWS = 100
 
 _SPACE = "\N{NO-BREAK SPACE}"
-_SUPERSCRIPTS = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def values_table(plot: PlotResult) -> str:
@@ -66,55 +65,33 @@ def value_text(value: Any) -> str:
 
 def _of_numbers(groups: Sequence[Group]) -> dict[str, list[str]]:
     found = [group.summary for group in groups]
-    columns = {
+    return {
         "interquartile mean": [number_text(s.mean) for s in found],
         "95 % interval": [_interval(s.low, s.high) for s in found],
         "lowest": [number_text(s.lowest) for s in found],
         "highest": [number_text(s.highest) for s in found],
         "runs": [str(s.n) for s in found],
-    }
-    lost: dict[str, Callable[[Group], int]] = {
-        "failed": lambda group: group.failed,
-        "without it": lambda group: group.missing,
-        "not finite": lambda group: group.summary.non_finite,
-    }
-    return columns | {
-        name: [str(count(group)) for group in groups]
-        for name, count in lost.items()
-        if any(map(count, groups))
+        **_counted("failed", [group.failed for group in groups]),
+        **_counted("without it", [group.missing for group in groups]),
+        **_counted("not finite", [s.non_finite for s in found]),
     }
 
 
-def _of_curves(curves: Sequence[Any]) -> dict[str, list[str]]:
-    columns = {
+def _of_curves(curves: Sequence[Curve]) -> dict[str, list[str]]:
+    return {
         "length": [str(len(curve.mean)) for curve in curves],
         "mean at its start": [number_text(curve.mean[0]) if curve.n else "" for curve in curves],
         "mean at its end": [number_text(curve.mean[-1]) if curve.n else "" for curve in curves],
-        "95 % interval there": [
-            _interval(curve.low[-1], curve.high[-1]) if curve.n else "" for curve in curves
-        ],
+        "95 % interval there": [_interval(c.low[-1], c.high[-1]) if c.n else "" for c in curves],
         "runs": [str(curve.n) for curve in curves],
+        **_counted("cut to this length", [curve.cut for curve in curves]),
+        **_counted("left out", [curve.lost for curve in curves]),
     }
-    apart = {
-        "cut to this length": [curve.cut for curve in curves],
-        "left out": [curve.lost for curve in curves],
-    }
-    return columns | {name: [*map(str, counts)] for name, counts in apart.items() if any(counts)}
 
 
-def number_text(value: float) -> str:
-    """Write a number with three digits.
-
-    Args:
-        value: Any number.
-
-    Returns:
-        Such as ``0.123`` or ``1.23 × 10⁻⁵``; nothing for NaN.
-    """
-    if value != value:
-        return ""
-    text, exponent = format_result(float(value), ".3g")
-    return text + (exponent or "").translate(_SUPERSCRIPTS)
+def _counted(name: str, counts: Sequence[int]) -> dict[str, list[str]]:
+    """Make a column of what mostly doesn't happen; none where it never does."""
+    return {name: [*map(str, counts)]} if any(counts) else {}
 
 
 def _interval(low: float, high: float) -> str:

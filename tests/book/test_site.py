@@ -1,6 +1,5 @@
 """What finishes the book's pages, and the finished site as files: links, anchors, images."""
 
-import html
 import json
 import os
 import re
@@ -14,24 +13,21 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import yaml
-
-pytest.importorskip("sphinx")
-pytest.importorskip("tinycss2")
-
-from fontTools.fontBuilder import FontBuilder
-from fontTools.pens.ttGlyphPen import TTGlyphPen
 from fontTools.ttLib import TTFont
 
-from gradtricks.lab.pages import images, launching, signatures, trimming
+pytest.importorskip("sphinx")
 
-ROOT = Path(__file__).resolve().parents[1]
+from gradtricks.book import entries, trimming
+from gradtricks.book.extension import notebook_of
+
+ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
 needs_the_book = pytest.mark.skipif(
     not SITE.is_dir(), reason="the book hasn't been built; `make book` builds it"
 )
 
 
-# Weight
+# Parts of a page
 
 
 @pytest.mark.parametrize(
@@ -47,7 +43,7 @@ needs_the_book = pytest.mark.skipif(
         ("@media print{.gone{top:0}}", ""),
         ("@media print{.gone{top:0}.used{top:0}}", "@media print{.used{top:0}}"),
         ("@font-face{src:url(a.woff2)}", "@font-face{src:url(a.woff2)}"),
-        ("@keyframes turn{from{top:0}}", "@keyframes turn{from{top:0}}"),
+        ("@layer base, theme;", "@layer base, theme;"),
         ("/*! licence */a{top:0}/* why */", "/*! licence */a{top:0}"),
     ],
 )
@@ -55,116 +51,10 @@ def test_only_rules_that_may_apply_are_left(style, left):
     assert trimming.trim_style(style, {"used"}.__contains__).replace("\n", "") == left
 
 
-def write_font(path):
-    """Make a font with the letters a and b and a picture in the private area."""
-    glyphs = {"a": 0x61, "b": 0x62, "icon": 0xF001}
-    builder = FontBuilder(1000, isTTF=True)
-    builder.setupGlyphOrder([".notdef", *glyphs])
-    builder.setupCharacterMap({code: name for name, code in glyphs.items()})
-    pen = TTGlyphPen(None)
-    pen.moveTo((0, 0))
-    pen.lineTo((500, 0))
-    pen.lineTo((0, 500))
-    pen.closePath()
-    builder.setupGlyf(dict.fromkeys([".notdef", *glyphs], pen.glyph()))
-    builder.setupHorizontalMetrics(dict.fromkeys([".notdef", *glyphs], (600, 0)))
-    builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": "Test", "styleName": "Regular"})
-    builder.setupOS2()
-    builder.setupPost()
-    builder.font.flavor = "woff2"
-    builder.save(path)
-
-
-@pytest.fixture
-def site(tmp_path):
-    """A page with a script, a style sheet and fonts."""
-    site = tmp_path / "site"
-    (site / "_static").mkdir(parents=True)
-    (site / "index.html").write_text(
-        '<p class="shown">caf&eacute;</p><script src="_static/a.js?v=1"></script>'
-        '<script src="searchindex.js"></script><script>later.src = "_static/b.js"</script>'
-    )
-    (site / "_static" / "a.js").write_text("p.classList.add('added'); p.classList.add(`tip-${place}`)")
-    (site / "_static" / "b.js").write_text("p.id = 'later-added'")
-    (site / "_static" / "unloaded.js").write_text("'unloaded'")
-    (site / "searchindex.js").write_text("'indexed'")
-    rules = [
-        f".{name}{{top:0}}" for name in ("shown", "added", "tip-left", "later-added", "unloaded", "indexed")
-    ]
-    (site / "_static" / "a.css").write_text("\n".join([*rules, 'i::before{content:"\\f001"}']))
-    write_font(site / "_static" / "a.woff2")
-    return site
-
-
-def test_rules_stay_for_what_pages_hold_and_loaded_scripts_mention(site, tmp_path):
-    trimming.trim(site, tmp_path / "fonts")
-    style = (site / "_static" / "a.css").read_text()
-    assert re.findall(r"^\.([\w-]+)", style, re.MULTILINE) == ["shown", "added", "tip-left", "later-added"]
-
-
-def characters_of(path):
-    with TTFont(path) as font:
-        return set(font.getBestCmap())
-
-
-def test_fonts_keep_what_pages_and_style_sheets_show(site, tmp_path):
-    font = site / "_static" / "a.woff2"
-    trimming.trim(site, tmp_path / "fonts")
-    # Letters stay whether they are shown or not: a search shows any of them.
-    assert characters_of(font) == {0x61, 0x62, 0xF001}
-    (site / "_static" / "a.css").write_text("")
-    trimming.trim(site, tmp_path / "fonts")
-    assert characters_of(font) == {0x61, 0x62}
-
-
-def test_a_font_is_cut_down_once_and_then_taken_from_where_it_was_kept(site, tmp_path, monkeypatch):
-    font = site / "_static" / "a.woff2"
-    whole = font.read_bytes()
-    trimming.trim(site, tmp_path / "fonts")
-    trimmed = font.read_bytes()
-    assert len(trimmed) < len(whole)
-    with monkeypatch.context() as patch:
-        patch.setattr(trimming.subset, "load_font", lambda *given: pytest.fail("cut down again"))
-        font.write_bytes(whole)
-        trimming.trim(site, tmp_path / "fonts")
-        assert font.read_bytes() == trimmed
-    (site / "_static" / "a.css").write_text("")  # one character less is another font
-    font.write_bytes(whole)
-    trimming.trim(site, tmp_path / "fonts")
-    assert font.read_bytes() != trimmed
-
-
-def test_a_trimmed_site_stays_the_same(site, tmp_path):
-    trimming.trim(site, tmp_path / "fonts")
-    before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
-    trimming.trim(site, tmp_path / "fonts")
-    assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ('<svg xmlns="x" width="432pt" height="288pt">', (576, 384)),
-        ('<?xml version="1.0"?>\n<svg height="1"\n width="90" height="20px">', (90, 20)),
-        ('<svg viewBox="0 0 9 9">', None),
-    ],
-)
-def test_an_image_says_its_size(tmp_path, text, size):
-    (tmp_path / "a.svg").write_text(text)
-    assert images.size_of(tmp_path / "a.svg") == size
-
-
-def test_only_images_that_say_so_have_a_size(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"\x89PNG")
-    assert images.size_of(tmp_path / "a.png") is None
-    assert images.size_of(tmp_path / "b.svg") is None
-
-
 def test_the_lines_of_a_long_signature_are_no_definitions():
     argument, rest = '<em class="sig-param">x</em>,', "<dl><dd>kept</dd></dl>"
     context = {"body": f"<dt>f(<dl>\n<dd>{argument}</dd>\n</dl>)</dt>{rest}"}
-    signatures._lines(None, "", "", context, None)
+    entries._lines(None, "", "", context, None)
     assert context["body"] == f'<dt>f(<span class="sig-line">{argument}</span>\n)</dt>{rest}'
 
 
@@ -178,6 +68,8 @@ BOOK = {
     + "".join(f"- file: {page}\n" for page in ("second", "executed", "masking", "api/masking", EXECUTED)),
     "references.bib": "@misc{one, author = {An Author}, title = {A Title}, year = {2026}}\n",
     "bar.svg": SVG,
+    "points.svg": SVG.replace('width="90" height="20"', 'width="90pt" height="30pt"', 1),
+    "sizeless.svg": SVG.replace('width="90" height="20"', 'viewBox="0 0 9 9"', 1),
     "experiments/small-torch.json": json.dumps({"stem": "small", "status": "finished", "results": {"n": 3}}),
     "index.md": """# A small book
 
@@ -202,6 +94,14 @@ $x^2$ and {result}`small/torch/n`
 
 ```{figure} bar.svg
 :alt: a bar
+```
+
+```{figure} points.svg
+:alt: in points
+```
+
+```{figure} sizeless.svg
+:alt: of no size
 ```
 """,
     "second.md": """# Why?
@@ -279,10 +179,22 @@ def test_the_same_sources_make_the_same_bytes(twice):
     assert sum(path.suffix == ".html" for path in one) >= 5
 
 
+class _Metas(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = {}
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag == "meta" and "content" in given:
+            self.found[given.get("property") or given.get("name")] = given["content"]
+
+
 def properties(page):
     """Return what a page's head says to who shows a link to it."""
-    found = re.findall(r'<meta (?:property|name)="(og:[\w:]+|description)" content="([^"]*)"', page)
-    return {name: html.unescape(content) for name, content in found}
+    parser = _Metas()
+    parser.feed(page)
+    return parser.found
 
 
 def test_a_page_says_what_a_link_to_it_shows(twice):
@@ -299,15 +211,36 @@ def test_a_page_says_what_a_link_to_it_shows(twice):
     assert size == [int(start[f"og:image:{side}"]) for side in ("width", "height")] == [1200, 630]
 
 
-def test_a_book_with_an_address_lists_its_pages_and_its_changes(twice):
-    site = twice[0]
-    addresses = re.findall("<loc>(.*)</loc>", (site / "sitemap.xml").read_text())
+def characters_of(path):
+    with TTFont(path) as font:
+        return set(font.getBestCmap())
+
+
+def test_only_icons_that_are_shown_are_left(twice):
+    static = twice[0] / "_static"
+    style = (static / "styles" / "pydata-sphinx-theme.css").read_text()
+    assert ".fa-download:before" in style
+    assert ".fa-tram:before" not in style
+    (font,) = static.rglob("fa-solid-900.woff2")
+    assert {0xF019, 0xF7DA} & characters_of(font) == {0xF019}
+    assert font.stat().st_size < 20_000
+
+
+def test_images_keep_their_place_and_all_but_the_first_come_later(twice):
+    page = (twice[0] / "index.html").read_text()
+    bar, points, sizeless = (
+        re.search(f'<img [^>]*alt="{text}"[^>]*>', page)[0] for text in ("a bar", "in points", "of no size")
+    )
+    assert 'width="90" height="20"' in bar
+    assert 'width="120" height="40"' in points
+    assert [text for text in ("width", "height", "lazy") if text in sizeless] == []
+    assert ["lazy" in image for image in (bar, points)] == [False, True]
+
+
+def test_a_book_with_an_address_lists_its_pages(twice):
+    addresses = re.findall("<loc>(.*?)</loc>", (twice[0] / "sitemap.xml").read_text())
     pages = ("api/masking", "executed", EXECUTED, "index", "masking", "second")
     assert addresses == [f"{BASE}/{name}.html" for name in pages]
-    assert f'<link rel="self" href="{BASE}/feed.xml" />' in (site / "feed.xml").read_text()
-    assert (
-        'type="application/atom+xml" title="gradtricks" href="feed.xml"' in (site / "index.html").read_text()
-    )
 
 
 LAUNCH = re.compile(r'https://(?:mybinder\.org|colab\.research\.google\.com)/[^"]*')
@@ -337,9 +270,9 @@ def test_a_book_with_a_repository_opens_its_notebooks_in_binder_and_colab(twice,
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_pages_lead_to_the_notebook_in_the_repository(path):
     for page in (path.stem, *(f"experiments/{path.stem}{end}" for end in ("", "-torch", "-tensorflow"))):
-        assert launching.notebook_of(ROOT, page) == f"experiments/{path.name}"
+        assert notebook_of(ROOT, page) == f"experiments/{path.name}"
     for page in (f"api/{path.stem}", f"experiments/{path.stem}-sweep", "index"):
-        assert launching.notebook_of(ROOT, page) is None
+        assert notebook_of(ROOT, page) is None
 
 
 @needs_the_book

@@ -17,19 +17,17 @@ import pytest
 
 pytest.importorskip("sphinx")
 
+from gradtricks.book import sources
+from gradtricks.book.building import plan_book
+from gradtricks.book.records import published_record
+from gradtricks.book.site import BuildError, build
+from gradtricks.book.sources import lay_out
+from gradtricks.book.sweeppages import sweep_files
+from gradtricks.lab.commands.publishing import plan_sweeps
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.pages import building
-from gradtricks.lab.pages.building import (
-    BuildError,
-    plan_book,
-    plan_sweeps,
-    publish,
-    sweep_runs,
-)
-from gradtricks.lab.pages.site import build
-from gradtricks.lab.pages.sweeppages import sweep_files
-from gradtricks.lab.results.quoting import published_record, result_from
+from gradtricks.lab.results.quoting import result_from
+from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
@@ -54,7 +52,7 @@ def pages(tmp_path):
 
 def publish_sweep(sweep, runs, pages):
     """Lay out the page of one sweep."""
-    publish({}, pages, sweeps=[(sweep, runs)])
+    lay_out({}, pages, sweeps=[(sweep, runs)])
 
 
 def contents(folder):
@@ -69,7 +67,7 @@ def contents(folder):
 def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pages):
     with closing(Kernels()) as kernels:
         stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
-    publish({"small-torch": stored}, pages)
+    lay_out({"small-torch": stored}, pages)
     node = nbformat.read(pages / "small-torch.ipynb", as_version=4)
     sources = [cell.source for cell in node.cells]
     assert sources[0].startswith("# A small experiment (PyTorch)\n")
@@ -82,7 +80,7 @@ def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pag
 
     written = contents(pages)
     (pages / "stale-torch.ipynb").write_text("{}")
-    publish({"small-torch": stored}, pages)
+    lay_out({"small-torch": stored}, pages)
     assert contents(pages) == written
 
 
@@ -94,7 +92,7 @@ def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):
     assert [run.name for run in plan_book(notebook.parent)] == ["small"]
     with closing(Kernels()) as kernels:
         stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
-    publish({"small": stored}, pages)
+    lay_out({"small": stored}, pages)
     sources = [cell.source for cell in nbformat.read(pages / "small.ipynb", as_version=4).cells]
     assert sources[0].startswith("# A small experiment\n")
     assert {"mine = 'torch'", "mine = 'tensorflow'"} <= set(sources)
@@ -107,7 +105,7 @@ def test_a_title_names_the_framework_also_where_nothing_follows(notebook, tmp_pa
     nbformat.write(node, notebook)
     with closing(Kernels()) as kernels:
         stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
-    publish({"small-torch": stored}, pages)
+    lay_out({"small-torch": stored}, pages)
     title = nbformat.read(pages / "small-torch.ipynb", as_version=4).cells[0].source
     assert title == "# Alone (PyTorch)"
 
@@ -177,7 +175,8 @@ def write_chapters(root):
     """Write a book whose chapters link to each other, with the extension of ours."""
     (root / "book").mkdir()
     config = "title: small\nauthor: nobody\nonly_build_toc_files: true\nbibtex_bibfiles: [references.bib]\n"
-    config += "sphinx: {config: {myst_heading_anchors: 3}, extra_extensions: [gradtricks.lab.sphinx]}\n"
+    config += "html: {baseurl: https://book.example/}\n"
+    config += "sphinx: {config: {myst_heading_anchors: 3}, extra_extensions: [gradtricks.book.extension]}\n"
     files = {
         "_config.yml": config,
         "CITATION.cff": "cff-version: 1.2.0\n",
@@ -278,7 +277,7 @@ def test_a_link_that_leads_nowhere_any_more_is_found_from_the_other_side(tmp_pat
 def test_the_same_sources_are_known_again_in_another_process(tmp_path):
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "index.md").write_text("# First\n")
-    code = "from gradtricks.lab.pages.site import _digests, Path; print(_digests(Path.cwd() / 'book'))"
+    code = "from gradtricks.book.site import _digests, Path; print(_digests(Path.cwd() / 'book'))"
     digests = [
         subprocess.run(
             [sys.executable, "-c", code],
@@ -304,7 +303,7 @@ def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_pa
     (notebook.parent / "wide.sweep.yaml").write_text(SEARCH)
     (sweep,) = plan_sweeps(notebook.parent)
     assert (sweep.name, len(sweep.runs)) == ("small", 4)
-    assert sweep_runs(sweep, Store(tmp_path / "runs")) == []
+    assert runs_of(Store(tmp_path / "runs"), sweep.runs) == []
     (notebook.parent / "wrong.sweep.yaml").write_text("notebook: small.ipynb\ngird: {}\n")
     with pytest.raises(ParameterError, match="gird"):
         plan_sweeps(notebook.parent)
@@ -410,7 +409,7 @@ def _note_torn(sweep, runs, pages):
 )
 def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, tmp_path, monkeypatch, change):
     drawn = []
-    monkeypatch.setattr(building, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
+    monkeypatch.setattr(sources, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
     swept = rates()
     publish_sweep(*swept, pages)
     if change is not None:
@@ -427,15 +426,15 @@ def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, t
 def test_the_page_of_a_sweep_is_drawn_anew_by_other_code(pages, monkeypatch, name):
     publish_sweep(*rates(), pages)
     drawn = []
-    monkeypatch.setattr(building, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
-    monkeypatch.setattr(building, name, lambda: {"matplotlib": "another"})
+    monkeypatch.setattr(sources, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
+    monkeypatch.setattr(sources, name, lambda: {"matplotlib": "another"})
     publish_sweep(*rates(), pages)
     assert len(drawn) == 1
 
 
 def test_pages_of_sweeps_are_published_with_the_others(pages):
     publish_sweep(*rates(name="old"), pages)
-    publish({}, pages, sweeps=[rates()])
+    lay_out({}, pages, sweeps=[rates()])
     assert {path.name for path in pages.iterdir()} == {"small-sweep", "small-sweep.json", "small-sweep.md"}
 
 
@@ -542,7 +541,7 @@ def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path):
     publish_sweep(sweep, runs, pages)
     source = pages.parent
     (source / "conf.py").write_text(
-        'extensions = ["myst_parser", "gradtricks.lab.sphinx"]\nhtml_math_renderer = "katex"\n'
+        'extensions = ["myst_parser", "gradtricks.book.extension"]\nhtml_math_renderer = "katex"\n'
         'myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]\n'
     )
     (source / "index.md").write_text("# Start\n\n```{toctree}\nexperiments/small-sweep\n```\n")
@@ -568,4 +567,4 @@ def test_the_runs_of_a_sweep_come_from_the_store(notebook, tmp_path):
     with closing(Kernels()) as kernels:
         stored = execute(sweep.runs[2], store, kernels)
     put(tmp_path / "runs", [make_run({"seed": 0}, {"loss": 1.0})])  # of no sweep
-    assert [run.location for run in sweep_runs(sweep, store)] == [stored.location]
+    assert [run.location for run in runs_of(store, sweep.runs)] == [stored.location]

@@ -7,7 +7,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-__all__ = ["setup", "size_of"]
+__all__ = ["setup"]
 
 _SVG = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.]+)(?:pt|px)?"', re.DOTALL)
 _PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR(.{4})(.{4})", re.DOTALL)
@@ -15,15 +15,8 @@ _HEAD = 4096  # bytes in which an image says how large it is
 _PX_PER_PT = 4 / 3
 
 
-def size_of(path: Path) -> tuple[int, int] | None:
-    """Read how large an SVG or a PNG is.
-
-    Args:
-        path: Of the image.
-
-    Returns:
-        Width and height in CSS pixels; None where it says nothing of the kind.
-    """
+def _size_of(path: Path) -> tuple[int, int] | None:
+    """Read an image's size in CSS pixels; Sphinx takes a part's size for that of an SVG without one."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -33,16 +26,15 @@ def size_of(path: Path) -> tuple[int, int] | None:
     found = _SVG.search(head)
     if found is None:
         return None
-    width, unit, height = found.groups()
-    scale = _PX_PER_PT if unit == b"pt" else 1.0
-    return round(float(width) * scale), round(float(height) * scale)
+    scale = _PX_PER_PT if found[2] == b"pt" else 1.0
+    return round(float(found[1]) * scale), round(float(found[3]) * scale)
 
 
 def _visit(translator: HTML5Translator, node: nodes.image) -> None:
     # A chapter begins with its first image; a notebook's page begins with code.
     chapter = not translator.builder.current_docname.startswith("experiments/")
     first = chapter and node.document is not None and next(node.document.findall(nodes.image)) is node
-    size = size_of(Path(translator.builder.srcdir, node["uri"]))
+    size = _size_of(Path(translator.builder.srcdir, node["uri"]))
     # Without its size an image that comes late would push away what is being read.
     if size is not None and not first:
         node["loading"] = "lazy"

@@ -1,0 +1,160 @@
+"""A run of the book: every notebook once with each framework, then the pages; nothing is done twice."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from filelock import FileLock, Timeout
+
+from gradtricks.book.pdf import chapters, print_pdf
+from gradtricks.book.site import build
+from gradtricks.book.sources import lay_out
+from gradtricks.lab.commands.execution import execute, freeze
+from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.commands.printing import duration
+from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_sweeps
+from gradtricks.lab.engine.estimates import estimate_s
+from gradtricks.lab.engine.executing import count_workers
+from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
+from gradtricks.lab.results.tables import runs_of
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.planning import Run, plan_runs
+from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.publication import as_published
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gradtricks.lab.engine.executing import Outcome
+
+__all__ = ["build_book", "plan_book", "print_book"]
+
+BUILD, BOOK = Path("_build"), Path("book")
+
+
+def build_book(
+    *, workers: int | None = None, store: str | Path = DEFAULT_STORE, console: "Console | None" = None
+) -> Path:
+    """Run what the book shows and what isn't finished yet, then build the book in the working directory.
+
+    Args:
+        workers: Runs at once; None means as many as the cores have room for.
+        store: Of the runs.
+        console: Where to show how it goes; None shows nothing.
+
+    Returns:
+        Folder of the finished pages.
+
+    Raises:
+        FileNotFoundError: The working directory has no experiments.
+        RunError: A run failed, or Sphinx complained; the old book is untouched.
+        StoreError: A published sweep has no records; the old book is untouched.
+        Interrupted: By Ctrl-C; the same call goes on later.
+    """
+    runs, planned = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
+    published = [as_published(sweep) for sweep in planned if sweep.published]
+    sweeps = [sweep for sweep in planned if not sweep.published]
+    opened = Store(store)
+    with _alone(console):
+        for sweep in sweeps:
+            freeze(sweep, opened)
+        everything = {run.request: run for run in (*runs, *(run for s in sweeps for run in s.runs))}
+        _announce(list(everything.values()), opened, console, workers)
+        outcomes = execute(list(everything.values()), opened, console, workers=workers, retry_failed=True)
+        _refuse_failures(outcomes)
+        stored = {outcome.run.request: outcome.stored for outcome in outcomes if outcome.stored}
+        lay_out(
+            {run.name: stored[run.request] for run in runs},
+            BOOK / "experiments",
+            sweeps=[*((sweep, runs_of(opened, sweep.runs)) for sweep in sweeps), *published],
+        )
+        if console is not None:
+            console.print("Building the pages, which takes about a minute where all of them are new.")
+        build(BOOK, BUILD / "html")
+    return BUILD / "html"
+
+
+def print_book() -> Path:
+    """Print the chapters of the built book in the working directory into one PDF.
+
+    Returns:
+        The file.
+
+    Raises:
+        BuildError: The book isn't built, there is no Chromium, or it didn't print.
+    """
+    target = BUILD / "gradtricks.pdf"
+    print_pdf(BUILD / "html", chapters(BOOK), target)
+    return target
+
+
+def plan_book(experiments: Path) -> list[Run]:
+    """List the runs that the book shows: every experiment, once for each of its backends.
+
+    Args:
+        experiments: Folder of the source notebooks.
+
+    Returns:
+        The runs, by stem and backend. A notebook without a parameter ``backend`` runs once.
+
+    Raises:
+        FileNotFoundError: The folder holds no notebook.
+        ParameterError: A notebook's parameters can't be read.
+    """
+    notebooks = sorted(experiments.glob("*.ipynb"))
+    if not notebooks:
+        raise FileNotFoundError(
+            f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
+        )
+    source = describe_source(experiments)
+    return [run for path in notebooks for run in _plan_shown(path, source)]
+
+
+def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Run]:
+    """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
+    node = read_notebook(path)
+    backend = read_parameters(node, str(path)).get("backend")
+    given = [{"backend": name} for name in (get_args(backend.type) if backend else ())] or [{}]
+    said = node.metadata.get("gradtricks")
+    quick = said.get("quick") if isinstance(said, dict) else None
+    if not isinstance(quick, dict):  # plan_runs refuses what isn't one
+        return plan_runs(path, given, source=source)
+    # A quick run shows that everything works; its times count for nothing, so others may run beside it.
+    runs = plan_runs(path, [some | quick for some in given], threads=1, source=source)
+    return [replace(run, alone=False) for run in runs]
+
+
+def _announce(runs: Sequence[Run], store: Store, console: "Console | None", workers: int | None) -> None:
+    """Say before the first run ends what is to come."""
+    finished = store.find_all(runs)
+    missing = [run for run in runs if run.request not in finished]
+    if console is None or not missing:
+        return
+    left = estimate_s(missing, store, workers or count_workers(missing))
+    about = f", about {duration(left)}" if left is not None else ""
+    several = "" if len(missing) == 1 else "s"
+    console.print(f"{len(missing)} run{several} to do{about}; then the pages.")
+
+
+def _refuse_failures(outcomes: "Sequence[Outcome]") -> None:
+    failed = [f"{outcome.run.title}\n{outcome.error}" for outcome in outcomes if outcome.error]
+    if failed:
+        raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
+
+
+@contextmanager
+def _alone(console: "Console | None") -> Iterator[None]:
+    """Let one build at a time into the folder; a second one waits, and then finds everything done."""
+    BUILD.mkdir(exist_ok=True)
+    lock = FileLock(BUILD / ".lock")
+    try:
+        held = lock.acquire(timeout=0)
+    except Timeout:
+        if console is not None:
+            console.print("Another build is going on here; waiting for it.")
+        held = lock.acquire()
+    with held:
+        yield

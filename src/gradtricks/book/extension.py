@@ -1,0 +1,108 @@
+"""Sphinx extension of the book: what its pages quote from runs, and what describes them to programs."""
+
+import pickle
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
+from sphinx.config import Config
+
+from gradtricks.book import cards, citing, entries, explorables, formulas, images, roles, trimming
+
+__all__ = ["notebook_of", "setup"]
+
+_DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
+_CARD = {
+    "og:image:width": "1200",
+    "og:image:height": "630",
+    "twitter:card": "summary_large_image",
+}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register roles, directives and renderers, and what describes the pages and finishes the site."""
+    for part in (cards, citing, entries, explorables, formulas, images, roles, trimming):
+        part.setup(app)
+    app.connect("doctree-read", _describe)
+    app.connect("html-page-context", _announce_notebook)
+    app.connect("build-finished", _finish)
+    if app.config.html_baseurl:  # neither has anything to say of a book without an address
+        app.setup_extension("sphinx_sitemap")
+        app.setup_extension("sphinxext.opengraph")
+        app.connect("config-inited", _use_address)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
+
+
+def notebook_of(project: Path, page: str) -> str | None:
+    """Find the notebook behind a chapter or an executed page, for Binder and Colab.
+
+    Args:
+        project: The folder that holds ``experiments``.
+        page: Its name in the book, such as ``masking`` or ``experiments/masking-torch``.
+
+    Returns:
+        The notebook's path in the repository; None where the page has no notebook of its own.
+    """
+    stem = page.removeprefix("experiments/").removesuffix("-torch").removesuffix("-tensorflow")
+    notebook = f"experiments/{stem}.ipynb"
+    return notebook if "/" not in stem and (project / notebook).is_file() else None
+
+
+def _announce_notebook(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    context["launched"] = notebook_of(Path(app.srcdir).parent, name)
+
+
+def _use_address(app: Sphinx, config: Config) -> None:
+    config.sitemap_url_scheme = "{link}"
+    config.sitemap_excludes = ["search.html"]
+    config.ogp_site_url = config.html_baseurl
+    config.ogp_type = "article"
+    config.ogp_image = "_static/card.png"
+    config.ogp_image_alt = f"{config.project}: a long arrow forward, a short arrow back"
+    config.ogp_custom_meta_tags = [
+        f'<meta property="{name}" content="{text}" />' for name, text in _CARD.items()
+    ]
+
+
+def _describe(app: Sphinx, page: nodes.document) -> None:
+    """Describe a page by its answer, which the extensions would pass over, else by its first paragraph."""
+    answers = [box for box in page.findall(nodes.admonition) if "answer" in box["classes"]]
+    answer = " ".join(_text(part) for box in answers[:1] for part in box.findall(nodes.paragraph))
+    said = answer or _text(next(iter(page.findall(nodes.paragraph)), nodes.paragraph()))
+    app.env.metadata[app.env.docname] |= {"answer": answer, _DESCRIPTION: escape(said, quote=False)}
+    page.insert(0, nodes.meta("", name="description", content=said))
+
+
+def _finish(app: Sphinx, exception: Exception | None) -> None:
+    if exception is not None or app.builder.name != "html":
+        return
+    # Saved once more now that pages are written, since the search's entries came last.
+    with Path(app.doctreedir, ENV_PICKLE_FILENAME).open("wb") as file:
+        pickle.dump(app.env, file, pickle.HIGHEST_PROTOCOL)
+    Path(app.outdir, "llms.txt").write_text("\n".join(_contents(app)) + "\n", encoding="utf-8")
+
+
+def _contents(app: Sphinx) -> Iterator[str]:
+    """List the parts of the book with their pages and answers; sphinx-llms-txt has neither."""
+    root = app.env.get_doctree(app.config.root_doc)
+    yield f"# {app.config.project}\n\n> {_text(next(iter(root.findall(nodes.paragraph)), nodes.paragraph()))}"
+    for toctree in root.findall(addnodes.toctree):
+        yield f"\n## {toctree.get('caption') or 'Pages'}\n"
+        for page in (below for _, top in toctree["entries"] for below in _below(app, top)):
+            link = f"- [{app.env.titles[page].astext()}]({app.builder.get_target_uri(page)})"
+            yield ": ".join(filter(None, (link, app.env.metadata[page]["answer"])))
+
+
+def _below(app: Sphinx, page: str) -> Iterator[str]:
+    if page in app.env.found_docs:
+        yield page
+        for section in app.env.toctree_includes.get(page, []):
+            yield from _below(app, section)
+
+
+def _text(node: nodes.Element) -> str:
+    return " ".join(node.astext().split())

@@ -1,0 +1,71 @@
+"""Results as texts: in sentences, in tables and beside sliders."""
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from gradtricks.lab.notebooks.schema import shown
+from gradtricks.lab.results.quoting import RecordError
+
+__all__ = ["format_result", "number_text"]
+
+_SCIENTIFIC = re.compile(r"(?P<mantissa>.*\d)e(?P<exponent>[+-]\d+)")
+_MINUS = "\N{MINUS SIGN}"
+_SUPERSCRIPTS = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def format_result(value: Any, spec: str = "") -> tuple[str, str | None]:
+    """Format one result for running text.
+
+    Args:
+        value: A number, string, bool, date or None.
+        spec: Python's format specification; without one, floats have four significant digits.
+
+    Returns:
+        The text, and the power of ten to set as a superscript or None.
+
+    Raises:
+        RecordError: The value is a list or a mapping, or ``spec`` doesn't fit it.
+    """
+    if isinstance(value, list | Mapping):
+        raise RecordError(
+            f"expected one value; got a {type(value).__name__} of {len(value)}; remedy: name a part of it"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"nan": "NaN", "inf": "∞", "-inf": _MINUS + "∞"}[str(value)], None
+    if value is None or isinstance(value, bool | str):
+        return _apply(str(value), spec), None
+    if isinstance(value, date):
+        return _apply(value, spec), None
+    text = _apply(value, spec or (".4g" if isinstance(value, float) else ""))
+    scientific = _SCIENTIFIC.fullmatch(text)
+    if scientific is None:
+        return text.replace("-", _MINUS), None
+    mantissa = scientific["mantissa"].replace("-", _MINUS)
+    return f"{mantissa} × 10", str(int(scientific["exponent"])).replace("-", _MINUS)
+
+
+def number_text(value: float) -> str:
+    """Write a number with three digits.
+
+    Args:
+        value: Any number.
+
+    Returns:
+        Such as ``0.123`` or ``1.23 × 10⁻⁵``; nothing for NaN.
+    """
+    if value != value:
+        return ""
+    text, exponent = format_result(float(value), ".3g")
+    return text + (exponent or "").translate(_SUPERSCRIPTS)
+
+
+def _apply(value: str | float | date, spec: str) -> str:
+    try:
+        return format(value, spec)
+    except (OverflowError, ValueError) as error:  # a huge integer is no float, or has too many digits
+        raise RecordError(
+            f"expected a format that fits {shown(value)}; got {spec!r} ({error}); remedy: for instance ':.3f'"
+        ) from error

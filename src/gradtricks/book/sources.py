@@ -1,0 +1,155 @@
+"""From finished runs and sweeps to sources of pages, which Sphinx then builds."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from gradtricks.book.entries import FRAMEWORKS
+from gradtricks.book.site import BuildError
+from gradtricks.book.sweeppages import sweep_files
+from gradtricks.lab.recording import (
+    FILES_MIME,
+    RESULTS_MIME,
+    VARYING_MIME,
+    installed_versions,
+    package_digests,
+)
+from gradtricks.lab.results.plots import PlotError
+from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.sweeps.files import ENDING
+from gradtricks.lab.sweeps.planning import Sweep
+
+__all__ = ["lay_out"]
+
+
+def lay_out(
+    runs: Mapping[str, StoredRun],
+    pages: Path,
+    *,
+    sweeps: Iterable[tuple[Sweep, Sequence[StoredRun]]] = (),
+) -> None:
+    """Lay out finished runs as sources of the book: a notebook, its record, its figures and its films each.
+
+    Files that would stay the same aren't touched, so that an incremental build stays small. The page of a
+    sweep is drawn anew only where its runs, the package or what is installed have changed.
+
+    Args:
+        runs: Finished runs by page name, such as ``masking-torch``.
+        pages: Folder of the generated sources; whatever else it holds is deleted.
+        sweeps: Sweeps and their runs; each gets a page of its own.
+
+    Raises:
+        BuildError: A sweep's result that is to be shown isn't there.
+        StoreError: A run's notebook can't be read.
+    """
+    files: dict[Path, bytes] = {}
+    for name, stored in runs.items():
+        node = stored.read_notebook()
+        for figure, data in collect_figures(node).items():
+            files[pages / name / figure] = data
+        page = nbformat.writes(_page(node, stored.record))
+        files[pages / f"{name}.ipynb"] = f"{page}\n".encode()
+        record = json.dumps(stored.record, indent=1, ensure_ascii=False)
+        files[pages / f"{name}.json"] = f"{record}\n".encode()
+    made_with = json.dumps([package_digests(), installed_versions()], sort_keys=True)
+    for sweep, found in sweeps:
+        files |= _sweep_files(sweep, found, pages, made_with)
+    _write_changed(files)
+    _delete_others(pages, files)
+
+
+def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path, made_with: str) -> dict[Path, bytes]:
+    """Read a sweep's page, or make it where it was made from something else or was touched."""
+    planned = [run.request for run in sweep.runs]
+    made_from = [made_with, repr(replace(sweep, runs=())), planned, [stored.record for stored in runs]]
+    summed = _digest(json.dumps(made_from, sort_keys=True).encode())
+    marker = pages / f"{sweep.name}-sweep" / ".made-from"
+    files = _unchanged(marker, summed)
+    if files is None:
+        try:
+            files = {path: text.encode() for path, text in sweep_files(sweep, runs, pages).items()}
+        except PlotError as error:
+            raise BuildError(f"{sweep.name}{ENDING}: shown: {error}") from error
+    made = {path.relative_to(pages).as_posix(): _digest(data) for path, data in files.items()}
+    return {**files, marker: json.dumps({"made_from": summed, "files": made}, indent=1).encode()}
+
+
+def _unchanged(marker: Path, summed: str) -> dict[Path, bytes] | None:
+    """Read the files that a marker names; None where anything isn't what it was."""
+    try:
+        note = json.loads(marker.read_text(encoding="utf-8"))
+        files = {marker.parents[1] / name: (marker.parents[1] / name).read_bytes() for name in note["files"]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    now = {"made_from": summed, "files": dict(zip(note["files"], map(_digest, files.values())))}
+    return files if note == now else None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
+    """Drop what is about the other backends, give figures their texts, and add where it all came from."""
+    backend = record["parameters"].get("backend")
+    if backend in FRAMEWORKS:
+        others = set(FRAMEWORKS) - {backend}
+        node.cells = [cell for cell in node.cells if not others & set(cell.metadata.get("tags", []))]
+        title, *rest = node.cells[0].source.split("\n", 1)
+        node.cells[0].source = "\n".join([f"{title} ({FRAMEWORKS[backend]})", *rest])
+    target = "/".join(filter(None, (record["stem"], backend)))
+    node.cells = [part for cell in node.cells for part in _fold_films(cell, target)]
+    for cell in node.cells:
+        cell.metadata.pop("papermill", None)
+        outputs = cell.get("outputs", [])
+        alts = [o.metadata.gradtricks.alt for o in outputs if "gradtricks" in o.get("metadata", {})]
+        if alts:
+            cell.metadata["mystnb"] = {"image": {"alt": " ".join(alts)}}
+        for output in outputs:
+            for mime in (RESULTS_MIME, VARYING_MIME, FILES_MIME):
+                output.get("data", {}).pop(mime, None)
+    node.metadata.pop("papermill", None)
+    card = f"## Where this came from\n\n```{{run-card}} {target}\n```"
+    node.cells.append(nbformat.v4.new_markdown_cell(card, id="where-this-came-from"))
+    return node
+
+
+def _fold_films(cell: NotebookNode, target: str) -> Iterator[NotebookNode]:
+    """Put a cell's films below it, each closed: nothing moves on a page unless its reader opens it."""
+    outputs = cell.get("outputs", [])
+    films = [o for o in outputs if "gradtricks" in o.get("metadata", {}) and "image/png" in o.data]
+    if films:
+        cell.outputs = [output for output in outputs if output not in films]
+    yield cell
+    for film in films:
+        name = film.metadata.gradtricks.figure
+        title = f"Film: {name.replace('_', ' ')}"
+        text = f":::{{dropdown}} {title}\n```{{run-figure}} {target}/{name}\n```\n:::"
+        yield nbformat.v4.new_markdown_cell(text, id=f"film-{name}")
+
+
+def _write_changed(files: Mapping[Path, bytes]) -> None:
+    for path, data in files.items():
+        if path.is_file() and path.read_bytes() == data:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.new")
+        unfinished.write_bytes(data)
+        os.replace(unfinished, path)
+
+
+def _delete_others(pages: Path, keep: Iterable[Path]) -> None:
+    kept = set(keep)
+    for path in sorted(pages.rglob("*"), reverse=True):
+        if path.is_file() and path not in kept:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()

@@ -1,1 +1,0 @@
-"""The book's pages, from what runs recorded."""
