@@ -38,6 +38,10 @@ class TorchBackend:
         """Convert to a dtype given by name."""
         return tensor.to(getattr(self.framework, dtype))
 
+    def stop(self, tensor):
+        """Stop the gradient."""
+        return tensor.detach()
+
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""
         tensors = [self.tensor(x).requires_grad_() for x in inputs]
@@ -73,6 +77,10 @@ class TensorFlowBackend:
     def cast(self, tensor, dtype):
         """Convert to a dtype given by name."""
         return self.framework.cast(tensor, dtype)
+
+    def stop(self, tensor):
+        """Stop the gradient."""
+        return self.framework.stop_gradient(tensor)
 
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""

@@ -67,7 +67,8 @@ def test_the_interval_is_scipys():
 
 
 @pytest.mark.parametrize(("n", "least", "most"), [(3, 0.65, 0.82), (10, 0.88, 0.97), (20, 0.91, 0.98)])
-def test_the_interval_holds_the_truth_as_often_as_is_said(n, least, most):
+def test_the_interval_holds_the_truth_as_often_as_is_said(n, least, most, monkeypatch):
+    monkeypatch.setattr("gradtricks.lab.results.statistics.FEWEST_RUNS", 2)
     values = np.random.default_rng(3).normal(size=(n, 600))  # a simulation in each column
     low, high = bootstrap_interval(values, resamples=400)
     assert least < np.mean((low <= 0) & (high >= 0)) < most
@@ -76,13 +77,14 @@ def test_the_interval_holds_the_truth_as_often_as_is_said(n, least, most):
 def test_equal_runs_have_equal_intervals_and_few_have_none():
     values = np.random.default_rng(4).normal(size=10)
     assert bootstrap_interval(values) == bootstrap_interval(values)
-    assert np.isnan(bootstrap_interval([1.0])).all()
-    assert np.isnan(bootstrap_interval([])).all()
-    assert bootstrap_interval([1.0, 2.0]) == (1.0, 2.0)
+    assert not np.isnan(bootstrap_interval(values)).any()
+    for few in (values[:9], values[:3], values[:1], []):
+        assert np.isnan(bootstrap_interval(few)).all()
+        assert np.isnan(summarize(few).low)
 
 
 def test_the_interval_of_infinities_is_no_number_and_no_warning():
-    assert np.isnan(bootstrap_interval([1.0, INF, -INF, 2.0])).all()
+    assert np.isnan(bootstrap_interval([1.0, INF, -INF, 2.0] * 3)).all()
 
 
 def test_pooled_configurations_are_drawn_within_each():
@@ -153,10 +155,11 @@ def test_one_number_is_points_with_means_and_says_what_is_lost():
 
     plot = drawn({"scale": [0.0, 0.5, 1.0]}, found, ["results.loss"])
     assert plot.caption == (
-        "Points are runs (n = 3 to 5 each), diamonds interquartile means with their 95 % bootstrap intervals."
-        " Not part of it (×): 1 failed, 1 gave a number that isn't finite."
+        "Points are runs (n = 3 to 5 each), diamonds interquartile means without intervals, which take "
+        "10 runs. Not part of it (×): 1 failed, 1 gave a number that isn't finite."
     )
-    assert plot.alt.startswith("loss against scale, n = 3 to 5 each. Interquartile means: scale = 0: 2 (0.6")
+    assert plot.alt.startswith("loss against scale, n = 3 to 5 each. Interquartile means: scale = 0: 2; ")
+    assert not any("95 %" in text for text in texts(plot.figure))
     assert {"loss", "scale", "0", "0.5", "1", "×2", "a run (n = 3 to 5 each)"} <= set(texts(plot.figure))
     (axes,) = plot.figure.axes
     points = axes.lines[0].get_xydata()
@@ -168,7 +171,20 @@ def test_one_number_is_points_with_means_and_says_what_is_lost():
 
 def test_nothing_but_seeds_is_one_row():
     plot = drawn({}, lambda _, seed: {"loss": float(seed)}, ["loss"])
-    assert plot.alt.startswith("loss, n = 5 each. The interquartile mean is 2 (")
+    assert plot.alt.startswith("loss, n = 5 each. The interquartile mean is 2.")
+
+
+def test_an_interval_takes_ten_runs():
+    def found(values, seed):
+        return {"loss": float(seed), "losses": [float(seed), 1.0 + seed]} if seed < values["runs"] else None
+
+    space, shown = {"runs": [9.0, 10.0]}, ["loss", "losses"]
+    points, curves = plot_sweep(*swept(space, found, shown, seeds=10)).values()
+    assert "runs = 9: 4; runs = 10: 4.5 (" in points.alt
+    assert "95 % bootstrap intervals where there are 10 runs. Not" in points.caption
+    assert "interquartile mean, 95 % interval" in texts(points.figure)
+    assert "95 % bootstrap intervals where there are 10 runs. Left" in curves.caption
+    assert len(curves.figure.axes[0].collections) == 1, "a band of the ten, none of the nine"
 
 
 def test_a_single_run_each_has_no_interval():
@@ -201,16 +217,16 @@ def test_lists_are_curves_with_bands_and_names_at_their_ends():
 
     plot = drawn({"scale": [0.0, 1.0]}, found, ["losses"])
     assert plot.caption == (
-        "Lines are interquartile means (n = 4 to 5 each), bands their 95 % bootstrap intervals. "
+        "Lines are interquartile means (n = 4 to 5 each) without intervals, which take 10 runs. "
         "Each line ends with the shortest of its runs: 5 went on for longer. "
         "Left out: 1 that failed, or recorded nothing or something that isn't finite."
     )
     assert "scale = 0: from 2 to 6" in plot.alt
     (axes,) = plot.figure.axes
     assert [len(line.get_xdata()) for line in axes.lines] == [5, 5], "as far as all runs go"
-    said = "position in the list (n = 4 to 5 each; bands: 95 % intervals)"
+    said = "position in the list (n = 4 to 5 each)"
     assert {"losses, by scale", "0", "1", said} <= set(texts(plot.figure))
-    assert len(axes.collections) == 2
+    assert not axes.collections
 
 
 def test_many_curves_have_a_scale_of_colours():

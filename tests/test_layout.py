@@ -276,6 +276,21 @@ def test_notebooks_hold_no_outputs(path):
     assert [c["id"] for c in cells if c.get("outputs") or c.get("execution_count")] == []
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_no_notebook_says_that_the_rest_is_the_same_for_both_frameworks_when_it_is_not(path):
+    cells = json.loads(path.read_text())["cells"]
+    said = [
+        place
+        for place, cell in enumerate(cells)
+        if "everything after this section is the same" in " ".join("".join(cell["source"]).lower().split())
+    ]
+    of_one = [
+        place for place, cell in enumerate(cells) if set(cell["metadata"].get("tags", [])) & set(IMPORTS)
+    ]
+    # The section's own cells, one for each framework, follow the sentence.
+    assert not said or of_one[-1] <= said[-1] + 2
+
+
 def test_the_version_is_the_same_everywhere():
     import gradtricks
 

@@ -591,21 +591,6 @@ def test_the_contents_and_the_search_of_the_landing_page_wait_behind_their_butto
     assert page.locator("#pst-search-dialog input").is_visible()
 
 
-LINES = """[...document.querySelectorAll('.admonition.answer > p:not(.admonition-title)')].map(
-    p => p.getBoundingClientRect().height / parseFloat(getComputedStyle(p).lineHeight))"""
-
-
-@needs_the_book
-def test_every_answer_has_at_most_three_lines(serve, page):
-    root, long = serve(SITE), {}
-    for path in (path for path in built_pages() if "/" not in path):
-        page.goto(f"{root}/{path}")
-        lines = round(sum(page.evaluate(LINES)), 1)
-        if lines > 3.5:  # an exponent makes its line a little higher
-            long[path] = lines
-    assert long == {}
-
-
 @needs_the_book
 def test_signatures_stand_side_by_side_where_there_is_room(serve, page):
     page.goto(f"{serve(SITE)}/api/scaling.html")

@@ -334,13 +334,11 @@ def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
     assert page.startswith(begin)
     assert "5 finished, 1 failed, 1 not run yet" in page
     assert "## loss\n\nWhat it \\*costs\\*.\n\n```{run-figure} small/sweep/loss" in page
-    assert (
-        "| rate | interquartile mean | 95 % interval | lowest | highest | runs | failed | not finite |"
-        in page
-    )
-    assert "| 0.25 | 1.25 | 0.25\xa0to\xa02.25 | 0.25 | 2.25 | 3 | 0 | 0 |" in page
-    assert "| 0.5 | 2.5 |  | 2.5 | 2.5 | 1 | 1 | 1 |" in page
-    assert "| 0.25 | 3 | 1 | 1 | 0\xa0to\xa02 | 3 | 0 |" in page
+    assert "| rate | interquartile mean | lowest | highest | runs | failed | not finite |" in page
+    assert "| 0.25 | 1.25 | 0.25 | 2.25 | 3 | 0 | 0 |" in page
+    assert "| 0.5 | 2.5 | 2.5 | 2.5 | 1 | 1 | 1 |" in page
+    assert "| 0.25 | 3 | 1 | 1 | 3 | 0 |" in page
+    assert "95 %" not in page, "three runs are too few for an interval"
     assert "| `ValueError: too fast` |" in page
     assert "gradtricks sweep experiments/small.sweep.yaml" in page
     origin = ("label `a`", "a processor", "0123456789ab", "8 s in all", "3.11.7", "01\\-31 12\\:00 UTC")
@@ -352,6 +350,17 @@ def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
     assert [row["status"] for row in rows].count("failed") == 1
     assert [row["results.loss"] for row in rows][:2] == ["0.25", "1.25"]
     assert len(json.loads((pages / "small-sweep" / "runs.json").read_text())) == 6
+
+
+def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
+    publish_sweep(*rates(count=12), pages)
+    page = (pages / "small-sweep.md").read_text()
+    assert (
+        "| rate | interquartile mean | 95 % interval | lowest | highest | runs | failed | not finite |"
+        in page
+    )
+    assert re.search(r"\| 0\.25 \| 5\.75 \| \S+\xa0to\xa0\S+ \| 0\.25 \| 11\.2 \| 12 \| 0 \| 0 \|", page)
+    assert re.search(r"\| 0\.25 \| 3 \| 1 \| 5\.5 \| \S+\xa0to\xa0\S+ \| 12 \| 0 \|", page)
 
 
 def test_other_pages_can_quote_a_sweep(pages):

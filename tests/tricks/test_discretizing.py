@@ -63,6 +63,25 @@ def test_piecewise_linear_floor_agrees_with_the_reference(backend, x, width):
     check(backend, "piecewise_linear_floor", x, width)
 
 
+@pytest.mark.parametrize(("unrelated", "least", "most"), [(False, 0, 0), (True, 0.06, 0.12)])
+def test_the_formula_and_the_line_to_copy_do_to_values_what_the_chapter_says(backend, unrelated, least, most):
+    drawn, other = np.random.default_rng(0).normal(scale=3, size=(2, 10_000)).astype(np.float32)
+    hard, soft = np.round(drawn), other if unrelated else drawn
+    # -0 and 0 are equal: to compare bits would count them as changes.
+    value, _ = backend.value_and_vjp(lambda t: t + backend.stop(backend.tensor(hard) - t), [soft], soft)
+    assert least <= np.mean(value != hard) <= most
+    np.testing.assert_allclose(value, hard, atol=1e-6)
+
+    def line(soft):
+        return backend.tensor(hard) + (soft - backend.stop(soft))
+
+    value, (gradient,) = backend.value_and_vjp(line, [soft], soft)
+    np.testing.assert_array_equal(value, hard)
+    np.testing.assert_array_equal(gradient, soft)
+    value, _ = backend.value_and_vjp(line, [np.full_like(soft, np.inf)], soft)
+    assert np.isnan(value).all()
+
+
 def test_hard_gets_no_gradient(backend):
     x = np.array([1.5, -2.0])
     _, (gradient,) = backend.value_and_vjp(

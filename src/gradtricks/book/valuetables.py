@@ -65,9 +65,10 @@ def value_text(value: Any) -> str:
 
 def _of_numbers(groups: Sequence[Group]) -> dict[str, list[str]]:
     found = [group.summary for group in groups]
+    intervals = [_interval(s.low, s.high) for s in found]
     return {
         "interquartile mean": [number_text(s.mean) for s in found],
-        "95 % interval": [_interval(s.low, s.high) for s in found],
+        **({"95 % interval": intervals} if any(intervals) else {}),
         "lowest": [number_text(s.lowest) for s in found],
         "highest": [number_text(s.highest) for s in found],
         "runs": [str(s.n) for s in found],
@@ -78,11 +79,12 @@ def _of_numbers(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 
 def _of_curves(curves: Sequence[Curve]) -> dict[str, list[str]]:
+    intervals = [_interval(curve.low[-1], curve.high[-1]) if curve.n else "" for curve in curves]
     return {
         "length": [str(len(curve.mean)) for curve in curves],
         "mean at its start": [number_text(curve.mean[0]) if curve.n else "" for curve in curves],
         "mean at its end": [number_text(curve.mean[-1]) if curve.n else "" for curve in curves],
-        "95 % interval there": [_interval(c.low[-1], c.high[-1]) if c.n else "" for c in curves],
+        **({"95 % interval there": intervals} if any(intervals) else {}),
         "runs": [str(curve.n) for curve in curves],
         **_counted("cut to this length", [curve.cut for curve in curves]),
         **_counted("left out", [curve.lost for curve in curves]),

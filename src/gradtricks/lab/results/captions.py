@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gradtricks.lab.results.curves import Curve
 from gradtricks.lab.results.drawing import counted, number
 from gradtricks.lab.results.grouping import Axis, Group
-from gradtricks.lab.results.statistics import CONFIDENCE, Summary
+from gradtricks.lab.results.statistics import CONFIDENCE, FEWEST_RUNS, Summary
 
 _LISTED = 7  # configurations that are named one by one
 _INTERVAL = f"{CONFIDENCE:.0%} bootstrap interval".replace("%", " %")
@@ -23,7 +23,7 @@ def of_points(groups: Sequence[Group]) -> str:
     counts = [group.summary.n for group in groups]
     if max(counts) < 2:
         return f"Points are runs.{_lost(groups)}"
-    means = f"interquartile means with their {_INTERVAL}s"
+    means = f"interquartile means{_intervals(counts, f', with their {_INTERVAL}s')}"
     return f"Points are runs ({counted(counts)} each), diamonds {means}.{_lost(groups)}"
 
 
@@ -65,7 +65,8 @@ def of_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
         A few sentences.
     """
     counts = [curve.n for curve in curves]
-    read = f"Lines are interquartile means ({counted(counts)} each), bands their {_INTERVAL}s."
+    bands = _intervals(counts, f", bands their {_INTERVAL}s")
+    read = f"Lines are interquartile means ({counted(counts)} each){bands}."
     if max(counts) < 2:
         read = "Lines are single runs."
     pooled = ", ".join(axis.name for axis in axes[1:])
@@ -140,9 +141,17 @@ def _where(axes: Sequence[Axis], group: Group | Curve) -> str:
 
 
 def _with_interval(summary: Summary) -> str:
-    if summary.n < 2:
+    if summary.n < FEWEST_RUNS:
         return number(summary.mean)
     return f"{number(summary.mean)} ({number(summary.low)} to {number(summary.high)})"
+
+
+def _intervals(counts: Sequence[int], said: str) -> str:
+    """Speak of intervals, or say why some or all are missing."""
+    needed = f"{FEWEST_RUNS} runs"
+    if max(counts) < FEWEST_RUNS:
+        return f" without intervals, which take {needed}"
+    return f"{said} where there are {needed}" if min(counts) < FEWEST_RUNS else said
 
 
 def _means(groups: Sequence[Group]) -> str:

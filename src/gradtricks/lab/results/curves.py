@@ -34,7 +34,7 @@ class Curve:
     Attributes:
         group: The runs.
         mean: Interquartile mean at each position.
-        low: Lower end of its interval; NaN with fewer than two runs.
+        low: Lower end of its interval; NaN with too few runs for one.
         high: Upper end.
         n: How many runs are part of it.
         lost: How many aren't, because they failed, recorded nothing or a number that isn't finite.
@@ -48,6 +48,11 @@ class Curve:
     n: int
     lost: int
     cut: int
+
+    @property
+    def banded(self) -> bool:
+        """Whether there are enough runs for an interval."""
+        return bool(np.isfinite(self.low).all())
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -97,15 +102,16 @@ def draw_curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> "F
         color = scale.to_rgba(curve.values[0]) if scale else f"C{place}"
         steps = np.arange(len(curve.mean))
         plot.plot(steps, curve.mean, color=color, marker="o" if len(steps) == 1 else "")
-        if curve.n > 1:
+        if curve.banded:
             plot.fill_between(steps, curve.low, curve.high, color=color, alpha=0.22, lw=0)
-    shown = [part for c in drawn for part in ((c.low, c.high) if c.n > 1 else (c.mean,))]
+    shown = [part for c in drawn for part in ((c.low, c.high) if c.banded else (c.mean,))]
     set_result_axis(plot, "y", np.concatenate([*shown, []]).tolist())
     by = f", by {axes[0].name}" if axes and not scale else ""
     plot.set_title(drawable(spell(f"{title}{by}", 60)))
-    banded = any(curve.n > 1 for curve in drawn)
-    bands = f" ({counted(curve.n for curve in drawn)} each; bands: 95 % intervals)" if banded else ""
-    plot.set_xlabel(f"position in the list{bands}")
+    several = any(curve.n > 1 for curve in drawn)
+    bands = "; bands: 95 % intervals" if any(curve.banded for curve in drawn) else ""
+    counts = f" ({counted(curve.n for curve in drawn)} each{bands})" if several else ""
+    plot.set_xlabel(f"position in the list{counts}")
     plot.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     plot.margins(x=0.02)
     if scale:

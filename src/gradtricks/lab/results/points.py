@@ -52,7 +52,7 @@ def _nudged(axis: Axis, at: Sequence[float], direction: int) -> list[float]:
 
 
 def draw_points(axes: "Axes", axis: Axis, groups: Sequence[Group], at: Sequence[float]) -> None:
-    """Draw each run as a point, and beside them the interquartile mean with its interval.
+    """Draw each run as a point, and beside them the interquartile mean, with its interval where there is one.
 
     Args:
         axes: Of the figure.
@@ -75,9 +75,10 @@ def _draw_means(axes: "Axes", axis: Axis, groups: Sequence[Group], at: Sequence[
     drawn = [(place, group.summary) for group, place in zip(groups, at, strict=True) if group.summary.n]
     where, means = [place for place, _ in drawn], [summary.mean for _, summary in drawn]
     reach = [[s.mean - s.low for _, s in drawn], [s.high - s.mean for _, s in drawn]]
-    errors = np.nan_to_num(reach, nan=0.0).clip(min=0)  # a single run has no interval
+    errors = np.clip(reach, 0, None)
+    label = f"interquartile mean{', 95 % interval' if np.isfinite(errors).any() else ''}"
     options: dict[str, Any] = {"fmt": "D", "ms": 5.5, "capsize": 4, "color": "C1", "zorder": 3}
-    options |= {"elinewidth": 2, "capthick": 2, "label": "interquartile mean, 95 % interval"}
+    options |= {"elinewidth": 2, "capthick": 2, "label": label}
     if axis.numeric:
         axes.errorbar(where, means, yerr=errors, **options)
     else:

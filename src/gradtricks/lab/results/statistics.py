@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 CONFIDENCE = 0.95
+FEWEST_RUNS = 10  # with fewer, what is called 95 % would hold the truth much less often
 _RESAMPLES = 2000
 _CUT = 0.25
 _AT_ONCE = 4_000_000  # numbers that are held in memory
@@ -19,7 +20,7 @@ class Summary:
 
     Attributes:
         mean: Interquartile mean of the finite values; NaN where there is none.
-        low: Lower end of its interval; NaN where there are fewer than two finite values.
+        low: Lower end of its interval; NaN where there are fewer than `FEWEST_RUNS` finite values.
         high: Upper end.
         lowest: The smallest finite value; NaN where there is none.
         highest: The largest.
@@ -73,9 +74,9 @@ def bootstrap_interval(
     """Estimate how far the interquartile mean may be off, from the differences between the runs.
 
     Runs are drawn again with replacement, and the interval holds the middle of what their interquartile means
-    then are (percentile bootstrap). With few runs it is too narrow: of intervals of 95 % for normally
-    distributed results, about 73 in 100 hold the truth with three runs, 91 with five, 92 with ten, 95 with
-    twenty.
+    then are (percentile bootstrap). With few runs that is too narrow: of intervals of 95 % for normally
+    distributed results, about 73 in 100 would hold the truth with three runs, for which the interval is their
+    range, 92 with ten, 95 with twenty. So there is none below `FEWEST_RUNS`.
 
     Args:
         values: Runs along the first axis; other axes, such as steps of a curve, are resampled together.
@@ -85,7 +86,7 @@ def bootstrap_interval(
         seed: Of the draws: equal values have equal intervals.
 
     Returns:
-        The lower and the upper end, without the first axis; NaN with fewer than two runs.
+        The lower and the upper end, without the first axis; NaN with fewer than `FEWEST_RUNS` runs.
 
     Raises:
         ValueError: ``confidence`` isn't between 0 and 1, or ``strata`` has another length than ``values``.
@@ -95,7 +96,7 @@ def bootstrap_interval(
         raise ValueError(f"confidence must be between 0 and 1; got {confidence}")
     if strata is not None and len(strata) != len(array):
         raise ValueError(f"strata must be as many as values; got {len(strata)} and {len(array)}")
-    if len(array) < 2:
+    if len(array) < FEWEST_RUNS:
         nothing = np.full(array.shape[1:], np.nan)
         return nothing[()], nothing[()]
     rng = np.random.default_rng(seed)
