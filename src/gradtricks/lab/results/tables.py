@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from gradtricks.lab.results import columns
 from gradtricks.lab.results.grouping import CASE
 from gradtricks.lab.results.markup import escape
+from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
@@ -30,13 +31,13 @@ class Planned:
     Attributes:
         request: Digest of what is asked.
         title: What people call it.
-        inputs: Digest of what it used, where the plan means one run and no other; else empty.
+        place: Where it lies, where the plan means one run and no other; else empty.
         case: What its configuration is called; empty where it has no name.
     """
 
     request: str
     title: str
-    inputs: str = ""
+    place: str = ""
     case: str = ""
 
 
@@ -49,7 +50,7 @@ class _Sweep(Protocol):
 
 
 def table(
-    store: Store, *, stem: str | None = None, sweep: "str | _Sweep | None" = None
+    store: Store | Published, *, stem: str | None = None, sweep: "str | _Sweep | None" = None
 ) -> "pandas.DataFrame":
     """Tabulate the runs of a store, finished and failed, one in a row.
 
@@ -93,7 +94,7 @@ def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
     """
     try:
         runs = [
-            Planned(run["request"], run["title"], run.get("inputs", ""), run.get(CASE, ""))
+            Planned(run["request"], run["title"], run.get("place", ""), run.get(CASE, ""))
             for run in plan["runs"]
         ]
     except (KeyError, TypeError, AttributeError) as error:
@@ -134,8 +135,8 @@ def planned_names(plan: Mapping[str, Any], part: Literal["shown", "varied"]) -> 
     return tuple(names)
 
 
-def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
-    """Look up what became of runs: those that are finished and valid or that the plan means, else failures.
+def runs_of(store: Store | Published, runs: Sequence[Requested]) -> list[StoredRun]:
+    """Look up what became of runs: those that are finished and valid, or published; else failures.
 
     Args:
         store: Of the runs.
@@ -144,11 +145,7 @@ def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
     Returns:
         What is there, in the order of ``runs``.
     """
-    meant = [
-        f"{folder_name(r.title, r.request)}/{r.inputs}" for r in runs if isinstance(r, Planned) and r.inputs
-    ]
-    finished = {run.request: run for run in store.read_all(meant)}
-    finished |= store.find_all(run for run in runs if run.request not in finished)
+    finished = store.find_all(runs)
     failed = store.failures(run for run in runs if run.request not in finished)
     found = finished | failed
     return [found[run.request] for run in runs if run.request in found]
@@ -174,7 +171,7 @@ def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) 
     return pd.DataFrame(series)
 
 
-def query(store: "Store | pandas.DataFrame", sql: str) -> "pandas.DataFrame":
+def query(store: "Store | Published | pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     """Ask a table with SQL.
 
     The view is called ``runs``; its columns ``parameters``, ``results``, ``varying`` and ``provenance`` are
@@ -194,7 +191,7 @@ def query(store: "Store | pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     """
     from gradtricks.lab.results.queries import ask
 
-    return ask(table(store) if isinstance(store, Store) else store, sql)
+    return ask(table(store) if isinstance(store, Store | Published) else store, sql)
 
 
 def export(frame: "pandas.DataFrame", to: str, path: Path | None = None) -> str | None:
@@ -246,7 +243,7 @@ def _edited(plan: Mapping[str, Any], expected: str) -> StoreError:
     )
 
 
-def _planned(store: Store, name: str) -> list[Planned]:
+def _planned(store: Store | Published, name: str) -> list[Planned]:
     plans = store.plans()
     if name not in plans:
         raise KeyError(f"expected one of the sweeps {', '.join(sorted(plans)) or '(none)'}; got {name!r}")
