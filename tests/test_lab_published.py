@@ -28,6 +28,7 @@ from gradtricks.lab.pages.building import BuildError
 from gradtricks.lab.recording import encode
 from gradtricks.lab.results.quoting import published_record, result_from
 from gradtricks.lab.storage.keeping import write_published
+from gradtricks.lab.storage.opening import published_at
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
@@ -217,6 +218,11 @@ def test_a_path_means_a_published_run_wherever_one_stands(published, project, mo
     stored = find_run(Store("nowhere"), run)
     assert stored.read_file("policy.bin") == bytes(10)
     assert BODY in [cell.source for cell in stored.read_notebook().cells]
+
+
+@pytest.mark.parametrize("text", ["/", "/game", "game/0.2-0", "s3://experiments/published/game/0.2-0"])
+def test_other_paths_mean_no_published_run(published, text):
+    assert published_at(text) is None
 
 
 def test_a_published_run_is_repeated_from_within_its_folder(published, project, monkeypatch):

@@ -189,7 +189,7 @@ def row_of(record: Mapping[str, Any], same: Mapping[str, Any], label: str, case:
     Returns:
         Its row.
     """
-    row = {LABEL: label} | ({CASE: case} if case else {})
+    row: dict[str, Any] = {LABEL: label} | ({CASE: case} if case else {})
     row |= _without(record, dict.fromkeys(same))
     row["provenance"] = _without(record["provenance"], same["provenance"])
     return row | {INPUTS: inputs_digest(record["inputs"])}

@@ -68,8 +68,10 @@ def published_at(path: str) -> PublishedRun | None:
     Raises:
         StoreError: Its sweep isn't as it was published.
     """
+    if is_url(path):
+        return None
     place = Path(path).resolve()
-    root, sweep = place.parents[1], place.parent.name
-    if is_url(path) or not (root / f"{sweep}{ENDING}").is_file() or not is_published(root):
+    root, sweep = place.parent.parent, place.parent.name
+    if not (root / f"{sweep}{ENDING}").is_file() or not is_published(root):
         return None
     return Published(root).at(f"{sweep}/{place.name}")
