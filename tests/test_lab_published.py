@@ -268,7 +268,8 @@ def test_what_changed_since_is_said(published, project, lay_out):
     told = json.loads(json.dumps(runs[0].record))
     told["inputs"]["files"]["lab/recording.py"] = "0" * 64
     told["inputs"]["versions"] |= {f"gone{n}": "1.0" for n in range(5)}
-    write_published(root, plan, [replace(runs[0], record=told), *runs[1:]])
+    labels = [Path(run.location).name for run in runs]
+    write_published(root, plan, [replace(runs[0], record=told), *runs[1:]], labels)
     (sweep, runs) = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
     assert len(runs) == 4
     assert sweep.changed == ("game.ipynb", "lab/recording.py", *(f"gone{n}" for n in range(5)))
@@ -409,7 +410,7 @@ def publish(root, loss):
     found = list(runs(loss))
     plan = {"name": "small", "title": "", "question": "", "notebook": "../a.ipynb", "shown": []}
     plan["varied"], plan["runs"] = ["seed"], [{"request": run.request, "title": run.title} for run in found]
-    keeping.write_published(root, plan, found)
+    keeping.write_published(root, plan, found, [str(seed) for seed in range(loss)])
 
 def mortal(function, left):
     def call(*arguments, **options):
@@ -484,7 +485,12 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=6,
 )
-GROUPS = st.fixed_dictionaries({name: st.dictionaries(NAMES, VALUES) for name in ("parameters", "results")})
+GROUPS = st.fixed_dictionaries(
+    {
+        name: st.dictionaries(st.sampled_from(["a", "A", "b", "x.y"]), VALUES)
+        for name in ("parameters", "results")
+    }
+)
 
 
 @given(st.lists(GROUPS, min_size=1, max_size=4))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.storage.dotted import split_name
 from gradtricks.lab.storage.opening import open_store, published_at
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun
@@ -193,7 +194,7 @@ def _beside(store: Store | Published, plan: Mapping[str, Any]) -> Path:
 
 def _first_results(frame: "pandas.DataFrame") -> tuple[str, ...]:
     """Choose what to draw of a sweep that doesn't say it: numbers first, then curves."""
-    from gradtricks.lab.results.columns import kind_of, split_name, values_of
+    from gradtricks.lab.results.columns import kind_of, values_of
     from gradtricks.lab.results.plots import can_draw
 
     results = [str(name) for name in frame.columns if str(name).startswith("results.")]

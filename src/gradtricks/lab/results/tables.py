@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from gradtricks.lab.results import columns
 from gradtricks.lab.results.grouping import CASE
 from gradtricks.lab.results.markup import escape
+from gradtricks.lab.storage.dotted import Path as Dotted
+from gradtricks.lab.storage.dotted import join_name
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
@@ -167,7 +169,7 @@ def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) 
     paths = dict.fromkeys(path for row in rows for path in row) or [(name,) for name in (*_FIRST, *_LAST)]
     order = {name: place for place, name in enumerate((CASE, *_FIRST, *_GROUPS, *_LAST))}
     ordered = sorted(paths, key=lambda path: order[path[0]])
-    series = {columns.join_name(path): columns.as_series([row.get(path) for row in rows]) for path in ordered}
+    series = {join_name(path): columns.as_series([row.get(path) for row in rows]) for path in ordered}
     return pd.DataFrame(series)
 
 
@@ -250,9 +252,9 @@ def _planned(store: Store | Published, name: str) -> list[Planned]:
     return planned_runs(plans[name])
 
 
-def _row(run: StoredRun) -> dict[columns.Path, Any]:
+def _row(run: StoredRun) -> dict[Dotted, Any]:
     record = run.record
-    row: dict[columns.Path, Any] = {("run",): folder_name(run.title, run.request)}
+    row: dict[Dotted, Any] = {("run",): folder_name(run.title, run.request)}
     row.update({(name,): record.get(name) for name in ("status", "error", "stem")})
     row.update({("parameters", name): value for name, value in run.parameters.items()})
     for group, found in (("results", run.results), ("varying", run.varying)):

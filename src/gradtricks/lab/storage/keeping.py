@@ -2,14 +2,11 @@
 
 import hashlib
 import json
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradtricks.lab.results.grouping import text_of, varies_within
 from gradtricks.lab.storage.manifests import ENDING, Kept, Manifest, row_of, shared, used_by
 from gradtricks.lab.storage.published import runs_in
 from gradtricks.lab.storage.records import StoredRun
@@ -17,11 +14,10 @@ from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.staging import alone, find, put, settle, stage
 from gradtricks.lab.storage.troubles import StoreError, explained
 
-_LONGEST = 80  # characters of what a run is called
-_ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 
-
-def write_published(root: Path, plan: Mapping[str, Any], runs: Sequence[StoredRun]) -> Path:
+def write_published(
+    root: Path, plan: Mapping[str, Any], runs: Sequence[StoredRun], labels: Sequence[str]
+) -> Path:
     """Publish the runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
     Whoever is killed meanwhile has published nothing, or everything.
@@ -30,6 +26,7 @@ def write_published(root: Path, plan: Mapping[str, Any], runs: Sequence[StoredRu
         root: Folder of the published sweeps.
         plan: Of the sweep, its notebook seen from that folder.
         runs: All that the plan names, in its order; each has finished.
+        labels: What the table is to call each of them, and its files.
 
     Returns:
         The table.
@@ -39,7 +36,6 @@ def write_published(root: Path, plan: Mapping[str, Any], runs: Sequence[StoredRu
     """
     sweep, records = plan["name"], [run.record for run in runs]
     cases = [run.get("case", "") for run in plan["runs"]]
-    labels = _labels(cases, plan["varied"], runs)
     same, (used, besides) = shared(records), used_by(records)
     times = sorted((record["started"] for record in records), key=datetime.fromisoformat)
     with explained(str(root)), alone(root) as folder:
@@ -79,19 +75,6 @@ def _stage_files(root: Path, folder: Path, sweep: str, run: StoredRun, label: st
             stage(root, folder / "file")
         files[path] = Kept(bytes=len(data), sha256=digest, run=label, name=name)
     return files
-
-
-def _labels(cases: Sequence[str], varied: Sequence[str], runs: Sequence[StoredRun]) -> list[str]:
-    """Call each run by what isn't the same in all: its configuration and the values of parameters."""
-    values = {name: [run.parameters[name] for run in runs] for name in varied}
-    free = [some for some in values.values() if not any(cases) or varies_within(cases, some)]
-    spelled = [[case, *map(text_of, some)] for case, *some in zip(cases, *free, strict=True)]
-    labels = [_ODD.sub("-", "-".join(filter(None, each))).strip("-.")[:_LONGEST] for each in spelled]
-    count = Counter(label.lower() for label in labels)
-    return [
-        label if label and count[label.lower()] == 1 else f"{label}-{run.request[:12]}".lstrip("-")
-        for label, run in zip(labels, runs, strict=True)
-    ]
 
 
 def _compare(root: Path, sweep: str, manifest: Manifest, records: Sequence[Mapping[str, Any]]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.recording import decode, encode
-from gradtricks.lab.results.columns import join_name, quote, split_name
+from gradtricks.lab.storage.dotted import join_name, quote, split_name
 
 if TYPE_CHECKING:
     import duckdb

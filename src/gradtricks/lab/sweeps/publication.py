@@ -1,11 +1,14 @@
 """Published sweeps: runs that take hours, kept with the sources so that the book need not run them."""
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gradtricks.lab.recording import file_digests
+from gradtricks.lab.results.grouping import text_of, varies_within
 from gradtricks.lab.results.tables import cases_of, planned_names, planned_runs, runs_of
 from gradtricks.lab.runs.planning import source_digest
 from gradtricks.lab.storage.keeping import write_published
@@ -16,6 +19,9 @@ from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.planning import Sweep, plan_of
 
 FOLDER = "published"  # beside the sweeps' files
+
+_LONGEST = 80  # characters of what a run is called
+_ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 
 
 def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Path:
@@ -33,7 +39,8 @@ def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Path:
     """
     root, finished = _folder(sweep), {stored.request: stored for stored in runs}
     plan = plan_of(sweep) | {"notebook": Path(os.path.relpath(sweep.notebook, root)).as_posix()}
-    return write_published(root, plan, [finished[run.request] for run in sweep.runs])
+    ordered = [finished[run.request] for run in sweep.runs]
+    return write_published(root, plan, ordered, _labels(sweep, ordered))
 
 
 def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
@@ -84,3 +91,17 @@ def _changed(sweep: Sweep, runs: Sequence[StoredRun]) -> Iterator[str]:
     digests = file_digests(name for name, _ in files)
     yield from sorted({name for name, digest in files if digests[name] != digest})
     yield from sorted({name for name, version in versions if installed_version(name) != version})
+
+
+def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
+    """Call each run by what isn't the same in all: its configuration and the values of parameters."""
+    cases = [sweep.cases.get(run.request, "") for run in runs]
+    values = [[run.parameters[name] for run in runs] for name in sweep.varied]
+    free = [some for some in values if not sweep.cases or varies_within(cases, some)]
+    spelled = [[case, *map(text_of, some)] for case, *some in zip(cases, *free, strict=True)]
+    labels = [_ODD.sub("-", "-".join(filter(None, each))).strip("-.")[:_LONGEST] for each in spelled]
+    count = Counter(label.lower() for label in labels)
+    return [
+        label if label and count[label.lower()] == 1 else f"{label}-{run.request[:12]}".lstrip("-")
+        for label, run in zip(labels, runs, strict=True)
+    ]
