@@ -326,9 +326,9 @@ def test_a_run_in_this_process_keeps_nothing(project):
         (["sweep", "SWEEP", "--in-process", "--mlflow", "sqlite:///x.db"], ["got --mlflow too"]),
         (["plot"], ["expected one of the sweeps: none yet; got 'no name'"]),
         (["show", "none"], ["expected a run in _build/runs; got none called 'none'"]),
-        (["reproduce"], ["expected either a run or --published"]),
-        (["reproduce", "a", "--published"], ["expected either a run or --published"]),
-        (["reproduce", "--published"], ["expected the runs of book/experiments in _build/runs"]),
+        (["reproduce"], ["expected either a run or --book"]),
+        (["reproduce", "a", "--book"], ["expected either a run or --book"]),
+        (["reproduce", "--book"], ["expected the runs of book/experiments in _build/runs"]),
     ],
 )
 def test_a_wrong_request_is_refused_and_nothing_is_started(project, invoke, arguments, messages):
@@ -607,14 +607,14 @@ def test_all_that_the_book_shows_is_reproduced(swept, invoke):
     pages.mkdir(parents=True)
     (record,) = (folder / "_build" / "runs").glob("small-rate*/*/record.json")
     (pages / "small.json").write_bytes(record.read_bytes())
-    code, said, _ = invoke("reproduce", "--published", cwd=folder)
+    code, said, _ = invoke("reproduce", "--book", cwd=folder)
     assert (code, said) == (0, "small-rate=0.2: identical (2 values compared)\n")
     (pages / "small-sweep.json").write_text('{"sweep": "small"}')
-    code, said, _ = invoke("reproduce", "--published", cwd=folder)
+    code, said, _ = invoke("reproduce", "--book", cwd=folder)
     assert (code, said.count(": identical (2 values compared)\n")) == (0, 4)
     text = record.read_text()
     (pages / "gone.json").write_text(text.replace(json.loads(text)["request"], "0" * 64))
-    code, _, errors = invoke("reproduce", "--published", cwd=folder)
+    code, _, errors = invoke("reproduce", "--book", cwd=folder)
     assert code == 2
     assert "got none of small-rate=0.2; remedy: gradtricks book" in errors
     (pages / "gone.json").unlink()
@@ -622,7 +622,7 @@ def test_all_that_the_book_shows_is_reproduced(swept, invoke):
     (pages / "small.json").write_text(text.replace('"schema_version": 2', '"schema_version": 1'))
     (pages / "torn.json").write_text("{")
     (pages / "other-sweep.json").write_text('{"sweep": "other"}')
-    code, _, errors = invoke("reproduce", "--published", cwd=folder)
+    code, _, errors = invoke("reproduce", "--book", cwd=folder)
     aside.rename(record.parents[1])
     assert code == 2
     assert (
@@ -643,7 +643,7 @@ def test_a_run_that_fails_this_time_counts_as_different(project, invoke):
     pages.mkdir(parents=True)
     (record,) = (project / "_build" / "runs").glob("*/*/record.json")
     (pages / "once.json").write_bytes(record.read_bytes())
-    code, said, _ = invoke("reproduce", "--published", cwd=project)
+    code, said, _ = invoke("reproduce", "--book", cwd=project)
     assert code == 1
     assert "once: different" in said
     assert "FileExistsError" in said

@@ -1,14 +1,23 @@
 """Published sweeps: run on request, kept with the sources, and shown by the book without being run."""
 
+import hashlib
 import io
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import pytest
+from filelock import FileLock
+from hypothesis import example, given
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -18,15 +27,18 @@ from gradtricks.book.building import build_book
 from gradtricks.book.records import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import publish
-from gradtricks.lab.commands.views import table
+from gradtricks.lab.commands.views import find_run, table
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.recording import encode
 from gradtricks.lab.results.quoting import result_from
-from gradtricks.lab.results.tables import planned_runs
+from gradtricks.lab.storage.keeping import write_published
+from gradtricks.lab.storage.opening import published_at
+from gradtricks.lab.storage.published import Published
+from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.planning import read_search, read_sweep
 from gradtricks.lab.sweeps.publication import FOLDER, as_published
 from notebooks import write_notebook
-from synthetic import make_run, put
 
 PARAMETERS = """\
 seed: int = 0  # of nothing
@@ -77,8 +89,9 @@ def invoke(*arguments):
 
 
 def tree(folder):
-    """Return the files of a folder and what they hold."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """Return the files of a folder that git would keep, and what they hold."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files if ".unfinished" not in p.parts}
 
 
 def test_sweeps_are_published_shown_and_repeated(project, lay_out):
@@ -96,14 +109,24 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     assert not published.exists()
 
     code, said, _ = invoke("publish", "--workers", "1")
-    assert (code, said.count("Published: experiments/published\n")) == (0, 2)
+    assert re.findall(r"^Published: experiments/published/(\S+)$", said, re.MULTILINE) == [
+        "game.parquet",
+        "game_steps.parquet",
+    ]
     files = tree(published)
     # Seeds 0 and 1 with the default rate belong to both sweeps.
-    assert sum(name.endswith("/record.json") for name in files) == 5
-    assert sum(name.endswith("/files/policy.bin") for name in files) == 5
-    assert len(files) == 5 + 5 + 2
-    store = Store(published)
+    policies = {f"game/{rate}-{seed}.bin": bytes([seed] * 10) for rate in (0.1, 0.2) for seed in (0, 1)}
+    policies |= {f"game_steps/{seed}.bin": bytes([seed] * 10) for seed in range(3)}
+    assert {name: data for name, data in files.items() if name.endswith(".bin")} == policies
+    assert sorted(files.keys() - policies) == [
+        "game.json",
+        "game.parquet",
+        "game_steps.json",
+        "game_steps.parquet",
+    ]
+    store = Published(published)
     assert sorted(store.plans()) == ["game", "game_steps"]
+    assert len(list(store.runs())) == 5
     assert store.lookup("game-seed=2").read_file("policy.bin") == bytes([2] * 10)
     assert invoke("publish")[0] == 0
     assert tree(published) == files  # nothing was run, and nothing differs
@@ -151,7 +174,7 @@ def published(project):
     """Return the folder of the published runs of one sweep, in a project."""
     (project / "experiments" / "game_steps.sweep.yaml").unlink()
     (result,) = publish(["experiments/game.sweep.yaml"], workers=1)
-    assert result.published == str(Path("experiments", FOLDER))
+    assert result.published == str(Path("experiments", FOLDER, "game.parquet"))
     shutil.rmtree(project / "_build")  # a fresh clone has none
     return project / "experiments" / FOLDER
 
@@ -170,9 +193,6 @@ def test_the_other_commands_take_the_published_store(published, project):
     assert (code, "file policy.bin" in said, "Notebook" in said) == (0, True, False)
     code, said, _ = invoke("reproduce", "game-rate=0.2", *where)
     assert (code, said) == (0, "game-rate=0.2: identical (4 values compared)\n")
-    (folder,) = published.glob("game-rate=0.2-*/*")
-    code, said, _ = invoke("reproduce", str(folder))
-    assert (code, said) == (0, "game-rate=0.2: identical (4 values compared)\n")
     before = tree(published)
     write_notebook(project / "experiments" / "game.ipynb", PARAMETERS, f"{BODY}# edited")
     code, _, errors = invoke("reproduce", "game-rate=0.2", *where)
@@ -182,12 +202,63 @@ def test_the_other_commands_take_the_published_store(published, project):
     assert invoke("status", *where)[1].splitlines()[1].split() == ["game", "4", "4", "0", "0", "0"]
 
 
+@pytest.mark.parametrize(
+    ("folder", "run"),
+    [
+        (".", "experiments/published/game/0.2-0"),
+        (".", "experiments/published/game/0.2-0.bin"),
+        ("experiments/published", "game/0.2-0"),
+        ("experiments/published", "./game/../game/0.2-0.bin"),
+        ("experiments/published/game", "0.2-0.bin"),
+        ("experiments/published/game", "0.2-0"),
+        ("book", "../experiments/published/game/0.2-0"),
+    ],
+)
+def test_a_path_means_a_published_run_wherever_one_stands(published, project, monkeypatch, folder, run):
+    (project / "book").mkdir(exist_ok=True)
+    monkeypatch.chdir(project / folder)
+    code, said, _ = invoke("show", run)
+    assert (code, "game-rate=0.2" in said, "file policy.bin" in said) == (0, True, True)
+    assert "Notebook" not in said
+    stored = find_run(Store("nowhere"), run)
+    assert stored.read_file("policy.bin") == bytes(10)
+    assert BODY in [cell.source for cell in stored.read_notebook().cells]
+
+
+@pytest.mark.parametrize("text", ["/", "/game", "game/0.2-0", "s3://experiments/published/game/0.2-0"])
+def test_other_paths_mean_no_published_run(published, text):
+    assert published_at(text) is None
+
+
+def test_a_published_run_is_repeated_from_within_its_folder(published, project, monkeypatch):
+    monkeypatch.chdir(published)
+    code, said, _ = invoke("reproduce", "game/0.2-0.bin")
+    assert (code, said) == (0, "game-rate=0.2: identical (4 values compared)\n")
+    code, said, _ = invoke("table", "game", "--store", ".")
+    assert (code, said.count("finished")) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["clean", "--stale", "--failed", "--dry-run"],
+        ["clean"],
+        ["run", "experiments/game.ipynb"],
+        ["sweep", "experiments/game.sweep.yaml"],
+    ],
+)
+def test_nothing_but_publish_changes_published_runs(published, words):
+    before = tree(published)
+    for path in ("experiments/published", published):
+        code, said, errors = invoke(*words, "--store", str(path))
+        assert code != 0
+        assert "expected a store of runs; got published ones in" in errors
+        assert "deleted" not in said
+    assert tree(published) == before
+
+
 def test_what_changed_since_is_said(published, project, lay_out):
     page = project / "book" / "experiments" / "game-sweep.md"
-    record = next(published.glob("*/*/record.json"))
-    plan = published / ".sweeps" / "game.json"
-    before = record.read_text(), plan.read_text()
-
     (project / "experiments" / "game.sweep.yaml").write_text(RATES.replace("0.2]", "0.2, 0.4]"))
     lay_out()
     assert "Since then `game.sweep.yaml` changed; what is shown is what came out then." in page.read_text()
@@ -196,17 +267,14 @@ def test_what_changed_since_is_said(published, project, lay_out):
     lay_out()
     assert "Since then `game.ipynb` changed;" in page.read_text()
 
-    told = json.loads(before[0])
-    old = Store(published).read_all([str(record.parent.relative_to(published))])[0]
+    root = project / "experiments" / FOLDER
+    store = Published(root)
+    plan, runs = store.plans()["game"], list(store.runs())
+    told = json.loads(json.dumps(runs[0].record))
     told["inputs"]["files"]["lab/recording.py"] = "0" * 64
     told["inputs"]["versions"] |= {f"gone{n}": "1.0" for n in range(5)}
-    store = Store(published)
-    with store.claim(old) as folder:
-        moved = store.commit(folder, told)
-    edited = json.loads(before[1])
-    (own,) = [run for run in edited["runs"] if run["request"] == old.request]
-    own["inputs"] = moved.location.rpartition("/")[2]
-    plan.write_text(json.dumps(edited))
+    labels = [Path(run.location).name for run in runs]
+    write_published(root, plan, [replace(runs[0], record=told), *runs[1:]], labels)
     (sweep, runs) = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
     assert len(runs) == 4
     assert sweep.changed == ("game.ipynb", "lab/recording.py", *(f"gone{n}" for n in range(5)))
@@ -226,22 +294,34 @@ def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project
     assert "0 done, 4 failed" in said
     assert tree(published) == former
     (project / "broken").unlink()
-    put(published, [make_run({"seed": 9})])  # as if killed before the plan was written
     assert invoke("publish")[0] == 1
     code, said, _ = invoke("publish", "--retry", "failed")
     assert (code, "4 done, 0 failed" in said) == (0, True)
-    store = Store(published)
+    store = Published(published)
     assert {run.parameters["rate"] for run in store.runs()} == {0.1, 0.4}
     assert len(list(store.runs())) == 4
-    assert {run.request for run in store.runs()} == {
-        run.request for run in planned_runs(store.plans()["game"])
-    }
+    assert sorted(path.name for path in (published / "game").iterdir()) == [
+        "0.1-0.bin",
+        "0.1-1.bin",
+        "0.4-0.bin",
+        "0.4-1.bin",
+    ]
 
 
-def test_records_that_are_gone_stop_the_build(published, lay_out):
-    shutil.rmtree(next(published.glob("game-*")))
-    with pytest.raises(StoreError, match=r"got 3 of 4; remedy: gradtricks publish experiments/game\.sweep"):
+@pytest.mark.parametrize("edit", [Path.unlink, lambda path: path.write_bytes(path.read_bytes() + b"a")])
+def test_a_table_that_is_gone_or_another_stops_the_build(published, lay_out, edit):
+    edit(published / "game.parquet")
+    with pytest.raises(
+        StoreError, match=r"published/game.parquet as .*got none, or another file; remedy: git"
+    ):
         lay_out()
+
+
+def test_a_kept_file_that_was_edited_is_not_believed(published):
+    (published / "game" / "0.2-1.bin").write_bytes(b"another")
+    run = Published(published).lookup("game-seed=1,rate=0.2")
+    with pytest.raises(StoreError, match=r"expected the file policy.bin in .*game/0.2-1 as it was recorded"):
+        run.read_file("policy.bin")
 
 
 def test_only_published_sweeps_are_published(project):
@@ -284,7 +364,7 @@ def test_a_build_says_what_is_to_come_before_the_first_run_ends(published, proje
 
 def test_all_that_the_build_runs_is_reproduced_without_published_sweeps(published, project, lay_out):
     lay_out()
-    code, said, _ = invoke("reproduce", "--published")
+    code, said, _ = invoke("reproduce", "--book")
     assert (code, said) == (0, "game: identical (4 values compared)\n")
 
 
@@ -298,39 +378,178 @@ def test_published_runs_are_small_and_survive_git(published, project):
     assert tree(published) == files
     sweep, runs = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
     assert (len(runs), sweep.changed) == (4, ())
-    text = (published / ".sweeps" / "game.json").read_text()
-    assert json.loads(text)["notebook"] == "../game.ipynb"
-    assert text.count("\n") > 20
-
-
-def test_a_plan_that_was_edited_is_not_believed(published, lay_out):
-    plan = published / ".sweeps" / "game.json"
-    whole = json.loads(plan.read_text())
-    for wrong in ({**whole, "runs": ["a"]}, {**whole, "varied": 1}, {**whole, "runs": []}):
-        plan.write_text(json.dumps(wrong))
-        with pytest.raises(StoreError, match=r"expected (a plan|the published runs)"):
-            lay_out()
-    whole["runs"][0]["title"] = "../outside"
-    plan.write_text(json.dumps(whole))
-    with pytest.raises(StoreError, match="made by plan_run"):
-        lay_out()
+    assert json.loads((published / "game.json").read_text())["notebook"] == "../game.ipynb"
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    "edit",
     [
-        (lambda text: f"<<<<<<< HEAD\n{text}", "got none that can be read; remedy: git restore"),
-        (
-            lambda text: text.replace('"inputs"', '"other"'),
-            "expected plans of published sweeps.*got one of an ordinary sweep",
-        ),
+        lambda text: f"<<<<<<< HEAD\n{text}",
+        lambda text: text.replace('"varied"', '"other"'),
+        lambda text: text.replace('"game/0.1-0.bin"', '"game/../../outside"'),
+        lambda text: text.replace('"game/0.1-0.bin"', '"game_steps/0.bin"'),
+        lambda text: "{}",
     ],
 )
-def test_a_plan_that_was_edited_costs_no_other_sweep_its_runs(published, project, edit, message):
-    plan = published / ".sweeps" / "game.json"
-    plan.write_text(edit(plan.read_text()))
+def test_a_manifest_that_was_edited_is_not_believed_and_costs_no_other_sweep(
+    published, project, lay_out, edit
+):
+    manifest = published / "game.json"
+    whole = manifest.read_text()
+    manifest.write_text(edit(whole))
     before = tree(published)
+    with pytest.raises(StoreError, match=r"expected the manifest of published runs in .*game.json; got"):
+        lay_out()
     (project / "experiments" / "game_steps.sweep.yaml").write_text(STEPS)
-    with pytest.raises(StoreError, match=message):
-        list(publish(["experiments/game_steps.sweep.yaml"], workers=1))
-    assert tree(published) == before
+    list(publish(["experiments/game_steps.sweep.yaml"], workers=1))
+    assert before.items() <= tree(published).items()
+    assert len(Published(published).plans()["game_steps"]["runs"]) == 3
+    manifest.write_text(whole)
+    assert len(Published(published).plans()["game"]["runs"]) == 4
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import duckdb  # once, before the forks
+from gradtricks.lab.storage import keeping
+from gradtricks.lab.storage.published import Published
+from gradtricks.lab.storage.records import StoredRun
+from synthetic import make_run
+
+class Run(StoredRun):
+    def read_file(self, name):
+        return bytes([self.parameters["seed"], self.results["loss"]])
+
+def runs(loss):
+    from hashlib import sha256
+    for seed in range(loss):
+        run = make_run({"seed": seed}, {"loss": loss})
+        about = {"bytes": 2, "sha256": sha256(bytes([seed, loss])).hexdigest()}
+        yield Run("nowhere", run.record | {"files": {"agent.bin": about}})
+
+def publish(root, loss):
+    found = list(runs(loss))
+    plan = {"name": "small", "title": "", "question": "", "notebook": "../a.ipynb", "shown": []}
+    plan["varied"], plan["runs"] = ["seed"], [{"request": run.request, "title": run.title} for run in found]
+    keeping.write_published(root, plan, found, [str(seed) for seed in range(loss)])
+
+def mortal(function, left):
+    def call(*arguments, **options):
+        left.append(left.pop() - 1)
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+
+def in_a_child(function, *arguments):
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(function(*arguments) or 0)
+        finally:
+            os._exit(9)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def publish_until_killed(root, loss, steps):
+    left = [steps]
+    for name in ("fsync", "replace", "unlink"):
+        setattr(os, name, mortal(getattr(os, name), left))
+    publish(root, loss)
+
+def state(root):
+    found = list(Published(root).runs())
+    (loss,) = {run.results["loss"] for run in found}
+    assert len(found) == loss
+    for run in found:
+        assert run.read_file("agent.bin") == bytes([run.parameters["seed"], loss]), run
+    names = {str(path.relative_to(root)) for path in root.rglob("*.*") if ".unfinished" not in path.parts}
+    kept = {f"small/{run.parameters['seed']}.bin" for run in found}
+    assert names == {"small.json", "small.parquet", *kept}
+    return loss
+
+for steps in range(100):
+    root = Path(sys.argv[1], str(steps))
+    in_a_child(publish, root, 1)
+    ended = in_a_child(publish_until_killed, root, 2, steps)
+    then = in_a_child(state, root)
+    print(steps, ended, then, in_a_child(publish, root, 2), in_a_child(state, root), flush=True)
+    if ended >= 0:
+        break
+"""
+
+
+def test_whoever_is_killed_while_publishing_has_published_all_or_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        check=True,
+    )
+    found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    steps = [number for number, *_ in found]
+    assert (steps, len(steps) > 20) == (list(range(len(steps))), True)
+    assert [ended for _, ended, *_ in found] == [-signal.SIGKILL] * (len(found) - 1) + [0]
+    states = [state for *_, state, _, _ in found]
+    assert states == sorted(states), "the former runs until one moment, the new ones from then on"
+    assert set(states) == {1, 2}
+    assert {(again, state) for *_, again, state in found} == {(0, 2)}
+
+
+NAMES = st.sampled_from(["a", "A", "b", "", "x.y", 'q"', "$float", "$dict"])
+LEAVES = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.dates(), st.datetimes()),
+    *(st.lists(kind, max_size=3) for kind in (st.floats(), st.integers(-9, 9), st.none() | st.floats())),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+GROUPS = st.fixed_dictionaries(
+    {
+        name: st.dictionaries(st.sampled_from(["a", "A", "b", "x.y"]), VALUES)
+        for name in ("parameters", "results")
+    }
+)
+
+
+@given(st.lists(GROUPS, min_size=1, max_size=4))
+@example(
+    [{"parameters": {"a": None}, "results": {"a": 1}}, {"parameters": {"a": 0.5}, "results": {"a": 1.0}}]
+)
+@example([{"parameters": {}, "results": {"a": {"b": 1}}}, {"parameters": {"a": 1}, "results": {"a": -0.0}}])
+@example([{"parameters": {"a": 1}, "results": {"a": None}}, {"parameters": {"a": 2}, "results": {}}])
+@example([{"parameters": {"k": 1, "K": 2}, "results": {"a": [1, 2**63]}}])
+def test_every_value_comes_out_of_a_table_as_it_went_in(groups):
+    records = [
+        {part: {name: encode(value, name) for name, value in found.items()} for part, found in each.items()}
+        for each in groups
+    ]
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "it's.parquet")
+        write_rows(records, path)
+        [found] = read_rows([path])
+    assert [json.dumps(row, sort_keys=True) for row in found] == [
+        json.dumps(record, sort_keys=True) for record in records
+    ]
+
+
+def test_what_is_no_table_is_said(tmp_path):
+    (tmp_path / "a.parquet").write_text("PAR1")
+    with pytest.raises(ValueError, match=r"expected runs in .*a\.parquet; got"):
+        read_rows([tmp_path / "a.parquet"])
+
+
+def test_a_folder_that_cannot_be_written_to_is_read_all_the_same(published):
+    waiting = published / ".unfinished"
+    for path in (published / "game.parquet", published / "game" / "0.2-1.bin"):  # as if killed before this
+        path.rename(waiting / hashlib.sha256(path.read_bytes()).hexdigest())
+    with FileLock(waiting / "lock"):  # somebody publishes
+        store = Published(published)
+        assert not (published / "game.parquet").exists()
+        assert store.lookup("game-seed=1,rate=0.2").read_file("policy.bin") == bytes([1] * 10)
+    assert len(list(Published(published).runs())) == 4
+    assert (published / "game.parquet").exists()
+    assert (published / "game" / "0.2-1.bin").read_bytes() == bytes([1] * 10)

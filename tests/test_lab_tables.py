@@ -21,6 +21,7 @@ from gradtricks.lab.results import columns
 from gradtricks.lab.results.markup import code, escape, one_line
 from gradtricks.lab.results.queries import QueryError
 from gradtricks.lab.results.tables import export, planned_names, query, table, tabulate
+from gradtricks.lab.storage.dotted import join_name, split_name
 from gradtricks.lab.storage.store import Store, StoreError
 from synthetic import PROVENANCE, make_run, put
 
@@ -147,7 +148,7 @@ KEYS = st.text(min_size=0, max_size=4)
 
 @given(st.lists(KEYS, min_size=1, max_size=4))
 def test_the_name_of_a_column_is_read_back(path):
-    assert columns.split_name(columns.join_name(tuple(path))) == tuple(path)
+    assert split_name(join_name(tuple(path))) == tuple(path)
 
 
 # SQL

@@ -61,8 +61,8 @@ def pdf() -> None:
     rich_help_panel="Results",
     epilog=examples(
         "gradtricks evaluate policy.safetensors",
-        "gradtricks evaluate experiments/published/muzero-*/*/files/agent.safetensors",
-        "gradtricks evaluate experiments/published/pong-*/*/files/policy.safetensors --sticky 0.25",
+        "gradtricks evaluate experiments/published/muzero/*.safetensors",
+        "gradtricks evaluate experiments/published/pong/*.safetensors --sticky 0.25",
     ),
 )
 def evaluate(

@@ -1,6 +1,5 @@
 """A frozen MuZero agent: saved, loaded, and played by the command."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from gradtricks.agents.selfplay import SearchOptions, evaluate
 from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
 from gradtricks.agents.tictactoe import ACTIONS, OBSERVATION_SIZE
 from gradtricks.agents.tictactoe_players import as_player, meet_perfect_player
+from gradtricks.lab.storage.published import Published
 
 PUBLISHED = Path(__file__).parents[2] / "experiments" / "published"
 SUPPORT = Support(0, 15, 16)
@@ -87,11 +87,10 @@ def test_what_only_pong_has_is_refused(tmp_path):
 
 
 def test_a_published_agent_plays_again_as_its_record_says():
-    records = {path: json.loads(path.read_text()) for path in PUBLISHED.glob("muzero-torch-*/*/record.json")}
-    kept = {path: record for path, record in records.items() if record["parameters"].get("keep_agent")}
-    assert len(kept) == 5
-    path, record = min(kept.items(), key=lambda item: item[1]["results"]["mean_return"])  # the shortest games
-    agent = FrozenAgent.load(path.parent / "files" / "agent.safetensors")
-    assert agent.about["seed"] == record["parameters"]["seed"]
-    played = evaluate(agent.network, agent.search, games=record["parameters"]["evaluation_games"])
-    assert played.tolist() == record["results"]["returns"]
+    runs = [run for run in Published(PUBLISHED).runs("muzero") if run.parameters["keep_agent"]]
+    assert len(runs) == 10
+    run = min(runs, key=lambda run: run.results["mean_return"])  # the shortest games
+    agent = FrozenAgent.load(PUBLISHED / run.kept["agent.safetensors"])
+    assert agent.about["seed"] == run.parameters["seed"]
+    played = evaluate(agent.network, agent.search, games=run.parameters["evaluation_games"])
+    assert played.tolist() == run.results["returns"]

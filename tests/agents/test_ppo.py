@@ -1,7 +1,6 @@
 """The Pong player that wins: what it sees, that both frameworks learn the same, and that it can be killed."""
 
 import importlib
-import json
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from gradtricks.agents import evaluation, pong, ppo, progress
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.evaluation import FrozenPolicy
 from gradtricks.agents.history import History
+from gradtricks.lab.storage.published import Published
 from gradtricks.reference import (
     clipped_surrogate_pg_loss,
     entropy_loss,
@@ -496,12 +496,11 @@ def test_the_command_plays_what_was_saved(tmp_path):
 
 def test_a_published_policy_plays_again_as_its_record_says():
     published = Path(__file__).parents[2] / "experiments" / "published"
-    records = {path: json.loads(path.read_text()) for path in published.glob("pong-*/*/record.json")}
-    kept = {path: record for path, record in records.items() if record["parameters"].get("keep_policy")}
-    path, record = min(kept.items(), key=lambda item: item[1]["results"]["mean_length"]["plain"])
-    parameters, results = record["parameters"], record["results"]
+    runs = [run for run in Published(published).runs("pong") if run.parameters["keep_policy"]]
+    run = min(runs, key=lambda run: run.results["mean_length"]["plain"])
+    parameters, results = run.parameters, run.results
     assert parameters["temperature"] == evaluation.TEMPERATURE, "what the command takes"
-    policy = FrozenPolicy.load(path.parent / "files" / "policy.safetensors")
+    policy = FrozenPolicy.load(published / run.kept["policy.safetensors"])
     assert policy.about["seed"] == parameters["seed"]
     played = evaluation.evaluate(policy, games=parameters["evaluation_games"], frame_skip=4)
     assert played.returns.tolist() == results["returns"]["plain"]

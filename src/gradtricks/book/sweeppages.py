@@ -13,11 +13,11 @@ from gradtricks.book.origins import costs_of, origin_of, period_of
 from gradtricks.book.valuetables import MOST_ROWS, markdown_table, value_text, values_table
 from gradtricks.lab.recording import encode
 from gradtricks.lab.results import tables
-from gradtricks.lab.results.columns import split_name
 from gradtricks.lab.results.curves import Curve
 from gradtricks.lab.results.grouping import CASE, Group, key_of, text_of, varies_within
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult, label_of, plot_sweep
+from gradtricks.lab.storage.dotted import split_name
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
 

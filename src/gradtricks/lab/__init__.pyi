@@ -3,7 +3,7 @@ from .commands.overviews import list_experiments as list_experiments
 from .commands.overviews import status as status
 from .commands.publishing import publish as publish
 from .commands.repeating import reproduce as reproduce
-from .commands.repeating import reproduce_published as reproduce_published
+from .commands.repeating import reproduce_book as reproduce_book
 from .commands.running import SweepResult as SweepResult
 from .commands.running import clean as clean
 from .commands.running import run as run
@@ -37,7 +37,7 @@ __all__ = [
     "record_film",
     "record_varying",
     "reproduce",
-    "reproduce_published",
+    "reproduce_book",
     "run",
     "show",
     "status",

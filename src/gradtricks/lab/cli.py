@@ -310,19 +310,17 @@ def show(
     with explained():
         shown = views.show(name, open_it=not no_open, store=store)
         output.print(record_of(shown.run))
-        if shown.kept:
+        if shown.run.executed:
             say(f"Notebook: {shown.page or near(shown.run.location) + '/notebook.ipynb'}")
 
 
 @app.command(
     rich_help_panel=_RESULTS,
-    epilog=examples(
-        "gradtricks reproduce masking-torch", "gradtricks reproduce --published", exit_codes=True
-    ),
+    epilog=examples("gradtricks reproduce masking-torch", "gradtricks reproduce --book", exit_codes=True),
 )
 def reproduce(
     name: given.OptionalStoredName = None,
-    published: given.Published = False,
+    book: given.Book = False,
     timeout: given.Timeout = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> None:
@@ -336,10 +334,10 @@ def reproduce(
     from gradtricks.lab.notebooks.schema import ParameterError
 
     with explained():
-        if published == (name is not None):
-            raise ParameterError("expected either a run or --published; got both or none")
+        if book == (name is not None):
+            raise ParameterError("expected either a run or --book; got both or none")
         found = (
-            repeating.reproduce_published(timeout_s=timeout, store=store)
+            repeating.reproduce_book(timeout_s=timeout, store=store)
             if name is None
             else [repeating.reproduce(name, timeout_s=timeout, store=store)]
         )

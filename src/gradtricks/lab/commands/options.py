@@ -74,8 +74,8 @@ Seeds = Annotated[
         metavar="N",
     ),
 ]
-Published = Annotated[
-    bool, _option("--published", text="All runs that the book's build runs, instead of one.", panel=WHAT)
+Book = Annotated[
+    bool, _option("--book", text="All runs that the book's build runs, instead of one.", panel=WHAT)
 ]
 OfNotebook = Annotated[
     str | None, _option("--notebook", text="Only runs of this notebook, such as unrolling.", panel=WHAT)

@@ -8,7 +8,7 @@ import nbformat
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import Parameter, read_notebook, read_parameters
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.opening import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 
 
@@ -116,7 +116,7 @@ def list_experiments(
     notebooks = sorted(Path(folder).glob("*.ipynb"))
     if not notebooks:
         raise FileNotFoundError(f"expected notebooks in {folder}; got none; remedy: name their folder")
-    finished = Counter(run.record["stem"] for run in Store(store).runs() if run.status == "finished")
+    finished = Counter(run.record["stem"] for run in open_store(store).runs() if run.status == "finished")
     sweeps = {path: _swept(path) for path in sorted(Path(folder).glob(f"*{ENDING}"))}
     found = []
     for path in notebooks:
@@ -140,7 +140,7 @@ def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     """
     from gradtricks.lab.results.tables import planned_runs, runs_of
 
-    opened = Store(store)
+    opened = open_store(store)
     claimed = opened.claimed()
     found = []
     for name, plan in sorted(opened.plans().items()):

@@ -81,7 +81,7 @@ def publish(
     """
     for planned in plan_published(files):
         found = sweep(planned, console=console, **options)
-        kept = None if found.failed else keep(planned, found.finished).location
+        kept = None if found.failed else str(keep(planned, found.finished))
         yield replace(found, published=kept)
 
 

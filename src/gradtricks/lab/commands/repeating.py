@@ -13,10 +13,10 @@ from gradtricks.lab.results.tables import planned_runs, runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
+from gradtricks.lab.storage.opening import open_store
 from gradtricks.lab.storage.records import StoredRun, path_of, read_record
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.storage.troubles import public
-from gradtricks.lab.sweeps.publication import source_of
 
 PAGES = Path("book", "experiments")
 _LISTED = 10  # missing runs
@@ -38,13 +38,12 @@ def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = 
         StoreError: The run can't be repeated: it failed, or its notebook was edited.
         RunError: This time it failed.
     """
-    stored = find_run(Store(store), name)
-    source = source_of(stored)
+    stored = find_run(open_store(store), name)
     with closing(Kernels()) as kernels:
-        return repeat(stored, kernels, source=source, timeout_s=timeout_s)
+        return repeat(stored, kernels, timeout_s=timeout_s)
 
 
-def reproduce_published(
+def reproduce_book(
     *,
     pages: str | Path = PAGES,
     timeout_s: float | None = None,
@@ -68,7 +67,7 @@ def reproduce_published(
         StoreError: Somebody edited the plan of a sweep.
     """
     with closing(Kernels()) as kernels:
-        for stored in _published(Path(pages), Store(store)):
+        for stored in _shown(Path(pages), Store(store)):
             try:
                 yield repeat(stored, kernels, timeout_s=timeout_s)
             except RunError as error:
@@ -76,7 +75,7 @@ def reproduce_published(
                 yield Verdict(stored.title, "different", 0, (failure,), (), 0.0)
 
 
-def _published(pages: Path, store: Store) -> list[StoredRun]:
+def _shown(pages: Path, store: Store) -> list[StoredRun]:
     found, missing = [], []
     plans = store.plans()
     for path in sorted(pages.glob("*.json")):

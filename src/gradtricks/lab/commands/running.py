@@ -11,7 +11,9 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.planning import plan_run
-from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.lab.storage.opening import store_of_runs
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.planning import Search, Sweep
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def run(
         execution.check_in_process(notebook, {"--timeout": timeout_s, "--mlflow": mlflow})
     planned = plan_run(Path(notebook), parameters or {}, threads=threads)
     execution.check_mlflow(mlflow)
-    opened = Store(store)
+    opened = store_of_runs(store)
     (outcome,) = execution.execute(
         [planned],
         opened,
@@ -144,7 +146,7 @@ def sweep(
         Interrupted: By Ctrl-C; the same call goes on later.
     """
     wanted = plan(source) if isinstance(source, str | Path) else source
-    opened = Store(store)
+    opened = store_of_runs(store)
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
     if isinstance(wanted, Search):
         if retry_failed or in_process:
@@ -185,8 +187,11 @@ def clean(
 
     Returns:
         What was deleted, or would be.
+
+    Raises:
+        StoreError: The runs are published ones, or can't be deleted.
     """
-    return Store(store).clean(failed=failed, stale=stale, dry_run=dry_run)
+    return store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
 
 
 def _finished(result: SweepResult, store: Store, mlflow: str | None) -> SweepResult:

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.storage.store import Store, StoredRun, StoreError
+from gradtricks.lab.storage.dotted import split_name
+from gradtricks.lab.storage.opening import open_store, published_at
+from gradtricks.lab.storage.published import Published
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.troubles import StoreError
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.publication import source_of
 
 if TYPE_CHECKING:
     import pandas
@@ -26,12 +30,10 @@ class Shown:
     Attributes:
         run: From the store.
         page: Its executed notebook as HTML, in a temporary file; None where there is none.
-        kept: Whether its executed notebook is; that of a published run isn't.
     """
 
     run: StoredRun
     page: Path | None
-    kept: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def table(
     from gradtricks.lab.results import tables
     from gradtricks.lab.results.queries import QueryError
 
-    opened = Store(store)
+    opened = open_store(store)
     found = tables.table(opened, stem=notebook, sweep=None if sweep is None else find_sweep(opened, sweep))
     try:
         return found if sql is None else tables.query(found, sql)
@@ -97,7 +99,7 @@ def plot(
     """
     from gradtricks.lab.results import plots, tables
 
-    opened = Store(store)
+    opened = open_store(store)
     name = find_sweep(opened, sweep)
     plan = opened.plans()[name]
     frame = tables.table(opened, sweep=name)
@@ -129,10 +131,9 @@ def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -
     Raises:
         ParameterError: The text means no run, or several.
     """
-    stored = find_run(Store(store), run)
-    kept = source_of(stored) is None
-    if not open_it or not kept:
-        return Shown(stored, None, kept)
+    stored = find_run(open_store(store), run)
+    if not open_it or not stored.executed:
+        return Shown(stored, None)
     from gradtricks.lab.commands.rendering import to_html
 
     page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
@@ -141,7 +142,7 @@ def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -
     return Shown(stored, page)
 
 
-def find_run(store: Store, text: str) -> StoredRun:
+def find_run(store: Store | Published, text: str) -> StoredRun:
     """Find the run that a text means.
 
     Args:
@@ -155,12 +156,12 @@ def find_run(store: Store, text: str) -> StoredRun:
         ParameterError: There is none, or there are several.
     """
     try:
-        return store.lookup(text)
+        return published_at(text) or store.lookup(text)
     except StoreError as error:
         raise ParameterError(str(error)) from error
 
 
-def find_sweep(store: Store, name: str | Path | None) -> str:
+def find_sweep(store: Store | Published, name: str | Path | None) -> str:
     """Find a sweep of a store by its name, or by its file; None means the only one.
 
     Args:
@@ -185,7 +186,7 @@ def find_sweep(store: Store, name: str | Path | None) -> str:
     )
 
 
-def _beside(store: Store, plan: Mapping[str, Any]) -> Path:
+def _beside(store: Store | Published, plan: Mapping[str, Any]) -> Path:
     """Name the folder for what is drawn; of runs at a URL or among the sources, the default store's."""
     location = DEFAULT_STORE if "://" in store.location or plan.get("published") else store.location
     return Path(location).parent / "sweeps"
@@ -193,7 +194,7 @@ def _beside(store: Store, plan: Mapping[str, Any]) -> Path:
 
 def _first_results(frame: "pandas.DataFrame") -> tuple[str, ...]:
     """Choose what to draw of a sweep that doesn't say it: numbers first, then curves."""
-    from gradtricks.lab.results.columns import kind_of, split_name, values_of
+    from gradtricks.lab.results.columns import kind_of, values_of
     from gradtricks.lab.results.plots import can_draw
 
     results = [str(name) for name in frame.columns if str(name).startswith("results.")]

@@ -2,20 +2,17 @@
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.recording import encode
+from gradtricks.lab.storage.dotted import Path
 
 if TYPE_CHECKING:
     import pandas
 
-Path = tuple[str, ...]
-
-_PART = re.compile(r'"(?:[^"]|"")*"|[^.]+')
 _INT64, _HUGEINT = range(-(2**63), 2**63), range(-(2**127), 2**127)
 _EXACT_AS_FLOAT = range(-(2**53), 2**53 + 1)
 _SQL_TYPES = {
@@ -27,44 +24,6 @@ _SQL_TYPES = {
     "time": "TIMESTAMPTZ",
     "local time": "TIMESTAMP",
 }
-
-
-def join_name(path: Path) -> str:
-    """Write the name of a column.
-
-    Args:
-        path: A group and the keys within it.
-
-    Returns:
-        The keys joined by dots; one that holds a dot or a quotation mark itself stands in quotation marks, as
-        it has to in SQL: ``results.share."0.1"``.
-    """
-    return ".".join(part if part and not set('."') & set(part) else quote(part) for part in path)
-
-
-def split_name(name: str) -> Path:
-    """Undo `join_name`.
-
-    Args:
-        name: Of a column.
-
-    Returns:
-        The group and the keys.
-    """
-    parts = _PART.findall(name)
-    return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
-
-
-def quote(name: str) -> str:
-    """Write a name for SQL.
-
-    Args:
-        name: Any text.
-
-    Returns:
-        The same in quotation marks.
-    """
-    return '"' + name.replace('"', '""') + '"'
 
 
 def flatten(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradtricks.lab.results.columns import join_name, split_name, values_of
+from gradtricks.lab.results.columns import values_of
 from gradtricks.lab.results.markup import one_line
 from gradtricks.lab.results.statistics import Summary, summarize
+from gradtricks.lab.storage.dotted import join_name, split_name
 
 if TYPE_CHECKING:
     import pandas

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gradtricks.lab.results import captions, charts
-from gradtricks.lab.results.columns import split_name, values_of
+from gradtricks.lab.results.columns import values_of
 from gradtricks.lab.results.curves import Curve, curve_of, draw_curves
 from gradtricks.lab.results.drawing import book_style
 from gradtricks.lab.results.grouping import Axis, Group, PlotError, axes_of, column_of, groups_of
+from gradtricks.lab.storage.dotted import split_name
 
 if TYPE_CHECKING:
     import pandas

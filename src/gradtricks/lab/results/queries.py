@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.results import columns
+from gradtricks.lab.storage.dotted import quote, split_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -67,7 +68,7 @@ def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
         expressions = _register(connection, frame)
         # Parquet knows no integers beyond 64 bits, and DuckDB would make floats of them.
         exact = {n: e.replace("AS HUGEINT", "AS VARCHAR") for n, e in expressions.items()}
-        selected = ", ".join(f"{expression} AS {columns.quote(name)}" for name, expression in exact.items())
+        selected = ", ".join(f"{expression} AS {quote(name)}" for name, expression in exact.items())
         target = str(path).replace("'", "''")
         connection.execute(f"COPY (SELECT {selected} FROM texts) TO '{target}' (FORMAT parquet)")  # noqa: S608  quoted above
 
@@ -83,10 +84,10 @@ def _load(connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame") ->
     tree: _Tree = {}
     for name, expression in _register(connection, frame).items():
         place = tree
-        for part in columns.split_name(name):
+        for part in split_name(name):
             place = place.setdefault(part, {})
         place[None] = expression
-    selected = ", ".join(f"{_expression(item)} AS {columns.quote(name)}" for name, item in _parts(tree))
+    selected = ", ".join(f"{_expression(item)} AS {quote(name)}" for name, item in _parts(tree))
     connection.execute(f"CREATE TABLE runs AS SELECT {selected} FROM texts")  # noqa: S608  # all is quoted
     connection.unregister("texts")
     return tree
@@ -128,7 +129,7 @@ def _as_sql(column: str, values: list[Any], kind: str) -> tuple[list[str | None]
 def _structure(kind: str) -> str:
     """Write a type of lists as `from_json` wants it: ``DOUBLE[]`` is ``["DOUBLE"]``."""
     depth = kind.count("[]")
-    return "[" * depth + columns.quote(kind.removesuffix("[]" * depth)) + "]" * depth
+    return "[" * depth + quote(kind.removesuffix("[]" * depth)) + "]" * depth
 
 
 def _parts(tree: _Tree) -> Iterator[tuple[str, _Tree]]:
@@ -147,7 +148,7 @@ def _parts(tree: _Tree) -> Iterator[tuple[str, _Tree]]:
 def _expression(tree: _Tree) -> str:
     if tree.keys() == {None}:
         return str(tree[None])
-    inner = ", ".join(f"{columns.quote(name)} := {_expression(item)}" for name, item in _parts(tree))
+    inner = ", ".join(f"{quote(name)} := {_expression(item)}" for name, item in _parts(tree))
     return f"struct_pack({inner})"
 
 
@@ -159,7 +160,7 @@ def _listed(tree: _Tree) -> str:
 
 def _paths(tree: _Tree) -> Iterator[tuple[str, ...]]:
     for name, item in _parts(tree):
-        written = name if _PLAIN.fullmatch(name) else columns.quote(name)
+        written = name if _PLAIN.fullmatch(name) else quote(name)
         yield from [(written,)] if item.keys() == {None} else ((written, *rest) for rest in _paths(item))
 
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from gradtricks.lab.results import columns
 from gradtricks.lab.results.grouping import CASE
 from gradtricks.lab.results.markup import escape
+from gradtricks.lab.storage.dotted import Path as Dotted
+from gradtricks.lab.storage.dotted import join_name
+from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
@@ -30,13 +33,13 @@ class Planned:
     Attributes:
         request: Digest of what is asked.
         title: What people call it.
-        inputs: Digest of what it used, where the plan means one run and no other; else empty.
+        place: Where it lies, where the plan means one run and no other; else empty.
         case: What its configuration is called; empty where it has no name.
     """
 
     request: str
     title: str
-    inputs: str = ""
+    place: str = ""
     case: str = ""
 
 
@@ -49,7 +52,7 @@ class _Sweep(Protocol):
 
 
 def table(
-    store: Store, *, stem: str | None = None, sweep: "str | _Sweep | None" = None
+    store: Store | Published, *, stem: str | None = None, sweep: "str | _Sweep | None" = None
 ) -> "pandas.DataFrame":
     """Tabulate the runs of a store, finished and failed, one in a row.
 
@@ -93,7 +96,7 @@ def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
     """
     try:
         runs = [
-            Planned(run["request"], run["title"], run.get("inputs", ""), run.get(CASE, ""))
+            Planned(run["request"], run["title"], run.get("place", ""), run.get(CASE, ""))
             for run in plan["runs"]
         ]
     except (KeyError, TypeError, AttributeError) as error:
@@ -134,8 +137,8 @@ def planned_names(plan: Mapping[str, Any], part: Literal["shown", "varied"]) -> 
     return tuple(names)
 
 
-def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
-    """Look up what became of runs: those that are finished and valid or that the plan means, else failures.
+def runs_of(store: Store | Published, runs: Sequence[Requested]) -> list[StoredRun]:
+    """Look up what became of runs: those that are finished and valid, or published; else failures.
 
     Args:
         store: Of the runs.
@@ -144,11 +147,7 @@ def runs_of(store: Store, runs: Sequence[Requested]) -> list[StoredRun]:
     Returns:
         What is there, in the order of ``runs``.
     """
-    meant = [
-        f"{folder_name(r.title, r.request)}/{r.inputs}" for r in runs if isinstance(r, Planned) and r.inputs
-    ]
-    finished = {run.request: run for run in store.read_all(meant)}
-    finished |= store.find_all(run for run in runs if run.request not in finished)
+    finished = store.find_all(runs)
     failed = store.failures(run for run in runs if run.request not in finished)
     found = finished | failed
     return [found[run.request] for run in runs if run.request in found]
@@ -170,11 +169,11 @@ def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) 
     paths = dict.fromkeys(path for row in rows for path in row) or [(name,) for name in (*_FIRST, *_LAST)]
     order = {name: place for place, name in enumerate((CASE, *_FIRST, *_GROUPS, *_LAST))}
     ordered = sorted(paths, key=lambda path: order[path[0]])
-    series = {columns.join_name(path): columns.as_series([row.get(path) for row in rows]) for path in ordered}
+    series = {join_name(path): columns.as_series([row.get(path) for row in rows]) for path in ordered}
     return pd.DataFrame(series)
 
 
-def query(store: "Store | pandas.DataFrame", sql: str) -> "pandas.DataFrame":
+def query(store: "Store | Published | pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     """Ask a table with SQL.
 
     The view is called ``runs``; its columns ``parameters``, ``results``, ``varying`` and ``provenance`` are
@@ -194,7 +193,7 @@ def query(store: "Store | pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     """
     from gradtricks.lab.results.queries import ask
 
-    return ask(table(store) if isinstance(store, Store) else store, sql)
+    return ask(table(store) if isinstance(store, Store | Published) else store, sql)
 
 
 def export(frame: "pandas.DataFrame", to: str, path: Path | None = None) -> str | None:
@@ -246,16 +245,16 @@ def _edited(plan: Mapping[str, Any], expected: str) -> StoreError:
     )
 
 
-def _planned(store: Store, name: str) -> list[Planned]:
+def _planned(store: Store | Published, name: str) -> list[Planned]:
     plans = store.plans()
     if name not in plans:
         raise KeyError(f"expected one of the sweeps {', '.join(sorted(plans)) or '(none)'}; got {name!r}")
     return planned_runs(plans[name])
 
 
-def _row(run: StoredRun) -> dict[columns.Path, Any]:
+def _row(run: StoredRun) -> dict[Dotted, Any]:
     record = run.record
-    row: dict[columns.Path, Any] = {("run",): folder_name(run.title, run.request)}
+    row: dict[Dotted, Any] = {("run",): folder_name(run.title, run.request)}
     row.update({(name,): record.get(name) for name in ("status", "error", "stem")})
     row.update({("parameters", name): value for name, value in run.parameters.items()})
     for group, found in (("results", run.results), ("varying", run.varying)):

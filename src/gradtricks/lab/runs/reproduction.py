@@ -75,7 +75,6 @@ def reproduce(
     stored: StoredRun,
     kernels: Kernels,
     *,
-    source: NotebookNode | None = None,
     rtol: float = 1e-5,
     timeout_s: float | None = None,
 ) -> Verdict:
@@ -87,7 +86,6 @@ def reproduce(
     Args:
         stored: A finished run.
         kernels: Where the cells run.
-        source: The notebook; None means the one that was kept with the run.
         rtol: The largest relative difference of two floats that counts as the same.
         timeout_s: How long it may take.
 
@@ -102,7 +100,7 @@ def reproduce(
         raise StoreError(
             f"expected a finished run; got {stored.title}, which failed; remedy: run it until it finishes"
         )
-    source = recorded_source(stored.read_notebook()) if source is None else source
+    source = recorded_source(stored.read_notebook())
     threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
     if request_digest(source_digest(source), stored.parameters, threads) != stored.request:
         raise StoreError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
 import nbformat
 from nbformat import NotebookNode
@@ -48,6 +48,7 @@ class StoredRun:
 
     location: str
     record: dict[str, Any]
+    executed: ClassVar[bool] = True  # whether its executed notebook is kept
 
     @property
     def title(self) -> str:
@@ -117,13 +118,16 @@ class StoredRun:
         if name not in self.files:
             there = ", ".join(self.files) or "none"
             raise StoreError(f"expected one of the files of {self.title}: {there}; got {name!r}")
-        data = folder_at(self.location).read(f"{KEPT}/{name}", LARGEST_FILE)
+        data = self._read_kept(name)
         if data is None or hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
             raise StoreError(
                 f"expected the file {name} in {public(self.location)} as it was recorded; "
                 f"got {'none' if data is None else 'another one'}; remedy: delete that folder and run again"
             )
         return data
+
+    def _read_kept(self, name: str) -> bytes | None:
+        return folder_at(self.location).read(f"{KEPT}/{name}", LARGEST_FILE)
 
     def valid(self) -> bool:
         """Say whether what it used, the package's files and the versions of libraries, is unchanged."""

@@ -4,12 +4,12 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from gradtricks.lab.storage.folders import KEPT, RECORD, folder_at
+from gradtricks.lab.storage.folders import RECORD, folder_at
 from gradtricks.lab.storage.lookups import matching, only_one, run_at
 from gradtricks.lab.storage.records import (
     LONGEST_TITLE,
@@ -109,19 +109,6 @@ class Store:
         """
         return self._find_all(runs, "failed")
 
-    def read_all(self, paths: Iterable[str]) -> list[StoredRun]:
-        """Read runs in given places, whatever has changed since they ran.
-
-        Args:
-            paths: Folders relative to the store, such as `path_of` returns.
-
-        Returns:
-            Those that are there.
-        """
-        wanted = set(paths)
-        folders = sorted({path.partition("/")[0] for path in wanted})
-        return [stored for path, stored in self._read(folders) if stored and path in wanted]
-
     def runs(self, stem: str | None = None) -> Iterator[StoredRun]:
         """Yield all runs, finished and failed, valid or not; records that can't be believed are warned of.
 
@@ -200,48 +187,6 @@ class Store:
         self.drop_checkpoints(folder)
         return stored
 
-    def take_over(self, stored: StoredRun) -> StoredRun:
-        """Copy a finished run of another store, instead of one in its place: its record and files alone.
-
-        Args:
-            stored: The run.
-
-        Returns:
-            The copy.
-
-        Raises:
-            StoreError: A file isn't what it was, or the store can't be written to.
-        """
-        with explained(self.location), self._folder.claim(stored.request) as folder:
-            for there in self.read_all([path_of(stored.record)]):
-                if there.record == stored.record and _is_whole(there):
-                    return there
-            for name in stored.files:
-                (folder / KEPT).mkdir(exist_ok=True)
-                (folder / KEPT / name).write_bytes(stored.read_file(name))
-            return self._place(folder, path_of(stored.record), stored.record)
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Wait until no other process of this machine replaces what a plan means."""
-        with ExitStack() as stack:
-            with explained(self.location):
-                stack.enter_context(self._folder.claim("plans"))
-            yield
-
-    def keep_only(self, paths: Container[str]) -> None:
-        """Delete all runs but some.
-
-        Args:
-            paths: Folders of those, relative to the store.
-
-        Raises:
-            StoreError: The store can't be written to.
-        """
-        with explained(self.location):
-            for path in [path for path, _ in self._read(self._requests()) if path not in paths]:
-                self._folder.remove(path)
-
     def checkpoints(self, folder: Path) -> Path:
         """Name the folder of this machine in which the attempts at a run leave checkpoints to one another.
 
@@ -314,17 +259,11 @@ class Store:
         with explained(self.location):
             self._folder.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
 
-    def plans(self, *, whole: bool = False) -> dict[str, dict[str, Any]]:
+    def plans(self) -> dict[str, dict[str, Any]]:
         """Read the plans of all sweeps.
 
-        Args:
-            whole: Leave none out that can't be read.
-
         Returns:
-            Plans by name.
-
-        Raises:
-            StoreError: ``whole``, and a plan can't be read.
+            Plans by name; those that can't be read are left out.
         """
         plans = {}
         for file in self._folder.names(_SWEEPS):
@@ -334,11 +273,6 @@ class Store:
             plan = _json(self._folder.read(f"{_SWEEPS}/{file}"))
             if isinstance(plan, dict):
                 plans[name] = plan
-            elif whole:
-                raise StoreError(
-                    f"expected a plan in {public(self.location)}/{_SWEEPS}/{file}; got none that can be "
-                    "read; remedy: git restore, or delete it"
-                )
         return plans
 
     def clean(self, *, failed: bool = False, stale: bool = False, dry_run: bool = False) -> list[str]:
@@ -440,15 +374,6 @@ def _belongs(path: str, record: Mapping[str, Any], known: dict[str, dict[str, An
     if inputs_digest(record["inputs"]) != name:
         return False
     known[name] = record["inputs"]
-    return True
-
-
-def _is_whole(stored: StoredRun) -> bool:
-    try:
-        for name in stored.files:
-            stored.read_file(name)
-    except StoreError:
-        return False
     return True
 
 

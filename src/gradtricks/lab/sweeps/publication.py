@@ -1,75 +1,45 @@
 """Published sweeps: runs that take hours, kept with the sources so that the book need not run them."""
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nbformat import NotebookNode
-
-from gradtricks.lab.notebooks.schema import read_notebook
 from gradtricks.lab.recording import file_digests
+from gradtricks.lab.results.grouping import text_of, varies_within
 from gradtricks.lab.results.tables import cases_of, planned_names, planned_runs, runs_of
 from gradtricks.lab.runs.planning import source_digest
-from gradtricks.lab.storage.records import (
-    StoredRun,
-    folder_name,
-    inputs_digest,
-    installed_version,
-    request_digest,
-)
-from gradtricks.lab.storage.store import Store, StoreError
+from gradtricks.lab.storage.keeping import write_published
+from gradtricks.lab.storage.published import Published
+from gradtricks.lab.storage.records import StoredRun, installed_version, request_digest
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.planning import Sweep, plan_of
 
 FOLDER = "published"  # beside the sweeps' files
 
-
-def published_store(sweep: Sweep) -> Store:
-    """Return the store of published runs that a sweep belongs to.
-
-    Args:
-        sweep: From a file.
-
-    Returns:
-        The store.
-    """
-    return Store((sweep.path or sweep.notebook).parent / FOLDER)
+_LONGEST = 80  # characters of what a run is called
+_ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 
 
-def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Store:
+def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Path:
     """Keep the runs of a sweep with the sources, instead of its former ones.
-
-    Records and files are copied; executed notebooks, and with them figures, are too large for a repository.
-    The former runs count until the new plan is written, in one step, and are deleted after that.
 
     Args:
         sweep: The sweep.
         runs: Its finished runs, all of them.
 
     Returns:
-        The store that has them now.
+        The table that has them now.
 
     Raises:
-        StoreError: It can't be written to, or somebody edited a plan in it.
+        StoreError: It can't be written.
     """
-    store = published_store(sweep)
-    inputs = {stored.request: inputs_digest(stored.record["inputs"]) for stored in runs}
-    plan = plan_of(sweep) | {"notebook": os.path.relpath(sweep.notebook, store.location), "published": True}
-    plan["runs"] = [run | {"inputs": inputs[run["request"]]} for run in plan["runs"]]
-    with store.changing():
-        others = [other for name, other in store.plans(whole=True).items() if name != sweep.name]
-        meant = [run for each in (*others, plan) for run in planned_runs(each)]
-        if not all(run.inputs for run in meant):
-            raise StoreError(
-                f"expected plans of published sweeps in {store.location}; got one of an ordinary sweep; "
-                "remedy: git restore"
-            )
-        for stored in runs:
-            store.take_over(stored)
-        store.write_plan(sweep.name, plan)
-        store.keep_only({f"{folder_name(run.title, run.request)}/{run.inputs}" for run in meant})
-    return store
+    root, finished = _folder(sweep), {stored.request: stored for stored in runs}
+    plan = plan_of(sweep) | {"notebook": Path(os.path.relpath(sweep.notebook, root)).as_posix()}
+    ordered = [finished[run.request] for run in sweep.runs]
+    return write_published(root, plan, ordered, _labels(sweep, ordered))
 
 
 def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
@@ -83,45 +53,20 @@ def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
         no runs where it was never published.
 
     Raises:
-        StoreError: Not all are there, or somebody edited the plan.
+        StoreError: Somebody edited them.
     """
-    store = published_store(sweep)
+    store = Published(_folder(sweep))
     plan = store.plans().get(sweep.name)
     if plan is None:
         return sweep, []
     planned = planned_runs(plan)
     runs = runs_of(store, planned)
-    if not planned or len(runs) < len(planned):
-        there = f"{len(runs)} of {len(planned)}" if planned else "none"
-        path = sweep.path or sweep.name
-        raise StoreError(
-            f"expected the published runs of {path} in {store.location}; got {there}; remedy: "
-            f"gradtricks publish {path}, which may take hours; or git restore, where they were there before"
-        )
     varied, changed = planned_names(plan, "varied"), tuple(_changed(sweep, runs))
     return replace(sweep, varied=varied, changed=changed, cases=cases_of(planned)), runs
 
 
-def source_of(stored: StoredRun) -> NotebookNode | None:
-    """Read the notebook that a published run comes from.
-
-    Args:
-        stored: Of any store.
-
-    Returns:
-        The notebook as it is now; None where the run isn't a published one.
-
-    Raises:
-        FileNotFoundError: The notebook is gone.
-        StoreError: Somebody edited a plan.
-    """
-    store = Store(stored.location.rsplit("/", 2)[0])
-    for plan in store.plans().values():
-        notebook = plan.get("notebook")
-        mine = plan.get("published") and any(run.request == stored.request for run in planned_runs(plan))
-        if mine and isinstance(notebook, str):
-            return read_notebook(Path(os.path.normpath(Path(store.location, notebook))))
-    return None
+def _folder(sweep: Sweep) -> Path:
+    return (sweep.path or sweep.notebook).parent / FOLDER
 
 
 def _changed(sweep: Sweep, runs: Sequence[StoredRun]) -> Iterator[str]:
@@ -142,3 +87,17 @@ def _changed(sweep: Sweep, runs: Sequence[StoredRun]) -> Iterator[str]:
     digests = file_digests(name for name, _ in files)
     yield from sorted({name for name, digest in files if digests[name] != digest})
     yield from sorted({name for name, version in versions if installed_version(name) != version})
+
+
+def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
+    """Call each run by what isn't the same in all: its configuration and the values of parameters."""
+    cases = [sweep.cases.get(run.request, "") for run in runs]
+    values = [[run.parameters[name] for run in runs] for name in sweep.varied]
+    free = [some for some in values if not sweep.cases or varies_within(cases, some)]
+    spelled = [[case, *map(text_of, some)] for case, *some in zip(cases, *free, strict=True)]
+    labels = [_ODD.sub("-", "-".join(filter(None, each))).strip("-.")[:_LONGEST] for each in spelled]
+    count = Counter(label.lower() for label in labels)
+    return [
+        label if label and count[label.lower()] == 1 else f"{label}-{run.request[:12]}".lstrip("-")
+        for label, run in zip(labels, runs, strict=True)
+    ]

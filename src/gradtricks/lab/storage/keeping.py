@@ -1,0 +1,90 @@
+"""Publish the runs of a sweep: all files of it are replaced at once, by one manifest."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gradtricks.lab.storage.manifests import ENDING, Kept, Manifest, row_of, shared, used_by
+from gradtricks.lab.storage.published import runs_in
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.rows import read_rows, write_rows
+from gradtricks.lab.storage.staging import alone, find, put, settle, stage
+from gradtricks.lab.storage.troubles import StoreError, explained
+
+
+def write_published(
+    root: Path, plan: Mapping[str, Any], runs: Sequence[StoredRun], labels: Sequence[str]
+) -> Path:
+    """Publish the runs of a sweep instead of its former ones: their records and files, not their notebooks.
+
+    Whoever is killed meanwhile has published nothing, or everything.
+
+    Args:
+        root: Folder of the published sweeps.
+        plan: Of the sweep, its notebook seen from that folder.
+        runs: All that the plan names, in its order; each has finished.
+        labels: What the table is to call each of them, and its files.
+
+    Returns:
+        The table.
+
+    Raises:
+        StoreError: The folder can't be written to, or a file of a run isn't what it was.
+    """
+    sweep, records = plan["name"], [run.record for run in runs]
+    cases = [run.get("case", "") for run in plan["runs"]]
+    same, (used, besides) = shared(records), used_by(records)
+    times = sorted((record["started"] for record in records), key=datetime.fromisoformat)
+    with explained(str(root)), alone(root) as folder:
+        settle(root)
+        table = folder / "table"
+        rows = [row_of(*each) for each in zip(records, [same] * len(records), labels, cases, strict=True)]
+        write_rows(rows, table)
+        size = table.stat().st_size
+        files = {f"{sweep}.parquet": Kept(bytes=size, sha256=stage(root, table))}
+        for run, label in zip(runs, labels, strict=True):
+            files |= _stage_files(root, folder, sweep, run, label)
+        manifest = Manifest(
+            **{part: plan[part] for part in ("title", "question", "notebook", "varied", "shown")},
+            runs=len(runs),
+            started=(times[0], times[-1]),
+            same=same,
+            used=used,
+            used_besides=besides,
+            files=files,
+        )
+        text = manifest.text()
+        _compare(root, sweep, Manifest.model_validate_json(text), records)
+        # From here on these runs are the published ones.
+        put(root, f"{sweep}{ENDING}", text)
+        settle(root)
+    return root / f"{sweep}.parquet"
+
+
+def _stage_files(root: Path, folder: Path, sweep: str, run: StoredRun, label: str) -> dict[str, Kept]:
+    files = {}
+    for name in run.files:
+        data = run.read_file(name)
+        ending = Path(name).suffix if len(run.files) == 1 else f"-{name}"
+        path, digest = f"{sweep}/{label}{ending}", hashlib.sha256(data).hexdigest()
+        if find(root, path, digest) is None:
+            (folder / "file").write_bytes(data)
+            stage(root, folder / "file")
+        files[path] = Kept(bytes=len(data), sha256=digest, run=label, name=name)
+    return files
+
+
+def _compare(root: Path, sweep: str, manifest: Manifest, records: Sequence[Mapping[str, Any]]) -> None:
+    """Read what was written before it counts."""
+    path = find(root, *manifest.table)
+    rows = read_rows([path])[0] if path else []
+    now = [run.record for run in runs_in(root, sweep, manifest, rows)]
+    for before, after in zip(records, now, strict=True):
+        if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
+            raise StoreError(
+                f"expected to read {before['title']} from {root / sweep}.parquet as it was recorded; got "
+                "another record; remedy: report it; the former runs are still the published ones"
+            )

@@ -1,0 +1,253 @@
+"""Published runs, kept with the sources: for each sweep a table, a manifest, and the files that runs kept."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from filelock import Timeout
+from nbformat import NotebookNode
+
+from gradtricks.lab.notebooks.schema import read_notebook
+from gradtricks.lab.storage.lookups import matching, only_one
+from gradtricks.lab.storage.manifests import (
+    CASE,
+    ENDING,
+    LABEL,
+    Manifest,
+    inputs_of,
+    manifests,
+    read_manifest,
+    record_of,
+)
+from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest
+from gradtricks.lab.storage.rows import read_rows
+from gradtricks.lab.storage.staging import alone, find, settle, staged
+from gradtricks.lab.storage.troubles import StoreError
+
+
+@dataclass(frozen=True)
+class PublishedRun(StoredRun):
+    """A published run. Its executed notebook isn't kept.
+
+    Attributes:
+        notebook: Path of the notebook that was run, as it may be now.
+        case: What its configuration is called; empty where it has no name.
+        kept: Paths of its files, seen from the folder of manifests, by the names that it gave them.
+    """
+
+    notebook: Path
+    case: str
+    kept: Mapping[str, str]
+    executed: ClassVar[bool] = False
+
+    def read_notebook(self) -> NotebookNode:
+        """Read the notebook as it is now.
+
+        Returns:
+            The notebook, not executed.
+
+        Raises:
+            FileNotFoundError: It is gone.
+        """
+        return read_notebook(self.notebook)
+
+    def _read_kept(self, name: str) -> bytes | None:
+        path = find(Path(self.location).parents[1], self.kept[name], self.files[name]["sha256"])
+        return path.read_bytes() if path else None
+
+
+class Published:
+    """The published runs in a folder, for whoever reads a store. They count whatever has changed since.
+
+    Args:
+        location: The folder.
+    """
+
+    def __init__(self, location: str | Path) -> None:
+        self.location = str(location)
+        self._root = Path(location)
+        self._known: dict[str, tuple[Manifest, list[PublishedRun]]] = {}
+        with suppress(Timeout, OSError):  # somebody publishes right now, or nothing can be written here
+            if staged(self._root):  # by somebody who was killed
+                with alone(self._root, timeout_s=0):
+                    settle(self._root)
+
+    def plans(self) -> Mapping[str, dict[str, Any]]:
+        """Say which runs belong to which sweep.
+
+        Returns:
+            Plans by name, as those of a store; each is read when it is asked for.
+        """
+        return _Plans(self)
+
+    def plan(self, sweep: str) -> dict[str, Any]:
+        """Say which runs belong to a sweep.
+
+        Args:
+            sweep: Its name.
+
+        Returns:
+            Its plan, as of a store.
+
+        Raises:
+            StoreError: It isn't as it was published.
+        """
+        [(manifest, runs)] = self._read([sweep])
+        listed = [
+            {"request": run.request, "title": run.title, "place": _place(run)}
+            | ({"case": run.case} if run.case else {})
+            for run in runs
+        ]
+        about = {"title": manifest.title, "question": manifest.question, "notebook": manifest.notebook}
+        lists = {"shown": list(manifest.shown), "varied": list(manifest.varied)}
+        return {"name": sweep, **about, **lists, "runs": listed, "published": True}
+
+    def runs(self, stem: str | None = None) -> Iterator[PublishedRun]:
+        """Yield all runs, each once even if several sweeps have it.
+
+        Args:
+            stem: Of the notebook; None means every notebook.
+
+        Yields:
+            One run after another.
+
+        Raises:
+            StoreError: A sweep isn't as it was published.
+        """
+        runs = [run for _, some in self._read(manifests(self._root)) for run in some]
+        for run in {(run.request, inputs_digest(run.record["inputs"])): run for run in runs}.values():
+            if stem in (None, run.record["stem"]):
+                yield run
+
+    def find_all(self, runs: Iterable[Any]) -> dict[str, StoredRun]:
+        """Find runs of a plan.
+
+        Args:
+            runs: Of `plan`.
+
+        Returns:
+            Those that are there, by their request.
+
+        Raises:
+            StoreError: A sweep isn't as it was published.
+        """
+        places = {getattr(run, "place", "") for run in runs}
+        sweeps = {place.partition("/")[0] for place in places} & set(manifests(self._root))
+        found = (run for _, some in self._read(sorted(sweeps)) for run in some)
+        return {run.request: run for run in found if _place(run) in places}
+
+    def failures(self, runs: Iterable[Any]) -> dict[str, StoredRun]:
+        """Return nothing: only what has finished is published."""
+        return {}
+
+    def claimed(self) -> set[str]:
+        """Return nothing: nothing runs here."""
+        return set()
+
+    def lookup(self, text: str) -> StoredRun:
+        """Find the one run that a text means.
+
+        Args:
+            text: A title or its beginning, or the beginning of a request.
+
+        Returns:
+            The run.
+
+        Raises:
+            StoreError: There is none, or there are several.
+        """
+        named = [(folder_name(run.title, run.request), run) for run in self.runs()]
+        wanted = set(matching(text, (name for name, _ in named)))
+        return only_one(text, [run for name, run in named if name in wanted], self.location)
+
+    def at(self, place: str) -> PublishedRun | None:
+        """Find the run that lies at a place.
+
+        Args:
+            place: Sweep and run, such as ``pong/torch-140``, or a file of the run.
+
+        Returns:
+            The run; None where there is none.
+        """
+        [(_, runs)] = self._read([place.partition("/")[0]])
+        return next((run for run in runs if place in (_place(run), *run.kept.values())), None)
+
+    def _read(self, sweeps: Sequence[str]) -> list[tuple[Manifest, list[PublishedRun]]]:
+        new = {sweep: read_manifest(self._root, sweep) for sweep in sweeps if sweep not in self._known}
+        tables = [_table(self._root, manifest) for manifest in new.values()]
+        try:
+            found = read_rows(tables)
+            for (sweep, manifest), rows in zip(new.items(), found, strict=True):
+                self._known[sweep] = manifest, runs_in(self._root, sweep, manifest, rows)
+        except (ValueError, KeyError) as error:
+            raise _edited(self._root / f"{', '.join(new)}{ENDING}", error) from error
+        return [self._known[sweep] for sweep in sweeps]
+
+
+class _Plans(Mapping[str, dict[str, Any]]):
+    def __init__(self, published: Published) -> None:
+        self._published, self._sweeps = published, manifests(Path(published.location))
+
+    def __getitem__(self, sweep: str) -> dict[str, Any]:
+        if sweep not in self._sweeps:
+            raise KeyError(sweep)
+        return self._published.plan(sweep)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sweeps)
+
+    def __len__(self) -> int:
+        return len(self._sweeps)
+
+
+def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str, Any]]) -> list[PublishedRun]:
+    """Make runs of the rows of a table.
+
+    Args:
+        root: Folder of the published sweeps.
+        sweep: Name of the sweep.
+        manifest: Its manifest.
+        rows: Of its table.
+
+    Returns:
+        The runs.
+
+    Raises:
+        KeyError: The rows are those of another table.
+    """
+    inputs = inputs_of(manifest)
+    kept: dict[str | None, dict[str, str]] = {}
+    for path, file in manifest.files.items():
+        kept.setdefault(file.run, {})[str(file.name)] = path
+    return [
+        PublishedRun(
+            location=f"{root}/{sweep}/{row[LABEL]}",
+            record=record_of(row, manifest, inputs),
+            notebook=Path(os.path.normpath(root / manifest.notebook)),
+            case=row.get(CASE, ""),
+            kept=kept.get(row[LABEL], {}),
+        )
+        for row in rows
+    ]
+
+
+def _place(run: StoredRun) -> str:
+    return "/".join(Path(run.location).parts[-2:])
+
+
+def _table(root: Path, manifest: Manifest) -> Path:
+    name, digest = manifest.table
+    path = find(root, name, digest)
+    if path is None:
+        raise _edited(root / name, "none, or another file")
+    return path
+
+
+def _edited(path: Path, got: object) -> StoreError:
+    return StoreError(
+        f"expected published runs in {path} as they were written; got {got}; "
+        f"remedy: git restore {path.parent}"
+    )

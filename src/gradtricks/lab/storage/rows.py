@@ -1,0 +1,136 @@
+"""Nested records as the rows of a Parquet file, and back: every value comes out as it went in."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradtricks.lab.recording import decode, encode
+from gradtricks.lab.storage.dotted import join_name, quote, split_name
+
+if TYPE_CHECKING:
+    import duckdb
+
+_COMPLETE = (
+    "parameters"  # every run has all of them, so that NULL is None there; elsewhere nothing was recorded
+)
+_MISSING = object()
+_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
+_INT64 = range(-(2**63), 2**63)
+
+
+def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write records as Parquet: a row each, nested names joined by dots.
+
+    Numbers, texts and lists of them have types of their own. What has none, or would be another value when it
+    is read again, is JSON, as `gradtricks.lab.recording.encode` writes it.
+
+    Args:
+        records: At least one.
+        path: Of the file. Equal records make equal files.
+    """
+    names = {join_name(place): values for place, values in _columns(records).items()}
+    kinds = {name: _type_of(name, values) for name, values in names.items()}
+    data = [[_as_sql(value, kinds[name]) for value in values] for name, values in names.items()]
+    selected = ", ".join(
+        f"unnest(CAST(${number} AS {kind}[])) AS {quote(name)}"
+        for number, (name, kind) in enumerate(kinds.items(), start=1)
+    )
+    target = str(path).replace("'", "''")
+    with _connect() as connection:
+        command = f"COPY (SELECT {selected}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
+        connection.execute(command, data)
+
+
+def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
+    """Read what `write_rows` wrote.
+
+    Args:
+        paths: Of files.
+
+    Returns:
+        The records of each.
+
+    Raises:
+        ValueError: One is no such file.
+    """
+    with _connect() as connection:  # one for all, since it takes longer than to read a file
+        return [_read(connection, path) for path in paths]
+
+
+def _read(connection: "duckdb.DuckDBPyConnection", path: Path) -> list[dict[str, Any]]:
+    import duckdb
+
+    try:
+        answer = connection.execute("SELECT * FROM read_parquet($1)", [str(path)])
+        columns = [(split_name(name), str(kind)) for name, kind, *_ in answer.description or ()]
+        return [_record(columns, row) for row in answer.fetchall()]
+    except (duckdb.Error, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"expected runs in {path}; got {error}") from error
+
+
+def _connect() -> "duckdb.DuckDBPyConnection":
+    import duckdb
+
+    return duckdb.connect(config={"python_enable_replacements": False, "threads": 1})
+
+
+def _columns(records: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], list[Any]]:
+    rows = [dict(_leaves(record)) for record in records]
+    paths = dict.fromkeys(path for row in rows for path in row)
+    spelled = Counter(join_name(path).lower() for path in paths)
+    # SQL can't tell names apart that differ in case only: their whole group becomes one column.
+    whole = {path[0] for path in paths if spelled[join_name(path).lower()] > 1}
+    if whole:
+        rows = [dict(_leaves(record, whole)) for record in records]
+        paths = dict.fromkeys(path for row in rows for path in row)
+    return {path: [row.get(path, _MISSING) for row in rows] for path in paths}
+
+
+def _leaves(
+    value: Any, whole: Iterable[str] = (), path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Take nested dicts apart, but not an empty one, nor one that stands for a value, such as NaN."""
+    special = isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$")
+    if not isinstance(value, dict) or not value or special or (path and path[0] in whole):
+        yield path, value
+    else:
+        for key, item in value.items():
+            yield from _leaves(item, whole, (*path, key))
+
+
+def _type_of(name: str, values: Sequence[Any]) -> str:
+    """Name the type that keeps all values of a column; JSON keeps any."""
+    there = [decode(value) for value in values if value is not _MISSING]
+    given = [value for value in there if value is not None]
+    complete = split_name(name)[0] == _COMPLETE
+    unclear = len(there) < len(values) if complete else len(given) < len(there)
+    return "JSON" if unclear else _common_type(given)
+
+
+def _common_type(values: Sequence[Any]) -> str:
+    types = {type(value) for value in values}
+    if types == {list}:
+        inner = _common_type([item for value in values for item in value if item is not None])
+        return inner if inner == "JSON" else f"{inner}[]"
+    kind = _TYPES.get(types.pop(), "JSON") if len(types) == 1 else "JSON"
+    return "JSON" if kind == "BIGINT" and not all(value in _INT64 for value in values) else kind
+
+
+def _as_sql(value: Any, kind: str) -> Any:
+    if value is _MISSING:
+        return None
+    return json.dumps(value, ensure_ascii=False) if kind == "JSON" else decode(value)
+
+
+def _record(columns: Iterable[tuple[tuple[str, ...], str]], row: Iterable[Any]) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    for (path, kind), value in zip(columns, row, strict=True):
+        if value is None and (kind == "JSON" or path[0] != _COMPLETE):
+            continue
+        place = record
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = json.loads(value) if kind == "JSON" else encode(value, path[-1])
+    return record

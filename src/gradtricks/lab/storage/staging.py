@@ -1,0 +1,135 @@
+"""Several files at once: staged under their digests, meant by one manifest, and then moved to their names."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+from gradtricks.lab.storage.folders import flush
+from gradtricks.lab.storage.manifests import manifests, read_manifest
+from gradtricks.lab.storage.troubles import StoreError
+
+_FOLDER = ".unfinished"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@contextmanager
+def alone(root: Path, *, timeout_s: float = -1) -> Iterator[Path]:
+    """Keep other processes from publishing in a folder.
+
+    Args:
+        root: The folder.
+        timeout_s: How long to wait for one that does; -1 means as long as it takes.
+
+    Yields:
+        A folder for what isn't finished yet.
+
+    Raises:
+        Timeout: It took longer.
+    """
+    folder = root / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock", timeout=timeout_s):
+        yield folder
+
+
+def staged(root: Path) -> list[Path]:
+    """List the files that aren't at their names yet.
+
+    Args:
+        root: Folder of the published sweeps.
+
+    Returns:
+        Their paths.
+    """
+    return [path for path in (root / _FOLDER).glob("*") if _DIGEST.fullmatch(path.name)]
+
+
+def stage(root: Path, path: Path) -> str:
+    """Have a file under its digest.
+
+    Args:
+        root: Folder of the published sweeps, which is claimed.
+        path: Of the file, in the folder that `alone` yielded; it is moved.
+
+    Returns:
+        The digest.
+    """
+    digest = digest_of(path)
+    flush(path)
+    os.replace(path, root / _FOLDER / digest)
+    flush(root / _FOLDER)
+    return digest
+
+
+def put(root: Path, name: str, data: bytes) -> None:
+    """Write a file in one step.
+
+    Args:
+        root: Folder of the published sweeps, which is claimed.
+        name: Path of the file.
+        data: What is to be in it.
+    """
+    path, beside = root / name, root / _FOLDER / "new"
+    beside.write_bytes(data)
+    flush(beside)
+    path.parent.mkdir(exist_ok=True)
+    os.replace(beside, path)
+    flush(path.parent)
+
+
+def settle(root: Path) -> None:
+    """Copy what is staged to where the manifests mean it, and delete what none means.
+
+    Args:
+        root: Folder of the published sweeps, which is claimed.
+    """
+    understood = True
+    for sweep in manifests(root):
+        try:
+            files = read_manifest(root, sweep).files
+        except StoreError:  # somebody edited it, and will hear of that who reads this sweep
+            understood = False
+            continue
+        for name, kept in files.items():
+            waiting = root / _FOLDER / kept.sha256
+            if waiting.exists():
+                put(root, name, waiting.read_bytes())
+        for path in (root / sweep).glob("*"):
+            if f"{sweep}/{path.name}" not in files and path.is_file():
+                path.unlink()
+    for path in staged(root) if understood else ():
+        path.unlink()
+
+
+def find(root: Path, name: str, digest: str) -> Path | None:
+    """Find a file that a manifest means, wherever it is by now.
+
+    Args:
+        root: Folder of the published sweeps.
+        name: Its path.
+        digest: Of what is in it.
+
+    Returns:
+        Where it is; None where it isn't.
+    """
+    # It may be moved from the second place to the first one meanwhile.
+    places = (root / name, root / _FOLDER / digest, root / name)
+    return next((path for path in places if path.is_file() and digest_of(path) == digest), None)
+
+
+def digest_of(path: Path) -> str:
+    """Digest a file.
+
+    Args:
+        path: Of the file.
+
+    Returns:
+        SHA-256 in hexadecimal.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
