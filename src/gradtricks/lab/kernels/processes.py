@@ -40,19 +40,6 @@ def end_descendants(pid: int) -> None:
         time.sleep(0.001)
 
 
-def end_marked(name: str, value: str) -> None:
-    """End all processes that were started with a variable of the environment.
-
-    Args:
-        name: Of the variable.
-        value: Of the variable.
-    """
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get(name) == value:
-                process.kill()
-
-
 def _descendants(pid: int) -> list[psutil.Process]:
     try:
         found = psutil.Process(pid).children(recursive=True)
