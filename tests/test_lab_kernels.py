@@ -569,10 +569,13 @@ import no_such_module, test_lab_kernels
 )
 def test_a_backend_stands_for_its_framework(backend, framework):
     pytest.importorskip(framework or "numpy")
-    modules = modules_of(notebook(f"backend = {backend!r}", "import gradtricks"))
+    first = f"backend = {backend!r}", "import gradtricks, matplotlib.pyplot, numpy"
+    modules = modules_of(notebook(*first))
     assert (framework in modules) == (framework is not None)
-    assert "gradtricks" not in modules
-    assert "pytest" not in modules
+    assert {"gradtricks", "pytest"}.isdisjoint(modules)
+    assert "matplotlib.pyplot" in modules
+    others = modules_of(notebook(*first, "import scipy.stats"))
+    assert (others == modules) == (framework is not None), "notebooks of a backend share a process"
 
 
 # What is printed and shown is bounded, whatever writes it.

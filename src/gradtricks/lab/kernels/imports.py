@@ -4,6 +4,7 @@ import ast
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,8 @@ def modules_of(node: NotebookNode) -> tuple[str, ...]:
     """List what a notebook imports at the top level of its cells, as its parameters are.
 
     Modules that aren't installed stay out: they may be edited from run to run, or be others in another
-    folder. A ``backend`` that is an extra of this package means what that extra installs.
+    folder. A ``backend`` that is an extra of this package means what that extra installs, and figures, but
+    nothing else: so all notebooks of a backend fork from one process.
 
     Args:
         node: The notebook, parameterized.
@@ -36,18 +38,22 @@ def modules_of(node: NotebookNode) -> tuple[str, ...]:
     if sys.platform != "linux" or node.metadata.get("gradtricks", {}).get("fresh_kernel", False):
         return ()
     values: dict[str, Any] = {}
-    names = {name for cell in node.cells for name in _imports(_statements(cell), values)}
+    cells = [cell.source for cell in node.cells if cell.cell_type == "code"]
+    names = {name for source in cells for name in _imports(_statements(source), values)}
     found = {name for name in names if name == RECORDING or _is_installed(name.partition(".")[0])}
-    if any(name.partition(".")[0] == "gradtricks" for name in names):
-        found.update(_modules_for(values.get("backend")))
     tops = {name.partition(".")[0] for name in found}
+    has_ours = any(name.partition(".")[0] == "gradtricks" for name in names)
+    if has_ours and (backend := _modules_for(values.get("backend"))):
+        tops = backend | (tops & {"matplotlib"})
+        found = backend | (found & {"matplotlib.pyplot", RECORDING})
     return tuple(sorted({*found, *(late for top in tops for late in _LATE.get(top, ()))}))
 
 
-def _statements(cell: NotebookNode) -> list[ast.stmt]:
-    if cell.cell_type != "code" or cell.source.lstrip().startswith("%%"):
+@lru_cache(maxsize=1000)  # the runs of a sweep have their cells in common
+def _statements(source: str) -> list[ast.stmt]:
+    if source.lstrip().startswith("%%"):
         return []
-    plain = (line for line in cell.source.splitlines() if not line.lstrip().startswith(("%", "!")))
+    plain = (line for line in source.splitlines() if not line.lstrip().startswith(("%", "!")))
     try:
         return ast.parse("\n".join(plain)).body
     except (SyntaxError, ValueError, RecursionError):
@@ -71,6 +77,7 @@ def _imports(statements: Iterable[ast.stmt], values: dict[str, Any]) -> Iterator
                     yield from _imports(body if values[name] == wanted else other, values)
 
 
+@cache
 def _is_installed(name: str) -> bool:
     try:
         spec = find_spec(name)
@@ -83,7 +90,8 @@ def _is_installed(name: str) -> bool:
     return any(Path(str(place)).is_relative_to(folder) for place in places for folder in installed)
 
 
-def _modules_for(extra: Any) -> set[str]:
+@cache
+def _modules_for(extra: str | int | float | None) -> set[str]:
     """Return the modules that an extra of this package installs, if it is one."""
     requirements = map(Requirement, metadata.requires("gradtricks") or ())
     wanted = {
