@@ -183,10 +183,8 @@ def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) 
 def _run_cells(shell: Shell, outbox: Outbox, channel: socket.socket) -> None:
     """Run the cells that arrive, until the other side closes the channel.
 
-    Args:
-        shell: Runs them.
-        outbox: Takes what they show; the last message for each cell is an ``execute_reply``.
-        channel: Lines of JSON: first the folder and the environment come in, then cells.
+    What arrives is lines of JSON: first the folder and the environment, then cells. The last message that
+    goes out for each cell is an ``execute_reply``.
     """
     requests = channel.makefile("rb")
     place = json.loads(requests.readline())

@@ -29,15 +29,7 @@ class OutputLimit:
         return text[:room]
 
     def trim(self, kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
-        """Take anything else that a cell shows.
-
-        Args:
-            kind: Name of one of Jupyter's messages.
-            content: That of the message.
-
-        Returns:
-            The content, or a smaller one; None where nothing of it is left.
-        """
+        """Take one of Jupyter's messages, and return its content or a smaller one; None leaves it out."""
         if kind == "error":
             short = [_shortened(line) for line in content["traceback"]]
             return content | {"evalue": _shortened(content["evalue"]), "traceback": short}
