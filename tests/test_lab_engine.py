@@ -19,7 +19,6 @@ from distributed.comm.core import CommClosedError
 from gradtricks.lab.engine import connecting, environments, pool, tasks
 from gradtricks.lab.engine.dispatch import Dispatch, dispatching
 from gradtricks.lab.engine.executing import (
-    Interrupted,
     Outcome,
     Scheduler,
     SchedulerError,
@@ -320,32 +319,6 @@ def test_another_thread_can_execute_too(notebook, store, stand_in):
     thread.start()
     thread.join(30)
     assert [outcome.error for outcome in outcomes] == [None, None]
-
-
-def test_runs_in_this_process_are_not_stored(notebook, store, tmp_path):
-    runs, events = [*plan(notebook, 2), *plan(notebook, 1, fate="raise")], []
-    outcomes = execute_all(runs, store, in_process=True, on_event=events.append)
-    assert [outcome.error is None for outcome in outcomes] == [True, True, False]
-    assert outcomes[1].stored.results["seed"] == 1
-    assert [event.kind for event in events] == [
-        "started",
-        "finished",
-        "started",
-        "finished",
-        "started",
-        "failed",
-    ]
-    assert not (tmp_path / "runs").exists()
-
-
-def test_ctrl_c_in_this_process_says_what_is_left(notebook, store, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gradtricks.lab.engine.executing.execute", interrupt)
-    with pytest.raises(Interrupted, match="2 of 2 runs are left") as caught:
-        execute_all(plan(notebook, 2), store, in_process=True)
-    assert [outcome.stored for outcome in caught.value.outcomes] == [None, None]
 
 
 # Clusters

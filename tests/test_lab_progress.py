@@ -119,14 +119,6 @@ def test_thousands_of_runs_get_a_hundred_lines(notebook, store, monkeypatch):
     assert screen.file.getvalue() != "", "after a while any run gets a line"
 
 
-def test_in_this_process_nothing_is_in_the_way(notebook, store):
-    shown, heard = console(), []
-    outcomes = run_shown(plan(notebook, 1), store, shown, in_process=True, on_event=heard.append)
-    assert outcomes[0].stored.results["seed"] == 0
-    assert [event.kind for event in heard] == ["started", "finished"]
-    assert shown.file.getvalue() == ""
-
-
 def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(notebook, store, tmp_path):
     runs = [*plan(notebook, 2, pause=0.0), *plan(notebook, 1, pause=0.01)]
     execute_all(runs, store)

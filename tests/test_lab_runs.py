@@ -4,6 +4,7 @@ import errno
 import json
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nbclient.exceptions import DeadKernelError
 
 from gradtricks.book.numbers import format_result
 from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
@@ -35,6 +37,7 @@ from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from notebooks import BODY, write_notebook
 from stored import asked, record_of, small_disk
 
+ROOT = Path(__file__).resolve().parents[1]
 # Without a framework, whose import isn't what is tested here.
 PARAMETERS = """\
 seed: int = 0  # seeds nothing
@@ -165,13 +168,9 @@ def test_a_notebook_says_how_it_is_to_be_run(notebook):
     ]
     with pytest.raises(ParameterError, match="threads: expected a whole number from 1 to 1024; got 0"):
         plan_run(notebook, {}, threads=0)
-    with_metadata(notebook, {"fresh_kernel": 1, "preload": "torch"})
-    with pytest.raises(ParameterError) as caught:
+    with_metadata(notebook, {"fresh_kernel": 1})
+    with pytest.raises(ParameterError, match="fresh_kernel: expected true or false; got 1"):
         plan_run(notebook, {})
-    assert str(caught.value).splitlines()[1:] == [
-        "fresh_kernel: expected true or false; got 1",
-        "preload: expected a list of names of extras; got 'torch'",
-    ]
     with_metadata(notebook, "fast")
     assert plan_run(notebook, {}).threads == 1
 
@@ -209,6 +208,18 @@ def test_a_plan_says_which_commit_it_comes_from(notebook, monkeypatch):
     assert plan_run(notebook, {}).provenance == clean | {"dirty": True}
     monkeypatch.setenv("PATH", "/nowhere")
     assert provenance.describe_source(notebook.parent) == {"commit": None, "dirty": None}
+
+
+def test_what_the_readme_says_makes_no_checkout_dirty(notebook):
+    command = re.search(r"^papermill .*", (ROOT / "README.md").read_text(), re.MULTILINE)[0]
+    (output,) = (word for word in command.split() if word.endswith(".ipynb") and "/" not in word)
+    folder = notebook.parent
+    shutil.copy(ROOT / ".gitignore", folder)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for arguments in (["init"], ["add", "."], [*who, "commit", "-m", "first"]):
+        subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+    shutil.copy(notebook, folder / output)
+    assert plan_run(notebook, {}).provenance["dirty"] is False
 
 
 def test_a_machine_without_cpuinfo_is_described_all_the_same(monkeypatch):
@@ -401,6 +412,7 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
         ("raise ValueError('x' * 100_000)", "ValueError: x+…"),
         ("raise ValueError('\\ud800')", r"ValueError: "),
         ("import sys; sys.exit(3)", "SystemExit"),
+        ("import sys; sys.exit()", "remedy: don't exit in a cell"),
         ("from gradtricks.lab import record, record_varying\nrecord(a=1); record_varying(a=2)", "twice: a"),
         ("from gradtricks.lab import record\nrecord(a={1, 2})", "TypeError: a must be numbers, .*; got set"),
         (
@@ -411,7 +423,10 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
             "import gradtricks.lab.recording as lab\nlab.report = lambda: None",
             "what the run used; got nothing",
         ),
-        ("from IPython.display import display\ndisplay({MIME: [1]}, raw=True)", "AttributeError"),
+        (
+            "from IPython.display import display\ndisplay({MIME: [1]}, raw=True)",
+            "expected results and files as record and record_file write them; got",
+        ),
         (
             "from IPython.display import display\n"
             "about = {'gradtricks': {'figure': '../a', 'alt': ''}}\n"
@@ -447,7 +462,7 @@ class Broken:
 
 @pytest.mark.parametrize(
     "error",
-    [RuntimeError("no process"), PermissionError(errno.EACCES, "denied", "/usr/bin/python"), OSError("?")],
+    [DeadKernelError("no process"), PermissionError(errno.EACCES, "denied", "/usr/bin/python"), OSError("?")],
 )
 def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
     run = plan_run(notebook, {})
@@ -457,6 +472,19 @@ def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
         store.failure(run).read_notebook()
     with pytest.raises(StoreError, match=r"expected a store .*; got: full; remedy: free some space"):
         execute(run, store, Broken(OSError(errno.ENOSPC, "full")))
+
+
+def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, store):
+    run = plan_run(notebook, {})
+    for mistake in (
+        TypeError("of ours"),
+        AttributeError("of ours"),
+        UnicodeDecodeError("utf-8", b"", 0, 1, ""),
+    ):
+        with pytest.raises(type(mistake)):
+            execute(run, store, Broken(mistake))
+    assert list(store.runs()) == []
+    assert list(Path(store.location, ".unfinished").iterdir()) == []
 
 
 def test_a_package_that_is_edited_meanwhile_spoils_the_run(run_it, monkeypatch):

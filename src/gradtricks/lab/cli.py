@@ -67,7 +67,6 @@ def describe(notebook: given.Notebook) -> None:
         "gradtricks run experiments/masking.ipynb",
         "gradtricks run experiments/masking.ipynb -p backend=tensorflow -p seed=3",
         "gradtricks run experiments/unrolling.ipynb -p unroll_lengths=[1,5] -p num_unroll_steps=5",
-        "gradtricks run experiments/masking.ipynb --in-process",
         exit_codes=True,
     ),
 )
@@ -76,7 +75,6 @@ def run(
     parameters: given.Parameters = None,
     threads: given.Threads = None,
     timeout: given.Timeout = None,
-    in_process: given.InProcess = False,
     store: given.StoreLocation = DEFAULT_STORE,
     mlflow: given.Mlflow = None,
 ) -> None:
@@ -95,13 +93,11 @@ def run(
             parse_values(notebook, parameters or []),
             threads=threads,
             timeout_s=timeout,
-            in_process=in_process,
             store=store,
             mlflow=mlflow,
             console=output,
         )
-        if stored is not None:
-            say(f"Finished: {near(stored.location)}")
+        say(f"Finished: {near(stored.location)}")
 
 
 @app.command(
@@ -128,7 +124,6 @@ def sweep(
     threads: given.Threads = None,
     timeout: given.Timeout = None,
     retry: given.Retry = None,
-    in_process: given.InProcess = False,
     dry_run: given.DryRun = False,
     scheduler: given.SchedulerAddress = None,
     tls_ca: given.TlsCa = None,
@@ -168,7 +163,6 @@ def sweep(
             scheduler=cluster,
             timeout_s=timeout,
             retry_failed=retry == "failed",
-            in_process=in_process,
             store=store,
             mlflow=mlflow,
             console=output,

@@ -1,8 +1,7 @@
 """What commands have in common that run something: shown or not, with a plan kept, and logged elsewhere."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
@@ -84,24 +83,6 @@ def freeze(planned: Sweep, store: Store) -> None:
         store: Of its runs.
     """
     store.write_plan(planned.name, plan_of(planned))
-
-
-def check_in_process(what: str | Path, options: Mapping[str, Any]) -> None:
-    """Refuse what runs in this very process would leave unheeded.
-
-    Args:
-        what: Is to be run.
-        options: By their names on the command line; None and False stand for what isn't given.
-
-    Raises:
-        ParameterError: One is given.
-    """
-    said = [name for name, value in options.items() if value not in (None, False)]
-    if said:
-        raise ParameterError(
-            f"{what}: nothing was run.\nexpected --in-process without what this process can't do; got "
-            f"{', '.join(said)} too; remedy: leave out either"
-        )
 
 
 def check_mlflow(uri: str | None) -> None:

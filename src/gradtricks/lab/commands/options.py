@@ -115,14 +115,6 @@ Timeout = Annotated[
 Retry = Annotated[
     Literal["failed"] | None, _option("--retry", text="Run those again that failed before.", panel=HOW)
 ]
-InProcess = Annotated[
-    bool,
-    _option(
-        "--in-process",
-        text="Run the cells in this process, for breakpoint() and profilers. Keeps nothing.",
-        panel=HOW,
-    ),
-]
 DryRun = Annotated[
     bool, _option("--dry-run", text="Show what would be done and how long it takes; do nothing.", panel=HOW)
 ]

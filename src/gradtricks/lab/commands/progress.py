@@ -16,7 +16,6 @@ from gradtricks.lab.engine.executing import (
     Event,
     Outcome,
     count_workers,
-    execute_all,
     execute_missing,
     look_up,
 )
@@ -47,8 +46,6 @@ def run_shown(runs: Sequence[Run], store: Store, console: Console, **options: An
         Interrupted: By Ctrl-C or SIGTERM.
         SchedulerError: The cluster can't be used, or is gone.
     """
-    if options.pop("in_process", False):  # a debugger has to have the terminal for itself
-        return execute_all(runs, store, in_process=True, on_event=options.get("on_event"))
     on_event = options.pop("on_event", None)
     outcomes = look_up(runs, store, retry_failed=options.pop("retry_failed", False))
     board = Board(outcomes, store, console, workers=options.get("workers"))
@@ -129,7 +126,9 @@ class Board:
                 self._print(f"{place}: {duration(seconds)}{self._outlook()}")
             return
         self._failed += 1
-        if self._failed <= _EXPLAINED:
+        if self._all == 1:  # whoever wants only this one says why
+            self._print(f"{place}: failed", style="red")
+        elif self._failed <= _EXPLAINED:
             self._print(f"{place}: failed\n{event.error}", style="red")
         elif self._is_due():
             self._print(f"{place}: failed, {self._failed} so far", style="red")

@@ -68,7 +68,7 @@ def publish(
     Args:
         files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
         console: Where to show how it goes; None shows nothing.
-        **options: Of `sweep`, except ``in_process``.
+        **options: Of `sweep`.
 
     Yields:
         What came of each.

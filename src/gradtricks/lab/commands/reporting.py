@@ -70,14 +70,12 @@ def summary(found: "SweepResult") -> RenderableType:
     done = len(found.outcomes) - len(found.failed)
     lines = [f"{found.name}: {done} done, {len(found.failed)} failed."]
     lines += [f"Best: {near(run.location)}" for run in found.best]
-    lines += [f"Runs: {near(found.store)}"] if found.store else []
+    lines.append(f"Runs: {near(found.store)}")
     lines += [f"Published: {near(found.published)}"] if found.published else []
     lines += [f"Plot: {path}" for path in found.plots if path.suffix == ".svg"]
     lines += [f"No plot: {found.unplotted}"] if found.unplotted else []
-    failed: list[tuple[str, ...]] = []
-    if found.store:
-        opened = Store(found.store)
-        failed = [(outcome.run.title, _why(outcome, opened)) for outcome in found.failed]
+    opened = Store(found.store)
+    failed = [(outcome.run.title, _why(outcome, opened)) for outcome in found.failed]
     shown = [table(("failed run", "why"), thinned(failed))] if failed else []
     return Group(*shown, *(Text(line) for line in lines))
 

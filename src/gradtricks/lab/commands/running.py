@@ -28,16 +28,16 @@ class SweepResult:
 
     Attributes:
         name: Of the sweep.
-        store: Where its runs are; None where nothing was kept.
+        store: Where its runs are.
         outcomes: What came of each run, in the sweep's order.
         best: Of a search, the runs of the best trial, one for each seed.
         plots: Files of its plots.
-        unplotted: Why there are none; None where there are some, or nothing was kept.
+        unplotted: Why there are none; None where there are some.
         published: Where `publish` has kept its runs; None where it hasn't.
     """
 
     name: str
-    store: str | None
+    store: str
     outcomes: tuple["Outcome", ...]
     best: tuple[StoredRun, ...] = ()
     plots: tuple[Path, ...] = ()
@@ -61,11 +61,10 @@ def run(
     *,
     threads: int | None = None,
     timeout_s: float | None = None,
-    in_process: bool = False,
     store: str | Path = DEFAULT_STORE,
     mlflow: str | None = None,
     console: "Console | None" = None,
-) -> StoredRun | None:
+) -> StoredRun:
     """Run a notebook, unless the same run is finished already.
 
     Args:
@@ -73,25 +72,21 @@ def run(
         parameters: By name; the others keep their defaults.
         threads: That the run may use; None leaves it to the notebook.
         timeout_s: Ends the run when it takes longer.
-        in_process: Run the cells in this very process, for debuggers and profilers; nothing is kept.
         store: Of the runs.
         mlflow: URI of an MLflow server, or of a database, that gets the run too.
         console: Where to show how it goes; None shows nothing.
 
     Returns:
-        The finished run; None where nothing is kept.
+        The finished run.
 
     Raises:
         FileNotFoundError: There is no such notebook.
-        ParameterError: A parameter is unknown or of the wrong type, or an option isn't for runs in this
-            process; nothing was started.
+        ParameterError: A parameter is unknown or of the wrong type; nothing was started.
         RunError: The run failed; its notebook is kept.
         Interrupted: By Ctrl-C.
     """
     from gradtricks.lab.runs.execution import RunError
 
-    if in_process:
-        execution.check_in_process(notebook, {"--timeout": timeout_s, "--mlflow": mlflow})
     planned = plan_run(Path(notebook), parameters or {}, threads=threads)
     execution.check_mlflow(mlflow)
     opened = store_of_runs(store)
@@ -102,12 +97,10 @@ def run(
         workers=1,
         timeout_s=timeout_s,
         retry_failed=True,
-        in_process=in_process,
     )
-    if not in_process:
-        execution.log(mlflow, [outcome], opened)
-    if outcome.error:
-        raise RunError(outcome.error)
+    execution.log(mlflow, [outcome], opened)
+    if outcome.stored is None:
+        raise RunError(outcome.error or f"{planned.title} wasn't run")
     return outcome.stored
 
 
@@ -118,7 +111,6 @@ def sweep(
     scheduler: "Scheduler | None" = None,
     timeout_s: float | None = None,
     retry_failed: bool = False,
-    in_process: bool = False,
     store: str | Path = DEFAULT_STORE,
     mlflow: str | None = None,
     console: "Console | None" = None,
@@ -131,7 +123,6 @@ def sweep(
         scheduler: Of a dask cluster; None means this machine.
         timeout_s: Ends a run that takes longer; None leaves it to the sweep's file.
         retry_failed: Try those again that have failed before.
-        in_process: Run the cells in this very process, one run after another; nothing is kept.
         store: Of the runs.
         mlflow: URI of an MLflow server, or of a database, that gets the runs too.
         console: Where to show how it goes; None shows nothing.
@@ -141,33 +132,28 @@ def sweep(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ParameterError: Something in the sweep is wrong, or an option isn't for runs in this process; nothing
-            was started.
+        ParameterError: Something in the sweep is wrong; nothing was started.
         Interrupted: By Ctrl-C; the same call goes on later.
     """
     wanted = plan(source) if isinstance(source, str | Path) else source
     opened = store_of_runs(store)
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
     if isinstance(wanted, Search):
-        if retry_failed or in_process:
+        if retry_failed:
             raise ParameterError(
-                f"{wanted.name}: nothing was run.\nexpected a sweep for --retry or --in-process; got a search"
+                f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search"
             )
         execution.check_mlflow(mlflow)
         found = execution.search(wanted, opened, console, **options)
         result = SweepResult(wanted.name, opened.location, found.outcomes, best=found.best)
     else:
-        if in_process:
-            said: dict[str, Any] = {"--workers": workers, "--scheduler": scheduler, "--timeout": timeout_s}
-            execution.check_in_process(wanted.name, said | {"--retry": retry_failed, "--mlflow": mlflow})
         execution.check_mlflow(mlflow)
-        if not in_process:
-            execution.freeze(wanted, opened)
-        options |= {"retry_failed": retry_failed, "in_process": in_process}
+        execution.freeze(wanted, opened)
+        options["retry_failed"] = retry_failed
         options["timeout_s"] = wanted.timeout_s if timeout_s is None else timeout_s
         outcomes = execution.execute(wanted.runs, opened, console, **options)
-        result = SweepResult(wanted.name, None if in_process else opened.location, tuple(outcomes))
-    return result if in_process else _finished(result, opened, mlflow)
+        result = SweepResult(wanted.name, opened.location, tuple(outcomes))
+    return _finished(result, opened, mlflow)
 
 
 def clean(

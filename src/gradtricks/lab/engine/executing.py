@@ -1,15 +1,10 @@
-"""Many runs: on this machine's cores, on a dask cluster, or one after another in this very process."""
+"""Many runs: on this machine's cores, or on a dask cluster."""
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from time import monotonic
 from typing import Literal
 
 from gradtricks.lab.engine.cluster import Scheduler, SchedulerError
-from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
@@ -74,7 +69,6 @@ def execute_all(
     scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
     retry_failed: bool = False,
-    in_process: bool = False,
     on_event: Callable[[Event], object] | None = None,
 ) -> list[Outcome]:
     """Execute runs, several at once; one that fails doesn't stop the others.
@@ -90,8 +84,6 @@ def execute_all(
         scheduler: Of a dask cluster that sees the same store; None means this machine.
         timeout_s: Ends a run that takes longer.
         retry_failed: Try those again that have failed before.
-        in_process: Run the cells here, one run after another, so that ``breakpoint()`` and profilers reach
-            them. Nothing is stored.
         on_event: Called in this thread whenever a run starts or ends.
 
     Returns:
@@ -105,8 +97,6 @@ def execute_all(
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")
     tell = on_event or (lambda event: None)
-    if in_process:
-        return _execute_here(runs, tell)
     outcomes = look_up(runs, store, retry_failed=retry_failed)
     return execute_missing(
         outcomes, store, workers=workers, scheduler=scheduler, timeout_s=timeout_s, tell=tell
@@ -184,30 +174,3 @@ def count_workers(runs: Iterable[Run]) -> int:
     from dask.system import CPU_COUNT  # knows what a container is allowed
 
     return max(1, CPU_COUNT // min((run.threads for run in runs), default=1))
-
-
-def _execute_here(runs: Sequence[Run], tell: Callable[[Event], object]) -> list[Outcome]:
-    """Execute runs one after another in this process; what they wrote stays only where one failed."""
-    from gradtricks.lab.kernels.choosing import Kernels
-
-    folder = tempfile.mkdtemp(prefix="gradtricks-")
-    outcomes: list[Outcome] = []
-    try:
-        with closing(Kernels(in_process=True)) as kernels:
-            for run in runs:
-                tell(Event("started", run.title, request=run.request))
-                clock = monotonic()
-                try:
-                    outcomes.append(Outcome(run, execute(run, Store(folder), kernels)))
-                except RunError as error:
-                    outcomes.append(Outcome(run, error=str(error)))
-                except KeyboardInterrupt:
-                    left = [Outcome(run) for run in runs[len(outcomes) :]]
-                    raise Interrupted([*outcomes, *left]) from None
-                why = outcomes[-1].error
-                kind: Literal["finished", "failed"] = "failed" if why else "finished"
-                tell(Event(kind, run.title, "", monotonic() - clock, why, run.request))
-    finally:
-        if not any(outcome.error for outcome in outcomes):
-            shutil.rmtree(folder)
-    return outcomes

@@ -6,7 +6,6 @@ to nothing but the socket that it inherits.
 
 import atexit
 import ctypes
-import fcntl
 import gc
 import importlib
 import json
@@ -16,14 +15,13 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 
+from gradtricks.lab.kernels import RECORDING
 from gradtricks.lab.kernels.outbox import Outbox
 from gradtricks.lab.kernels.processes import end_descendants, end_tree
 from gradtricks.lab.kernels.shell import Shell, new_shell, refuse_questions
@@ -43,20 +41,24 @@ class ForkServer:
     def __init__(self, shell: Shell, outbox: Outbox) -> None:
         self._shell, self._outbox = shell, outbox
         self._reports: dict[int, int] = {}
+        self._state = _package_state()
 
     def serve(self, control: socket.socket) -> None:
         """Fork for each triple of descriptors that arrives: a channel, a log, and where to report the end.
 
         Args:
             control: Where they arrive, until its other side is closed; the answer is the child's process id
-                in eight bytes, or 0 where there can't be one, or this process has threads: a lock that
-                another thread holds would stay locked in the child for ever.
+                in eight bytes, or 0 where there can't be a safe one.
         """
         signal.signal(signal.SIGCHLD, self._bury)
         while True:
             message, descriptors, *_ = socket.recv_fds(control, 1, 3)
             if not message:
                 break
+            if self._state != (state := _package_state()):
+                self._state = state
+                _forget_package()
+                importlib.import_module(RECORDING).installed_versions()
             control.sendall(self._fork(control, *descriptors).to_bytes(8, "big"))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for child in self._reports:
@@ -65,14 +67,14 @@ class ForkServer:
     def _fork(self, control: socket.socket, channel: int, log: int, report: int) -> int:
         child = None
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # a fork may end before it's noted
-        if _num_threads() == 1:
+        if _may_fork():
             with suppress(OSError):  # no memory, or too many processes
                 child = os.fork()
         if child == 0:
             control.close()
             for descriptor in (report, *self._reports.values()):
                 os.close(descriptor)
-            _become_run(self._shell, self._outbox, channel, log)
+            _become_run(self._shell, self._outbox, socket.socket(fileno=channel), log)
         if child:
             self._reports[child] = os.dup(report)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
@@ -104,15 +106,18 @@ def main() -> None:
     _ask_system(_PR_SET_CHILD_SUBREAPER, 1)
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     del sys.argv[1:]
-    _look_in_own_folder()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "gradtricks"]:
-        del sys.modules[name]  # a run's record names what the run imports, not what this process does
+    if not sys.flags.safe_path:
+        del sys.path[0]  # a module of that folder may be another one in a run's own folder
+    _forget_package()  # a run's record names what the run imports, not what this process does
     sys.modules.pop("__mp_main__", None)
     outbox = Outbox()
     sys.stdout, sys.stderr = outbox.streams  # loggers keep what they find here when they are imported
     for name in modules:
-        importlib.import_module(name)
-    importlib.import_module("gradtricks.lab.recording").installed_versions()
+        with suppress(Exception):  # the run will say what is wrong with it
+            importlib.import_module(name)
+        if name == RECORDING:
+            sys.modules[name].installed_versions()  # takes long
+    _look_in_own_folder()
     server = ForkServer(new_shell(), outbox)
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that it looks at
@@ -122,15 +127,31 @@ def main() -> None:
 
 def _look_in_own_folder() -> None:
     """Import from whatever folder the run is in, but after the standard library, as in a Jupyter kernel."""
-    if not sys.flags.safe_path:
-        del sys.path[0]
     installed = (
         i for i, path in enumerate(sys.path) if Path(path).name in ("site-packages", "dist-packages")
     )
     sys.path.insert(next(installed, len(sys.path)), "")
 
 
-def _become_run(shell: Shell, outbox: Outbox, channel: int, log: int) -> NoReturn:
+def _may_fork() -> bool:
+    """A lock that another thread holds would stay locked in the child for ever, and CUDA can't be forked."""
+    torch = sys.modules.get("torch")
+    return psutil.Process().num_threads() == 1 and not (torch and torch.cuda.is_initialized())
+
+
+def _forget_package() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gradtricks"]:
+        del sys.modules[name]
+
+
+def _package_state() -> list[tuple[str, int, int]]:
+    """Return what changes when somebody edits the package; one module of it is imported before the fork."""
+    ours = sys.modules.get(RECORDING)
+    files = [*ours.PACKAGE.rglob("*.py"), *ours.PACKAGE.rglob("*.mplstyle")] if ours else ()
+    return sorted((str(file), (about := file.stat()).st_mtime_ns, about.st_size) for file in files)
+
+
+def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) -> NoReturn:
     """Be one run, in a session of its own, with nothing inherited but what was imported."""
     status = 1
     try:
@@ -146,7 +167,7 @@ def _become_run(shell: Shell, outbox: Outbox, channel: int, log: int) -> NoRetur
         atexit._clear()
         _forget_random_state()
         refuse_questions()
-        _run_cells(shell, outbox, Connection(channel))
+        _run_cells(shell, outbox, channel)
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         atexit._run_exitfuncs()
         shell.user_ns.clear()  # closes files that the notebook left open
@@ -159,51 +180,24 @@ def _become_run(shell: Shell, outbox: Outbox, channel: int, log: int) -> NoRetur
         os._exit(status)
 
 
-def _run_cells(shell: Shell, outbox: Outbox, channel: Connection) -> None:
+def _run_cells(shell: Shell, outbox: Outbox, channel: socket.socket) -> None:
     """Run the cells that arrive, until the other side closes the channel.
 
-    Args:
-        shell: Runs them.
-        outbox: Takes what they show.
-        channel: First the environment comes in, then cells. Messages go out with the names of Jupyter's
-            protocol; the last one for each cell is an ``execute_reply``.
+    What arrives is lines of JSON: first the folder and the environment, then cells. The last message that
+    goes out for each cell is an ``execute_reply``.
     """
-    _move_into(json.loads(channel.recv_bytes()))
-    outbox.connect(_Sink(channel))
-    os.register_at_fork(before=outbox.flush, after_in_child=outbox.forget)
-    shell.open(outbox)
-    while not shell.exiting:
-        try:
-            source = json.loads(channel.recv_bytes())
-        except EOFError:
-            return
-        outbox.send("execute_input", {"execution_count": shell.execution_count})
-        shell.execute(source)
-        outbox.send("execute_reply", {})
-
-
-class _Sink:
-    """Sends messages. Processes that the notebook forks send through the same channel, one at a time."""
-
-    def __init__(self, channel: Connection) -> None:
-        self._channel = channel
-        self._lock = os.memfd_create("gradtricks")
-
-    def __call__(self, message: dict[str, Any]) -> None:
-        text = json.dumps(message, default=repr, ensure_ascii=False)
-        # A lock on a file is gone with the process that holds it.
-        fcntl.lockf(self._lock, fcntl.LOCK_EX)
-        try:
-            self._channel.send_bytes(text.encode(errors="replace"))  # lone surrogates can't be written
-        finally:
-            fcntl.lockf(self._lock, fcntl.LOCK_UN)
-
-
-def _move_into(place: Mapping[str, Any]) -> None:
-    """Take over the driver's folder and environment."""
+    requests = channel.makefile("rb")
+    place = json.loads(requests.readline())
     os.chdir(place["folder"])
     os.environ.clear()
     os.environ.update(place["environment"])
+    outbox.connect(channel)
+    os.register_at_fork(before=outbox.flush, after_in_child=outbox.forget)
+    shell.open(outbox)
+    while not shell.exiting and (request := requests.readline()):
+        outbox.send("execute_input", {"execution_count": shell.execution_count})
+        shell.execute(json.loads(request))
+        outbox.send("execute_reply", {})
 
 
 def _end_children() -> None:
@@ -222,11 +216,8 @@ def _forget_random_state() -> None:
 
 
 def _ask_system(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value)
-
-
-def _num_threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from typing import Any
 
 TEXT_LIMIT = 2_000_000  # characters that a cell prints
 DATA_LIMIT = 20_000_000  # characters of figures, tables and values that a cell shows
-LOG_LIMIT = 2_000_000  # bytes that libraries write past the notebook
 _OVERHEAD = 500  # what an output costs, however small it is
 _ERROR_LIMIT = 100_000  # characters of a message, or of one frame of a traceback
 _OURS = "application/vnd.gradtricks."  # what the lab reads from the notebook is never cut
@@ -23,31 +22,14 @@ class OutputLimit:
         self._text = self._data = self._left_out = self._dropped = 0
 
     def cut(self, text: str) -> str:
-        """Take printed text.
-
-        Args:
-            text: What the cell prints.
-
-        Returns:
-            As much of its beginning as there is room for.
-        """
+        """Take printed text, and return as much of its beginning as there is room for."""
         room = max(0, TEXT_LIMIT - self._text)
         self._text += len(text)
-        if len(text) <= room:
-            return text
-        self._left_out += len(text) - room
+        self._left_out += max(0, len(text) - room)
         return text[:room]
 
     def trim(self, kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
-        """Take anything else that a cell shows.
-
-        Args:
-            kind: Name of one of Jupyter's messages.
-            content: That of the message.
-
-        Returns:
-            The content, or a smaller one; None where nothing of it is left.
-        """
+        """Take one of Jupyter's messages, and return its content or a smaller one; None leaves it out."""
         if kind == "error":
             short = [_shortened(line) for line in content["traceback"]]
             return content | {"evalue": _shortened(content["evalue"]), "traceback": short}
@@ -67,11 +49,7 @@ class OutputLimit:
         return content | {"data": kept} if kept else None
 
     def note(self) -> str:
-        """Say what was cut.
-
-        Returns:
-            Text to be printed at the end of the cell; empty where nothing was cut.
-        """
+        """Say what was cut; an empty text where nothing was."""
         note = ""
         if self._left_out:
             note += f"\n[left out: {self._left_out:,} more characters; a cell may print {TEXT_LIMIT:,}]\n"

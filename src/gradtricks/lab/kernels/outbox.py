@@ -1,11 +1,14 @@
 """What a cell prints and shows, on its way out of the process: in order, in batches, within limits."""
 
+import fcntl
 import io
+import json
 import os
+import socket
+import tempfile
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 from gradtricks.lab.kernels.limits import OutputLimit
 
@@ -15,29 +18,25 @@ _DELAY_S = 0.1  # other text waits so long at most
 
 
 class Outbox:
-    """Sends what is printed and shown to a sink, as Jupyter's messages.
+    """Sends what is printed and shown through a socket, as Jupyter's messages, each a line of JSON.
 
     Several threads may print. A process that the notebook forks prints into the same notebook, as it does in
-    a Jupyter kernel; nothing else of it is shown. Until there is a sink, all is thrown away.
+    a Jupyter kernel; nothing else of it is shown. Such a process may be killed in the middle of a line, so
+    each line has an end before it too. Until there is a socket, all is thrown away.
     """
 
     def __init__(self) -> None:
-        self.terminal: TextIO | None = None
-        self._sink: Callable[[dict[str, Any]], None] | None = None
+        self._channel: socket.socket | None = None
         self._owner = 0
         self._limit = OutputLimit()
         self.forget()
         self.streams = [Stream(self, "stdout"), Stream(self, "stderr")]
 
-    def connect(self, sink: Callable[[dict[str, Any]], None], terminal: TextIO | None = None) -> None:
-        """Send from here on.
-
-        Args:
-            sink: Takes each message.
-            terminal: Gets printed text too, at once.
-        """
-        self._sink, self.terminal = sink, terminal
-        self._owner = os.getpid()
+    def connect(self, channel: socket.socket) -> None:
+        """Send from here on."""
+        self._channel, self._owner = channel, os.getpid()
+        # A lock on a file is gone with the process that holds it.
+        self._turn = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
 
     def forget(self) -> None:
         """Begin with nothing, in a process that the notebook forked."""
@@ -52,18 +51,10 @@ class Outbox:
         return os.getpid() != self._owner
 
     def write(self, name: str, text: str) -> None:
-        """Print.
-
-        Args:
-            name: ``stdout`` or ``stderr``.
-            text: What is printed.
-        """
-        if self.terminal:
-            self.terminal.write(text)
-            self.terminal.flush()
+        """Print to ``stdout`` or ``stderr``."""
         with self._lock:
             text = self._limit.cut(text)
-            if not text or self._sink is None:
+            if not text or self._channel is None:
                 return
             if name != self._name:
                 self.flush()
@@ -111,19 +102,19 @@ class Outbox:
             self.flush()
 
     def _emit(self, kind: str, content: dict[str, Any]) -> None:
-        header = {"msg_type": kind}
-        message = {**header, "header": header, "parent_header": {"msg_id": None}, "content": content}
-        if self._sink is not None:
-            self._sink(message)
+        if self._channel is None:
+            return
+        text = json.dumps({"msg_type": kind, "content": content}, default=repr, ensure_ascii=False)
+        line = b"\n%b\n" % text.encode(errors="replace")  # lone surrogates can't be written
+        fcntl.lockf(self._turn, fcntl.LOCK_EX)
+        try:
+            self._channel.sendall(line)
+        finally:
+            fcntl.lockf(self._turn, fcntl.LOCK_UN)
 
 
 class Stream(io.TextIOBase):
-    """What stands for ``sys.stdout`` and ``sys.stderr``.
-
-    Args:
-        outbox: Takes what is printed.
-        name: ``stdout`` or ``stderr``.
-    """
+    """What stands for ``sys.stdout`` or ``sys.stderr``."""
 
     encoding = "utf-8"
 
@@ -135,25 +126,15 @@ class Stream(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Print.
-
-        Args:
-            text: What is printed.
-
-        Returns:
-            The number of characters.
+        """Print a text, and return the number of its characters.
 
         Raises:
-            TypeError: ``text`` isn't a string.
+            TypeError: It isn't a string.
         """
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self._outbox.write(self.name, text)
         return len(text)
-
-    def fileno(self) -> int:
-        """Return the terminal's descriptor, where there is a terminal: with it, ``input`` can edit lines."""
-        return self._outbox.terminal.fileno() if self._outbox.terminal else super().fileno()
 
     def flush(self) -> None:
         """Send at once what was printed."""

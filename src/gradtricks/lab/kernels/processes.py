@@ -11,13 +11,10 @@ _PATIENCE_S = 5.0  # for processes that were killed to be gone
 
 
 def end_tree(pid: int) -> None:
-    """End a process and all that it started.
+    """End a process, which may be gone already, and all that it started.
 
     It is stopped first, so that it can't start more; and what a process of it has left behind is given to it
     where it has asked the system for that.
-
-    Args:
-        pid: Of the process; it may be gone already.
     """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
@@ -27,30 +24,13 @@ def end_tree(pid: int) -> None:
 
 
 def end_descendants(pid: int) -> None:
-    """End all that a process started.
-
-    Args:
-        pid: Of the process, which goes on.
-    """
+    """End all that a process started, which itself goes on."""
     deadline = time.monotonic() + _PATIENCE_S
     while (left := _descendants(pid)) and time.monotonic() < deadline:
         for process in left:
             with suppress(psutil.Error):  # gone already, or another user's by now
                 process.kill()
         time.sleep(0.001)
-
-
-def end_marked(name: str, value: str) -> None:
-    """End all processes that were started with a variable of the environment.
-
-    Args:
-        name: Of the variable.
-        value: Of the variable.
-    """
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if process.environ().get(name) == value:
-                process.kill()
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

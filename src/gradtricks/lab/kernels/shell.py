@@ -63,38 +63,17 @@ class Shell(InteractiveShell):
     outbox: Outbox
 
     def open(self, outbox: Outbox) -> None:
-        """Print and show into an outbox from here on.
-
-        Args:
-            outbox: Takes it.
-        """
+        """Print and show into an outbox from here on."""
         self.outbox = outbox
         self.loop = asyncio.new_event_loop()
         sys.stdout, sys.stderr = outbox.streams
 
-    def close(self) -> None:
-        """Run no more cells."""
-        self.loop.close()
-
-    def execute(self, source: str) -> ExecutionResult:
-        """Run a cell.
-
-        As in a Jupyter kernel, an event loop runs meanwhile, and the cell may await at its top level.
-
-        Args:
-            source: Its text.
-
-        Returns:
-            What IPython says of it.
-        """
-        if _is_in_loop():  # in this very process, and its user is in a notebook too
-            result = self.run_cell(source, store_history=True)
-        else:
-            result = self.loop.run_until_complete(self._execute(source))
+    def execute(self, source: str) -> None:
+        """Run a cell; as in a Jupyter kernel, an event loop runs meanwhile, and the cell may await."""
+        result = self.loop.run_until_complete(self._execute(source))
         self.outbox.end_cell()
         if self.outbox.is_fork():  # the cell forked, and this is the child
             os._exit(not result.success)
-        return result
 
     async def _execute(self, source: str) -> ExecutionResult:
         error = None
@@ -133,20 +112,8 @@ class Shell(InteractiveShell):
         self.outbox.send("error", content)
 
 
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 def new_shell() -> Shell:
-    """Make the one shell of this process.
-
-    Returns:
-        The shell; its history, which would need a thread, is off.
-    """
+    """Make the one shell of this process; its history, which would need a thread, is off."""
     off = {"enabled": False}
     return Shell.instance(config=Config({"HistoryManager": off, "HistoryAccessor": off}))
 
@@ -159,9 +126,7 @@ def refuse_questions() -> None:
 
 def _refuser(name: str) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise StdinNotImplementedError(
-            f"{name}: nobody is there to answer; remedy: a parameter, or --in-process"
-        )
+        raise StdinNotImplementedError(f"{name}: nobody is there to answer; remedy: make it a parameter")
 
     return refuse
 

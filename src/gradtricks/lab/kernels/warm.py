@@ -1,4 +1,4 @@
-"""Warm kernels: each run is a fork of a process that has imported the framework already."""
+"""Warm kernels, as the process sees them that wants a notebook run: a server that forks, and its forks."""
 
 import json
 import os
@@ -8,23 +8,20 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import metadata
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from nbclient.exceptions import DeadKernelError
-from nbformat import NotebookNode
-from packaging.requirements import Requirement
 
-from gradtricks.lab.kernels.bookkeeping import Interpreter
 from gradtricks.lab.kernels.processes import end_tree
 
-_ALWAYS = ("matplotlib.pyplot", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg")
-_LATE = {"torch": ("torch._dynamo",)}  # what a library imports when it is first used, and takes long
 _START_S = 300.0  # for a server to import all it has to
 _PATIENCE_S = 5.0  # for a run's process to end by itself
+_CHUNK = 1 << 18
 
 
 class ForkServer:
@@ -40,29 +37,24 @@ class ForkServer:
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_START_S)
+        command = [sys.executable, "-m", "gradtricks.lab.kernels.forkserver", str(theirs.fileno()), *modules]
+        none = subprocess.DEVNULL
         with theirs:
-            command = [
-                sys.executable,
-                "-m",
-                "gradtricks.lab.kernels.forkserver",
-                str(theirs.fileno()),
-                *modules,
-            ]
             self._process = subprocess.Popen(
-                command,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                command, env=environment, pass_fds=[theirs.fileno()], stdin=none, stdout=none, stderr=none
             )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
 
     def is_alive(self) -> bool:
         """Return whether the process is there."""
         return self._process.poll() is None
 
     @contextmanager
-    def fork(self, environment: Mapping[str, str], log: int) -> Iterator["WarmKernel | None"]:
+    def fork(self, environment: Mapping[str, str], log: int) -> "Iterator[Kernel | None]":
         """Fork for one run; what it started ends with it.
 
         Args:
@@ -83,7 +75,7 @@ class ForkServer:
             if not pid:
                 yield None
                 return
-            kernel = WarmKernel(pid, Connection(ours.detach()), report)
+            kernel = Kernel(pid, ours, report)
             try:
                 kernel.send({"folder": str(Path.cwd()), "environment": dict(environment)})
                 yield kernel
@@ -115,8 +107,8 @@ class ForkServer:
                 raise
 
 
-class WarmKernel:
-    """A forked process, as the driver sees it.
+class Kernel:
+    """A forked process that runs the cells of one notebook.
 
     Args:
         pid: Of the process.
@@ -124,103 +116,107 @@ class WarmKernel:
         report: Descriptor to which the server reports how the process ended.
     """
 
-    def __init__(self, pid: int, channel: Connection, report: int) -> None:
+    def __init__(self, pid: int, channel: socket.socket, report: int) -> None:
         self.pid = pid
         self._channel, self._report = channel, report
-        self._poll = select.poll()
-        for descriptor in (channel.fileno(), report):
-            self._poll.register(descriptor, select.POLLIN)
+        self._parts: list[bytes] = []
+        self._lines: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self._ended = False
+        self._why: Exception | None = None
 
     def send(self, request: object) -> None:
         """Send JSON; a process that has ended is noticed when it should answer."""
         with suppress(OSError):
-            self._channel.send_bytes(json.dumps(request).encode())
+            self._channel.sendall(json.dumps(request).encode() + b"\n")
 
-    def execute(self, interpreter: Interpreter, cell: NotebookNode, index: int) -> None:
-        """Run a cell and give it its outputs.
+    def execute(self, source: str, deadline: float) -> Iterator[dict[str, Any]]:
+        """Run a cell.
 
         Args:
-            interpreter: Knows what messages do to the notebook.
-            cell: A code cell.
-            index: Its place in the notebook.
+            source: Its text.
+            deadline: By `time.monotonic`.
+
+        Yields:
+            What it shows, as Jupyter's messages.
 
         Raises:
-            DeadKernelError: The process ended.
+            DeadKernelError: The process ended, or nothing more can be heard of it; or what `interrupt` was
+                given.
+            TimeoutError: It took too long; the process goes on.
         """
-        interpreter.clear_before_next_output = False
-        self.send(cell.source)
+        self.send(source)
         try:
-            while (message := self._receive())["msg_type"] != "execute_reply":
-                interpreter.process_message(message, cell, index)
-        except (EOFError, OSError):
-            raise DeadKernelError(f"Kernel died: {self._how_it_ended()}") from None
-        finally:
-            interpreter.settle()
+            while (message := self._receive(deadline))["msg_type"] != "execute_reply":
+                header = {"msg_type": message["msg_type"]}
+                yield {**header, "header": header, "parent_header": {"msg_id": None}} | message
+        except (EOFError, ConnectionError):
+            with self._lock:
+                raise self._why or DeadKernelError(f"Kernel died: {self._how_it_ended()}") from None
+
+    def interrupt(self, why: Exception) -> None:
+        """End the process, and let whoever waits for it raise an exception."""
+        with self._lock:
+            if not self._ended:
+                self._why = why
+                end_tree(self.pid)
 
     def leave(self) -> None:
         """Tell the process that there are no more cells, and let it end in an orderly way."""
         self._channel.close()
-        _wait_for(self._report, _PATIENCE_S)
+        _wait_for([self._report], _PATIENCE_S)
 
     def end(self) -> None:
         """End the process, if it is there."""
+        with self._lock:
+            self._ended = True
         self._channel.close()
-        if not _wait_for(self._report, 0):
+        if not _wait_for([self._report], 0):
             end_tree(self.pid)
-            _wait_for(self._report, _PATIENCE_S)
+            _wait_for([self._report], _PATIENCE_S)
 
-    def _receive(self) -> dict:
-        # A process that the notebook forked may hold the channel open after the notebook's own has ended.
-        ready = dict(self._poll.poll())
-        if self._channel.fileno() not in ready:
-            raise EOFError
-        return json.loads(self._channel.recv_bytes())
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        while True:
+            line = self._read_line(deadline)
+            # A process that the notebook forked may have been killed while it printed: half a line is left
+            # of what it said, and of nothing else.
+            with suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict) and "msg_type" in message:
+                    return message
+
+    def _read_line(self, deadline: float) -> bytes:
+        while not self._lines:
+            # A process that the notebook forked may hold the channel open after the notebook's own has ended.
+            ready = _wait_for([self._channel.fileno(), self._report], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError
+            chunk = self._channel.recv(_CHUNK) if self._channel.fileno() in ready else b""
+            if not chunk:
+                raise EOFError
+            first, *others = chunk.split(b"\n")
+            self._parts.append(first)
+            for part in others:
+                self._lines.append(b"".join(self._parts))
+                self._parts = [part]
+        return self._lines.popleft()
 
     def _how_it_ended(self) -> str:
-        if not _wait_for(self._report, 1):
+        if not _wait_for([self._report], 1):
             return "its process closed the channel to the lab"
         status = os.read(self._report, 4)
         if not status:
             return "its process ended with the one that it was forked from"
-        return how_ended(os.waitstatus_to_exitcode(int.from_bytes(status, "big")))
+        code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
+        if code >= 0:
+            return f"its process ended by itself, with exit status {code}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"its process was ended by {names.get(-code, f'signal {-code}')}"
 
 
-def how_ended(code: int) -> str:
-    """Say how a process ended.
-
-    Args:
-        code: Its exit status, or the negative number of the signal that ended it.
-
-    Returns:
-        The rest of a sentence.
-    """
-    if code >= 0:
-        return f"its process ended by itself, with exit status {code}"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"its process was ended by {names.get(-code, f'signal {-code}')}"
-
-
-def modules_for(*extras: str | None) -> tuple[str, ...]:
-    """Say what a run imports in any case, so that it can be imported before.
-
-    Args:
-        *extras: Names of extras of this package, such as the backend: what they install is meant.
-
-    Returns:
-        Names of modules.
-    """
-    wanted = {
-        requirement.name.lower()
-        for requirement in map(Requirement, metadata.requires("gradtricks") or ())
-        if requirement.marker and any(requirement.marker.evaluate({"extra": extra or ""}) for extra in extras)
-    }
-    installed = metadata.packages_distributions()
-    modules = [m for m, names in installed.items() if wanted & {name.lower() for name in names}]
-    names = [name for name in sorted(modules) if name.lower() in wanted]
-    return (*_ALWAYS, *names, *(late for name in names for late in _LATE.get(name, ())))
-
-
-def _wait_for(descriptor: int, seconds: float) -> bool:
+def _wait_for(descriptors: list[int], seconds: float) -> list[int]:
+    """Wait until something can be read from one of them; return which, none where time is up."""
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [ready for ready, _ in poll.poll(min(seconds, 1e6) * 1000)]

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbclient.exceptions import DeadKernelError
 from packaging.requirements import Requirement
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.recording import encode, package_digests
-from gradtricks.lab.runs.outcomes import finish, strip_report
+from gradtricks.lab.runs.outcomes import OutcomeError, finish, strip_report
 from gradtricks.lab.runs.planning import Run
 from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.folders import KEPT
@@ -26,8 +27,8 @@ from gradtricks.lab.storage.troubles import is_trouble, public, trouble
 
 __all__ = ["RunError", "execute"]
 
-# What a notebook, a kernel or its time can do to a run; an interruption isn't among them.
-FAILURES = (PapermillExecutionError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, OSError)
+# What a notebook, its process or its time can do to a run: not an interruption, and no mistake of the lab's.
+FAILURES = (PapermillExecutionError, DeadKernelError, OSError, OutcomeError)
 
 _LONGEST_REASON = 2000
 _CHECKPOINTED = (
@@ -95,11 +96,11 @@ def _execute(run: Run, store: Store, kernels: Kernels, folder: Path, timeout_s: 
         finished = record | _outcome(output, before)
         finished["provenance"] = record["provenance"] | finished["provenance"]
         finished["duration_s"] = round(time.monotonic() - clock, 3)
-        write_record(finished)  # refuses what a notebook wrote in our name
+        _check_record(finished)
     except FAILURES as error:
         if is_trouble(error, folder):
             raise trouble(store.location, error) from error
-        if isinstance(error, ValueError):  # after the last cell: there is nothing to go on with
+        if isinstance(error, OutcomeError):  # after the last cell: there is nothing to go on with
             store.drop_checkpoints(folder)
         where = _where(error, output)
         _strip(output)
@@ -115,7 +116,7 @@ def _outcome(output: Path, before: Mapping[str, str | None]) -> dict[str, Any]:
     outcomes = finish(output)
     changed = [name for name, digest in outcomes.inputs["files"].items() if before.get(name) != digest]
     if changed:
-        raise ValueError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
+        raise OutcomeError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
     _check_files(output.with_name(KEPT), outcomes.files)
     return {
         "results": outcomes.results,
@@ -132,10 +133,18 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
     odd = [name for name in {**digests, **files} if digests.get(name) != files.get(name, {}).get("sha256")]
     if odd:
-        raise ValueError(
+        raise OutcomeError(
             f"expected only files that record_file kept; got something else in place of {', '.join(odd)}; "
             "remedy: call it in the notebook's own process, and leave its copies alone"
         )
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Refuse what a notebook wrote in our name."""
+    try:
+        write_record(record)
+    except ValueError as error:
+        raise OutcomeError(str(error)) from error
 
 
 def _about(run: Run) -> dict[str, Any]:
@@ -183,7 +192,7 @@ def _where(error: Exception, output: Path) -> str:
         return "before its first cell"
     if isinstance(error, PapermillExecutionError):
         return f"in cell {error.exec_count} ({_first_line(error.source)})"
-    if isinstance(error, ValueError):  # the lab's own complaint
+    if isinstance(error, OutcomeError):
         return "after its last cell"
     started = [
         cell
@@ -205,7 +214,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, PapermillExecutionError):
         text = f"{error.ename}: {error.evalue}"
     else:
-        text = f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, OutcomeError) else f"{type(error).__name__}: {error}"
     text = text.encode(errors="replace").decode()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 

@@ -2,7 +2,7 @@
 
 import binascii
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,14 @@ from gradtricks.lab.recording import (
     VARYING_MIME,
 )
 
-__all__ = ["Outcomes", "collect", "collect_figures", "finish", "strip_report"]
+__all__ = ["OutcomeError", "Outcomes", "collect", "collect_figures", "finish", "strip_report"]
 
 _SVG = "image/svg+xml"
 _PNG = "image/png"
+
+
+class OutcomeError(ValueError):
+    """What a notebook recorded can't be kept."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def finish(output: Path) -> Outcomes:
         What came out.
 
     Raises:
-        ValueError: Something was recorded twice, a figure was too large, or what the run used isn't said.
+        OutcomeError: Something was recorded twice, a figure was too large, or what the run used isn't said.
     """
     node = nbformat.read(output, as_version=4)
     report = _take_report(node)
@@ -109,28 +113,38 @@ def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
         What came out.
 
     Raises:
-        ValueError: Something was recorded twice, or a figure was too large.
+        OutcomeError: Something was recorded twice, or a figure was too large.
     """
     kept: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
     figures: dict[str, str] = {}
     files: dict[str, dict[str, Any]] = {}
     for output in _outputs(node):
-        tag = output.get("metadata", {}).get("gradtricks", {})
+        tag = _said(output.get("metadata", {}), "gradtricks")
         for mime, results in kept.items():
-            new = output.get("data", {}).get(mime, {})
+            new = _said(output.get("data", {}), mime)
             _refuse_twice(new.keys() & {name for there in kept.values() for name in there})
             results.update(new)
-        files.update(output.get("data", {}).get(FILES_MIME, {}))
+        files.update(_said(output.get("data", {}), FILES_MIME))
         if "figure" in tag:
+            if not isinstance(tag["figure"], str) or "alt" not in tag:
+                raise OutcomeError(f"expected figures as record_figure writes them; got {tag!r}")
             _refuse_twice({tag["figure"]} & figures.keys())
             if not _figure_file(tag["figure"], output.data):
-                raise ValueError(
+                raise OutcomeError(
                     f"expected figure {tag['figure']} as SVG or PNG; got none, or one too large for its "
                     "cell; remedy: draw less, or with rasterized=True"
                 )
             figures[tag["figure"]] = tag["alt"]
     inputs = {name: report.pop(name) for name in ("files", "versions")}
     return Outcomes(kept[RESULTS_MIME], kept[VARYING_MIME], figures, files, inputs, report)
+
+
+def _said(there: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Take what a notebook wrote by our functions, or in our name."""
+    said = there.get(name, {})
+    if not isinstance(said, dict):
+        raise OutcomeError(f"expected results and files as record and record_file write them; got {said!r}")
+    return said
 
 
 def _figure_file(name: str, data: NotebookNode) -> dict[str, bytes]:
@@ -145,7 +159,7 @@ def _figure_file(name: str, data: NotebookNode) -> dict[str, bytes]:
 
 def _refuse_twice(names: set[str]) -> None:
     if names:
-        raise ValueError(
+        raise OutcomeError(
             f"recorded twice: {', '.join(sorted(names))}; remedy: give each result and figure its own name"
         )
 
@@ -154,9 +168,9 @@ def _take_report(node: NotebookNode) -> dict[str, Any]:
     outputs = node.cells.pop().get("outputs", []) if node.cells else []
     report = next((o.data[REPORT_MIME] for o in outputs if REPORT_MIME in o.get("data", {})), None)
     if report is None:
-        raise ValueError(
+        raise OutcomeError(
             "expected gradtricks.lab.recording.report() to say at the end what the run used; got nothing; "
-            "remedy: leave the lab's modules and IPython's display as they are"
+            "remedy: don't exit in a cell, and leave the lab's modules and IPython's display as they are"
         )
     return dict(report)
 

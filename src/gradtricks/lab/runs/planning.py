@@ -185,7 +185,7 @@ def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[s
     """Read what the notebook's metadata say of how it is to be run."""
     said = node.metadata.get("gradtricks", {})
     settings: dict[str, Any] = {"threads": 1, "alone": False, "expected_s": None}
-    settings |= {"fresh_kernel": False, "preload": [], "reads": [], "quick": {}}
+    settings |= {"fresh_kernel": False, "reads": [], "quick": {}}
     settings |= said if isinstance(said, dict) else {}
     if threads is not None:
         settings["threads"] = threads
@@ -196,7 +196,6 @@ def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[s
             ("alone", "true or false", lambda value: isinstance(value, bool)),
             ("expected_s", "a number of seconds", _is_seconds),
             ("fresh_kernel", "true or false", lambda value: isinstance(value, bool)),
-            ("preload", "a list of names of extras", _are_names),
             ("reads", "a list of patterns such as data/*.csv, of files beside the notebook", _are_patterns),
             ("quick", "parameters by name", lambda value: isinstance(value, dict)),
         )
@@ -224,13 +223,10 @@ def _is_seconds(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and math.isfinite(value) and value >= 0)
 
 
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
 def _are_patterns(value: Any) -> bool:
     """Say whether `Path.glob` takes them and finds nothing above the notebook's folder."""
-    return _are_names(value) and all(
+    texts = isinstance(value, list) and all(isinstance(pattern, str) for pattern in value)
+    return texts and all(
         path.parts
         and not path.anchor
         and all(part != ".." and ("**" not in part or part == "**") for part in path.parts)

@@ -1,0 +1,211 @@
+"""A notebook's cells, executed one after another in a forked process, with papermill's own bookkeeping."""
+
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+from nbclient.exceptions import CellTimeoutError
+from nbformat import NotebookNode
+from nbformat.v4 import new_output, output_from_msg
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, NotebookExecutionManager
+from papermill.exceptions import PapermillExecutionError
+
+from gradtricks.lab.kernels.choosing import Kernels, shared
+from gradtricks.lab.kernels.warm import Kernel
+from gradtricks.lab.kernels.writing import write_whole
+
+_SAVE_EVERY_S = 1.0
+_SKIPPED = "skip-execution"  # the tag by which nbclient, and so plain papermill, passes a cell by
+_LANGUAGE = {
+    "name": "python",
+    "version": platform.python_version(),
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+}
+
+
+def execute(
+    nb: NotebookNode,
+    kernel_name: str,
+    *,
+    output_path: str | None = None,
+    progress_bar: bool | Mapping[str, Any] = True,
+    log_output: bool = False,
+    autosave_cell_every: int = 30,
+    execution_timeout: float | None = None,
+    stdout_file: Any = None,
+    stderr_file: Any = None,
+    kernels: Kernels | None = None,
+    environment: Mapping[str, str] | None = None,
+    log: int | None = None,
+    timeout_s: float | None = None,
+    **others: Any,
+) -> NotebookNode:
+    """Execute a notebook as papermill's own engine does, but in a fork.
+
+    Args:
+        nb: The notebook, parameterized.
+        kernel_name: Of its kernel; one that isn't this Python's is left to papermill's own engine.
+        output_path: Where it is saved, in one step each time; None doesn't save it.
+        progress_bar: As papermill's.
+        log_output: As papermill's.
+        autosave_cell_every: As papermill's.
+        execution_timeout: As papermill's: seconds for each cell.
+        stdout_file: As papermill's.
+        stderr_file: As papermill's.
+        kernels: Where to fork; None means those that this process shares.
+        environment: Of the run; None means this process's.
+        log: Descriptor that gets what libraries print past Python; None means standard error.
+        timeout_s: Seconds after which the run and all that it started is ended, counted from when its
+            process is there; None for no limit.
+        **others: Of papermill's own engine.
+
+    Returns:
+        The notebook with its outputs; papermill raises what its cells have raised.
+
+    Raises:
+        DeadKernelError: The process ended.
+        TimeoutError: A cell, or the run, took too long.
+        KernelInterrupted: The kernels were interrupted.
+    """
+    common = {"log_output": log_output, "stdout_file": stdout_file, "stderr_file": stderr_file}
+    saving = {"output_path": output_path, "autosave_cell_every": autosave_cell_every}
+    if kernels is None and not _is_own_kernel(kernel_name):
+        others |= {"execution_timeout": execution_timeout, "progress_bar": progress_bar}
+        return NBClientEngine.execute_notebook(nb, kernel_name, **saving, **common, **others)
+    write_whole(output_path)
+    nb.metadata.language_info = _LANGUAGE
+    if not isinstance(nb.metadata.papermill.get("input_path"), str):
+        nb.metadata.papermill.pop("input_path", None)  # papermill puts a notebook that has no path in itself
+    manager = _Manager(nb, progress_bar=progress_bar, log_output=log_output, **saving)
+    manager.notebook_start()
+    try:
+        with (kernels or shared()).start(nb, environment, log) as kernel:
+            deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+            try:
+                _run(
+                    manager,
+                    kernel,
+                    _Client(manager, record_timing=False, **common),
+                    deadline,
+                    execution_timeout,
+                )
+            except TimeoutError as error:
+                limit = f"longer than {timeout_s:g} s" if deadline <= time.monotonic() else "too long"
+                late = TimeoutError(f"the run took {limit} and was ended")
+                raise error if isinstance(error, CellTimeoutError) else late from None
+            kernel.leave()
+    except BaseException as error:
+        with suppress(OSError):  # a disk that is full mustn't hide why
+            manager.fail(error)
+        raise
+    manager.notebook_complete()
+    return manager.nb
+
+
+class _Manager(NotebookExecutionManager):
+    """papermill's bookkeeping, which saves more seldom, and knows where it is."""
+
+    def __init__(self, nb: NotebookNode, **options: Any) -> None:
+        self._due_at: datetime | None = None
+        self._index: int | None = None
+        super().__init__(nb, **options)
+
+    def cell_start(self, cell: NotebookNode, cell_index: int | None = None, **said: Any) -> None:
+        """Note that a cell begins."""
+        self._index = cell_index
+        super().cell_start(cell, cell_index, **said)
+
+    def save(self, **said: Any) -> None:
+        """Save, unless that was done just now."""
+        began = self.now()
+        if self.end_time or self._due_at is None or began >= self._due_at:
+            super().save(**said)
+            took = self.now() - began
+            self._due_at = began + max(timedelta(seconds=_SAVE_EVERY_S), 10 * took)
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the cell that was going on as papermill does, and say in it what happened to the process."""
+        from papermill.execute import raise_for_execution_errors  # imports this when it is imported
+
+        cell = None if self._index is None else self.nb.cells[self._index]
+        if cell is not None and cell.cell_type == "code":
+            name, reason = type(error).__name__, str(error)
+            cell.outputs.append(
+                new_output("error", ename=name, evalue=reason, traceback=[f"{name}: {reason}"])
+            )
+            self.cell_exception(cell, self._index)
+            self.cell_complete(cell, self._index)
+        self.notebook_complete()
+        with suppress(PapermillExecutionError):
+            raise_for_execution_errors(self.nb, self.output_path)
+
+
+class _Client(PapermillNotebookClient):
+    """Knows what Jupyter's messages do to a notebook. Texts that are printed in a row become one output."""
+
+    def output(
+        self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int
+    ) -> NotebookNode | None:
+        """Add an output to a cell."""
+        last = outs[-1] if outs and not self.clear_before_next_output else NotebookNode()
+        if msg["msg_type"] == "stream" and last.get("name") == msg["content"]["name"]:
+            more = output_from_msg(msg)
+            last.text += more.text
+            return more
+        return super().output(outs, msg, display_id, cell_index)
+
+
+def _run(
+    manager: _Manager, kernel: Kernel, client: _Client, run_deadline: float, cell_timeout_s: float | None
+) -> None:
+    for index, cell in enumerate(manager.nb.cells):
+        manager.cell_start(cell, index)
+        if cell.cell_type == "code" and cell.source.strip() and _SKIPPED not in cell.metadata.tags:
+            client.clear_before_next_output = False
+            deadline = min(run_deadline, time.monotonic() + (cell_timeout_s or math.inf))
+            try:
+                for message in kernel.execute(cell.source, deadline):
+                    client.process_message(message, cell, index)
+            except TimeoutError:
+                if deadline == run_deadline or cell_timeout_s is None:
+                    raise
+                late = "A cell timed out while it was being executed"
+                raise CellTimeoutError.error_from_timeout_and_cell(late, cell_timeout_s, cell) from None
+            if _has_failed(cell):
+                manager.cell_exception(cell, index)
+        manager.cell_complete(cell, index)
+        if cell.metadata.papermill["exception"]:
+            return
+
+
+def _has_failed(cell: NotebookNode) -> bool:
+    return "raises-exception" not in cell.metadata.tags and any(
+        output.output_type == "error" for output in cell.outputs
+    )
+
+
+def _is_own_kernel(name: str) -> bool:
+    """Say whether a kernel is what Jupyter starts for this very Python, and this system can fork."""
+    try:
+        spec = KernelSpecManager().get_kernel_spec(name)
+    except NoSuchKernel:
+        return False
+    program, own = Path(spec.argv[0]), Path(sys.executable)
+    # Jupyter puts this Python in place of a name without a folder.
+    ours = program.parent == own.parent or (
+        program.name == str(program) and program.name.startswith("python")
+    )
+    return ours and "ipykernel_launcher" in spec.argv and not spec.env and hasattr(os, "fork")

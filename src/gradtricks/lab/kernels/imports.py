@@ -1,0 +1,105 @@
+"""What a notebook imports in any case, so that it can be imported once for many runs."""
+
+import ast
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+from packaging.requirements import Requirement
+
+from gradtricks.lab.kernels import RECORDING
+
+# What a library imports when it is first used, and takes long.
+_LATE = {
+    "torch": ("torch._dynamo",),
+    "matplotlib": ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+}
+
+
+def modules_of(node: NotebookNode) -> tuple[str, ...]:
+    """List what a notebook imports at the top level of its cells, as its parameters are.
+
+    Modules that aren't installed stay out: they may be edited from run to run, or be others in another
+    folder. A ``backend`` that is an extra of this package means what that extra installs, and figures, but
+    nothing else: so all notebooks of a backend fork from one process.
+
+    Args:
+        node: The notebook, parameterized.
+
+    Returns:
+        Names of modules, sorted.
+    """
+    if sys.platform != "linux" or node.metadata.get("gradtricks", {}).get("fresh_kernel", False):
+        return ()
+    values: dict[str, Any] = {}
+    cells = [cell.source for cell in node.cells if cell.cell_type == "code"]
+    names = {name for source in cells for name in _imports(_statements(source), values)}
+    found = {name for name in names if name == RECORDING or _is_installed(name.partition(".")[0])}
+    tops = {name.partition(".")[0] for name in found}
+    has_ours = any(name.partition(".")[0] == "gradtricks" for name in names)
+    if has_ours and (backend := _modules_for(values.get("backend"))):
+        tops = backend | (tops & {"matplotlib"})
+        found = backend | (found & {"matplotlib.pyplot", RECORDING})
+    return tuple(sorted({*found, *(late for top in tops for late in _LATE.get(top, ()))}))
+
+
+@lru_cache(maxsize=1000)  # the runs of a sweep have their cells in common
+def _statements(source: str) -> list[ast.stmt]:
+    if source.lstrip().startswith("%%"):
+        return []
+    plain = (line for line in source.splitlines() if not line.lstrip().startswith(("%", "!")))
+    try:
+        return ast.parse("\n".join(plain)).body
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
+
+def _imports(statements: Iterable[ast.stmt], values: dict[str, Any]) -> Iterator[str]:
+    """Follow the branches that parameters decide, such as ``if backend == "torch"``."""
+    for statement in statements:
+        match statement:
+            case ast.Import(names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module
+            case ast.Try(body):
+                yield from _imports(body, values)
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value):
+                values[name] = value.value if isinstance(value, ast.Constant) else None
+            case ast.If(ast.Compare(ast.Name(name), [ast.Eq()], [ast.Constant(wanted)]), body, other):
+                if values.get(name) is not None:
+                    yield from _imports(body if values[name] == wanted else other, values)
+
+
+@cache
+def _is_installed(name: str) -> bool:
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    if spec is None or name == "gradtricks":
+        return False
+    places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
+    installed = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
+    return any(Path(str(place)).is_relative_to(folder) for place in places for folder in installed)
+
+
+@cache
+def _modules_for(extra: str | int | float | None) -> set[str]:
+    """Return the modules that an extra of this package installs, if it is one."""
+    requirements = map(Requirement, metadata.requires("gradtricks") or ())
+    wanted = {
+        requirement.name
+        for requirement in requirements
+        if isinstance(extra, str)
+        and requirement.marker
+        and requirement.marker.evaluate({"extra": extra})
+        and not requirement.marker.evaluate({"extra": ""})
+    }
+    return {name for name in wanted if _is_installed(name)}
