@@ -74,37 +74,41 @@ def clip_gradient_norm_vjp(
         Shape of ``x``.
     """
     del x
-    return project_to_max_norm(cotangent, max_norm, axis)
+    return project_to_max_norm(cotangent, max_norm, axis=axis)
 
 
-def normalize_gradient(x: ArrayLike, norm: float) -> NDArray[np.floating]:
+def normalize_gradient(x: ArrayLike, norm: float, *, axis: Axis = None) -> NDArray[np.floating]:
     """Identity forward; rescales the incoming gradient to the norm ``norm``.
 
     Args:
         x: Any shape.
         norm: Not negative. Only the backward pass uses it.
+        axis: Axes over which the norm is taken; None is all.
 
     Returns:
         A copy of ``x``, bit for bit.
     """
-    del norm
+    del norm, axis
     return np.array(x)
 
 
-def normalize_gradient_vjp(cotangent: ArrayLike, x: ArrayLike, norm: float) -> NDArray[np.floating]:
+def normalize_gradient_vjp(
+    cotangent: ArrayLike, x: ArrayLike, norm: float, *, axis: Axis = None
+) -> NDArray[np.floating]:
     """Return the gradient that reaches ``x``: ``cotangent`` at the norm ``norm``; zero stays zero.
 
     Args:
         cotangent: Shape of ``x``.
         x: Any shape.
         norm: Not negative.
+        axis: Axes over which the norm is taken; None is all.
 
     Returns:
         Shape of ``x``.
     """
     del x
     cotangent = as_floating(cotangent)
-    unit, length, _ = _polar(cotangent, tuple(range(cotangent.ndim)))
+    unit, length, _ = _polar(cotangent, check_axis("axis", axis, cotangent.ndim))
     return np.where(length > 0, unit * (norm / np.where(length > 0, length, 1)), cotangent)
 
 
@@ -123,7 +127,7 @@ def clip_by_global_norm(
     arrays = [as_floating(gradient) for gradient in gradients]
     flat = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in arrays)])
     _, length, largest = _polar(flat, (0,))
-    clipped = project_to_max_norm(flat, max_norm, None)
+    clipped = project_to_max_norm(flat, max_norm)
     pieces = np.split(clipped, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
     return [p.reshape(a.shape) for p, a in zip(pieces, arrays)], np.float64((largest * length).item())
 
@@ -146,13 +150,13 @@ def clip_by_global_norm_vjp(
     clipped_bar, norm_bar = cotangent
     flat_bar = np.concatenate([np.zeros(0), *(np.reshape(bar, -1) for bar in clipped_bar)])
     unit, length, _ = _polar(flat, (0,))
-    gradient = project_to_max_norm_vjp(flat_bar, flat, max_norm, None)
+    gradient = project_to_max_norm_vjp(flat_bar, flat, max_norm)
     gradient = gradient + norm_bar * unit / np.where(length > 0, length, 1)
     pieces = np.split(gradient, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
     return [p.reshape(a.shape) for p, a in zip(pieces, arrays)]
 
 
-def project_to_max_norm(x: ArrayLike, max_norm: float, axis: Axis) -> NDArray[np.floating]:
+def project_to_max_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> NDArray[np.floating]:
     """Shrink ``x`` itself to a norm of at most ``max_norm``.
 
     Infinity counts as the largest number that there is. A NaN makes the norm NaN, and all that shares it.
@@ -172,7 +176,7 @@ def project_to_max_norm(x: ArrayLike, max_norm: float, axis: Axis) -> NDArray[np
 
 
 def project_to_max_norm_vjp(
-    cotangent: ArrayLike, x: ArrayLike, max_norm: float, axis: Axis
+    cotangent: ArrayLike, x: ArrayLike, max_norm: float, *, axis: Axis = None
 ) -> NDArray[np.floating]:
     """Return the gradient that reaches ``x``.
 

@@ -1,8 +1,12 @@
 """What every stem asks of its tensors."""
 
+import math
+
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import forwardprop_util
+
+from gradtricks._core.checks import check_broadcast, check_number
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -50,6 +54,37 @@ def as_floating(name: str, value: object) -> tf.Tensor:
     if not tensor.dtype.is_floating:
         raise TypeError(f"{name} must be floating-point; got {tensor.dtype.name}; remedy: tf.cast")
     return tensor
+
+
+def as_coefficient(
+    name: str, value: object, x: tf.Tensor, *, low: float = -math.inf, high: float = math.inf
+) -> tf.Tensor:
+    """Return a number or a tensor as a tensor without a gradient, for use with ``x``.
+
+    Args:
+        name: What the caller calls the value.
+        value: A finite number, or a floating-point tensor that broadcasts to the shape of ``x``, whose
+            elements aren't checked. A number beyond the dtype becomes the largest there is.
+        x: Floating-point, any shape.
+        low: Smallest number allowed.
+        high: Largest number allowed.
+
+    Returns:
+        In the dtype of ``x``, float32 at least.
+
+    Raises:
+        TypeError: ``value`` isn't a number or a floating-point tensor.
+        ValueError: A number isn't within ``[low, high]``, or a tensor doesn't broadcast.
+    """
+    dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
+    if not isinstance(value, TENSORS):
+        largest = float(dtype.max)
+        number = min(max(check_number(name, value, low=low, high=high), -largest), largest)
+        return tf.constant(number, dtype)
+    tensor = as_floating(name, value)
+    if None not in (tensor.shape.rank, x.shape.rank):
+        check_broadcast(name, tensor.shape, x.shape, "x")
+    return tf.stop_gradient(tf.cast(tensor, dtype))
 
 
 def at_least_float32(x: tf.Tensor) -> tf.Tensor:

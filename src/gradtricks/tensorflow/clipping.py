@@ -1,28 +1,31 @@
-"""Clipping a gradient, by value or by norm, and the projection that is often taken for it."""
+"""Clipping a gradient, by value or by norm, and the projection that is often taken for it.
 
-import sys
+By value ``clip(g, low, high)``; by norm ``g * min(1, c / |g|)``; to a norm ``g * c / |g|``.
+"""
+
+import math
 from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
-from gradtricks._core.checks import check_axis, check_number
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32, in_plain_reverse
+from gradtricks._core.checks import check_axis
+from gradtricks.tensorflow._edits import intercept
+from gradtricks.tensorflow._tensors import TENSORS, as_coefficient, as_floating, at_least_float32
 
 _Axes = tuple[int, ...] | None
+_EPSILON = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23, tf.float64: 2.0**-52}
 
 
-def clip_gradient(
-    x: tf.Tensor, gradient_min: float | tf.Tensor, gradient_max: float | tf.Tensor
-) -> tf.Tensor:
+def clip_gradient(x: Any, gradient_min: float | tf.Tensor, gradient_max: float | tf.Tensor) -> Any:
     """Identity forward; clips each element of the incoming gradient.
 
     An infinite element becomes the bound, a NaN stays NaN. Differentiated again, the gradient has slope 1
     where it was within the bounds, and 0 elsewhere.
 
     Args:
-        x: Floating-point, any shape.
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each clipped by itself.
         gradient_min: A finite number, or a floating-point tensor of shape ``[]``, whose value isn't checked.
         gradient_max: The same, not below ``gradient_min``.
 
@@ -45,36 +48,39 @@ def clip_gradient(
         >>> tape.gradient(loss, x).numpy()
         array([ 0.5,  1. , -1. ], dtype=float32)
     """
-    x = as_floating("x", x)
-    low, high = _as_scalar("gradient_min", gradient_min, x), _as_scalar("gradient_max", gradient_max, x)
-    numbers = not isinstance(gradient_min, TENSORS) and not isinstance(gradient_max, TENSORS)
-    if numbers and gradient_min > gradient_max:
-        raise ValueError(f"gradient_min must be <= gradient_max; got {gradient_min} and {gradient_max}")
-    return _with_rule("clip_gradient", x, (), low, high)
+
+    def clip(leaf: object) -> tf.Tensor:
+        leaf = as_floating("x", leaf)
+        low = _as_scalar("gradient_min", gradient_min, leaf)
+        high = _as_scalar("gradient_max", gradient_max, leaf)
+        numbers = not isinstance(gradient_min, TENSORS) and not isinstance(gradient_max, TENSORS)
+        if numbers and gradient_min > gradient_max:
+            raise ValueError(f"gradient_min must be <= gradient_max; got {gradient_min} and {gradient_max}")
+        return intercept(leaf, _clamp, low, high)
+
+    return tf.nest.map_structure(clip, x)
 
 
 def clip_gradient_norm(
-    x: tf.Tensor, max_norm: float | tf.Tensor, *, axis: int | Sequence[int] | None = None
-) -> tf.Tensor:
+    x: Any, max_norm: float | tf.Tensor, *, axis: int | Sequence[int] | None = None
+) -> Any:
     """Identity forward; shrinks the incoming gradient to a norm of at most ``max_norm``.
 
     The direction stays. A gradient whose norm is at most ``max_norm``, up to rounding, passes bit for bit. An
     infinite element counts as the largest finite number. A NaN makes the norm NaN, and all that shares it.
 
     Args:
-        x: Floating-point, any shape.
-        max_norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
-        axis: Axes over which the norm is taken. None is all axes, so one norm for the whole tensor, batch
-            included; for one norm per example, give all axes but the first.
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each clipped by itself.
+        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
+        axis: Axes over which the norm is taken. None is all, batch included; for one norm per example, give
+            all axes but the first.
 
     Returns:
         Shape and dtype of ``x``.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, ``max_norm`` isn't a number or a tensor, or ``axis``
-            isn't made of integers.
-        ValueError: ``max_norm`` is negative, not finite or not a scalar, or ``axis`` doesn't name axes of
-            ``x``.
+        TypeError: ``x``, ``max_norm`` or ``axis`` isn't of the kind above.
+        ValueError: ``max_norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
         RuntimeError: In forward mode, in which a clipped gradient has no meaning.
         LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
 
@@ -88,27 +94,26 @@ def clip_gradient_norm(
         >>> tape.gradient(loss, x).numpy()
         array([0.6, 0.8], dtype=float32)
     """
-    x = as_floating("x", x)
-    max_norm = _as_scalar("max_norm", max_norm, x, low=0.0)
-    return _with_rule("clip_gradient_norm", x, _as_axes(axis, x), max_norm)
+    return _by_norm(partial(_intercepted, _shrink), x, "max_norm", max_norm, axis)
 
 
-def normalize_gradient(x: tf.Tensor, norm: float | tf.Tensor) -> tf.Tensor:
+def normalize_gradient(x: Any, norm: float | tf.Tensor, *, axis: int | Sequence[int] | None = None) -> Any:
     """Identity forward; rescales the incoming gradient to the norm ``norm``.
 
     The direction stays; a gradient of zero stays zero. An infinite element counts as the largest finite
-    number. A NaN makes the whole gradient NaN.
+    number. A NaN makes the norm NaN, and all that shares it.
 
     Args:
-        x: Floating-point, any shape.
-        norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each clipped by itself.
+        norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
+        axis: Axes over which the norm is taken, as in `clip_gradient_norm`.
 
     Returns:
         Shape and dtype of ``x``.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``norm`` isn't a number or a tensor.
-        ValueError: ``norm`` is negative, not finite or not a scalar.
+        TypeError: ``x``, ``norm`` or ``axis`` isn't of the kind above.
+        ValueError: ``norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
         RuntimeError: In forward mode, in which a rescaled gradient has no meaning.
         LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
 
@@ -119,9 +124,7 @@ def normalize_gradient(x: tf.Tensor, norm: float | tf.Tensor) -> tf.Tensor:
         >>> tape.gradient(loss, x).numpy()
         array([6., 8.], dtype=float32)
     """
-    x = as_floating("x", x)
-    norm = _as_scalar("norm", norm, x, low=0.0)
-    return _with_rule("normalize_gradient", x, _as_axes(None, x), norm)
+    return _by_norm(partial(_intercepted, _rescale), x, "norm", norm, axis)
 
 
 def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -133,7 +136,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
     Args:
         gradients: Floating-point tensors in a list, tuple or dict, nested as you like. None stays None: a
             parameter without a gradient.
-        max_norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
 
     Returns:
         The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
@@ -152,26 +155,27 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
     """
     gradients = tf.nest.map_structure(lambda g: g if g is None else as_floating("gradients", g), gradients)
     leaves = [g for g in tf.nest.flatten(gradients) if g is not None]
-    zero = _wide_zero(leaves)
+    zero = tf.zeros((), tf.float64 if any(leaf.dtype == tf.float64 for leaf in leaves) else tf.float32)
     max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in leaves]
     largest = tf.reduce_max(tf.stack([zero, *(_largest(leaf, (0,))[0] for leaf in wide)]))
     squares = [tf.reduce_sum(tf.square(_unit(leaf, largest))) for leaf in wide]
     length = _root(tf.add_n([zero, *squares]))
-    clipped = tf.nest.map_structure(
-        lambda g: (
-            g if g is None else _fitted(g, _unit(tf.cast(g, zero.dtype), largest), length, largest, max_norm)
-        ),
-        gradients,
-    )
+
+    def clip(g: tf.Tensor | None) -> tf.Tensor | None:
+        if g is None:
+            return None
+        return _fitted(g, _unit(tf.cast(g, zero.dtype), largest), length, largest, max_norm)
+
+    clipped = tf.nest.map_structure(clip, gradients)
     # An infinite factor would make NaN of a gradient of 0.
     infinite = tf.math.is_inf(largest)
     return clipped, tf.where(infinite, largest, length * tf.where(infinite, zero, largest))
 
 
 def project_to_max_norm(
-    x: tf.Tensor, max_norm: float | tf.Tensor, axis: int | Sequence[int] | None
-) -> tf.Tensor:
+    x: Any, max_norm: float | tf.Tensor, *, axis: int | Sequence[int] | None = None
+) -> Any:
     """Shrink ``x`` itself to a norm of at most ``max_norm``; backward, the derivative of that.
 
     This is the constraint that Keras calls MaxNorm. It is no way to clip a gradient: it changes the value,
@@ -179,48 +183,54 @@ def project_to_max_norm(
     are those of `clip_gradient_norm`.
 
     Args:
-        x: Floating-point, any shape.
-        max_norm: A number >= 0, or a floating-point tensor of shape ``[]``, whose value isn't checked.
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each projected by itself.
+        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
         axis: Axes over which the norm is taken; None is all.
 
     Returns:
         Shape and dtype of ``x``.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, ``max_norm`` isn't a number or a tensor, or ``axis``
-            isn't made of integers.
-        ValueError: ``max_norm`` is negative, not finite or not a scalar, or ``axis`` doesn't name axes of
-            ``x``.
+        TypeError: ``x``, ``max_norm`` or ``axis`` isn't of the kind above.
+        ValueError: ``max_norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
 
     References:
         Srebro and Shraibman, https://doi.org/10.1007/11503415_37.
 
     Example:
-        >>> project_to_max_norm(tf.constant([[3.0, 4.0], [0.3, 0.4]]), 1.0, 1).numpy()
+        >>> project_to_max_norm(tf.constant([[3.0, 4.0], [0.3, 0.4]]), 1.0, axis=1).numpy()
         array([[0.6, 0.8],
                [0.3, 0.4]], dtype=float32)
     """
-    x = as_floating("x", x)
-    max_norm = _as_scalar("max_norm", max_norm, x, low=0.0)
-    return _shrink(x, _as_axes(axis, x), max_norm)
+    return _by_norm(_shrink, x, "max_norm", max_norm, axis)
 
 
-# Rules: what becomes of a gradient
+def _by_norm(
+    edit: Callable[..., Any], x: Any, name: str, norm: object, axis: int | Sequence[int] | None
+) -> Any:
+    def edited(leaf: object) -> tf.Tensor:
+        leaf = as_floating("x", leaf)
+        axes, scalar = _as_axes(axis, leaf), _as_scalar(name, norm, leaf, low=0.0)
+        return edit(leaf, scalar, axes)
+
+    return tf.nest.map_structure(edited, x)
 
 
-def _clip_by_value(gradient: tf.Tensor, axes: _Axes, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+def _intercepted(rule: Callable[..., tf.Tensor], x: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
+    return intercept(x, partial(rule, axes=axes), norm)
+
+
+def _clamp(gradient: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(gradient, tf.cast(low, gradient.dtype), tf.cast(high, gradient.dtype))
 
 
-def _shrink(gradient: tf.Tensor, axes: _Axes, max_norm: tf.Tensor) -> tf.Tensor:
-    unit, largest = _divided(gradient, axes)
-    return _fitted(gradient, unit, _length(unit, axes), largest, max_norm)
+def _shrink(gradient: tf.Tensor, max_norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
+    return _fitted(gradient, *_polar(gradient, axes), max_norm)
 
 
-def _rescale(gradient: tf.Tensor, axes: _Axes, norm: tf.Tensor) -> tf.Tensor:
-    unit, largest = _divided(gradient, axes)
-    rescaled = unit * (norm / _length(unit, axes))
-    return tf.where(largest == 0, gradient, tf.cast(rescaled, gradient.dtype))
+def _rescale(gradient: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
+    unit, length, _ = _polar(gradient, axes)
+    return tf.cast(unit * (norm / length), gradient.dtype)
 
 
 def _fitted(
@@ -232,11 +242,13 @@ def _fitted(
     return tf.where(fits, gradient, tf.cast(unit * (max_norm / length), gradient.dtype))
 
 
-def _divided(gradient: tf.Tensor, axes: _Axes) -> tuple[tf.Tensor, tf.Tensor]:
-    # Divided by the largest magnitude, so that no square overflows.
+def _polar(gradient: tf.Tensor, axes: _Axes) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    # The gradient divided by its largest magnitude, so that no square overflows; the norm of that; and what
+    # it was divided by.
     wide = at_least_float32(gradient)
     largest = _largest(wide, axes)
-    return _unit(wide, largest), largest
+    unit = _unit(wide, largest)
+    return unit, _root(tf.reduce_sum(tf.square(unit), axes, keepdims=True)), largest
 
 
 def _largest(wide: tf.Tensor, axes: _Axes) -> tf.Tensor:
@@ -250,83 +262,9 @@ def _unit(wide: tf.Tensor, largest: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(wide / tf.where(largest == 0, tf.ones_like(largest), finite), -1, 1)
 
 
-def _length(unit: tf.Tensor, axes: _Axes) -> tf.Tensor:
-    return _root(tf.reduce_sum(tf.square(unit), axes, keepdims=True))
-
-
 def _root(square: tf.Tensor) -> tf.Tensor:
     # Of 0 it is 1: it divides zeros, and the root of 0 has no slope.
     return tf.sqrt(tf.where(square == 0, tf.ones_like(square), square))
-
-
-_RULES: dict[str, Callable[..., tf.Tensor]] = {
-    "clip_gradient": _clip_by_value,
-    "clip_gradient_norm": _shrink,
-    "normalize_gradient": _rescale,
-}
-_EPSILON = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23, tf.float64: 2.0**-52}
-
-
-# How the framework learns of a rule
-
-
-def _with_rule(name: str, x: tf.Tensor, axes: _Axes, *parameters: tf.Tensor) -> tf.Tensor:
-    if not in_plain_reverse(x):
-        _refuse_tangent(name)
-    return _gradient_rule(x, name, axes, parameters)
-
-
-def _gradient_rule(x: tf.Tensor, name: str, axes: _Axes, parameters: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    @tf.custom_gradient
-    def apply(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        def backward(gradient: tf.Tensor) -> tf.Tensor:
-            # What a tf.gather sends back is sparse until it is converted.
-            return _RULES[name](_reverse_only(tf.convert_to_tensor(gradient), name), axes, *parameters)
-
-        # An identity whose own gradient raises: vectorized_map loses the custom one.
-        return tf.raw_ops.PreventGradient(input=x, message=_LOST.format(name)), backward
-
-    return apply(x)
-
-
-_LOST = (
-    "{} in a tf.vectorized_map around which a tape is; remedy: the tape in the mapped function, or tf.map_fn"
-)
-
-
-def _reverse_only(gradient: tf.Tensor, name: str) -> tf.Tensor:
-    @tf.custom_gradient
-    def apply(gradient: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        def backward(again: tf.Tensor) -> tf.Tensor:
-            if _transposed_to_forward_mode():
-                _refuse_tangent(name)
-            return again
-
-        return tf.identity(gradient), backward
-
-    return apply(gradient)
-
-
-def _transposed_to_forward_mode() -> bool:
-    # An accumulator around a tf.function makes its tangents by differentiating its gradient, which is right
-    # for linear rules only. That the second derivative is for a tangent, only the callers' names tell.
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "imperative_grad":
-        code = frame.f_code
-        if (
-            code.co_name in ("_wrap_forward_function_with_jvps", "record")
-            and "concrete_function" in code.co_filename
-        ):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _refuse_tangent(name: str) -> NoReturn:
-    raise RuntimeError(
-        f"{name} must be differentiated in reverse mode, its rule isn't linear; got a tangent; "
-        "remedy: tf.GradientTape"
-    )
 
 
 def _as_axes(axis: int | Sequence[int] | None, x: tf.Tensor) -> _Axes:
@@ -337,18 +275,7 @@ def _as_axes(axis: int | Sequence[int] | None, x: tf.Tensor) -> _Axes:
     return None if axis is None else check_axis("axis", axis, x.shape.rank)
 
 
-def _wide_zero(leaves: list[tf.Tensor]) -> tf.Tensor:
-    wide = tf.float64 if any(leaf.dtype == tf.float64 for leaf in leaves) else tf.float32
-    return tf.zeros((), wide)
-
-
-def _as_scalar(name: str, value: float | tf.Tensor, x: tf.Tensor, *, low: float = -float("inf")) -> tf.Tensor:
-    dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
-    if not isinstance(value, TENSORS):
-        largest = float(dtype.max)
-        number = min(max(check_number(name, value, low=low), -largest), largest)
-        return tf.constant(number, dtype)
-    value = as_floating(name, value)
-    if value.shape.rank != 0:
-        raise ValueError(f"{name} must be a number or have shape (); got {value.shape}")
-    return tf.stop_gradient(tf.cast(value, dtype))
+def _as_scalar(name: str, value: object, x: tf.Tensor, *, low: float = -math.inf) -> tf.Tensor:
+    if isinstance(value, TENSORS) and value.shape.rank != 0:
+        raise ValueError(f"{name} must be a number or have shape (); got {tuple(value.shape)}")
+    return as_coefficient(name, value, x, low=low)

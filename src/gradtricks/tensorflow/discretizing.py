@@ -1,19 +1,20 @@
 """Steps with a gradient: straight through, or a staircase that is smooth or has ramps."""
 
 import math
-from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
-from gradtricks._core.checks import check_number, check_shape
+from gradtricks._core.checks import check_shape
+from gradtricks.tensorflow._edits import substitute
 from gradtricks.tensorflow._tensors import (
+    TENSORS,
+    as_coefficient,
     as_floating,
     as_tensor,
     at_least_float32,
-    in_plain_reverse,
-    in_vectorized_map,
 )
+
+_EPSILON = {tf.float32: 2.0**-23, tf.float64: 2.0**-52}
 
 
 def straight_through(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
@@ -48,36 +49,8 @@ def straight_through(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
     if hard.dtype.is_complex:
         raise TypeError(f"hard must be real; got {hard.dtype.name}; remedy: tf.math.real")
     check_shape("hard", hard.shape, soft.shape, "soft")
-    hard = tf.stop_gradient(hard if hard.dtype.is_floating else tf.cast(hard, soft.dtype))
-    hard = _as_shaped(hard, soft)
-    plain = in_plain_reverse(soft) and not in_vectorized_map()
-    function = _straight_through_by_custom_gradient if plain else _straight_through_by_replacement
-    return function(hard, soft)
-
-
-@tf.custom_gradient
-def _straight_through_by_custom_gradient(
-    hard: tf.Tensor, soft: tf.Tensor
-) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[None, tf.Tensor]]]:
-    def backward(gradient: tf.Tensor) -> tuple[None, tf.Tensor]:
-        return None, tf.cast(gradient, soft.dtype)
-
-    # An identity whose own gradient raises, in case that a transform loses the custom one.
-    return tf.raw_ops.PreventGradient(input=hard, message=_LOST), backward
-
-
-_LOST = (
-    "straight_through in a tf.function in a tf.vectorized_map; remedy: call the Python function, or map_fn"
-)
-
-
-def _straight_through_by_replacement(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
-    # Some transforms ignore a custom gradient; this they differentiate by themselves. Stitched to the same
-    # place, the later one wins, and the gradient goes to both.
-    place = tf.range(tf.size(soft))
-    soft = tf.reshape(tf.cast(soft, hard.dtype), [-1])
-    stitched = tf.dynamic_stitch([place, place], [soft, tf.reshape(hard, [-1])])
-    return tf.reshape(stitched, tf.shape(hard))
+    hard = hard if hard.dtype.is_floating else tf.cast(hard, soft.dtype)
+    return substitute(_as_shaped(hard, soft), soft)
 
 
 def _as_shaped(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
@@ -145,7 +118,7 @@ def round_straight_through(x: tf.Tensor) -> tf.Tensor:
     return straight_through(tf.round(x), x)
 
 
-def soft_floor(x: tf.Tensor, temperature: float) -> tf.Tensor:
+def soft_floor(x: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
     """Staircase of sigmoids forward; its own derivative backward.
 
     The sum over all integers k of ``sigmoid((x - k) / temperature)``, counted from the step at 0, to the
@@ -155,15 +128,16 @@ def soft_floor(x: tf.Tensor, temperature: float) -> tf.Tensor:
     Args:
         x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is
             an integer, and the half is rounded. float16 and bfloat16 are computed in float32.
-        temperature: At least 1e-30. Towards 0 it becomes the floor, towards infinity ``x - 0.5``. In a
-            `tf.function` each value is traced anew.
+        temperature: A number of at least 1e-30; or a floating-point tensor that broadcasts to the shape of
+            ``x``, whose elements aren't checked and get no gradient. Towards 0 it becomes the floor, towards
+            infinity ``x - 0.5``. In a `tf.function`, give one that changes as a tensor.
 
     Returns:
         Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``temperature`` isn't a number.
-        ValueError: ``temperature`` isn't finite or is below 1e-30.
+        TypeError: ``x`` isn't a floating-point tensor, or ``temperature`` isn't a number or a tensor.
+        ValueError: ``temperature`` isn't finite, is below 1e-30, or doesn't broadcast to the shape of ``x``.
 
     Example:
         >>> x = tf.constant([0.5, 0.95, 1.0, 1.5])
@@ -175,13 +149,18 @@ def soft_floor(x: tf.Tensor, temperature: float) -> tf.Tensor:
         >>> [round(float(g), 2) for g in tape.gradient(y, x)]
         [0.0, 3.93, 5.0, 0.0]
     """
-    x, temperature = as_floating("x", x), check_number("temperature", temperature, low=1e-30)
+    x = as_floating("x", x)
+    heat = as_coefficient("temperature", temperature, x, low=1e-30)
     whole, part = _whole_and_part(x)
-    above = (_sigmoids if temperature < 0.25 else _waves)(part, temperature)
+    if isinstance(temperature, TENSORS):
+        cold, warm = tf.minimum(heat, _WARM), tf.maximum(heat, _WARM)
+        above = tf.where(heat < _WARM, _sigmoids(part, cold, _WARM), _waves(part, warm, _WARM))
+    else:
+        above = (_sigmoids if temperature < _WARM else _waves)(part, heat, temperature)
     return tf.cast(whole + above, x.dtype)
 
 
-def piecewise_linear_floor(x: tf.Tensor, width: float) -> tf.Tensor:
+def piecewise_linear_floor(x: tf.Tensor, width: float | tf.Tensor) -> tf.Tensor:
     """Floor with a ramp before each step forward; slope ``1 / width`` on the ramps backward.
 
     Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
@@ -190,14 +169,15 @@ def piecewise_linear_floor(x: tf.Tensor, width: float) -> tf.Tensor:
 
     Args:
         x: Floating-point, any shape. float16 and bfloat16 are computed in float32.
-        width: Of a ramp, at least 1e-30 and at most 1. In a `tf.function` each value is traced anew.
+        width: Of a ramp: a number of at least 1e-30 and at most 1; or a floating-point tensor that broadcasts
+            to the shape of ``x``, whose elements aren't checked and get no gradient.
 
     Returns:
         Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``width`` isn't a number.
-        ValueError: ``width`` isn't within [1e-30, 1].
+        TypeError: ``x`` isn't a floating-point tensor, or ``width`` isn't a number or a tensor.
+        ValueError: ``width`` isn't within [1e-30, 1], or doesn't broadcast to the shape of ``x``.
 
     Example:
         >>> x = tf.constant([0.5, 0.875, 1.0])
@@ -207,7 +187,8 @@ def piecewise_linear_floor(x: tf.Tensor, width: float) -> tf.Tensor:
         >>> y.numpy().tolist(), tape.gradient(y, x).numpy().tolist()
         ([0.0, 0.5, 1.0], [0.0, 4.0, 0.0])
     """
-    x, width = as_floating("x", x), check_number("width", width, low=1e-30, high=1.0)
+    x = as_floating("x", x)
+    width = as_coefficient("width", width, x, low=1e-30, high=1.0)
     whole, part = _whole_and_part(x)
     # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
     rise = tf.where(part < 0.5, part - (1 - width), width - (1 - part))
@@ -220,23 +201,26 @@ def _whole_and_part(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return whole, tf.where(tf.math.is_finite(x), x - whole, tf.zeros_like(x))
 
 
-def _sigmoids(part: tf.Tensor, temperature: float) -> tf.Tensor:
+# From here on fewer waves are needed than sigmoids.
+_WARM = 0.25
+
+
+def _sigmoids(part: tf.Tensor, heat: tf.Tensor, hottest: float) -> tf.Tensor:
     # Steps above count by what is there of them already, steps below by what is still missing; the sum is
     # symmetric about 1/2. Beyond the last pair less than one rounding error remains.
-    count = math.ceil(temperature * math.log(2 / np.finfo(part.dtype.as_numpy_dtype).eps))
+    count = math.ceil(hottest * math.log(2 / _EPSILON[part.dtype]))
     total = tf.zeros_like(part)
     for step in range(count, 0, -1):
-        rising = tf.sigmoid((part - step) / temperature)
-        total = total + (rising - tf.sigmoid((1 - step - part) / temperature))
+        rising = tf.sigmoid((part - step) / heat)
+        total = total + (rising - tf.sigmoid((1 - step - part) / heat))
     return total
 
 
-def _waves(part: tf.Tensor, temperature: float) -> tf.Tensor:
-    # The same sum by Poisson's formula: the warmer, the fewer waves, while it would take more sigmoids.
-    decay = 2 * math.pi**2 * temperature
-    count = int((8 - math.log(np.finfo(part.dtype.as_numpy_dtype).eps)) / decay)
+def _waves(part: tf.Tensor, heat: tf.Tensor, coldest: float) -> tf.Tensor:
+    # The same sum by Poisson's formula: the warmer, the fewer waves.
+    count = int((8 - math.log(_EPSILON[part.dtype])) / (2 * math.pi**2 * coldest))
     total = part - 0.5
     for wave in range(1, count + 1):
-        height = 2 * math.pi * temperature / math.sinh(decay * wave)
+        height = 2 * math.pi * heat / tf.sinh(2 * math.pi**2 * wave * heat)
         total = total + height * tf.sin(2 * math.pi * wave * part)
     return total

@@ -1,13 +1,13 @@
 """Scaling a gradient without touching the value."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gradtricks._core.checks import check_broadcast, check_number
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, in_plain_reverse, in_vectorized_map
+from gradtricks._core.checks import check_number
+from gradtricks.tensorflow._edits import intercept
+from gradtricks.tensorflow._tensors import as_coefficient, as_floating, at_least_float32
 
 
 def scale_gradient(x: Any, scale: float | tf.Tensor) -> Any:
@@ -74,6 +74,17 @@ def reverse_gradient(x: Any) -> Any:
     return scale_gradient(x, -1.0)
 
 
+def _scale_tensor(x: object, scale: float | tf.Tensor) -> tf.Tensor:
+    x = as_floating("x", x)
+    factor = as_coefficient("scale", scale, x)
+    return intercept(x, _times_or_stopped, factor, linear=True)
+
+
+def _times_or_stopped(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    # Infinity times 0 would be NaN.
+    return tf.cast(tf.math.multiply_no_nan(at_least_float32(gradient), factor), gradient.dtype)
+
+
 @keras.saving.register_keras_serializable("gradtricks")
 class ScaleGradient(keras.layers.Layer):
     """Identity forward; multiplies the incoming gradient by ``scale``. The layer of `scale_gradient`.
@@ -99,12 +110,14 @@ class ScaleGradient(keras.layers.Layer):
         # Under a mixed policy Keras would cast x, and the layer wouldn't be the identity.
         super().__init__(**{"autocast": False, **kwargs})
         self.supports_masking = True
-        # A number would be baked into a compiled step; a variable can be set between steps.
+        number = check_number("scale", scale)
+        # A number would be baked into a compiled step; a variable can be set between steps. It is wide, and
+        # made without Keras' initializer, which is float32, so that it holds the very number.
         self._scale = self.add_weight(
             name="scale",
             shape=(),
-            dtype="float32",
-            initializer=keras.initializers.Constant(check_number("scale", scale)),
+            dtype="float64",
+            initializer=lambda shape, dtype: tf.constant(number, dtype, shape),
             trainable=False,
             autocast=False,
         )
@@ -116,7 +129,7 @@ class ScaleGradient(keras.layers.Layer):
 
     @scale.setter
     def scale(self, scale: float) -> None:
-        self._scale.assign(check_number("scale", scale))
+        self._scale.assign(tf.constant(check_number("scale", scale), tf.float64))
 
     def call(self, x: Any) -> Any:
         """Return ``x``.
@@ -132,51 +145,3 @@ class ScaleGradient(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """Return what `from_config` needs to make an equal layer."""
         return {**super().get_config(), "scale": self.scale}
-
-
-def _scale_tensor(x: object, scale: float | tf.Tensor) -> tf.Tensor:
-    x = as_floating("x", x)
-    factor = _as_factor(scale, x)
-    plain = in_plain_reverse(x) and not in_vectorized_map()
-    return _scale_by_custom_gradient(x, factor) if plain else _scale_by_replacement(x, factor)
-
-
-@tf.custom_gradient
-def _scale_by_custom_gradient(
-    x: tf.Tensor, factor: tf.Tensor
-) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None]]]:
-    def backward(gradient: tf.Tensor) -> tuple[tf.Tensor, None]:
-        # What a tf.gather sends back is sparse until it is converted.
-        return _scaled(tf.convert_to_tensor(gradient), factor), None
-
-    # An identity whose own gradient raises, in case that a transform loses the custom one.
-    return tf.raw_ops.PreventGradient(input=x, message=_LOST), backward
-
-
-_LOST = "scale_gradient in a tf.function in a tf.vectorized_map; remedy: call the Python function, or map_fn"
-
-
-def _scaled(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    return tf.math.multiply_no_nan(gradient, factor)
-
-
-def _scale_by_replacement(x: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    # Some transforms ignore a custom gradient; this they differentiate by themselves. A zero of slope 1 is
-    # scaled, and then given the value of x. A product with x itself would be NaN where x is infinite.
-    zero = _replaced(x, tf.zeros_like(x))
-    return _replaced(_scaled(zero, factor), tf.stop_gradient(x))
-
-
-def _replaced(x: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    # Stitched to the same place, the later one wins, and the gradient goes to both.
-    place = tf.range(tf.size(x))
-    stitched = tf.dynamic_stitch([place, place], [tf.reshape(x, [-1]), tf.reshape(value, [-1])])
-    return tf.reshape(stitched, tf.shape(x))
-
-
-def _as_factor(scale: float | tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    if not isinstance(scale, TENSORS):
-        return tf.constant(check_number("scale", scale), x.dtype)
-    scale = as_floating("scale", scale)
-    check_broadcast("scale", scale.shape, x.shape, "x")
-    return tf.stop_gradient(tf.cast(scale, x.dtype))

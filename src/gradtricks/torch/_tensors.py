@@ -1,11 +1,14 @@
 """What every stem asks of its tensors."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+
+from gradtricks._core.checks import check_broadcast, check_number
 
 
 def as_tensor(name: str, value: object) -> torch.Tensor:
@@ -45,6 +48,38 @@ def as_floating(name: str, value: object) -> torch.Tensor:
     return tensor
 
 
+def as_coefficient(
+    name: str, value: object, x: torch.Tensor, *, low: float = -math.inf, high: float = math.inf
+) -> torch.Tensor:
+    """Return a number or a tensor as a tensor without a gradient, for use with ``x``.
+
+    A compiler takes a number so without compiling for each value.
+
+    Args:
+        name: What the caller calls the value.
+        value: A finite number, or a floating-point tensor that broadcasts to the shape of ``x``, whose
+            elements aren't checked. A number beyond the dtype becomes the largest there is.
+        x: Floating-point, any shape.
+        low: Smallest number allowed.
+        high: Largest number allowed.
+
+    Returns:
+        In the dtype of ``x``, float32 at least.
+
+    Raises:
+        TypeError: ``value`` isn't a number or a floating-point tensor.
+        ValueError: A number isn't within ``[low, high]``, or a tensor doesn't broadcast.
+    """
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if not isinstance(value, torch.Tensor):
+        largest = torch.finfo(dtype).max
+        number = min(max(check_number(name, value, low=low, high=high), -largest), largest)
+        return torch.full((), number, dtype=dtype, device=x.device)
+    value = as_floating(name, value)
+    check_broadcast(name, value.shape, x.shape, "x")
+    return value.detach().to(dtype)
+
+
 def at_least_float32(x: torch.Tensor) -> torch.Tensor:
     """Widen bfloat16 and float16, in which sums and squares overflow or stall.
 
@@ -71,6 +106,33 @@ def in_plain_reverse(x: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     return forward_ad.unpack_dual(x).tangent is None
+
+
+def is_readable(x: torch.Tensor) -> bool:
+    """Say whether the values of ``x`` can be looked at, for what is faster with ordinary ones.
+
+    Args:
+        x: Any tensor.
+
+    Returns:
+        False on other devices than a CPU; and where another input would have other values: in a compiler, a
+        transform or another tracer, and in a batch of gradients.
+    """
+    if not in_plain_reverse(x) or torch._C._len_torch_dispatch_stack() or in_gradient_batch(x):
+        return False
+    return x.device.type == "cpu" and type(x) in (torch.Tensor, torch.nn.Parameter)
+
+
+def in_gradient_batch(x: torch.Tensor) -> bool:
+    """Say whether ``x`` is one of a batch of gradients, as `is_grads_batched` makes them.
+
+    Args:
+        x: Any tensor.
+
+    Returns:
+        True where neither `detach` nor a look at the values is possible.
+    """
+    return not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def _in_transform() -> bool:

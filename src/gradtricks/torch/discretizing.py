@@ -1,18 +1,12 @@
 """Steps with a gradient: straight through, or a staircase that is smooth or has ramps."""
 
 import math
-from typing import Any
 
 import torch
 
-from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._tensors import (
-    as_floating,
-    as_tensor,
-    at_least_float32,
-    in_plain_reverse,
-    refuse_compiled_duals,
-)
+from gradtricks._core.checks import check_shape
+from gradtricks.torch._edits import substitute
+from gradtricks.torch._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
 
 
 def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
@@ -46,33 +40,7 @@ def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
     if hard.dtype.is_complex:
         raise TypeError(f"hard must be real; got {hard.dtype}; remedy: hard.real")
     check_shape("hard", hard.shape, soft.shape, "soft")
-    hard = hard.detach() if hard.dtype.is_floating_point else hard.to(soft.dtype)
-    plain = in_plain_reverse(soft)
-    function = _StraightThrough.apply if plain else _straight_through_by_replacement
-    return function(hard, soft)
-
-
-class _StraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
-        return hard.view_as(hard)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
-        ctx.dtype = inputs[1].dtype
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, gradient.to(ctx.dtype)
-
-
-def _straight_through_by_replacement(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
-    # Some transforms ignore a Function; a copy they differentiate by themselves. Its value is then
-    # overwritten through an alias that they don't follow, which its slope doesn't notice.
-    refuse_compiled_duals("straight_through")
-    y = soft.to(hard.dtype, copy=True)
-    y.detach().copy_(hard)
-    return y
+    return substitute(hard if hard.dtype.is_floating_point else hard.to(soft.dtype), soft)
 
 
 def floor_straight_through(x: torch.Tensor) -> torch.Tensor:
@@ -125,7 +93,7 @@ def round_straight_through(x: torch.Tensor) -> torch.Tensor:
     return straight_through(x.detach().round(), x)
 
 
-def soft_floor(x: torch.Tensor, temperature: float) -> torch.Tensor:
+def soft_floor(x: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tensor:
     """Staircase of sigmoids forward; its own derivative backward.
 
     The sum over all integers k of ``sigmoid((x - k) / temperature)``, counted from the step at 0, to the
@@ -135,14 +103,16 @@ def soft_floor(x: torch.Tensor, temperature: float) -> torch.Tensor:
     Args:
         x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is
             an integer, and the half is rounded. float16 and bfloat16 are computed in float32.
-        temperature: At least 1e-30. Towards 0 it becomes the floor, towards infinity ``x - 0.5``.
+        temperature: A number of at least 1e-30; or a floating-point tensor that broadcasts to the shape of
+            ``x``, whose elements aren't checked and get no gradient. Towards 0 it becomes the floor, towards
+            infinity ``x - 0.5``.
 
     Returns:
         Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``temperature`` isn't a number.
-        ValueError: ``temperature`` isn't finite or is below 1e-30.
+        TypeError: ``x`` isn't a floating-point tensor, or ``temperature`` isn't a number or a tensor.
+        ValueError: ``temperature`` isn't finite, is below 1e-30, or doesn't broadcast to the shape of ``x``.
 
     Example:
         >>> x = torch.tensor([0.5, 0.95, 1.0, 1.5], requires_grad=True)
@@ -152,13 +122,18 @@ def soft_floor(x: torch.Tensor, temperature: float) -> torch.Tensor:
         >>> [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
         [0.0, 3.93, 5.0, 0.0]
     """
-    x, temperature = as_floating("x", x), check_number("temperature", temperature, low=1e-30)
+    x = as_floating("x", x)
+    heat = as_coefficient("temperature", temperature, x, low=1e-30)
     whole, part = _whole_and_part(x)
-    above = (_sigmoids if temperature < 0.25 else _waves)(part, temperature)
+    if isinstance(temperature, torch.Tensor) or torch.compiler.is_compiling():
+        cold, warm = heat.clamp(max=_WARM), heat.clamp(min=_WARM)
+        above = torch.where(heat < _WARM, _sigmoids(part, cold, _WARM), _waves(part, warm, _WARM))
+    else:
+        above = (_sigmoids if temperature < _WARM else _waves)(part, heat, temperature)
     return (whole + above).to(x.dtype)
 
 
-def piecewise_linear_floor(x: torch.Tensor, width: float) -> torch.Tensor:
+def piecewise_linear_floor(x: torch.Tensor, width: float | torch.Tensor) -> torch.Tensor:
     """Floor with a ramp before each step forward; slope ``1 / width`` on the ramps backward.
 
     Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
@@ -167,14 +142,15 @@ def piecewise_linear_floor(x: torch.Tensor, width: float) -> torch.Tensor:
 
     Args:
         x: Floating-point, any shape. float16 and bfloat16 are computed in float32.
-        width: Of a ramp, at least 1e-30 and at most 1.
+        width: Of a ramp: a number of at least 1e-30 and at most 1; or a floating-point tensor that broadcasts
+            to the shape of ``x``, whose elements aren't checked and get no gradient.
 
     Returns:
         Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``width`` isn't a number.
-        ValueError: ``width`` isn't within [1e-30, 1].
+        TypeError: ``x`` isn't a floating-point tensor, or ``width`` isn't a number or a tensor.
+        ValueError: ``width`` isn't within [1e-30, 1], or doesn't broadcast to the shape of ``x``.
 
     Example:
         >>> x = torch.tensor([0.5, 0.875, 1.0], requires_grad=True)
@@ -182,7 +158,8 @@ def piecewise_linear_floor(x: torch.Tensor, width: float) -> torch.Tensor:
         >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
         ([0.0, 0.5, 1.0], [0.0, 4.0, 0.0])
     """
-    x, width = as_floating("x", x), check_number("width", width, low=1e-30, high=1.0)
+    x = as_floating("x", x)
+    width = as_coefficient("width", width, x, low=1e-30, high=1.0)
     whole, part = _whole_and_part(x)
     # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
     rise = torch.where(part < 0.5, part - (1 - width), width - (1 - part))
@@ -195,23 +172,26 @@ def _whole_and_part(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return whole, torch.where(x.isfinite(), x - whole, 0)
 
 
-def _sigmoids(part: torch.Tensor, temperature: float) -> torch.Tensor:
+# From here on fewer waves are needed than sigmoids.
+_WARM = 0.25
+
+
+def _sigmoids(part: torch.Tensor, heat: torch.Tensor, hottest: float) -> torch.Tensor:
     # Steps above count by what is there of them already, steps below by what is still missing; the sum is
     # symmetric about 1/2. Beyond the last pair less than one rounding error remains.
-    count = math.ceil(temperature * math.log(2 / torch.finfo(part.dtype).eps))
+    count = math.ceil(hottest * math.log(2 / torch.finfo(part.dtype).eps))
     total = torch.zeros_like(part)
     for step in range(count, 0, -1):
-        rising = torch.sigmoid((part - step) / temperature)
-        total = total + (rising - torch.sigmoid((1 - step - part) / temperature))
+        rising = torch.sigmoid((part - step) / heat)
+        total = total + (rising - torch.sigmoid((1 - step - part) / heat))
     return total
 
 
-def _waves(part: torch.Tensor, temperature: float) -> torch.Tensor:
-    # The same sum by Poisson's formula: the warmer, the fewer waves, while it would take more sigmoids.
-    decay = 2 * math.pi**2 * temperature
-    count = int((8 - math.log(torch.finfo(part.dtype).eps)) / decay)
+def _waves(part: torch.Tensor, heat: torch.Tensor, coldest: float) -> torch.Tensor:
+    # The same sum by Poisson's formula: the warmer, the fewer waves.
+    count = int((8 - math.log(torch.finfo(part.dtype).eps)) / (2 * math.pi**2 * coldest))
     total = part - 0.5
     for wave in range(1, count + 1):
-        height = 2 * math.pi * temperature / math.sinh(decay * wave)
+        height = 2 * math.pi * heat / torch.sinh(2 * math.pi**2 * wave * heat)
         total = total + height * torch.sin(2 * math.pi * wave * part)
     return total

@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 
-from gradtricks._core.checks import check_broadcast, check_number
-from gradtricks.torch._tensors import as_floating, in_plain_reverse, map_structure, refuse_compiled_duals
+from gradtricks._core.checks import check_number
+from gradtricks.torch._edits import intercept
+from gradtricks.torch._tensors import as_coefficient, as_floating, at_least_float32, map_structure
 
 
 def scale_gradient(x: Any, scale: float | torch.Tensor) -> Any:
@@ -67,6 +68,22 @@ def reverse_gradient(x: Any) -> Any:
     return scale_gradient(x, -1.0)
 
 
+def _scale_tensor(x: object, scale: float | torch.Tensor) -> torch.Tensor:
+    x = as_floating("x", x)
+    factor = as_coefficient("scale", scale, x)
+    may_be_zero = isinstance(scale, torch.Tensor) or scale == 0
+    return intercept(x, _times_or_stopped if may_be_zero else _times, factor, linear=True)
+
+
+def _times(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return (at_least_float32(gradient) * factor).to(gradient.dtype)
+
+
+def _times_or_stopped(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    # Infinity times 0 would be NaN.
+    return torch.where(factor == 0, 0, _times(gradient, factor))
+
+
 class ScaleGradient(torch.nn.Module):
     """Identity forward; multiplies the incoming gradient by ``scale``. The layer of `scale_gradient`.
 
@@ -91,11 +108,12 @@ class ScaleGradient(torch.nn.Module):
     @property
     def scale(self) -> float:
         """The number that multiplies the incoming gradient."""
-        return self._scale
+        return float(self._scale)
 
     @scale.setter
     def scale(self, scale: float) -> None:
-        self._scale = check_number("scale", scale)
+        # A compiler bakes a number in, but not a tensor; no buffer, because half() would round that.
+        self._scale = torch.tensor(check_number("scale", scale), dtype=torch.float64, device="cpu")
 
     def forward(self, x: Any) -> Any:
         """Return ``x``.
@@ -111,49 +129,3 @@ class ScaleGradient(torch.nn.Module):
     def extra_repr(self) -> str:
         """Show the scale in the layer's description."""
         return f"scale={self.scale:g}"
-
-
-def _scale_tensor(x: object, scale: float | torch.Tensor) -> torch.Tensor:
-    x = as_floating("x", x)
-    factor = _as_factor(scale, x)
-    return _ScaleGradient.apply(x, factor) if in_plain_reverse(x) else _scale_by_replacement(x, factor)
-
-
-class _ScaleGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(x: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[torch.Tensor, float | torch.Tensor], output: torch.Tensor
-    ) -> None:
-        ctx.factor = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _scaled(gradient, ctx.factor), None
-
-
-def _scaled(gradient: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    if isinstance(factor, float):
-        return gradient * factor if factor else torch.zeros_like(gradient)
-    return torch.where(factor == 0, 0, gradient * factor)
-
-
-def _scale_by_replacement(x: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    # Some transforms ignore a Function; a product they differentiate by themselves. Its value is then
-    # overwritten through an alias that they don't follow, which its slope doesn't notice.
-    refuse_compiled_duals("scale_gradient")
-    factor = torch.as_tensor(factor, dtype=x.dtype, device=x.device)
-    y = torch.where(factor == 0, 0, x * factor)
-    y.detach().copy_(x.detach())
-    return y
-
-
-def _as_factor(scale: float | torch.Tensor, x: torch.Tensor) -> float | torch.Tensor:
-    if not isinstance(scale, torch.Tensor):
-        return check_number("scale", scale)
-    scale = as_floating("scale", scale)
-    check_broadcast("scale", scale.shape, x.shape, "x")
-    return scale.detach().to(x.dtype)
