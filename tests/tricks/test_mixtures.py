@@ -253,7 +253,7 @@ def test_zero_times_nan_is_the_puzzle_of_learning_rate_zero(backend):
         np.testing.assert_array_equal(x - 0.0 * gradient, x)
 
 
-def test_under_every_transform(common):
+def test_in_common_ways(common):
     # One component lies far off and has no responsibility.
     inputs = example(3, (1,), 2, 2)
     inputs[1][:, 0], inputs[2][:, 0] = 50.0, 0.1
@@ -262,7 +262,7 @@ def test_under_every_transform(common):
     assert_agrees(found, inputs, cotangent, rtol=common.rtol, atol=1e-10)
 
 
-def test_twice_under_every_transform(twice):
+def test_twice_in_common_ways(twice):
     inputs = example(1, (2,), 2)
     directions = [np.random.default_rng(2).normal(size=a.shape) for a in inputs]
     cotangent = np.array([1.0, -0.5])

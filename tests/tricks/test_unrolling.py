@@ -144,7 +144,7 @@ def test_each_variant_of_the_unroll_agrees_with_the_reference(backend, options):
 
 
 @pytest.mark.parametrize("variant", [False, True])
-def test_unroll_under_every_transform(common, variant):
+def test_unroll_in_common_ways(common, variant):
     options = {"scale_predictions": variant, "scale_root_state": variant}
     cotangent = np.cos(np.arange(10.0))
     value, gradients = common.value_and_vjp(unrolled(common.backend, **options), [ROOT, WEIGHTS], cotangent)
@@ -157,7 +157,7 @@ def test_unroll_under_every_transform(common, variant):
         np.testing.assert_allclose(gradient, wanted, rtol=common.rtol, atol=common.rtol)
 
 
-def test_unroll_twice_under_every_transform(twice):
+def test_unroll_twice_in_common_ways(twice):
     # h_1 = w h_0 and h_2 = w scaled(h_1), so the slope of h_2 is scaled(h_1) + 0.25 w h_0, and the slope of
     # that meets the scale again: 2 * 0.25 h_0.
     def last_state(w):
@@ -284,7 +284,7 @@ def loss_vjp(cotangent, *predicted):
     return tuple(a + b for a, b in zip(one, other))
 
 
-def test_muzero_loss_under_every_transform(common):
+def test_muzero_loss_in_common_ways(common):
     cotangent, muzero_loss = np.array([2.0]), common.tricks.muzero_loss
     targets = [common.backend.tensor(target) for target in LOSS_TARGETS]
     value, gradients = common.value_and_vjp(
@@ -299,7 +299,7 @@ def test_muzero_loss_under_every_transform(common):
         np.testing.assert_allclose(gradient, wanted, rtol=common.rtol, atol=common.rtol)
 
 
-def test_muzero_loss_twice_under_every_transform(twice):
+def test_muzero_loss_twice_in_common_ways(twice):
     cotangent, tricks = np.array([2.0]), twice.tricks
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in LOSS_INPUTS]
     targets = [twice.backend.tensor(target) for target in LOSS_TARGETS]
@@ -406,6 +406,20 @@ def test_bad_options_of_the_loss_say_what_is_expected(backend, options, error, m
     given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
     with pytest.raises(error, match=message):
         backend.tricks.muzero_loss(*(backend.tensor(x) for x in drawn + targets), **given)
+
+
+def test_a_tensor_scales_as_a_number_does(backend):
+    actions = backend.tensor(np.zeros((3, 1)))
+
+    def gradient(scale):
+        def outputs(root):
+            return backend.tricks.unroll(lambda s, a: (s * s, s * s), root, actions, hidden_scale=scale)[0]
+
+        return backend.value_and_vjp(outputs, [np.array([0.5])], np.ones((3, 1)))[1][0]
+
+    np.testing.assert_allclose(gradient(backend.tensor(0.25)), gradient(0.25), rtol=1e-12)
+    with pytest.raises(TypeError, match="hidden_scale must be floating-point"):
+        gradient(backend.tensor(1))
 
 
 def test_annealing_a_tensor_compiles_once_in_torch():

@@ -2,33 +2,31 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.reference._differences import (
+from gradtricks._core.differences import (
     Function,
     Place,
     Rows,
     Slopes,
     finite,
-    moved,
     noise_of,
     rounding_unit,
     slopes,
 )
-
-CORRECT, WRONG, SURROGATE = "correct", "wrong gradient", "surrogate"
-NOT_DIFFERENTIABLE, INCONCLUSIVE = "not differentiable here", "inconclusive"
-REASONS = {
-    "not finite": "the input or the value isn't finite",
-    "edge": "the function is finite on one side only",
-    "jump": "the difference quotient grows as 1/h, as at a jump",
-    "steep": "the difference quotient grows without limit, as at a vertical tangent",
-    "kink": "the slopes to the left and to the right differ",
-}
+from gradtricks._core.verdicts import (
+    CORRECT,
+    INCONCLUSIVE,
+    NOT_DIFFERENTIABLE,
+    SURROGATE,
+    WRONG,
+    Comparison,
+    reason_of,
+    verdicts_of,
+)
 
 Vjp = Callable[..., Sequence[NDArray]]
 
@@ -88,7 +86,7 @@ class GradientCheck:
 
 # What isn't finite shows in the report.
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
-def check_gradient(
+def compare_with_differences(
     function: Function,
     vjp: Vjp,
     inputs: Sequence[ArrayLike],
@@ -143,7 +141,7 @@ def check_gradient(
     found = [slopes(compared, arrays, place, rows, noise) for place in places]
     numerical = Slopes(*(np.array(column) for column in zip(*found)))
     relative_noise = float(noise.max() / (numerical.size.max() or 1.0))
-    table = _Table(
+    table = Comparison(
         _analytic(vjp, arrays, rows, places),
         numerical,
         places,
@@ -152,35 +150,7 @@ def check_gradient(
         relative_noise,
         surrogate is not None,
     )
-    return _report(table, _verdicts(table, function, arrays, random), rows, arrays)
-
-
-class _Table(NamedTuple):
-    """Both sides of the comparison."""
-
-    analytic: NDArray
-    slopes: Slopes
-    places: list[Place]
-    rtol: float
-    atol: float
-    noise: float
-    declared: bool
-
-    def differences(self) -> NDArray:
-        difference = np.abs(self.analytic - self.slopes.value)
-        return np.where(np.isfinite(difference), difference, np.inf)
-
-    def scale(self) -> NDArray:
-        return np.fmax(np.abs(self.analytic), np.abs(self.slopes.value))
-
-    def relative(self) -> NDArray:
-        # Below error / rtol the differences can't tell a number from zero.
-        floor = np.fmax(self.scale(), self.slopes.error / self.rtol)
-        difference = self.differences()
-        return np.where(np.isinf(difference), np.inf, difference / np.where(floor > 0, floor, 1.0))
-
-    def inputs(self) -> NDArray:
-        return np.array([place[0] for place in self.places])
+    return _report(table, verdicts_of(table, function, arrays, random), rows, arrays)
 
 
 def _repeatable_value(function: Function, arrays: list[NDArray]) -> NDArray:
@@ -210,53 +180,7 @@ def _analytic(vjp: Vjp, arrays: list[NDArray], rows: Rows, places: list[Place]) 
     return np.array(columns).T
 
 
-def _verdicts(
-    table: _Table, function: Function, arrays: list[NDArray], random: np.random.Generator
-) -> NDArray:
-    found, inputs = table.slopes, table.inputs()
-    allowed = table.atol + table.rtol * table.scale() + 3 * found.error
-    differs = ~(table.differences() <= allowed)
-    amiss = found.kind != ""
-    # Where one output has no derivative, an infinite gradient times 0 makes NaN of the others.
-    amiss |= amiss.any(axis=1, keepdims=True) & ~np.isfinite(table.analytic)
-    verdicts = np.full(differs.shape, SURROGATE if table.declared else CORRECT, dtype=object)
-    for position in set(inputs):
-        mine = (inputs == position)[:, None] & ~amiss
-        largest = finite(np.where(mine, table.scale(), 0.0)).max()
-        verdicts[mine & (found.error > 0.05 * largest + 1e-6 * found.size + table.atol)] = INCONCLUSIVE
-        wrong = mine & differs
-        indices = [table.places[i][1] for i in np.flatnonzero(wrong.any(axis=1))]
-        flat = bool(indices) and (np.abs(found.value[wrong]) <= 3 * found.error[wrong]).all()
-        if flat and not table.declared and _flat_elsewhere(function, arrays, int(position), indices, random):
-            verdicts[wrong] = SURROGATE
-        else:
-            verdicts[wrong] = WRONG if table.noise < 1e-3 else INCONCLUSIVE
-    verdicts[amiss] = NOT_DIFFERENTIABLE
-    return verdicts
-
-
-def _flat_elsewhere(
-    function: Function, arrays: list[NDArray], position: int, indices: list[int], random: np.random.Generator
-) -> bool:
-    """Say whether the function is a staircase in these elements: flat far and wide, not only here.
-
-    A rectifier is flat on one side. A staircase is flat everywhere, and its gradient can only be invented.
-    """
-    reach, flat = 4 * (1 + np.abs(arrays[position]).max()), []
-    # Near zero, where most functions change, as well as far away.
-    for number in np.concatenate([random.normal(size=12), reach * random.uniform(-1, 1, 12)]):
-        place = position, int(random.choice(indices))
-        here, near = (
-            np.asarray(function(*moved(arrays, place, number + step * max(1.0, abs(number)))))
-            for step in (0, 1e-7)
-        )
-        if np.isfinite(here).all():
-            flat.append(np.array_equal(here, near))
-    # One of them may stand at the edge of a stair.
-    return len(flat) >= 5 and sum(flat) >= len(flat) - 1
-
-
-def _report(table: _Table, verdicts: NDArray, rows: Rows, arrays: list[NDArray]) -> GradientCheck:
+def _report(table: Comparison, verdicts: NDArray, rows: Rows, arrays: list[NDArray]) -> GradientCheck:
     names = (WRONG, NOT_DIFFERENTIABLE, INCONCLUSIVE, SURROGATE, CORRECT)
     counts = {name: int(np.sum(verdicts == name)) for name in names if np.any(verdicts == name)}
     verdict = next(iter(counts))
@@ -265,7 +189,7 @@ def _report(table: _Table, verdicts: NDArray, rows: Rows, arrays: list[NDArray])
     position, index = table.places[i]
     return GradientCheck(
         verdict=verdict,
-        reason=_reason(verdict, table, verdicts, i, j),
+        reason=reason_of(verdict, table, verdicts, i, j),
         relative_error=float(relative[exists].max()) if exists.any() else float("nan"),
         input=position,
         index=tuple(map(int, np.unravel_index(index, arrays[position].shape))),
@@ -282,7 +206,7 @@ def _report(table: _Table, verdicts: NDArray, rows: Rows, arrays: list[NDArray])
     )
 
 
-def _worst(table: _Table, verdicts: NDArray, verdict: str) -> tuple[int, int]:
+def _worst(table: Comparison, verdicts: NDArray, verdict: str) -> tuple[int, int]:
     weight, candidates = table.relative(), verdicts == verdict
     if verdict == NOT_DIFFERENTIABLE:
         weight = np.abs(table.slopes.right - table.slopes.left)
@@ -292,42 +216,6 @@ def _worst(table: _Table, verdicts: NDArray, verdict: str) -> tuple[int, int]:
         weight = table.slopes.error
     i, j = np.unravel_index(np.argmax(np.where(candidates, weight, -1.0)), verdicts.shape)
     return int(i), int(j)
-
-
-def _reason(verdict: str, table: _Table, verdicts: NDArray, i: int, j: int) -> str:
-    if verdict == NOT_DIFFERENTIABLE:
-        kind, analytic = table.slopes.kind[i, j], table.analytic[i, j]
-        low, high = sorted((table.slopes.left[i, j], table.slopes.right[i, j]))
-        between = f"; the gradient {'lies' if low <= analytic <= high else 'does not lie'} between them"
-        return REASONS[kind] + (between if kind == "kink" else "")
-    if verdict == WRONG:
-        return _what_is_wrong(table, verdicts, i)
-    if verdict == SURROGATE and not table.declared:
-        return "the function is flat wherever it was looked at, so its gradient was declared"
-    return {
-        CORRECT: "the gradient agrees with the differences",
-        SURROGATE: "the gradient is the derivative of the declared surrogate",
-        INCONCLUSIVE: "the function is too rough for differences",
-    }[verdict]
-
-
-def _what_is_wrong(table: _Table, verdicts: NDArray, i: int) -> str:
-    whose = "the declared surrogate" if table.declared else "the function"
-    values, mine = table.slopes.value, (table.inputs() == table.inputs()[i])[:, None]
-    mine = mine & (verdicts != NOT_DIFFERENTIABLE)
-    clear = mine & (np.abs(values) > 1e-3 * np.abs(values[mine]).max())
-    clear &= (table.slopes.error < 1e-4 * np.abs(values)) & np.isfinite(table.analytic)
-    if clear.any():
-        factors = table.analytic[clear] / values[clear]
-        factor = float(np.median(factors))
-        if np.ptp(factors) <= 0.01 * abs(factor - 1) and not np.any((verdicts == WRONG) & mine & ~clear):
-            if factor == 0:
-                return f"no gradient arrives, but the derivative of {whose} isn't zero"
-            return (
-                f"everywhere {factor:.4g} times the derivative of {whose}; "
-                "if that's meant, say so with surrogate"
-            )
-    return f"{np.sum((verdicts == WRONG) & mine)} of {np.sum(mine)} aren't the derivative of {whose}"
 
 
 def _nothing(total: int) -> GradientCheck:
