@@ -42,12 +42,28 @@ class TorchBackend:
         """Stop the gradient."""
         return tensor.detach()
 
+    def variable(self, array):
+        """Make a tensor that gradients are asked for."""
+        return self.tensor(array).requires_grad_()
+
+    def softmax(self, tensor):
+        """Normalise exponentials along the last axis."""
+        return tensor.softmax(-1)
+
+    def total(self, tensor):
+        """Sum over the last axis."""
+        return tensor.sum(-1)
+
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""
         tensors = [self.tensor(x).requires_grad_() for x in inputs]
         value = function(*tensors)
         grads = self.framework.autograd.grad(value, tensors, self.tensor(cotangent).to(value.dtype))
         return self.array(value), [self.array(g) for g in grads]
+
+    def traced(self, function, array):
+        """Call a function where tensors have no values: under a transform."""
+        return self.framework.func.vmap(function)(self.tensor(array))
 
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
@@ -82,6 +98,18 @@ class TensorFlowBackend:
         """Stop the gradient."""
         return self.framework.stop_gradient(tensor)
 
+    def variable(self, array):
+        """Make a tensor that gradients are asked for."""
+        return self.framework.Variable(array)
+
+    def softmax(self, tensor):
+        """Normalise exponentials along the last axis."""
+        return self.framework.nn.softmax(tensor)
+
+    def total(self, tensor):
+        """Sum over the last axis."""
+        return self.framework.reduce_sum(tensor, -1)
+
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""
         tensors = [self.tensor(x) for x in inputs]
@@ -90,6 +118,10 @@ class TensorFlowBackend:
             value = function(*tensors)
         grads = tape.gradient(value, tensors, self.framework.cast(self.tensor(cotangent), value.dtype))
         return self.array(value), [self.array(g) for g in grads]
+
+    def traced(self, function, array):
+        """Call a function where tensors have no values: in a graph."""
+        return self.framework.function(function, autograph=False)(self.tensor(array))
 
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""

@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, settings
 from backends import BACKENDS, COMPILER
 from transforms import FIRST_ORDER, SECOND_ORDER
 
+COMMON = {"eager", "compile", "vmap of func.vjp", "tape", "xla", "double backward", "nested tapes"}
+
 # The frameworks' first calls are slow, and a backend has no state that examples could share.
 settings.register_profile(
     "gradtricks",
@@ -45,6 +47,18 @@ def way(request):
 @pytest.fixture(params=SECOND_ORDER, ids=lambda way: way.id)
 def second(request):
     """Each way of taking the gradient of a gradient."""
+    return request.param(made(request.param.framework))
+
+
+@pytest.fixture(params=[way for way in FIRST_ORDER if way.name in COMMON], ids=lambda way: way.id)
+def common(request):
+    """A handful of the ways, for what consists of operations that a framework differentiates by itself."""
+    return request.param(made(request.param.framework))
+
+
+@pytest.fixture(params=[way for way in SECOND_ORDER if way.name in COMMON], ids=lambda way: way.id)
+def twice(request):
+    """The same for the gradient of a gradient."""
     return request.param(made(request.param.framework))
 
 

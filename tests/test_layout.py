@@ -13,6 +13,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from gradtricks._load import BACKENDS
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "gradtricks"
 STEMS = sorted(path.stem for path in (PACKAGE / "reference").glob("[a-z]*.py"))
@@ -28,64 +30,82 @@ def exported(folder):
 
 
 def signatures(folder, stem):
-    """Return what callers see of a module: functions, classes and methods, and their arguments."""
-    found = {}
-    for node in ast.parse((folder / f"{stem}.py").read_text()).body:
-        members = node.body if isinstance(node, ast.ClassDef) else []
-        for item in [node, *members]:
-            if isinstance(item, ast.FunctionDef):
-                owner = f"{node.name}." if item is not node else ""
-                found[f"{owner}{item.name}"] = arguments(item.args)
-            elif isinstance(item, ast.ClassDef):
-                found[item.name] = "class"
-    private = [
-        name for name in found if any(part.startswith("_") and part != "__init__" for part in name.split("."))
-    ]
-    return {name: value for name, value in found.items() if name not in private}
+    """Return the arguments of a module's public functions."""
+    body = ast.parse((folder / f"{stem}.py").read_text()).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    return {node.name: arguments(node.args) for node in functions if not node.name.startswith("_")}
 
 
 def arguments(args):
     """Return names, kinds and defaults of a function's arguments."""
     defaults = [None] * (len(args.args) - len(args.defaults)) + [ast.unparse(d) for d in args.defaults]
-    positional = [(arg.arg, default) for arg, default in zip(args.args, defaults, strict=True)]
-    keyword = [
-        (arg.arg, default and ast.unparse(default))
+    keyword = {
+        arg.arg: default and ast.unparse(default)
         for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    ]
+    }
+    positional = [(arg.arg, default) for arg, default in zip(args.args, defaults, strict=True)]
     return {"positional": positional, "keyword": keyword}
 
 
-# What each framework's own protocol for optimizers and layers adds to the shared names.
-OF_THE_FRAMEWORK = {
-    "torch": {
-        *(f"MaskedAdam.{name}" for name in ("add_param_group", "load_state_dict", "step")),
-        *(f"ScaleGradient.{name}" for name in ("extra_repr", "forward")),
-    },
-    "tensorflow": {
-        *(f"MaskedAdam.{name}" for name in ("apply", "build", "get_config", "update_step")),
-        *(f"ScaleGradient.{name}" for name in ("call", "get_config")),
-    },
+# The contract: the names, arguments and defaults of the oracle, and what has none.
+CLASSES = {"MaskedAdam", "ScaleGradient"}  # they follow their own framework's conventions
+WITHOUT_ORACLE = {
+    "explain_gradient": {"positional": [("function", None), ("inputs", None)], "keyword": {}},
+    "gradient_override_map": {"positional": [("gradients", None)], "keyword": {}},
+}
+# The oracle doesn't differentiate functions: it is handed what a framework finds out.
+HANDED = {
+    "check_gradient": {"vjp": None},
+    "hessian_norm": {"gradient": "function"},
+    "hessian_vector_product": {"gradient": "function"},
+    "where_gradients": {"derivative": "function"},
+}
+# What only a vector-Jacobian product by hand needs.
+NEEDED_BY_HAND = {"unroll": {"predictions_cotangent", "prediction_vjp"}}
+# The oracle always stops the gradient of the targets.
+OF_FRAMEWORKS = {
+    "clipped_surrogate_pg_loss": {"use_stop_gradient": "True"},
+    "policy_gradient_loss": {"use_stop_gradient": "True"},
+    "truncated_generalized_advantage_estimation": {"stop_target_gradients": "False"},
 }
 
 
-def test_both_frameworks_export_the_same_names():
-    assert exported(PACKAGE / "torch") == exported(PACKAGE / "tensorflow")
+def contract():
+    """Return the arguments of every public function, by name."""
+    found = {}
+    for stem in STEMS:
+        found.update(signatures(PACKAGE / "reference", stem))
+    declared = dict(WITHOUT_ORACLE)
+    for name in {*exported(PACKAGE / "reference")} - {f"{name}_vjp" for name in WITHOUT_ORACLE}:
+        if name.endswith("_vjp"):
+            continue
+        # Options that change nothing but the gradient are the vector-Jacobian product's.
+        of_gradient = found.get(f"{name}_vjp", {"keyword": {}})["keyword"]
+        own, helpers = found[name], NEEDED_BY_HAND.get(name, set())
+        renamed = HANDED.get(name, {})
+        positional = [(renamed.get(arg, arg), default) for arg, default in own["positional"]]
+        declared[name] = {
+            "positional": [pair for pair in positional if pair[0]],
+            "keyword": {n: v for n, v in of_gradient.items() if n not in helpers}
+            | own["keyword"]
+            | OF_FRAMEWORKS.get(name, {}),
+        }
+    return declared
+
+
+@pytest.mark.parametrize("framework", BACKENDS)
+def test_each_framework_exports_what_the_contract_names(framework):
+    assert exported(PACKAGE / framework) == sorted({*contract(), *CLASSES})
+
+
+@pytest.mark.parametrize("name", sorted(contract()))
+@pytest.mark.parametrize("framework", BACKENDS)
+def test_each_function_has_the_arguments_of_the_contract(framework, name):
+    assert signatures(PACKAGE / framework, stem_of(name, framework))[name] == contract()[name]
+
+
+def test_both_frameworks_agents_export_the_same_names():
     assert exported(PACKAGE / "agents" / "torch") == exported(PACKAGE / "agents" / "tensorflow")
-
-
-@pytest.mark.parametrize("stem", STEMS)
-def test_both_frameworks_have_the_same_signatures(stem):
-    one, other = (
-        {n: v for n, v in signatures(PACKAGE / name, stem).items() if n not in OF_THE_FRAMEWORK[name]}
-        for name in ("torch", "tensorflow")
-    )
-    one.get("MaskedAdam.__init__", {"positional": []})["positional"] = [
-        argument
-        for argument in one.get("MaskedAdam.__init__", {"positional": []})["positional"]
-        if argument[0] != "params"  # Keras learns of the parameters later
-    ]
-    assert one == other
-    assert one
 
 
 @pytest.mark.parametrize("module", ["devices", "muzero", "pong", "ppo"])
@@ -149,35 +169,35 @@ def test_no_stem_is_missing_a_reference():
     assert notebooks == {*STEMS, *AGENTS, "benchmarks", "benchmarks_judged", "lab_benchmarks"}
 
 
-# What isn't a function of tensors: it looks at functions or models, and has tests of its own.
-OF_FUNCTIONS = {"check_gradient", "explain_gradient", "gradient_override_map", "hessian_norm"}
-OF_MODELS = {"MaskedAdam", "ScaleGradient"}
-
-
-def stem_of(name):
+def stem_of(name, framework):
     """Return the stem that a public name comes from, read from the stub."""
-    for node in ast.parse((PACKAGE / "torch" / "__init__.pyi").read_text()).body:
+    for node in ast.parse((PACKAGE / framework / "__init__.pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == name:
             return node.module
     raise AssertionError(f"{name} comes from no stem")
 
 
-@pytest.mark.parametrize("name", sorted({*exported(PACKAGE / "torch")} - OF_FUNCTIONS - OF_MODELS))
-@pytest.mark.parametrize("fixture", ["way", "second"])
-def test_every_function_of_tensors_goes_through_every_transform(name, fixture):
-    body = ast.parse((ROOT / "tests" / "tricks" / f"test_{stem_of(name)}.py").read_text()).body
-    functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-    reached, pending = (
-        set(),
-        [n for n, node in functions.items() if fixture in {a.arg for a in node.args.args}],
-    )
-    while pending:
-        current = pending.pop()
-        reached.add(current)
-        mentioned = {node.id for node in ast.walk(functions[current]) if isinstance(node, ast.Name)}
-        pending += (mentioned & functions.keys()) - reached
-    text = "\n".join(ast.unparse(functions[function]) for function in sorted(reached))
-    assert f".{name}" in text or f"'{name}'" in text
+def names_in(code):
+    """Return the identifiers of some code, and its strings, by which tests fetch functions."""
+    nodes = list(ast.walk(ast.parse(code)))
+    found = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    found |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    found |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return found | {
+        node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is str
+    }
+
+
+@pytest.mark.parametrize("framework", BACKENDS)
+@pytest.mark.parametrize("name", sorted({*contract(), *CLASSES}))
+def test_every_name_is_used_in_the_tests_of_its_stem(framework, name):
+    path = ROOT / "tests" / "tricks" / f"test_{stem_of(name, framework)}.py"
+    assert name in names_in(path.read_text())
+
+
+def test_a_longer_name_is_no_use_of_a_name():
+    assert "scale_gradient" not in names_in("tricks.scale_gradient_vjp(x)")
+    assert {"load", "scale_gradient"} <= names_in("load(backend).scale_gradient(x)")
 
 
 # The lab's rooms, each of which may use those before it.

@@ -249,7 +249,7 @@ def test_what_flows_where_is_the_chain_rule(backend, compiled, compiler):
     elif compiled:
         report = backend.framework.function(report, jit_compile=True)
     flow = [backend.array(field) for field in report(backend.tensor(X))]
-    for ours, theirs in zip(flow, reference.where_gradients(X > 0, X, inverse), strict=True):
+    for ours, theirs in zip(flow, reference.where_gradients(X > 0, X, inverse, 0.0), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
@@ -322,23 +322,23 @@ def test_bad_input_says_what_is_expected(backend, name, change, error, message):
 # Transforms
 
 
-def test_under_every_transform(way):
+def test_in_common_ways(common):
     fallback = np.array([0.5, -1.0, 2.0, 3.0])
 
     def choose(t, f):
-        return way.tricks.safe_where(t > 0, t, root, f)
+        return common.tricks.safe_where(t > 0, t, root, f)
 
-    value, gradients = way.value_and_vjp(choose, [X, fallback], COTANGENT)
-    np.testing.assert_allclose(value, reference.safe_where(X > 0, X, root, fallback), rtol=way.rtol)
+    value, gradients = common.value_and_vjp(choose, [X, fallback], COTANGENT)
+    np.testing.assert_allclose(value, reference.safe_where(X > 0, X, root, fallback), rtol=common.rtol)
     expected = reference.safe_where_vjp(COTANGENT, X > 0, X, root_slope, fallback)
     for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=way.rtol)
+        np.testing.assert_allclose(ours, theirs, rtol=common.rtol)
 
 
-def test_where_nothing_qualifies_under_every_transform(way):
+def test_where_nothing_qualifies_in_common_ways(common):
     # The function is infinite at the stand-in, and so is its slope.
-    value, (gradient,) = way.value_and_vjp(
-        lambda t: way.tricks.safe_where(t > 9, t, lambda s: 1 / (1 - s), -2.0), [X], COTANGENT
+    value, (gradient,) = common.value_and_vjp(
+        lambda t: common.tricks.safe_where(t > 9, t, lambda s: 1 / (1 - s), -2.0), [X], COTANGENT
     )
     np.testing.assert_array_equal(value, np.full(4, -2.0))
     np.testing.assert_array_equal(gradient, np.zeros(4))
@@ -349,13 +349,13 @@ def test_what_flows_where_under_every_transform(way):
         return way.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient
 
     value, (gradient,) = way.value_and_vjp(safe_gradient, [X], COTANGENT)
-    flow = reference.where_gradients(X > 0, X, root_slope)
+    flow = reference.where_gradients(X > 0, X, root_slope, 0.0)
     np.testing.assert_allclose(value, flow.safe_gradient, rtol=way.rtol)
     expected = reference.where_gradients_vjp(COTANGENT, X > 0, X, root_curvature)
     np.testing.assert_allclose(gradient, expected, rtol=way.rtol)
 
 
-def test_twice_under_every_transform(second):
+def test_twice_in_common_ways(twice):
     directions = [np.array([0.3, 0.7, -0.1, 0.4]), np.array([0.2, -0.4, 0.6, 1.0])]
     inputs = [X, np.array([0.5, -1.0, 2.0, 3.0])]
 
@@ -363,8 +363,8 @@ def test_twice_under_every_transform(second):
         value = reference.safe_where(X > 0, x, root, fallback)
         return reference.safe_where_vjp(3 * value**2 * cotangent, X > 0, x, root_slope, fallback)
 
-    gradients = second.second_vjp(
-        lambda t, f: second.tricks.safe_where(t > 0, t, root, f) ** 3, inputs, COTANGENT, directions
+    gradients = twice.second_vjp(
+        lambda t, f: twice.tricks.safe_where(t > 0, t, root, f) ** 3, inputs, COTANGENT, directions
     )
     expected = numerical_second_vjp(vjp, inputs, COTANGENT, directions)
     for ours, theirs in zip(gradients, expected, strict=True):
@@ -384,3 +384,25 @@ def test_what_flows_where_twice_under_every_transform(second):
     expected = numerical_second_vjp(vjp, [X], COTANGENT, [np.array([0.3, 0.7, -0.1, 0.4])])
     for ours, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+# PyTorch's own tracing looks at the .grad of wrapped tensors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_in_torch_checkpoints_and_export():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    from torch.utils.checkpoint import checkpoint
+
+    class Flow(torch.nn.Module):
+        def forward(self, x):
+            return tricks.where_gradients(x > 1, x, torch.sqrt, 0.0).safe_gradient
+
+    flow, x = Flow(), torch.tensor([4.0, 0.0, 9.0], requires_grad=True)
+    (expected,) = torch.autograd.grad(flow(x).sum(), x)
+    assert torch.equal(torch.autograd.grad(checkpoint(flow, x, use_reentrant=False).sum(), x)[0], expected)
+    with torch.autograd.graph.save_on_cpu():
+        value = flow(x).sum()
+    assert torch.equal(torch.autograd.grad(value, x)[0], expected)
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(flow, (torch.ones(2),), dynamic_shapes=({0: batch},), strict=False)
+    torch.testing.assert_close(exported.module()(x.detach()), flow(x.detach()))

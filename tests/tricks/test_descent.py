@@ -370,39 +370,39 @@ def test_the_other_frameworks_tensor_is_refused(backend):
 INPUTS = [np.array([1.5, -2.0, 0.25]), np.array([1.0, 0.5, -3.0]), np.array([0.3])]
 
 
-def test_under_every_transform(way):
+def test_in_common_ways(common):
     cotangent = np.array([1.0, -3.0, 2.0])
 
     def step(parameter, gradient, rate):
-        return way.tricks.gradient_descent_step(parameter, gradient, rate[0])
+        return common.tricks.gradient_descent_step(parameter, gradient, rate[0])
 
-    value, gradients = way.value_and_vjp(step, INPUTS, cotangent)
+    value, gradients = common.value_and_vjp(step, INPUTS, cotangent)
     expected = reference.gradient_descent_step(*INPUTS)
-    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    np.testing.assert_allclose(value, expected, rtol=common.rtol)
     for ours, theirs in zip(gradients, reference.gradient_descent_step_vjp(cotangent, *INPUTS), strict=True):
-        np.testing.assert_allclose(ours, np.broadcast_to(theirs, ours.shape), rtol=way.rtol)
+        np.testing.assert_allclose(ours, np.broadcast_to(theirs, ours.shape), rtol=common.rtol)
 
 
-def test_a_structure_under_every_transform(way):
+def test_a_structure_in_common_ways(common):
     cotangent = np.array([1.0, -3.0, 2.0])
 
     def through_a_structure(parameter, gradient):
         parameters = {"w": [parameter, 2 * parameter], "b": parameter}
-        stepped = way.tricks.gradient_descent_step(parameters, {"b": None, "w": (gradient, gradient)}, 0.3)
+        stepped = common.tricks.gradient_descent_step(parameters, {"b": None, "w": (gradient, gradient)}, 0.3)
         return stepped["w"][0] + stepped["w"][1] + stepped["b"]
 
-    value, gradients = way.value_and_vjp(through_a_structure, INPUTS[:2], cotangent)
-    np.testing.assert_allclose(value, 4 * INPUTS[0] - 0.6 * INPUTS[1], rtol=way.rtol)
+    value, gradients = common.value_and_vjp(through_a_structure, INPUTS[:2], cotangent)
+    np.testing.assert_allclose(value, 4 * INPUTS[0] - 0.6 * INPUTS[1], rtol=common.rtol)
     for ours, theirs in zip(gradients, [4 * cotangent, -0.6 * cotangent], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=way.rtol)
+        np.testing.assert_allclose(ours, theirs, rtol=common.rtol)
 
 
-def test_twice_under_every_transform(second):
+def test_twice_in_common_ways(twice):
     cotangent = np.array([1.0, -3.0, 2.0])
     directions = [np.array([0.3, 0.7, -0.1]), np.array([0.2, -0.4, 0.6]), np.array([0.5])]
 
     def function(parameter, gradient, rate):
-        return second.tricks.gradient_descent_step(parameter**3, gradient, rate[0]) ** 2
+        return twice.tricks.gradient_descent_step(parameter**3, gradient, rate[0]) ** 2
 
     def vjp(cotangent, parameter, gradient, rate):
         stepped = reference.gradient_descent_step(parameter**3, gradient, rate)
@@ -410,7 +410,7 @@ def test_twice_under_every_transform(second):
         inner, *rest = reference.gradient_descent_step_vjp(outer, parameter**3, gradient, rate)
         return [3 * np.square(parameter) * inner, *rest]
 
-    gradients = second.second_vjp(function, INPUTS, cotangent, directions)
+    gradients = twice.second_vjp(function, INPUTS, cotangent, directions)
     expected = numerical_second_vjp(vjp, INPUTS, cotangent, directions)
     for ours, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -253,20 +253,20 @@ def test_zero_times_nan_is_the_puzzle_of_learning_rate_zero(backend):
         np.testing.assert_array_equal(x - 0.0 * gradient, x)
 
 
-def test_under_every_transform(way):
+def test_in_common_ways(common):
     # One component lies far off and has no responsibility.
     inputs = example(3, (1,), 2, 2)
     inputs[1][:, 0], inputs[2][:, 0] = 50.0, 0.1
     cotangent = np.array([-1.5])
-    found = way.value_and_vjp(nll(way.tricks), inputs, cotangent)
-    assert_agrees(found, inputs, cotangent, rtol=way.rtol, atol=1e-10)
+    found = common.value_and_vjp(nll(common.tricks), inputs, cotangent)
+    assert_agrees(found, inputs, cotangent, rtol=common.rtol, atol=1e-10)
 
 
-def test_twice_under_every_transform(second):
+def test_twice_in_common_ways(twice):
     inputs = example(1, (2,), 2)
     directions = [np.random.default_rng(2).normal(size=a.shape) for a in inputs]
     cotangent = np.array([1.0, -0.5])
-    found = second.second_vjp(nll(second.tricks), inputs, cotangent, directions)
+    found = twice.second_vjp(nll(twice.tricks), inputs, cotangent, directions)
 
     def vjp(cotangent, *inputs):
         return reference.mixture_density_nll_vjp(cotangent, *inputs, scale_floor=FLOOR)
@@ -276,8 +276,8 @@ def test_twice_under_every_transform(second):
         np.testing.assert_allclose(gradient, right, rtol=1e-5, atol=1e-7)
 
 
-def test_second_derivatives_stay_finite_beside_a_tiny_sigma(second):
+def test_second_derivatives_stay_finite_beside_a_tiny_sigma(twice):
     inputs = [np.array(a) for a in ([0.0, 1.0], [0.0, 0.5], [1e-200, 1.0], 1.0)]
     directions = [np.ones_like(a) for a in inputs]
-    found = second.second_vjp(nll(second.tricks, 0.0), inputs, np.array(1.0), directions)
+    found = twice.second_vjp(nll(twice.tricks, 0.0), inputs, np.array(1.0), directions)
     assert all(np.isfinite(gradient).all() for gradient in found)

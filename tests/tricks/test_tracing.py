@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import BACKENDS
-from gradtricks.reference.tracing import Input, Operation, Outside, Place, calling_place, explain, merged
+from gradtricks._core.recorded import Input, Operation, Outside, Place, calling_place, merged
+from gradtricks._core.tracing import explain
+from gradtricks.reference.tracing import first_cuts
 
 X = [1.5, -2.0, 3.0]
 
@@ -1044,6 +1046,20 @@ def searched(operations, gradient="none", outside=None, **rest):
         operations, [Input("x", 1, gradient, LIKE, **rest)], [9], {1: LIKE} | (outside or {}), REMEDIES
     )
     return report["x"]
+
+
+@given(data=st.data(), size=st.integers(1, 6))
+def test_the_search_agrees_with_a_walk_along_every_path(data, size):
+    operations = []
+    for made in range(2, size + 2):
+        read = data.draw(st.sets(st.integers(1, made - 1), min_size=1, max_size=3))
+        carries = data.draw(st.sets(st.sampled_from(sorted(read))))
+        operations.append(Operation(f"op{made}", None, tuple(sorted(read)), (made,), frozenset(carries)))
+    expected = first_cuts(operations, 1, {size + 1})
+    gradient = "none" if expected is not None else "fine"
+    report = explain(operations, [Input("x", 1, gradient, LIKE)], [size + 1], {1: LIKE}, REMEDIES)["x"]
+    cuts = {cut.operation for cut in report.cuts if cut.reason == "not differentiable"}
+    assert cuts == (expected or set())
 
 
 def test_each_path_is_cut_once_where_it_is_first_cut():

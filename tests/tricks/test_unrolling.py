@@ -144,28 +144,28 @@ def test_each_variant_of_the_unroll_agrees_with_the_reference(backend, options):
 
 
 @pytest.mark.parametrize("variant", [False, True])
-def test_unroll_under_every_transform(way, variant):
+def test_unroll_in_common_ways(common, variant):
     options = {"scale_predictions": variant, "scale_root_state": variant}
     cotangent = np.cos(np.arange(10.0))
-    value, gradients = way.value_and_vjp(unrolled(way.backend, **options), [ROOT, WEIGHTS], cotangent)
+    value, gradients = common.value_and_vjp(unrolled(common.backend, **options), [ROOT, WEIGHTS], cotangent)
     (outputs, predictions), state = reference.unroll(
         recurrent(np, WEIGHTS), ROOT, TWO_ACTIONS, prediction_fn=lambda state: state @ PREDICT
     )
     expected = np.concatenate([x.ravel() for x in (outputs, predictions, state)])
-    np.testing.assert_allclose(value, expected, rtol=way.rtol, atol=way.rtol)
+    np.testing.assert_allclose(value, expected, rtol=common.rtol, atol=common.rtol)
     for gradient, wanted in zip(gradients, unrolled_vjp(cotangent, ROOT, WEIGHTS, **options), strict=True):
-        np.testing.assert_allclose(gradient, wanted, rtol=way.rtol, atol=way.rtol)
+        np.testing.assert_allclose(gradient, wanted, rtol=common.rtol, atol=common.rtol)
 
 
-def test_unroll_twice_under_every_transform(second):
+def test_unroll_twice_in_common_ways(twice):
     # h_1 = w h_0 and h_2 = w scaled(h_1), so the slope of h_2 is scaled(h_1) + 0.25 w h_0, and the slope of
     # that meets the scale again: 2 * 0.25 h_0.
     def last_state(w):
-        root = second.backend.tensor(np.array([3.0]))
-        actions = second.backend.tensor(np.zeros((2, 1)))
-        return second.tricks.unroll(lambda h, _: (h * w, h * w), root, actions, hidden_scale=0.25)[0][1]
+        root = twice.backend.tensor(np.array([3.0]))
+        actions = twice.backend.tensor(np.zeros((2, 1)))
+        return twice.tricks.unroll(lambda h, _: (h * w, h * w), root, actions, hidden_scale=0.25)[0][1]
 
-    (gradient,) = second.second_vjp(last_state, [np.array([0.5])], np.array([2.0]), [np.array([1.0])])
+    (gradient,) = twice.second_vjp(last_state, [np.array([0.5])], np.array([2.0]), [np.array([1.0])])
     np.testing.assert_allclose(gradient, [2 * 2 * 0.25 * 3])
 
 
@@ -284,26 +284,26 @@ def loss_vjp(cotangent, *predicted):
     return tuple(a + b for a, b in zip(one, other))
 
 
-def test_muzero_loss_under_every_transform(way):
-    cotangent, muzero_loss = np.array([2.0]), way.tricks.muzero_loss
-    targets = [way.backend.tensor(target) for target in LOSS_TARGETS]
-    value, gradients = way.value_and_vjp(
+def test_muzero_loss_in_common_ways(common):
+    cotangent, muzero_loss = np.array([2.0]), common.tricks.muzero_loss
+    targets = [common.backend.tensor(target) for target in LOSS_TARGETS]
+    value, gradients = common.value_and_vjp(
         lambda *p: muzero_loss(*p, *targets) + muzero_loss(*p, *targets, **LOSS_OPTIONS),
         LOSS_INPUTS,
         cotangent,
     )
     expected = reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS)
     expected = expected + reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS, value_weight=0.5)
-    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    np.testing.assert_allclose(value, expected, rtol=common.rtol)
     for gradient, wanted in zip(gradients, loss_vjp(cotangent, *LOSS_INPUTS), strict=True):
-        np.testing.assert_allclose(gradient, wanted, rtol=way.rtol, atol=way.rtol)
+        np.testing.assert_allclose(gradient, wanted, rtol=common.rtol, atol=common.rtol)
 
 
-def test_muzero_loss_twice_under_every_transform(second):
-    cotangent, tricks = np.array([2.0]), second.tricks
+def test_muzero_loss_twice_in_common_ways(twice):
+    cotangent, tricks = np.array([2.0]), twice.tricks
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in LOSS_INPUTS]
-    targets = [second.backend.tensor(target) for target in LOSS_TARGETS]
-    got = second.second_vjp(
+    targets = [twice.backend.tensor(target) for target in LOSS_TARGETS]
+    got = twice.second_vjp(
         lambda *p: tricks.muzero_loss(*p, *targets) + tricks.muzero_loss(*p, *targets, **LOSS_OPTIONS),
         LOSS_INPUTS,
         cotangent,
@@ -406,3 +406,53 @@ def test_bad_options_of_the_loss_say_what_is_expected(backend, options, error, m
     given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
     with pytest.raises(error, match=message):
         backend.tricks.muzero_loss(*(backend.tensor(x) for x in drawn + targets), **given)
+
+
+def test_a_tensor_scales_as_a_number_does(backend):
+    actions = backend.tensor(np.zeros((3, 1)))
+
+    def gradient(scale):
+        def outputs(root):
+            return backend.tricks.unroll(lambda s, a: (s * s, s * s), root, actions, hidden_scale=scale)[0]
+
+        return backend.value_and_vjp(outputs, [np.array([0.5])], np.ones((3, 1)))[1][0]
+
+    np.testing.assert_allclose(gradient(backend.tensor(0.25)), gradient(0.25), rtol=1e-12)
+    with pytest.raises(TypeError, match="hidden_scale must be floating-point"):
+        gradient(backend.tensor(1))
+
+
+def test_annealing_a_tensor_compiles_once_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    compiled = []
+
+    def count(graph, _):
+        compiled.append(graph)
+        return graph
+
+    def loss(x, scale):
+        return tricks.unroll(lambda s, a: (s * a, s * a), x, torch.ones(3, 1), hidden_scale=scale)[0].sum()
+
+    torch.compiler.reset()
+    once, x = torch.compile(loss, fullgraph=True, backend=count), torch.ones(1, requires_grad=True)
+    for scale in (0.5, 0.25, 0.0):
+        (gradient,) = torch.autograd.grad(once(x, torch.tensor(scale)), x)
+        assert gradient.item() == 1 + scale + scale**2
+    assert len(compiled) == 1
+
+
+def test_annealing_a_tensor_traces_once_in_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+
+    @tf.function
+    def gradient(x, scale):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs, _ = tricks.unroll(lambda s, a: (s * a, s * a), x, tf.ones((3, 1)), hidden_scale=scale)
+        return tape.gradient(outputs, x)
+
+    for scale in (0.5, 0.25, 0.0):
+        assert float(gradient(tf.ones(1), tf.constant(scale))[0]) == 1 + scale + scale**2
+    assert gradient.experimental_get_tracing_count() == 1

@@ -1,35 +1,12 @@
 """Choosing between a function and a fallback, element by element."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gradtricks._core.branching import WhereGradients
 from gradtricks.reference._arrays import as_floating
-
-
-class WhereGradients(NamedTuple):
-    """What flows where when ``where(condition, function(x), fallback)`` is differentiated.
-
-    A named tuple, so that it passes through every transform. Each field has the shape of ``x``.
-
-    Attributes:
-        to_function: What arrives at ``function(x)`` for each 1 at the result: 1 where the condition holds.
-        to_fallback: What arrives at the fallback: the other ones.
-        derivative: Of ``function``, at every ``x``, chosen or not.
-        gradient: What reaches ``x`` through the plain ``where``. By the chain rule ``to_function *
-            derivative``, and 0 times an infinity is NaN.
-        safe_gradient: What reaches ``x`` through ``safe_where``.
-        poisoned: True where ``gradient`` isn't finite and ``safe_gradient`` is.
-    """
-
-    to_function: Any
-    to_fallback: Any
-    derivative: Any
-    gradient: Any
-    safe_gradient: Any
-    poisoned: Any
 
 
 def safe_where(
@@ -37,6 +14,8 @@ def safe_where(
     x: ArrayLike,
     function: Callable[[NDArray[np.floating]], ArrayLike],
     fallback: ArrayLike,
+    *,
+    safe_value: float | None = None,
 ) -> NDArray[np.floating]:
     """Return ``function(x)`` where the condition holds, and the fallback elsewhere.
 
@@ -45,10 +24,12 @@ def safe_where(
         x: Any shape.
         function: Element by element. It sees only elements for which the condition holds.
         fallback: Broadcasts to the shape of ``x``.
+        safe_value: Ignored: nothing stands in for an element that isn't looked at.
 
     Returns:
         Shape of ``x``.
     """
+    del safe_value
     x = as_floating(x)
     chosen = np.broadcast_to(condition, x.shape)
     result = np.array(np.broadcast_to(as_floating(fallback), x.shape))
@@ -87,6 +68,9 @@ def where_gradients(
     condition: ArrayLike,
     x: ArrayLike,
     derivative: Callable[[NDArray[np.floating]], ArrayLike],
+    fallback: ArrayLike,
+    *,
+    safe_value: float | None = None,
 ) -> WhereGradients:
     """Say what flows where, by the chain rule in IEEE arithmetic.
 
@@ -94,10 +78,13 @@ def where_gradients(
         condition: Bool; broadcasts to the shape of ``x``.
         x: Any shape.
         derivative: Of the function, element by element.
+        fallback: Ignored: a constant has no gradient.
+        safe_value: Ignored, as by ``safe_where``.
 
     Returns:
         One array for each question.
     """
+    del fallback, safe_value
     x = as_floating(x)
     to_function = np.broadcast_to(condition, x.shape).astype(x.dtype)
     with np.errstate(all="ignore"):  # what goes wrong here is the answer

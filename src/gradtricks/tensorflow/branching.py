@@ -6,8 +6,8 @@ from numbers import Real
 
 import tensorflow as tf
 
+from gradtricks._core.branching import WhereGradients
 from gradtricks._core.checks import check_broadcast, check_number, check_shape
-from gradtricks.reference.branching import WhereGradients
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
 
 

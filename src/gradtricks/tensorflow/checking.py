@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from gradtricks.reference import checking
+from gradtricks._core.checking import GradientCheck, compare_with_differences
 from gradtricks.tensorflow._tensors import as_floating
 
 Function = Callable[..., tf.Tensor]
@@ -20,7 +20,7 @@ def check_gradient(
     atol: float = 1e-9,
     num_samples: int = 100,
     seed: int = 0,
-) -> checking.GradientCheck:
+) -> GradientCheck:
     """Compare the gradient of ``function`` with central differences in float64, and say what is amiss.
 
     Every element is moved by many steps, so that truncation and rounding are told apart, and to each side by
@@ -44,7 +44,7 @@ def check_gradient(
         seed: Of what is chosen at random.
 
     Returns:
-        A `gradtricks.reference.checking.GradientCheck`: the verdict, the reason, the largest relative error
+        A `gradtricks._core.checking.GradientCheck`: the verdict, the reason, the largest relative error
         and where it is. Print it.
 
     Raises:
@@ -64,7 +64,7 @@ def check_gradient(
     if not tf.executing_eagerly():
         raise RuntimeError("check_gradient must run eagerly; got a call inside tf.function or a transform")
     _accepts_float64(function, tensors)
-    return checking.check_gradient(
+    return compare_with_differences(
         _on_arrays(function, tensors),
         _vjp_on_arrays(function, tensors),
         [_array(tf.cast(tensor, tf.float64)) for tensor in tensors],

@@ -8,15 +8,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_shape
-from gradtricks.reference.curvature import (
-    HessianNorm,
-    check_norm,
-    leaves,
-    leaves_along,
-    norm_of_products,
-    rebuilt,
-    step_along,
-)
+from gradtricks._core.curvature import HessianNorm, check_norm, norm_of_products, step_along
+from gradtricks._core.structures import leaves, pairs, rebuilt
 from gradtricks.tensorflow._tensors import as_floating
 
 
@@ -165,7 +158,7 @@ def _as_points(x: Any) -> list[tf.Tensor]:
 
 
 def _as_directions(vector: Any, x: Any, points: list[tf.Tensor]) -> list[tf.Tensor]:
-    directions = [as_floating("vector", leaf) for leaf in leaves_along(vector, x, "vector", "x")]
+    directions = [as_floating("vector", leaf) for _, _, leaf in pairs("x", x, "vector", vector)]
     for direction, point in zip(directions, points):
         check_shape("vector", direction.shape, point.shape, "x")
     return [tf.cast(direction, point.dtype) for direction, point in zip(directions, points)]

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.reference.descent import map_pairs
+from gradtricks._core.structures import pairs, rebuilt
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
 
 
@@ -47,11 +47,10 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float 
         (array([0., 2.], dtype=float32), 1.0)
     """
     rate = _as_rate(learning_rate)
-
-    def step(place: str, parameter: tf.Tensor, gradient: tf.Tensor | None) -> tf.Tensor:
-        return _stepped(place, parameter, gradient, rate)
-
-    return map_pairs(step, parameters, gradients)
+    found = pairs("parameters", parameters, "gradients", gradients)
+    if found and all(gradient is None for _, _, gradient in found):
+        raise ValueError("gradients must hold a gradient; got only None; remedy: explain_gradient says why")
+    return rebuilt(parameters, iter([_stepped(*pair, rate) for pair in found]))
 
 
 def _stepped(place: str, parameter: tf.Tensor, gradient: tf.Tensor | None, rate: tf.Tensor) -> tf.Tensor:

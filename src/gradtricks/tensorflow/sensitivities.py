@@ -3,45 +3,41 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import keras
 import ml_dtypes
 import tensorflow as tf
 
-from gradtricks._core.checks import check_integer
-from gradtricks.reference.sensitivities import CallLog
 from gradtricks.tensorflow._tensors import as_floating
 
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly and repeat nowhere
 _ROUNDING = 64  # a difference below this many units in the last place is rounding, not coupling
+_MARGIN = 16  # and one below this many times the rounding of the function itself
 
 
 def input_gradients(
-    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, *, check_every: int = 64
+    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, *, check: bool = True
 ) -> tf.Tensor:
     """Differentiate each sample's number with respect to its own input: ``d function(x)_i / d x_i``.
 
     One forward and one backward pass of the sum. That is right only if no sample has a part in another's
-    output, so it is checked: a second backward pass, of every other output alone, must leave the other
-    samples without a gradient. ``function`` itself runs once, and the check changes no state.
+    output, so it is checked, for the price of a second backward pass: where each output has a weight of its
+    own, each gradient must have grown by the weight of its own sample. ``function`` itself runs once, and
+    the check changes no state.
 
     Inside another tape the result can be differentiated again, as a gradient penalty has to be.
 
     Args:
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
-        check_every: Check the first call of a function, and after that each call of this number; 1 is all
-            calls, 0 none. Another layer, ``trainable`` of a layer or value of a flag that the function
-            refers to begins a new count. In a graph every call is checked, unless it is 0.
+        check: Refuse coupled samples. Without, the derivatives are those of sums over the samples. In a
+            graph a check costs two backward passes.
 
     Returns:
         Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples
         make it NaN.
 
     Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``check_every`` isn't
-            an integer.
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor.
         ValueError: The samples are coupled, as by batch normalization in training mode; ``x`` has no batch
             axis; ``function`` doesn't return one number for each sample, or nothing that depends on ``x``.
 
@@ -54,7 +50,6 @@ def input_gradients(
         array([[2., 4.],
                [6., 8.]], dtype=float32)
     """
-    check_every = check_integer("check_every", check_every, low=0)
     value, pull = _vjp(function, x)
     if value.shape.rank > 2 or value.shape[1:].num_elements() not in {None, 1}:
         raise ValueError(
@@ -65,13 +60,11 @@ def input_gradients(
     if value.shape.rank == 2:
         ones = tf.where(tf.shape(value)[1] == 1, ones, tf.constant(math.nan, value.dtype))
     gradients = pull(ones)
-    if _is_due(function, x, check_every):
-        return _unless_coupled(function, gradients, ones, pull)
-    return gradients
+    return _unless_coupled(gradients, ones, pull) if check else gradients
 
 
 def input_jacobians(
-    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, *, check_every: int = 64
+    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, *, check: bool = True
 ) -> tf.Tensor:
     """Differentiate each sample's outputs with respect to its own input: ``d function(x)_i / d x_i``.
 
@@ -82,14 +75,13 @@ def input_jacobians(
     Args:
         function: Maps ``[B, I...]`` to ``[B, O...]``, row by row.
         x: ``[B, I...]``, floating-point.
-        check_every: As for `input_gradients`.
+        check: As for `input_gradients`.
 
     Returns:
         ``[B, O..., I...]`` in the dtype of ``x``; NaN as by `input_gradients`.
 
     Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``check_every`` isn't
-            an integer.
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor.
         ValueError: The samples are coupled; ``x`` has no batch axis; what ``function`` returns has another
             batch axis, or doesn't depend on ``x``.
 
@@ -102,14 +94,13 @@ def input_jacobians(
                [[1., 1.],
                 [4., 3.]]], dtype=float32)
     """
-    check_every = check_integer("check_every", check_every, low=0)
     value, pull = _vjp(function, x)
     outputs = tf.shape(value)[1:]
     units = tf.eye(tf.reduce_prod(outputs), dtype=value.dtype)
     units = tf.reshape(units, tf.concat([tf.shape(units)[:1], [1], outputs], 0)) * tf.ones_like(value)
     jacobians = pull(units, batched=True)
-    if _is_due(function, x, check_every):
-        jacobians = _unless_coupled(function, jacobians, units, partial(pull, batched=True), axis=1)
+    if check:
+        jacobians = _unless_coupled(jacobians, units, partial(pull, batched=True), axis=1)
     jacobians = tf.transpose(jacobians, [1, 0, *range(2, jacobians.shape.rank)])
     jacobians = tf.reshape(jacobians, tf.concat([tf.shape(value), tf.shape(x)[1:]], 0))
     jacobians.set_shape([*value.shape, *x.shape[1:]])  # an accumulator can't trace through ensure_shape
@@ -143,52 +134,45 @@ def _vjp(
 
 
 def _unless_coupled(
-    function: Callable[..., Any],
-    derivatives: tf.Tensor,
-    cotangents: tf.Tensor,
-    pull: Callable[..., tf.Tensor],
-    axis: int = 0,
+    derivatives: tf.Tensor, cotangents: tf.Tensor, pull: Callable[..., tf.Tensor], axis: int = 0
 ) -> tf.Tensor:
-    found = tf.stop_gradient(derivatives)
-    zero = tf.zeros([], found.dtype)
-    lit = tf.cast(tf.range(tf.shape(found)[axis]), tf.float32) * _GOLDEN % 1 < 0.5
-    alone = tf.stop_gradient(
-        pull(tf.where(_along(lit, cotangents, axis), cotangents, tf.zeros_like(cotangents)))
+    found, batch = tf.stop_gradient(derivatives), derivatives.shape[axis]
+    if found.shape.num_elements() == 0 or batch == 1:
+        return derivatives
+    order = tf.range(tf.shape(found)[axis])
+    weights = tf.cast(0.5 + tf.cast(order, tf.float64) * _GOLDEN % 1, cotangents.dtype)
+
+    def error_with(weights: tf.Tensor) -> tf.Tensor:
+        together = tf.stop_gradient(pull(_along(weights, cotangents, axis) * cotangents))
+        return _largest(together - tf.cast(_along(weights, found, axis), found.dtype) * found)
+
+    error = error_with(weights)
+    rounding = _ROUNDING * float(ml_dtypes.finfo(found.dtype.as_numpy_dtype).eps) * _largest(found)
+    raises = tf.executing_eagerly()
+    if raises and error <= rounding:
+        return derivatives
+    # Where the function itself rounds more, one weight for all shows by how much.
+    coupled = error > rounding + _MARGIN * error_with(
+        tf.fill(tf.shape(weights), tf.cast(_GOLDEN, weights.dtype))
     )
-    difference = tf.abs(alone - tf.where(_along(lit, found, axis), found, zero))
-    # Where a slope is infinite, 0 times it says nothing.
-    largest = tf.reduce_max(tf.where(tf.math.is_finite(found), tf.abs(found), zero))
-    rounding = _ROUNDING * float(ml_dtypes.finfo(found.dtype.as_numpy_dtype).eps) * largest
-    coupled = tf.reduce_any(tf.math.is_finite(difference) & (difference > rounding))
-    if not tf.executing_eagerly():
+    if not raises:
         return tf.where(coupled, tf.constant(math.nan, derivatives.dtype), derivatives)
     if coupled:
-        _log.forget(function)
         raise ValueError(
             "function must treat each sample by itself; got samples with a part in each other's outputs, as "
-            "in batch normalization while training; remedy: training=False, or check_every=0 for the "
+            "in batch normalization while training; remedy: training=False, or check=False for the "
             "derivatives of sums over the samples"
         )
     return derivatives
 
 
-def _along(lit: tf.Tensor, like: tf.Tensor, axis: int) -> tf.Tensor:
-    return tf.reshape(lit, [-1, *[1] * (like.shape.rank - axis - 1)])
+def _along(weights: tf.Tensor, like: tf.Tensor, axis: int) -> tf.Tensor:
+    return tf.reshape(weights, [-1, *[1] * (like.shape.rank - axis - 1)])
 
 
-def _is_due(function: Callable[..., Any], x: tf.Tensor, check_every: int) -> bool:
-    if x.shape.num_elements() == 0 or x.shape[0] == 1 or check_every == 0:
-        return False
-    return not tf.executing_eagerly() or _log.is_due(function, check_every)
-
-
-def _mode_of(part: object) -> object:
-    if not isinstance(part, keras.Layer):
-        return None
-    return tuple(layer.trainable for layer in part._flatten_layers())
-
-
-_log = CallLog(_mode_of)
+def _largest(x: tf.Tensor) -> tf.Tensor:
+    # Where a slope is infinite, a weight times it says nothing.
+    return tf.reduce_max(tf.where(tf.math.is_finite(x), tf.abs(x), tf.zeros_like(x)))
 
 
 def _as_batch(x: tf.Tensor) -> tf.Tensor:

@@ -6,9 +6,10 @@ from numbers import Real
 
 import torch
 
+from gradtricks._core.branching import WhereGradients
 from gradtricks._core.checks import check_broadcast, check_number, check_shape
-from gradtricks.reference.branching import WhereGradients
 from gradtricks.torch._tensors import as_floating, as_tensor
+from gradtricks.torch._vjp import vjp
 
 
 def safe_where(
@@ -118,8 +119,9 @@ def where_gradients(
 
 
 def _gradients(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    value, pull = torch.func.vjp(function, *inputs)[:2]  # its type allows for auxiliary outputs
-    return pull(torch.ones_like(value))
+    value, pull = vjp(function, *inputs)
+    found = zip(pull(torch.ones_like(value)), inputs)
+    return tuple(torch.zeros_like(x) if gradient is None else gradient for gradient, x in found)
 
 
 def _apply(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

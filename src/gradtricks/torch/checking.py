@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradtricks.reference import checking
-from gradtricks.torch._tensors import as_floating, in_plain_reverse
+from gradtricks._core.checking import GradientCheck, compare_with_differences
+from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._tensors import as_floating
 
 Function = Callable[..., torch.Tensor]
 
@@ -21,7 +22,7 @@ def check_gradient(
     atol: float = 1e-9,
     num_samples: int = 100,
     seed: int = 0,
-) -> checking.GradientCheck:
+) -> GradientCheck:
     """Compare the gradient of ``function`` with central differences in float64, and say what is amiss.
 
     Every element is moved by many steps, so that truncation and rounding are told apart, and to each side by
@@ -45,7 +46,7 @@ def check_gradient(
         seed: Of what is chosen at random.
 
     Returns:
-        A `gradtricks.reference.checking.GradientCheck`: the verdict, the reason, the largest relative error
+        A `gradtricks._core.checking.GradientCheck`: the verdict, the reason, the largest relative error
         and where it is. Print it.
 
     Raises:
@@ -65,7 +66,7 @@ def check_gradient(
     if not all(in_plain_reverse(tensor) for tensor in tensors):
         raise RuntimeError("check_gradient must run eagerly; got a call inside torch.compile or a transform")
     _accepts_float64(function, tensors)
-    return checking.check_gradient(
+    return compare_with_differences(
         _on_arrays(function, tensors),
         _vjp_on_arrays(function, tensors),
         [_array(tensor.double()) for tensor in tensors],

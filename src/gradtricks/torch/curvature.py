@@ -8,16 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_shape
-from gradtricks.reference.curvature import (
-    HessianNorm,
-    check_norm,
-    leaves,
-    leaves_along,
-    norm_of_products,
-    rebuilt,
-    step_along,
-)
-from gradtricks.torch._tensors import as_floating, in_plain_reverse
+from gradtricks._core.curvature import HessianNorm, check_norm, norm_of_products, step_along
+from gradtricks._core.structures import leaves, pairs, rebuilt
+from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._tensors import as_floating
+from gradtricks.torch._vjp import vjp
 
 
 def hessian_vector_product(function: Callable[[Any], torch.Tensor], x: Any, vector: Any) -> Any:
@@ -31,8 +26,7 @@ def hessian_vector_product(function: Callable[[Any], torch.Tensor], x: Any, vect
     Args:
         function: Maps ``x`` to a scalar tensor; what doesn't come in through ``x`` is a constant. For a
             network, take its parameters as a dict to `torch.func.functional_call`. PyTorch refuses one that
-            `torch.compile` has made (compile around the product instead), an `autograd.Function` without
-            ``setup_context``, checkpoints, and batch norm that updates its running statistics.
+            `torch.compile` has made: compile around the product instead.
         x: A floating-point tensor of any shape, or lists, tuples and dicts of such.
         vector: The same structure and shapes; dicts go by key.
 
@@ -54,8 +48,11 @@ def hessian_vector_product(function: Callable[[Any], torch.Tensor], x: Any, vect
     """
     points = _as_points(x)
     directions = _as_directions(vector, x, points)
-    pull = torch.func.vjp(lambda points: _gradient(function, x, points), points)[1]
-    return rebuilt(x, iter(pull(directions)[0]))
+    # What torch.compile has made forgets that its gradient depends on x, and says so only where the incoming
+    # gradient is differentiated too.
+    seed = points[0].new_ones(())
+    _, pull = vjp(lambda seed, *points: _gradient(function, x, points, seed), seed, *points)
+    return rebuilt(x, iter(_filled(pull(directions)[1:], points)))
 
 
 def hessian_norm(
@@ -79,7 +76,7 @@ def hessian_norm(
         x: A floating-point tensor of any shape, or lists, tuples and dicts of such.
         ord: ``"fro"``, or 2 for the spectral norm: the largest singular value.
         method: ``"exact"`` products, or a ``"finite_difference"`` of two gradients for each, which does
-            without second derivatives and `torch.func` but is wrong across kinks such as ReLU's.
+            without second derivatives but is wrong across kinks such as ReLU's.
         samples: Number of products.
         seed: Of the random signs, which are the same in both frameworks.
 
@@ -128,37 +125,30 @@ def _exact_product(
 def _difference(
     function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
 ) -> Callable[[NDArray], NDArray]:
-    itemsize = min(point.dtype.itemsize for point in points)
+    itemsize, one = min(point.dtype.itemsize for point in points), points[0].new_ones(())
 
     def product(z: NDArray) -> NDArray:
         step = step_along(_flat(points), z, itemsize)
         shifts = [step * part for part in _split(z, points)]
-        above = _flat(_plain_gradient(function, x, [point + shift for point, shift in zip(points, shifts)]))
-        below = _flat(_plain_gradient(function, x, [point - shift for point, shift in zip(points, shifts)]))
+        above = _flat(_gradient(function, x, [point + shift for point, shift in zip(points, shifts)], one))
+        below = _flat(_gradient(function, x, [point - shift for point, shift in zip(points, shifts)], one))
         return (above - below) / (2 * step)
 
     return product
 
 
 def _gradient(
-    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
+    function: Callable[[Any], torch.Tensor], x: Any, points: Sequence[torch.Tensor], seed: torch.Tensor
 ) -> list[torch.Tensor]:
-    return torch.func.grad(lambda points: _scalar(function, x, points))(points)
+    value, pull = vjp(lambda *points: _scalar(function, x, points), *points)
+    return _filled(pull(seed.to(value.dtype)), points)
 
 
-def _plain_gradient(
-    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
-) -> Sequence[torch.Tensor]:
-    # Unlike torch.func, it differentiates what torch.compile has made.
-    with torch.inference_mode(False), torch.enable_grad():
-        points = [point.clone().detach().requires_grad_() for point in points]
-        value = _scalar(function, x, points)
-    if not value.requires_grad:
-        return [torch.zeros_like(point) for point in points]
-    return torch.autograd.grad(value, points, allow_unused=True, materialize_grads=True)
+def _filled(found: Sequence[torch.Tensor | None], points: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.zeros_like(x) if part is None else part for part, x in zip(found, points)]
 
 
-def _scalar(function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]) -> torch.Tensor:
+def _scalar(function: Callable[[Any], torch.Tensor], x: Any, points: Sequence[torch.Tensor]) -> torch.Tensor:
     value = as_floating("function's result", function(rebuilt(x, iter(points))))
     if value.shape != ():
         raise ValueError(f"function must return a scalar; got shape {tuple(value.shape)}; remedy: sum it")
@@ -173,7 +163,7 @@ def _as_points(x: Any) -> list[torch.Tensor]:
 
 
 def _as_directions(vector: Any, x: Any, points: list[torch.Tensor]) -> list[torch.Tensor]:
-    directions = [as_floating("vector", leaf) for leaf in leaves_along(vector, x, "vector", "x")]
+    directions = [as_floating("vector", leaf) for _, _, leaf in pairs("x", x, "vector", vector)]
     for direction, point in zip(directions, points):
         check_shape("vector", direction.shape, point.shape, "x")
     return [direction.to(point.dtype) for direction, point in zip(directions, points)]

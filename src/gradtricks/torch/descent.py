@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.reference.descent import map_pairs
+from gradtricks._core.structures import pairs, rebuilt
 from gradtricks.torch._tensors import as_floating, at_least_float32
 
 
@@ -45,15 +45,14 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float 
         {'w': tensor([0., 2.]), 'b': tensor(1.)}
     """
     rate = _as_rate(learning_rate)
-
-    def step(place: str, parameter: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
-        return _stepped(place, parameter, gradient, rate)
-
-    return map_pairs(step, parameters, gradients)
+    found = pairs("parameters", parameters, "gradients", gradients)
+    if found and all(gradient is None for _, _, gradient in found):
+        raise ValueError("gradients must hold a gradient; got only None; remedy: explain_gradient says why")
+    return rebuilt(parameters, iter([_stepped(*pair, rate) for pair in found]))
 
 
 def _stepped(
-    place: str, parameter: torch.Tensor, gradient: torch.Tensor | None, rate: float | torch.Tensor
+    place: str, parameter: torch.Tensor, gradient: torch.Tensor | None, rate: torch.Tensor
 ) -> torch.Tensor:
     parameter = as_floating(f"parameters{place}", parameter)
     if gradient is None:
@@ -62,13 +61,13 @@ def _stepped(
     check_shape(f"gradients{place}", gradient.shape, parameter.shape, f"parameters{place}")
     gradient = gradient.to_dense() if gradient.is_sparse else gradient
     wide = at_least_float32(parameter)
-    rate = rate.to(wide) if isinstance(rate, torch.Tensor) else rate
-    return (wide - rate * gradient.to(wide)).to(parameter.dtype)
+    return (wide - rate.to(wide) * gradient.to(wide)).to(parameter.dtype)
 
 
-def _as_rate(learning_rate: float | torch.Tensor) -> float | torch.Tensor:
+def _as_rate(learning_rate: float | torch.Tensor) -> torch.Tensor:
     if not isinstance(learning_rate, torch.Tensor):
-        return check_number("learning_rate", learning_rate, low=0)
+        # A tensor, so that a compiler doesn't compile anew for each value.
+        return torch.full((), check_number("learning_rate", learning_rate, low=0), dtype=torch.float64)
     learning_rate = as_floating("learning_rate", learning_rate)
     check_shape("learning_rate", learning_rate.shape, (), "a scalar")
     return learning_rate

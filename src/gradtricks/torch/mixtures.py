@@ -5,7 +5,8 @@ import math
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._tensors import as_floating, at_least_float32, in_plain_reverse
+from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._tensors import as_floating, at_least_float32
 
 
 def mixture_density_nll(

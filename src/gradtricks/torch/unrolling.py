@@ -1,6 +1,6 @@
 """The MuZero unroll: K applications of the dynamics, with scaled gradients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ def unroll(
     root_state: Any,
     actions: torch.Tensor,
     *,
-    hidden_scale: float = 0.5,
+    hidden_scale: float | torch.Tensor = 0.5,
     prediction_fn: Callable[[Any], Any] | None = None,
     scale_predictions: bool = False,
     scale_root_state: bool = False,
@@ -31,7 +31,8 @@ def unroll(
         recurrent_fn: ``(state, action) -> (output, next_state)``, for a whole batch.
         root_state: ``[B, ...]`` floating-point, or a tuple, list or dict of such tensors.
         actions: ``[K, B, ...]``, one slice for each step.
-        hidden_scale: 1 leaves the gradient alone, 0 cuts it between steps.
+        hidden_scale: A finite number, or a floating-point tensor that broadcasts to every state: 1 leaves the
+            gradient alone, 0 cuts it between steps. Annealing a tensor neither retraces nor recompiles.
         prediction_fn: ``state -> prediction``, read off every state that ``recurrent_fn`` returns. An output
             is then ``(output, prediction)``.
         scale_predictions: Multiply also what ``prediction_fn`` sends into the state, as a hook on the state
@@ -56,7 +57,7 @@ def unroll(
         (tensor([1., 2., 3.]), tensor([3.]))
     """
     actions = as_tensor("actions", actions)
-    hidden_scale = check_number("hidden_scale", hidden_scale)
+    hidden_scale = _as_scale("hidden_scale", hidden_scale)
     if actions.ndim == 0 or len(actions) == 0:
         raise ValueError(f"actions must have shape [K, B, ...] with K >= 1; got {tuple(actions.shape)}")
     if scale_predictions and prediction_fn is None:
@@ -122,7 +123,7 @@ def muzero_loss(
     policy_logits = as_floating("policy_logits", policy_logits)
     target_policy = as_floating("target_policy", target_policy)
     _check_shapes(value, reward, policy_logits, target_value, target_reward, target_policy)
-    scale = 1 / len(reward) if loss_scale is None else _as_scale(loss_scale, reward)
+    scale = 1 / len(reward) if loss_scale is None else _as_scale("loss_scale", loss_scale, reward.shape[1:2])
     weights = {"value_weight": value_weight, "reward_weight": reward_weight, "policy_weight": policy_weight}
     for_value, for_reward, for_policy = (check_number(name, weight) for name, weight in weights.items())
     heads = for_value * _term(value, target_value)
@@ -140,12 +141,15 @@ def _stack(outputs: list[Any]) -> Any:
     return map_structure(lambda *steps: torch.stack([as_tensor("each output", x) for x in steps]), *outputs)
 
 
-def _as_scale(loss_scale: float | torch.Tensor, reward: torch.Tensor) -> float | torch.Tensor:
-    if not isinstance(loss_scale, torch.Tensor):
-        return check_number("loss_scale", loss_scale)
-    loss_scale = as_floating("loss_scale", loss_scale)
-    check_shape("loss_scale", loss_scale.shape, reward.shape[1:2], "[B] of reward")
-    return loss_scale
+def _as_scale(
+    name: str, scale: float | torch.Tensor, shape: Sequence[int | None] | None = None
+) -> float | torch.Tensor:
+    if not isinstance(scale, torch.Tensor):
+        return check_number(name, scale)
+    scale = as_floating(name, scale)
+    if shape is not None:
+        check_shape(name, scale.shape, shape, "[B] of reward")
+    return scale
 
 
 def _term(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

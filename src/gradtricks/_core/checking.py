@@ -1,0 +1,238 @@
+"""Checking a gradient against differences of its function."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradtricks._core.checks import check_integer, check_number
+from gradtricks._core.differences import (
+    Function,
+    Place,
+    Rows,
+    Slopes,
+    finite,
+    noise_of,
+    rounding_unit,
+    slopes,
+)
+from gradtricks._core.verdicts import (
+    CORRECT,
+    INCONCLUSIVE,
+    NOT_DIFFERENTIABLE,
+    SURROGATE,
+    WRONG,
+    Comparison,
+    reason_of,
+    verdicts_of,
+)
+
+Vjp = Callable[..., Sequence[NDArray]]
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """What came out of comparing a gradient with differences of its function.
+
+    Attributes:
+        verdict: ``"correct"``, ``"wrong gradient"``, ``"not differentiable here"``, ``"surrogate"`` or
+            ``"inconclusive"``.
+        reason: Why, in a sentence.
+        relative_error: The largest one, among derivatives that exist; NaN if there is none.
+        input: Position of the input where the verdict was decided.
+        index: The element of that input.
+        output_index: The element of the result; None where several were added up.
+        analytic: What the gradient says there.
+        numerical: What the differences say there.
+        uncertainty: Of ``numerical``.
+        left: Slope to the left.
+        right: Slope to the right.
+        noise: Relative rounding error of the function, as found.
+        counts: How many derivatives got each verdict.
+        num_checked: Elements of the inputs that were moved.
+        num_elements: Elements of the inputs.
+    """
+
+    verdict: str
+    reason: str
+    relative_error: float
+    input: int
+    index: tuple[int, ...]
+    output_index: tuple[int, ...] | None
+    analytic: float
+    numerical: float
+    uncertainty: float
+    left: float
+    right: float
+    noise: float
+    counts: dict[str, int]
+    num_checked: int
+    num_elements: int
+
+    def __str__(self) -> str:
+        """Say it in a few lines."""
+        output = "a sum of outputs" if self.output_index is None else f"output {list(self.output_index)}"
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        return (
+            f"{self.verdict}: {self.reason}\n"
+            f"  at input {self.input} {list(self.index)}, {output}: analytic {self.analytic:.6g}, "
+            f"numerical {self.numerical:.6g} ± {self.uncertainty:.1g}\n"
+            f"  slopes: left {self.left:.6g}, right {self.right:.6g}\n"
+            f"  largest relative error {self.relative_error:.2g}, rounding noise {self.noise:.1g}\n"
+            f"  {counts or 'nothing compared'}; moved {self.num_checked} of {self.num_elements} elements"
+        )
+
+
+# What isn't finite shows in the report.
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")
+def compare_with_differences(
+    function: Function,
+    vjp: Vjp,
+    inputs: Sequence[ArrayLike],
+    *,
+    surrogate: Function | None = None,
+    rtol: float = 1e-6,
+    atol: float = 1e-9,
+    num_samples: int = 100,
+    seed: int = 0,
+) -> GradientCheck:
+    """Compare a vector-Jacobian product with differences of its function.
+
+    Each element is moved by many steps, large to small. The difference quotients settle between the
+    truncation of large steps and the rounding of small ones; where they settle is the derivative, and how
+    well they agree is its uncertainty. Where they don't settle, or settle on two values, there's none.
+
+    Args:
+        function: Maps arrays to one array, float32 or float64.
+        vjp: ``vjp(cotangent, *inputs)`` returns the gradients of the inputs.
+        inputs: Arrays; made float64.
+        surrogate: The function whose derivative ``vjp`` is meant to be, if that isn't ``function``.
+        rtol: Relative error that passes; not below the square root of the function's noise, up to 1e-3.
+        atol: Absolute error that passes.
+        num_samples: Elements of the inputs that are moved at most, chosen at random. An output with more
+            elements is added up, with random weights, into as many sums.
+        seed: Of what is chosen at random.
+
+    Returns:
+        The report.
+
+    Raises:
+        TypeError: An option isn't a number.
+        ValueError: ``function`` returns another result when called again, ``surrogate`` another shape, or an
+            option is out of range.
+    """
+    rtol, atol = check_number("rtol", rtol, low=0.0), check_number("atol", atol, low=0.0)
+    num_samples = check_integer("num_samples", num_samples, low=1)
+    random = np.random.default_rng(check_integer("seed", seed, low=0))
+    arrays = [np.array(x, np.float64) for x in inputs]
+    value = _repeatable_value(function, arrays)
+    compared = function if surrogate is None else surrogate
+    if surrogate is not None and np.shape(surrogate(*arrays)) != value.shape:
+        raise ValueError(
+            f"surrogate must return the shape of function's result, {value.shape}; "
+            f"got {np.shape(surrogate(*arrays))}"
+        )
+    places, rows = _places(arrays, num_samples, random), Rows(value.shape, num_samples, random)
+    total = sum(x.size for x in arrays)
+    if not places or not value.size:
+        return _nothing(total)
+    noise = noise_of(compared, arrays, rows, random)
+    found = [slopes(compared, arrays, place, rows, noise) for place in places]
+    numerical = Slopes(*(np.array(column) for column in zip(*found)))
+    relative_noise = float(noise.max() / (numerical.size.max() or 1.0))
+    table = Comparison(
+        _analytic(vjp, arrays, rows, places),
+        numerical,
+        places,
+        max(rtol, min(relative_noise**0.5, 1e-3)),
+        atol,
+        relative_noise,
+        surrogate is not None,
+    )
+    return _report(table, verdicts_of(table, function, arrays, random), rows, arrays)
+
+
+def _repeatable_value(function: Function, arrays: list[NDArray]) -> NDArray:
+    first, second = np.asarray(function(*arrays)), np.asarray(function(*arrays))
+    limit = 1e3 * rounding_unit(first) * np.abs(finite(first)).max(initial=0.0)
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    if not np.all(same | (np.abs(first - second) <= limit)):
+        raise ValueError(
+            "function must return the same result each time; got two that differ; "
+            "remedy: fix the seed inside it, or switch dropout off"
+        )
+    return first
+
+
+def _places(arrays: list[NDArray], limit: int, random: np.random.Generator) -> list[Place]:
+    places = [(position, index) for position, x in enumerate(arrays) for index in range(x.size)]
+    if len(places) <= limit:
+        return places
+    return [places[chosen] for chosen in sorted(random.choice(len(places), limit, replace=False))]
+
+
+def _analytic(vjp: Vjp, arrays: list[NDArray], rows: Rows, places: list[Place]) -> NDArray:
+    columns = []
+    for row in range(rows.count):
+        gradients = [np.ravel(gradient) for gradient in vjp(rows.cotangent(row), *arrays)]
+        columns.append([float(gradients[position][index]) for position, index in places])
+    return np.array(columns).T
+
+
+def _report(table: Comparison, verdicts: NDArray, rows: Rows, arrays: list[NDArray]) -> GradientCheck:
+    names = (WRONG, NOT_DIFFERENTIABLE, INCONCLUSIVE, SURROGATE, CORRECT)
+    counts = {name: int(np.sum(verdicts == name)) for name in names if np.any(verdicts == name)}
+    verdict = next(iter(counts))
+    found, relative, exists = table.slopes, table.relative(), verdicts != NOT_DIFFERENTIABLE
+    i, j = _worst(table, verdicts, verdict)
+    position, index = table.places[i]
+    return GradientCheck(
+        verdict=verdict,
+        reason=reason_of(verdict, table, verdicts, i, j),
+        relative_error=float(relative[exists].max()) if exists.any() else float("nan"),
+        input=position,
+        index=tuple(map(int, np.unravel_index(index, arrays[position].shape))),
+        output_index=rows.index(j),
+        analytic=float(table.analytic[i, j]),
+        numerical=float(found.value[i, j]),
+        uncertainty=float(found.error[i, j]),
+        left=float(found.left[i, j]),
+        right=float(found.right[i, j]),
+        noise=table.noise,
+        counts=counts,
+        num_checked=len(table.places),
+        num_elements=sum(x.size for x in arrays),
+    )
+
+
+def _worst(table: Comparison, verdicts: NDArray, verdict: str) -> tuple[int, int]:
+    weight, candidates = table.relative(), verdicts == verdict
+    if verdict == NOT_DIFFERENTIABLE:
+        weight = np.abs(table.slopes.right - table.slopes.left)
+        weight = np.where(np.isfinite(weight), weight, np.inf)
+        candidates &= table.slopes.kind != ""
+    if verdict == INCONCLUSIVE:
+        weight = table.slopes.error
+    i, j = np.unravel_index(np.argmax(np.where(candidates, weight, -1.0)), verdicts.shape)
+    return int(i), int(j)
+
+
+def _nothing(total: int) -> GradientCheck:
+    return GradientCheck(
+        verdict=INCONCLUSIVE,
+        reason="there is nothing to compare",
+        relative_error=np.nan,
+        input=0,
+        index=(),
+        output_index=None,
+        analytic=np.nan,
+        numerical=np.nan,
+        uncertainty=np.nan,
+        left=np.nan,
+        right=np.nan,
+        noise=np.nan,
+        counts={},
+        num_checked=0,
+        num_elements=total,
+    )

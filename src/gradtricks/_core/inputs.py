@@ -1,0 +1,72 @@
+"""How a function is given its inputs, and what they are called."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[[], Any], list[tuple[str, Any]]]:
+    """Decide how a function is given its inputs, and what to call them.
+
+    A function that needs no argument is called without any: it is a closure over the inputs. Otherwise a dict
+    is given by keyword, a list or a tuple item by item, and anything else as the only argument.
+
+    Args:
+        function: Takes the inputs, or nothing.
+        inputs: A structure of tensors.
+
+    Returns:
+        What runs the function, and the inputs with their names.
+    """
+    inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
+    names = _argument_names(function)
+    several = isinstance(inputs, list | tuple)
+    if isinstance(inputs, dict):
+        named = [(str(key), value) for key, value in inputs.items()]
+    elif several:
+        known = names or []
+        numbered = [f"inputs[{index}]" for index in range(len(known), len(inputs))]
+        named = list(zip([*known, *numbered], inputs))
+    else:
+        named = [((names or ["inputs"])[0], inputs)]
+    if names is not None and not names:
+        return function, named
+    if isinstance(inputs, dict):
+        return lambda: function(**inputs), named
+    return (lambda: function(*inputs)) if several else (lambda: function(inputs)), named
+
+
+def _argument_names(function: Callable[..., Any]) -> list[str] | None:
+    """Return the names of the positional arguments, [] where none is needed, None where nobody knows."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # built into the framework
+        return None
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD] if required else []
+
+
+def named_leaves(
+    name: str, value: Any, parts: Callable[[Any], list[tuple[str, Any]] | None]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a structure with their names.
+
+    Args:
+        name: What the user calls the structure.
+        value: A tensor, a model, or dicts, lists and tuples of them.
+        parts: Returns ``[("", tensor)]`` for a tensor, the named parameters of a model, None for the rest.
+
+    Yields:
+        Name and tensor; what is none of these is yielded too, to be refused.
+    """
+    found = parts(value)
+    if found is not None:
+        prefix = "" if name == "inputs" else f"{name}."
+        yield from ((f"{prefix}{part}" if part else name, leaf) for part, leaf in found)
+    elif isinstance(value, dict | list | tuple):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from named_leaves(f"{name}[{key!r}]", item, parts)
+    else:
+        yield name, value

@@ -1,0 +1,132 @@
+"""What became of gradients: verdicts that print like a compiler's messages."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradtricks._core.recorded import Place
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where something happened to a gradient, why, and what to do.
+
+    Attributes:
+        operation: Name of the operation; empty where none is to blame.
+        reason: One or two words, such as "detached", "numpy" or "nan".
+        place: Line of the user's code, where known.
+        remedy: What to do, in the framework's words.
+    """
+
+    operation: str
+    reason: str
+    place: Place | None
+    remedy: str
+
+    def lines(self) -> Iterator[str]:
+        """Yield the finding as lines of text."""
+        yield f"  {self.reason}: {self.operation}" if self.operation else f"  {self.reason}"
+        if self.place:
+            yield f"  --> {self.place}"
+            yield f"   |  {self.place.code}"
+        yield f"  remedy: {self.remedy}"
+
+
+@dataclass(frozen=True)
+class InputReport:
+    """What became of the gradient of one input.
+
+    Attributes:
+        name: What the user calls it.
+        connected: Whether a gradient reaches it.
+        gradient: "none", "fine", "zero everywhere", "nan" or "inf".
+        cuts: The first cut on each path from the input to the output; before the others those with no further
+            cut behind them. Where the input is connected, the cuts of its other paths that lose a value.
+        origins: Where the gradient began to be zero, NaN or infinite, nearest to the output first.
+    """
+
+    name: str
+    connected: bool
+    gradient: str
+    cuts: tuple[Finding, ...] = ()
+    origins: tuple[Finding, ...] = ()
+
+    @property
+    def finding(self) -> Finding | None:
+        """What to mend first; None where the gradient is fine."""
+        findings = self.origins if self.connected else self.cuts
+        return findings[0] if findings else None
+
+    @property
+    def operation(self) -> str:
+        """Name of the operation to blame; empty where there is none."""
+        return self.finding.operation if self.finding else ""
+
+    @property
+    def reason(self) -> str:
+        """Why the gradient isn't fine, in a word; empty where it is."""
+        return self.finding.reason if self.finding else ""
+
+    @property
+    def place(self) -> Place | None:
+        """Line of the user's code to look at."""
+        return self.finding.place if self.finding else None
+
+    @property
+    def remedy(self) -> str:
+        """What to do; empty where the gradient is fine."""
+        return self.finding.remedy if self.finding else ""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as lines of text."""
+        state = f"connected, gradient {self.gradient}" if self.connected else "not connected, gradient None"
+        yield f"{self.name}: {state}"
+        for finding in (self.origins if self.connected else self.cuts)[:_SHOWN]:
+            yield from finding.lines()
+        if self.connected and self.cuts:
+            yield "  another of its paths is cut:"
+            yield from (line for finding in self.cuts[:_SHOWN] for line in finding.lines())
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """What became of the gradients; ``print`` it.
+
+    Attributes:
+        inputs: One report for each input, in the order given.
+        output: Status of the output's value: "fine", "zero everywhere", "nan" or "inf".
+        overflow: The first operation that made a value that isn't finite from finite ones, if any did.
+    """
+
+    inputs: tuple[InputReport, ...]
+    output: str
+    overflow: Finding | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a gradient reaches every input."""
+        return all(report.connected for report in self.inputs)
+
+    @property
+    def fine(self) -> bool:
+        """Whether every gradient is there, finite and somewhere other than zero."""
+        return all(report.gradient == "fine" for report in self.inputs)
+
+    def __getitem__(self, key: str | int) -> InputReport:
+        """Return the report of one input, by name or by position."""
+        if isinstance(key, int):
+            return self.inputs[key]
+        found = [report for report in self.inputs if report.name == key]
+        if not found:
+            names = ", ".join(report.name for report in self.inputs)
+            raise KeyError(f"expected one of: {names}; got {key!r}")
+        return found[0]
+
+    def __str__(self) -> str:
+        """Return the report as text."""
+        lines = [line for report in self.inputs for line in report.lines()]
+        bad = {"nan", "inf"} & {self.output, *(report.gradient for report in self.inputs)}
+        if self.overflow and bad:
+            lines += ["values: finite until here", *self.overflow.lines()]
+        return "\n".join(lines)

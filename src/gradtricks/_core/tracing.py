@@ -1,0 +1,149 @@
+"""Why a gradient is missing, zero or not finite: the search through a list of recorded operations."""
+
+from collections.abc import Mapping, Sequence
+
+from gradtricks._core.recorded import Input, Operation, Outside
+from gradtricks._core.reports import Finding, GradientReport, InputReport
+
+# A cut of these kinds takes values out of a path on purpose or by accident; the others stand beside many
+# healthy paths (a comparison that picks a branch, an argmax for the accuracy) and would only be noise there.
+_WORTH_TELLING = ("detached", "not recorded", "assigned", "copied")
+
+
+def explain(
+    operations: Sequence[Operation],
+    inputs: Sequence[Input],
+    outputs: Sequence[int],
+    outside: Mapping[int, Outside],
+    remedies: Mapping[str, str],
+    *,
+    output: str = "fine",
+) -> GradientReport:
+    """Say of each input whether a gradient reaches it, and if not, or if it isn't fine, what is to blame.
+
+    Args:
+        operations: In the order in which they ran.
+        inputs: What the gradient is wanted for.
+        outputs: Tensors that were differentiated.
+        outside: Tensors that nothing in ``operations`` made.
+        remedies: What to do, for each reason.
+        output: Status of the outputs' values.
+
+    Returns:
+        The verdicts.
+    """
+    search = _Search(operations, frozenset(outputs), outside, remedies)
+    overflow = next((operation for operation in operations if operation.overflows), None)
+    return GradientReport(
+        tuple(search.report(given, {other.state for other in inputs}) for given in inputs),
+        output,
+        search.finding(overflow, "overflow") if overflow else None,
+    )
+
+
+class _Search:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        outputs: frozenset[int],
+        outside: Mapping[int, Outside],
+        remedies: Mapping[str, str],
+    ) -> None:
+        # A custom gradient says once more, and last, who made its outputs.
+        self.maker = {state: operation for operation in operations for state in operation.outputs}
+        self.operations = [o for o in operations if self.made_by(o)]
+        self.outputs, self.outside, self.remedies = outputs, outside, remedies
+        self.needed = set(outputs)
+        for operation in reversed(self.operations):
+            if self.needed.intersection(operation.outputs):
+                self.needed.update(operation.inputs)
+        self.open = set(outputs)
+        for operation in reversed(self.operations):
+            if self.open.intersection(operation.outputs):
+                self.open |= operation.carries if operation.reason else set(operation.inputs)
+
+    def made_by(self, operation: Operation) -> set[int]:
+        return {state for state in operation.outputs if self.maker[state] is operation}
+
+    def report(self, given: Input, others: set[int]) -> InputReport:
+        reached = self.reached_from(given.state)
+        connected = given.gradient != "none"
+        if connected:
+            cuts = [c for c in self.cuts(reached) if c.reason in _WORTH_TELLING]
+            origins = self.origins(given.gradient, reached)
+        else:
+            cuts, origins = self.verdict(given, reached, others), []
+        return InputReport(given.name, connected, given.gradient, tuple(cuts), tuple(origins))
+
+    def reached_from(self, state: int) -> set[int]:
+        reached = {state}
+        for operation in self.operations:
+            if operation.carries & reached:
+                reached |= self.made_by(operation)
+        return reached
+
+    def verdict(self, given: Input, reached: set[int], others: set[int]) -> list[Finding]:
+        if given.refused:
+            return [Finding("", given.refused, None, self.remedies[given.refused])]
+        return self.cuts(reached) or [self.without_a_cut(given, reached, others)]
+
+    def cuts(self, reached: set[int]) -> list[Finding]:
+        found: list[Operation] = []
+        for operation in self.operations:
+            met, made = reached.intersection(operation.inputs), self.needed.intersection(operation.outputs)
+            if met and made and not reached.intersection(operation.outputs):
+                found += [o for o in self.beyond(operation) if o not in found]
+        # First what is enough to mend, and cuts for sure; and an exported number may only have been logged.
+        found.sort(key=lambda o: (o.reason == "numpy", self.open.isdisjoint(o.outputs), not o.reason))
+        return [self.finding(operation, operation.reason or "not differentiable") for operation in found]
+
+    def beyond(self, operation: Operation) -> list[Operation]:
+        # Nobody detaches for its own sake on the way to an array or a variable: that is what cuts the path.
+        readers = [o for o in self.operations if set(operation.outputs).intersection(o.inputs)]
+        readers = [o for o in readers if self.needed.intersection(o.outputs)]
+        steps_aside = operation.reason in ("detached", "not recorded") and readers
+        stored = steps_aside and all(o.reason in ("numpy", "assigned", "copied") for o in readers)
+        return readers[:1] if stored else [operation]
+
+    def without_a_cut(self, given: Input, reached: set[int], others: set[int]) -> Finding:
+        if reached & self.outputs:
+            return Finding("", "not traced", None, self.remedies["not traced"])
+        read = [operation for operation in self.operations if reached.intersection(operation.inputs)]
+        hidden = next((operation for operation in read if operation.reason == "not traced"), None)
+        if hidden:
+            return self.finding(hidden, "not traced")
+        if read:
+            return self.finding(read[-1], "unused")
+        suspects = (
+            ("replaced", lambda state: state in given.kin),
+            ("made outside", lambda state: not self.outside[state].before),
+            ("replaced", lambda state: _alike(self.outside[state], given.like)),
+            ("made outside", lambda state: not self.outside[state].parameter),
+        )
+        for reason, is_suspect in suspects:
+            for operation in self.operations:
+                read_here = self.needed.intersection(operation.inputs) & (self.outside.keys() - others)
+                if any(map(is_suspect, read_here)) and self.needed.intersection(operation.outputs):
+                    return self.finding(operation, reason)
+        return Finding("", "unused", None, self.remedies["unused"])
+
+    def origins(self, gradient: str, reached: set[int]) -> list[Finding]:
+        if gradient == "fine":
+            return []
+        bad = {"zero everywhere"} if gradient == "zero everywhere" else {"nan", "inf"}
+        found = []
+        for operation in reversed(self.operations):
+            sent = {status for state, status in operation.sent.items() if state in reached} & bad
+            if sent and operation.arrived not in {"none", *bad}:
+                reason = "nan" if "nan" in sent else sent.pop()
+                found.append(self.finding(operation, reason))
+        # Each contribution is well, and their sum isn't.
+        return found or [Finding("", gradient, None, self.remedies["sum"])]
+
+    def finding(self, operation: Operation, reason: str) -> Finding:
+        return Finding(operation.name, reason, operation.place, self.remedies[reason])
+
+
+def _alike(other: Outside, like: Outside) -> bool:
+    # A variable that is given as an input isn't a shifted copy of anything.
+    return (other.shape, other.dtype) == (like.shape, like.dtype) and not like.parameter

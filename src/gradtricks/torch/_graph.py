@@ -1,0 +1,82 @@
+"""What a tensor says of itself: its place in the graph, its memory, the state of its values."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield what stands in nested lists, tuples, dicts and slices."""
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves_of(item)
+    elif isinstance(value, slice):
+        yield from (value.start, value.stop, value.step)
+    else:
+        yield value
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a structure."""
+    return (leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor))
+
+
+def is_floating(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor can have a gradient."""
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
+    """Return where the gradient of a tensor arrives; None where it has none."""
+    if not tensor.requires_grad:
+        return None
+    if tensor.grad_fn is not None:
+        return GradientEdge(tensor.grad_fn, tensor.output_nr)
+    with torch.inference_mode(False), torch.enable_grad():
+        following = tensor.view_as(tensor).grad_fn
+    # torch.func.jvp hides the node of a leaf; a view of a view, made in no_grad, only says that it has one.
+    node, output_nr = following.next_functions[0] if following else (None, 0)
+    return GradientEdge(node, output_nr) if node else None
+
+
+def name_of(edge: GradientEdge) -> str:
+    """Return the name of the operation behind an edge."""
+    return edge.node.name().rstrip("0123456789").removesuffix("Backward")
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return a number that grows when a tensor is edited in place."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return what tells the memory of a tensor from that of others."""
+    # A wrapper of torch.func or a tensor without elements has no memory that another could share.
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    shared = tensor.layout == torch.strided and not wrapped and tensor.untyped_storage().data_ptr()
+    return shared or -id(tensor)
+
+
+def part_of_memory(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return what tells the part of the memory that a tensor takes up."""
+    memory = memory_of(tensor)
+    return (memory, int(tensor.storage_offset()), tensor.numel()) if memory > 0 else (memory,)
+
+
+def status_of(values: torch.Tensor | None) -> str:
+    """Return "none", "fine", "zero everywhere", "nan" or "inf"."""
+    if values is None:
+        return "none"
+    values = values.detach()
+    values = values.coalesce().values() if values.is_sparse else values
+    unreadable = values.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(values)
+    if unreadable or not is_floating(values):
+        return "fine"
+    values = values.float() if values.dtype.itemsize == 1 else values
+    if values.isnan().any():
+        return "nan"
+    if values.isinf().any():
+        return "inf"
+    return "fine" if values.numel() == 0 or values.any() else "zero everywhere"
