@@ -149,37 +149,6 @@ def test_no_stem_is_missing_a_reference():
     assert notebooks == {*STEMS, *AGENTS, "benchmarks", "lab_benchmarks"}
 
 
-# What isn't a function of tensors: it looks at functions or models, and has tests of its own.
-OF_FUNCTIONS = {"check_gradient", "explain_gradient", "gradient_override_map", "hessian_norm"}
-OF_MODELS = {"MaskedAdam", "ScaleGradient"}
-
-
-def stem_of(name):
-    """Return the stem that a public name comes from, read from the stub."""
-    for node in ast.parse((PACKAGE / "torch" / "__init__.pyi").read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == name:
-            return node.module
-    raise AssertionError(f"{name} comes from no stem")
-
-
-@pytest.mark.parametrize("name", sorted({*exported(PACKAGE / "torch")} - OF_FUNCTIONS - OF_MODELS))
-@pytest.mark.parametrize("fixture", ["way", "second"])
-def test_every_function_of_tensors_goes_through_every_transform(name, fixture):
-    body = ast.parse((ROOT / "tests" / "tricks" / f"test_{stem_of(name)}.py").read_text()).body
-    functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-    reached, pending = (
-        set(),
-        [n for n, node in functions.items() if fixture in {a.arg for a in node.args.args}],
-    )
-    while pending:
-        current = pending.pop()
-        reached.add(current)
-        mentioned = {node.id for node in ast.walk(functions[current]) if isinstance(node, ast.Name)}
-        pending += (mentioned & functions.keys()) - reached
-    text = "\n".join(ast.unparse(functions[function]) for function in sorted(reached))
-    assert f".{name}" in text or f"'{name}'" in text
-
-
 # The lab's rooms, each of which may use those before it.
 ROOMS = [
     "recording",
