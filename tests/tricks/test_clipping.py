@@ -161,6 +161,16 @@ def test_compiled_like_eager(backend, name):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_compiled_where_no_gradient_is_wanted_in_torch(requires_grad):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    torch.compiler.reset()
+    clip = torch.compile(lambda t: tricks.clip_gradient(t, -1.0, 1.0), fullgraph=True, backend="aot_eager")
+    with torch.set_grad_enabled(not requires_grad):
+        assert clip(torch.ones(2, requires_grad=requires_grad)).tolist() == [1, 1]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_of_gradients_in_torch(name):
     torch = pytest.importorskip("torch")

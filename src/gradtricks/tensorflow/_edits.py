@@ -61,9 +61,9 @@ def intercept(x: tf.Tensor, rule: Rule, *tensors: tf.Tensor, linear: bool = Fals
         return substitute(x, rule(x, *tensors))
     if linear:
         return _with_gradient(x, lambda gradient: rule(gradient, *tensors), x)
-    if _has_tangent(x):
+    if has_tangent(x):
         _refuse_tangent()
-    return _with_gradient(x, lambda gradient: rule(_reverse_only(gradient), *tensors), x)
+    return _with_gradient(x, lambda gradient: rule(reverse_only(gradient), *tensors), x)
 
 
 def with_slope(
@@ -125,10 +125,11 @@ _LOST = (
 
 def _in_plain_reverse(x: tf.Tensor) -> bool:
     # What becomes of the body of a tf.vectorized_map has lost its custom gradients. Its name scope tells.
-    return not _has_tangent(x) and "loop_body" not in tf.get_current_name_scope().split("/")
+    return not has_tangent(x) and "loop_body" not in tf.get_current_name_scope().split("/")
 
 
-def _has_tangent(x: tf.Tensor) -> bool:
+def has_tangent(x: tf.Tensor) -> bool:
+    """Say whether an accumulator watches ``x``."""
     return bool(forwardprop_util.pack_tangents([x]).tangents)
 
 
@@ -141,7 +142,9 @@ def _shaped(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(x, like.shape) if x.shape != like.shape else x
 
 
-def _reverse_only(gradient: tf.Tensor) -> tf.Tensor:
+def reverse_only(gradient: tf.Tensor) -> tf.Tensor:
+    """The gradient itself; raise where an accumulator around a `tf.function` would differentiate its rule."""
+
     @tf.custom_gradient
     def declared(gradient: tf.Tensor) -> tuple[tf.Tensor, Rule]:
         def backward(again: tf.Tensor) -> tf.Tensor:

@@ -9,11 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.eager import context, execute, forwardprop_util, record
+from tensorflow.python.eager import context, execute, record
 from tensorflow.python.eager.polymorphic_function import function_context
 
 from gradtricks._core.checks import check_shape
-from gradtricks.reference.overriding import OPERATORS, check_same_structure
+from gradtricks._core.overriding import OPERATORS, check_same_structure
+from gradtricks.tensorflow._edits import has_tangent, reverse_only
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
 from gradtricks.tensorflow.discretizing import straight_through
 
@@ -111,7 +112,6 @@ def gradient_override_map(
         raise ValueError(f"gradients must map each operator once; got {', '.join(names)}")
     for name, gradient in zip(names, gradients.values()):
         _check_callable(f"the gradient of {name}", gradient)
-    _prepare_framework()
     return _OverrideMap(dict(zip(names, gradients.values())))
 
 
@@ -128,12 +128,14 @@ class _OverrideMap(AbstractContextManager):
             context.context().add_op_callback(_after_op)
             # What runs eager operators has to call back. Whoever takes the last callback away undoes this.
             execute.execute = execute.execute_with_callbacks
+            _PATCHES.enter()
         _ACTIVE.maps = (*_ACTIVE.maps, self.names)
 
     def __exit__(self, *exception: object) -> None:
         _ACTIVE.maps = _ACTIVE.maps[:-1]
         if not _ACTIVE.maps:
             context.context().remove_op_callback(_after_op)
+            _PATCHES.exit()
 
 
 class _Active(threading.local):
@@ -167,14 +169,17 @@ def _after_op(
 
 
 def _record(name: str, x: tf.Tensor, output: tf.Tensor) -> None:
-    forwardprop_util.pack_tangents([x])  # refuses tangents
+    if has_tangent(x):
+        raise NotImplementedError(
+            "gradient_override_map has no rule for forward-mode differentiation; remedy: tf.GradientTape"
+        )
     # A tape knows how an output came about by the record that came last.
     record.record_operation(name, [output], [x], lambda cotangent: [_gradient(name, cotangent, output, x)])
 
 
 def _gradient(name: str, cotangent: tf.Tensor, output: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     # What a tf.gather sends back is sparse until it is converted.
-    gradient = _GRADIENTS[name](tf.convert_to_tensor(cotangent), output, x)
+    gradient = _GRADIENTS[name](reverse_only(tf.convert_to_tensor(cotangent)), output, x)
     gradient = as_tensor("the gradient's result", gradient)
     check_shape("the gradient's result", gradient.shape, x.shape, "x")
     return tf.cast(gradient, x.dtype)
@@ -190,14 +195,6 @@ def _registered(name: str, gradient: Gradient) -> str:
         _GRADIENTS[new] = gradient
     tf.RegisterGradient(new)(lambda op, cotangent: _gradient(new, cotangent, op.outputs[0], op.inputs[0]))
     return new
-
-
-@cache
-def _prepare_framework() -> None:
-    # Three functions of the framework have to know of maps.
-    execute.record_gradient = _recording_gradients(execute.record_gradient)
-    function_context.make_function_context = _keyed_by_maps(function_context.make_function_context)
-    forwardprop_util.pack_tangents = _refusing_tangents(forwardprop_util.pack_tangents)
 
 
 def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., None]:
@@ -220,17 +217,28 @@ def _keyed_by_maps(make_function_context: Callable[..., Any]) -> Callable[..., A
     return keyed
 
 
-def _refusing_tangents(pack_tangents: Callable[..., Any]) -> Callable[..., Any]:
-    # Forward mode would transpose the gradient, as if it were linear in the cotangent.
-    def refusing(tensors: Any) -> Any:
-        packed = pack_tangents(tensors)
-        if packed.tangents and _ACTIVE.maps:
-            raise NotImplementedError(
-                "gradient_override_map has no rule for forward-mode differentiation; remedy: tf.GradientTape"
-            )
-        return packed
+class _Patches:
+    # Two functions of the framework have to know of maps, as long as a thread is in one.
+    def __init__(self) -> None:
+        self.lock, self.threads = threading.Lock(), 0
 
-    return refusing
+    def enter(self) -> None:
+        with self.lock:
+            self.threads += 1
+            if self.threads == 1:
+                recorded, made = execute.record_gradient, function_context.make_function_context
+                self.originals = recorded, made
+                execute.record_gradient = _recording_gradients(recorded)
+                function_context.make_function_context = _keyed_by_maps(made)
+
+    def exit(self) -> None:
+        with self.lock:
+            self.threads -= 1
+            if not self.threads:
+                execute.record_gradient, function_context.make_function_context = self.originals
+
+
+_PATCHES = _Patches()
 
 
 def _refuse_foreign_function(name: str) -> None:

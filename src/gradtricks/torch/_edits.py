@@ -42,7 +42,9 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     return y
 
 
-def intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool = False) -> torch.Tensor:
+def intercept(
+    x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool = False, tracked: bool = False
+) -> torch.Tensor:
     """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``.
 
     Args:
@@ -52,6 +54,7 @@ def intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool 
         *tensors: What the rule needs besides; they get no gradient. An edit in place before the backward
             pass raises there.
         linear: The rule multiplies each element. Then it holds for tangents too.
+        tracked: The gradient of the gradient reaches ``*tensors`` too.
 
     Returns:
         Shape and dtype of ``x``. A view of ``x`` in plain reverse mode.
@@ -60,7 +63,7 @@ def intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool 
         RuntimeError: In forward mode, unless ``linear``; or a compiled function is called on dual numbers.
         NotImplementedError: Exported, unless ``linear`` or under `torch.no_grad`.
     """
-    tensors = tuple(tensor.detach() for tensor in tensors)
+    tensors = tensors if tracked else tuple(tensor.detach() for tensor in tensors)
     if linear and not in_plain_reverse(x):
         return substitute(x, rule(x, *tensors))
     if not torch.compiler.is_compiling():
@@ -73,6 +76,8 @@ def intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool 
         )
     if in_transform():
         return _unopened_intercept(x, _key(rule), *tensors)
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x.view_as(x)  # the compiler can't trace a Function that gets no gradient
     return _CompiledIntercept.apply(x, rule, *tensors)
 
 

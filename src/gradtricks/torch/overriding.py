@@ -1,6 +1,5 @@
 """One function's value with another's gradient."""
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
@@ -11,8 +10,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from gradtricks._core.checks import check_shape
-from gradtricks.reference.overriding import OPERATORS, check_same_structure
-from gradtricks.torch._tensors import as_floating, as_tensor, map_structure, refuse_compiled_duals
+from gradtricks._core.overriding import OPERATORS, check_same_structure
+from gradtricks.torch._edits import Rule, intercept, substitute
+from gradtricks.torch._tensors import as_floating, as_tensor, map_structure
 from gradtricks.torch.discretizing import straight_through
 
 Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -62,8 +62,8 @@ def gradient_override_map(
     What counts is where the operator is called, not where backpropagation happens. The map follows the calls
     of its own thread, eager or compiled: a compiled function is compiled anew for each map it is called
     under, and for none. Of nested maps the innermost that names an operator wins. Blocks must end in the
-    reverse order of their beginning, so don't `yield` or `await` in one. Rules are kept for the life of the
-    process; make a map once.
+    reverse order of their beginning, so don't `yield` or `await` in one. Compiled functions keep rules
+    for the life of the process; make a map once.
 
     Unseen is what runs in C++: composites such as `silu`, and TorchScript, keep their own gradients. So is a
     function whose activations are recomputed (`torch.utils.checkpoint`), when it is called again during the
@@ -121,9 +121,9 @@ def gradient_override_map(
 class _OverrideMap(TorchFunctionMode):
     def __init__(self, gradients: dict[str, Gradient]) -> None:
         super().__init__()
-        # Functions by which each operator is called; and the keys of gradients, because a compiler takes
-        # numbers into its graph and not functions.
-        self.keys = {spelling: _key(g) for name, g in gradients.items() for spelling in _spellings(name)}
+        rules = {name: _rule(gradient) for name, gradient in gradients.items()}
+        # By the functions by which each operator is called.
+        self.rules = {spelling: rule for name, rule in rules.items() for spelling in _spellings(name)}
         self.fused = {fused: name for name in gradients for fused in _fused(name)}
 
     def __torch_function__(
@@ -135,13 +135,12 @@ class _OverrideMap(TorchFunctionMode):
                 f"gradient_override_map can't reach the {self.fused[func]} within {func.__name__}; "
                 "remedy: build the layer from single operators"
             )
-        if func not in self.keys:
+        if func not in self.rules:
             return func(*args, **kwargs)
-        return _call(func, self.keys[func], *args, **kwargs)
+        return _call(func, self.rules[func], *args, **kwargs)
 
 
-def _call(func: Any, key: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-    refuse_compiled_duals("gradient_override_map")
+def _call(func: Any, rule: Rule, *args: Any, **kwargs: Any) -> torch.Tensor:
     _refuse_export()
     x, *options = args if args else [kwargs.pop(name) for name in ("input", "self") if name in kwargs]
     if "out" in kwargs or not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -149,7 +148,7 @@ def _call(func: Any, key: int, *args: Any, **kwargs: Any) -> torch.Tensor:
     in_place = func in _IN_PLACE or kwargs.get("inplace", False) or any(option is True for option in options)
     source = x.clone() if in_place else x
     output = func(source.detach().clone() if in_place else source.detach(), *options, **kwargs)
-    overridden = _with_gradient(source, output, key)
+    overridden = _overridden(source, output, rule)
     return x.copy_(overridden) if in_place else overridden
 
 
@@ -161,59 +160,29 @@ def _refuse_export() -> None:
         )
 
 
-class _Override(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: torch.Tensor, output: torch.Tensor, key: int) -> torch.Tensor:
-        return output.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, int], output: torch.Tensor) -> None:
-        ctx.save_for_backward(inputs[0], output)
-        ctx.gradient = _GRADIENTS[inputs[2]]
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        x, output = ctx.saved_tensors
-        gradient = as_tensor("the gradient's result", ctx.gradient(cotangent, output, x))
-        check_shape("the gradient's result", gradient.shape, x.shape, "x")
-        return gradient, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> torch.Tensor:
-        raise NotImplementedError(
-            "gradient_override_map has no rule for forward-mode differentiation; remedy: reverse mode"
-        )
+def _overridden(x: torch.Tensor, output: torch.Tensor, rule: Rule) -> torch.Tensor:
+    # The compiler wants different tensors.
+    return substitute(output, intercept(x, rule, x.view_as(x), output, tracked=True))
 
 
-def _with_gradient(x: torch.Tensor, output: torch.Tensor, key: int) -> torch.Tensor:
-    return _Override.apply(x, output, key)
+def _rule(gradient: Gradient) -> Rule:
+    def rule(cotangent: torch.Tensor, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        # The output is a function of x too, whose gradient is overridden in its turn.
+        y = _overridden(x, output, rule) if torch.is_grad_enabled() else output
+        result = as_tensor("the gradient's result", gradient(cotangent, y, x))
+        check_shape("the gradient's result", result.shape, x.shape, "x")
+        return result.to(x.dtype)
+
+    return rule
 
 
 @cache
 def _prepare_compiler() -> None:
-    # Here and not above, because the compiler takes seconds to import. Its own handling of a Function
-    # silently ignores the backward pass under torch.func; taken into the graph as it is, it is traced later
-    # by what understands it. And it hides in-place functions (torch.relu_) from a map unless they are listed.
-    torch.compiler.allow_in_graph(_with_gradient)
+    # The compiler hides in-place functions (torch.relu_) from a map unless they are listed, and takes seconds
+    # to import.
     from torch._dynamo.variables.torch import get_overridable_functions
 
     get_overridable_functions().update(_IN_PLACE)
-
-
-# Compiled graphs refer to gradients by number for as long as they live.
-_GRADIENTS: list[Gradient] = []
-_REGISTERING = threading.Lock()
-
-
-def _key(gradient: Gradient) -> int:
-    with _REGISTERING:
-        for key, known in enumerate(_GRADIENTS):
-            if known == gradient:  # a bound method is a new object each time
-                return key
-        _GRADIENTS.append(gradient)
-        return len(_GRADIENTS) - 1
 
 
 _OWNERS = (torch, torch.Tensor, functional, torch.special, torch._C._nn)
