@@ -197,6 +197,22 @@ def test_unchecked_it_is_the_gradient_of_the_sum(backend):
     np.testing.assert_allclose(backend.array(found), of_sum, rtol=1e-12)
 
 
+def test_unchecked_jacobians_are_those_of_sums(backend):
+    mix, x = mixing(backend, "mean", 2), backend.tensor(np.array([[1.0], [3.0]]))
+    found = backend.tricks.input_jacobians(lambda x: mix(x) ** 2, x, check=False)
+    # Of (x0 - x1)**2 / 4, twice.
+    np.testing.assert_allclose(backend.array(found).reshape(-1), [-2.0, 2.0], rtol=1e-12)
+
+
+def test_what_dynamo_exports_is_refused_in_torch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    for question in ("is_exporting", "is_dynamo_compiling"):
+        monkeypatch.setattr(torch.compiler, question, lambda: True)
+    with pytest.raises(RuntimeError, match="must be exported operation by operation; got strict=True"):
+        tricks.input_gradients(lambda x: x, torch.ones(2))
+
+
 def test_softmax_outputs_whose_sum_is_constant_are_seen_through(backend):
     x = backend.tensor(np.random.default_rng(0).normal(size=(4, 3)))
     softmax, mix = backend.softmax, mixing(backend, "mean", 4)
@@ -494,8 +510,9 @@ def test_in_torch_checkpoints_and_saved_tensors_on_cpu(trick):
     torch.testing.assert_close(x.grad, expected)
 
 
-# PyTorch's own tracing looks at the .grad of the layer's wrapped weights.
+# PyTorch's own tracing looks at the .grad of wrapped tensors, and makes constants of the weights.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.filterwarnings("ignore:A model attribute `lifted_tensor")
 @pytest.mark.parametrize("trick", ["input_gradients", "input_jacobians"])
 def test_in_torch_export_leaves_the_batch_open(trick):
     torch = pytest.importorskip("torch")
@@ -509,7 +526,7 @@ def test_in_torch_export_leaves_the_batch_open(trick):
         def forward(self, x):
             return getattr(tricks, trick)(lambda x: self.layer(x) ** 3, x)
 
-    model, shapes = Slopes(), ({0: torch.export.Dim("batch")},)
+    model, shapes = Slopes().requires_grad_(False), ({0: torch.export.Dim("batch")},)
     exported = torch.export.export(model, (torch.ones(4, 3),), dynamic_shapes=shapes, strict=False).module()
     x = torch.randn(7, 3)
     torch.testing.assert_close(exported(x), model(x))

@@ -90,6 +90,7 @@ def where_gradients(
     Raises:
         TypeError: As for `safe_where`.
         ValueError: As for `safe_where`.
+        RuntimeError: `torch.export` is called with ``strict=True``.
 
     Example:
         >>> x = torch.tensor([0.0, 4.0])

@@ -42,6 +42,8 @@ def input_gradients(
         TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor.
         ValueError: The samples are coupled, as by batch normalization in training mode; ``x`` has no batch
             axis; ``function`` doesn't return one number for each sample, or nothing that depends on ``x``.
+        RuntimeError: `torch.export` is called with ``strict=True``. With False, the export holds weights as
+            constants.
 
     References:
         The sum trick: https://pytorch.org/docs/stable/autograd.html says that ``grad`` returns sums.
