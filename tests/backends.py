@@ -38,6 +38,10 @@ class TorchBackend:
         """Convert to a dtype given by name."""
         return tensor.to(getattr(self.framework, dtype))
 
+    def take(self, tensor, rows):
+        """Look rows up; their gradient is sparse."""
+        return self.framework.nn.functional.embedding(rows, tensor, sparse=True)
+
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""
         tensors = [self.tensor(x).requires_grad_() for x in inputs]
@@ -73,6 +77,10 @@ class TensorFlowBackend:
     def cast(self, tensor, dtype):
         """Convert to a dtype given by name."""
         return self.framework.cast(tensor, dtype)
+
+    def take(self, tensor, rows):
+        """Look rows up; their gradient is sparse."""
+        return self.framework.gather(tensor, rows)
 
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""
