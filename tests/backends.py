@@ -54,6 +54,10 @@ class TorchBackend:
         """Sum over the last axis."""
         return tensor.sum(-1)
 
+    def take(self, tensor, rows):
+        """Look rows up; their gradient is sparse."""
+        return self.framework.nn.functional.embedding(rows, tensor, sparse=True)
+
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""
         tensors = [self.tensor(x).requires_grad_() for x in inputs]
@@ -109,6 +113,10 @@ class TensorFlowBackend:
     def total(self, tensor):
         """Sum over the last axis."""
         return self.framework.reduce_sum(tensor, -1)
+
+    def take(self, tensor, rows):
+        """Look rows up; their gradient is sparse."""
+        return self.framework.gather(tensor, rows)
 
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""

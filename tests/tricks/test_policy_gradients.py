@@ -14,62 +14,92 @@ EQUAL = [[0.1] * 7, [0.1] * 100_000, [0.98] * 4096, [5.0], [0.0, 0.0], [1e30] * 
 WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
 
 
-@given(
-    rewards=arrays(
-        np.float64,
-        array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=40),
-        elements=st.sampled_from([0.0, 0.0, 0.0, 1.0, -1.0, 0.25]),
+@given(data=st.data(), discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]), value=st.sampled_from([0.0, -2.0]))
+@settings(max_examples=40)
+def test_returns_agree_with_the_reference(backend, data, discount, value):
+    shape = data.draw(array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=40))
+    r_t = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 0.0, 0.0, 1.0, -1.0, 0.25])))
+    cotangent = np.cos(np.arange(r_t.size, dtype=float)).reshape(shape)
+    changing = discount * (r_t == 0)
+    got, (gradient,) = backend.value_and_vjp(
+        lambda r: backend.tricks.discounted_returns(r, discount, value), [r_t], cotangent
     )
-)
-@pytest.mark.parametrize("discount", [0.0, 0.5, 0.9, 0.99, 1.0])
-@pytest.mark.parametrize("reset", [False, True])
-@settings(max_examples=20)
-def test_returns_agree_with_the_reference(backend, rewards, discount, reset):
-    cotangent = np.cos(np.arange(rewards.size, dtype=float)).reshape(rewards.shape)
-    value, (gradient,) = backend.value_and_vjp(
-        lambda r: backend.tricks.discounted_returns(r, discount, reset_at_rewards=reset), [rewards], cotangent
-    )
-    expected = reference.discounted_returns(rewards, discount, reset_at_rewards=reset)
-    slope = reference.discounted_returns_vjp(cotangent, rewards, discount, reset_at_rewards=reset)
-    np.testing.assert_allclose(value, expected, **TOLERANCE)
-    np.testing.assert_allclose(gradient, slope, **TOLERANCE)
-
-
-@pytest.mark.parametrize("discount", [0.9, 0.99])
-@pytest.mark.parametrize("reset", [False, True])
-def test_every_digit_of_the_discount_counts(backend, discount, reset):
-    random = np.random.default_rng(0)
-    rewards = np.where(random.random((60, 3)) < 0.1, random.normal(size=(60, 3)), 0)
-    returns = backend.tricks.discounted_returns(backend.tensor(rewards), discount, reset_at_rewards=reset)
-    expected = reference.discounted_returns(rewards, discount, reset_at_rewards=reset)
-    np.testing.assert_allclose(backend.array(returns), expected, rtol=1e-13)
+    np.testing.assert_allclose(got, reference.discounted_returns(r_t, discount, value), **TOLERANCE)
+    slopes = reference.discounted_returns_vjp(cotangent, r_t, discount, value)
+    np.testing.assert_allclose(gradient, slopes[0], **TOLERANCE)
+    v_t = np.full(shape, value)
+    got, gradients = backend.value_and_vjp(backend.tricks.discounted_returns, [r_t, changing, v_t], cotangent)
+    np.testing.assert_allclose(got, reference.discounted_returns(r_t, changing, v_t), **TOLERANCE)
+    slopes = reference.discounted_returns_vjp(cotangent, r_t, changing, v_t)
+    for one, wanted in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(one, wanted, **TOLERANCE)
 
 
 @WAYS
 def test_long_returns_neither_underflow_nor_drift(backend, way):
     rewards = np.random.default_rng(0).normal(size=(2048, 3)).astype(np.float32)
-    value, _ = getattr(backend, way)(lambda r: backend.tricks.discounted_returns(r, 0.9), [rewards], rewards)
-    expected = reference.discounted_returns(rewards.astype(np.float64), 0.9)
+    value, (gradient,) = getattr(backend, way)(
+        lambda r: backend.tricks.discounted_returns(r, 0.9), [rewards], rewards
+    )
+    wide = rewards.astype(np.float64)
+    expected, slopes = (
+        reference.discounted_returns(wide, 0.9),
+        reference.discounted_returns_vjp(wide, wide, 0.9),
+    )
     np.testing.assert_allclose(value, expected, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(gradient, slopes[0], rtol=2e-6, atol=2e-6)
 
 
-def test_a_time_axis_of_unknown_length_in_a_graph():
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_time_axis_of_unknown_length_in_a_graph(jit_compile):
     tf = pytest.importorskip("tensorflow")
     tricks = pytest.importorskip("gradtricks.tensorflow")
+
+    def value_and_gradient(r_t):
+        with tf.GradientTape() as tape:
+            tape.watch(r_t)
+            g_t = tricks.discounted_returns(r_t, 0.9 * tf.cast(r_t == 0, r_t.dtype), 3.0)
+        return g_t, tape.gradient(g_t, r_t)
+
     signature = [tf.TensorSpec([None, 2], tf.float64)]
-    graph = tf.function(
-        lambda r: tricks.discounted_returns(r, 0.9, reset_at_rewards=True), signature, autograph=False
-    )
-    for steps in (0, 1, 2, 37):
-        rewards = np.where(np.arange(steps * 2) % 7 == 0, 1.0, 0.0).reshape(steps, 2)
-        expected = reference.discounted_returns(rewards, 0.9, reset_at_rewards=True)
-        np.testing.assert_allclose(graph(tf.constant(rewards)).numpy(), expected, **TOLERANCE)
+    graph = tf.function(value_and_gradient, signature, autograph=False, jit_compile=jit_compile)
+    for steps in (0, 1, 2, 37, 64):
+        r_t = np.where(np.arange(steps * 2) % 7 == 0, 1.0, 0.0).reshape(steps, 2)
+        value, gradient = (tensor.numpy() for tensor in graph(tf.constant(r_t)))
+        np.testing.assert_allclose(
+            value, reference.discounted_returns(r_t, 0.9 * (r_t == 0), 3.0), **TOLERANCE
+        )
+        wanted, *_ = reference.discounted_returns_vjp(np.ones_like(r_t), r_t, 0.9 * (r_t == 0))
+        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
 
 
 def test_returns_of_a_game_of_two_points(backend):
-    rewards = backend.tensor(np.array([0.0, 0.0, 1.0, 0.0, -1.0], np.float32))
-    returns = backend.tricks.discounted_returns(rewards, 0.5, reset_at_rewards=True)
+    rewards = np.array([0.0, 0.0, 1.0, 0.0, -1.0])
+    returns = backend.tricks.discounted_returns(backend.tensor(rewards), backend.tensor(0.5 * (rewards == 0)))
     assert backend.array(returns).tolist() == [0.25, 0.5, 1.0, -0.5, -1.0]
+
+
+def test_coefficients_may_be_scalar_tensors(backend):
+    rewards, discount = np.array([1.0, 2.0, 4.0]), np.array(0.5)
+    value, (_, gradient) = backend.value_and_vjp(
+        backend.tricks.discounted_returns, [rewards, discount], np.array([1.0, 0.0, 0.0])
+    )
+    assert value.tolist() == [3.0, 4.0, 4.0]
+    assert gradient == 2 + 2 * 0.5 * 4
+    estimate = backend.tricks.truncated_generalized_advantage_estimation
+    half, values = backend.tensor(discount), backend.tensor(np.array([1.0, 2.0, 4.0, 8.0]))
+    adv_t = estimate(backend.tensor(rewards), half, half, values)
+    np.testing.assert_array_equal(
+        backend.array(adv_t), backend.array(estimate(backend.tensor(rewards), 0.5, 0.5, values))
+    )
+
+
+def test_returns_of_every_width(backend):
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        r_t = backend.cast(backend.tensor(np.ones(3)), dtype)
+        g_t = backend.tricks.discounted_returns(r_t, 0.5, 4.0)
+        assert g_t.dtype == r_t.dtype
+        np.testing.assert_array_equal(backend.array(g_t), [2.25, 2.5, 3.0])
 
 
 @given(
@@ -131,7 +161,7 @@ def test_loss_agrees_with_the_reference(backend, data):
 
 def test_the_reference_takes_integers():
     assert reference.discounted_returns([1, 1, 1], 0.5).tolist() == [1.75, 1.5, 1.0]
-    assert reference.discounted_returns_vjp([1, 0, 0], [1, 1, 1], 0.5).tolist() == [1.0, 0.5, 0.25]
+    assert reference.discounted_returns_vjp([1, 0, 0], [1, 1, 1], 0.5)[0].tolist() == [1.0, 0.5, 0.25]
     assert reference.standardize([1, 3]).tolist() == [-1.0, 1.0]
     assert reference.scale_gradient_vjp([2, 2], [1, 1], 0.5).tolist() == [1.0, 1.0]
 
@@ -202,17 +232,13 @@ def test_advantages_of_rlax_own_test(backend, lambda_, expected):
 
 
 def test_returns_of_rlax_own_test(backend):
-    # The numbers of rlax/_src/multistep_test.py, DiscountedReturnsTest. With values of zero and lambda 1 the
-    # advantages are the returns for discounts that change; the bootstrapped value comes with the last reward.
+    # The numbers of rlax/_src/multistep_test.py, DiscountedReturnsTest.
     r_t = np.array([[1.0, 0.0, -1.0, 0.0, 1.0], [0.5, 0.8, -0.7, 0.0, 2.1]]).T
     discount_t = np.array([[0.5, 0.9, 1.0, 0.5, 0.8], [0.9, 0.5, 0.3, 0.8, 0.7]]).T
-    values = np.zeros((6, 2))
-    values[-1] = [3.0, 2.7]
-    adv_t = backend.tricks.truncated_generalized_advantage_estimation(
-        backend.tensor(r_t), backend.tensor(discount_t), 1.0, backend.tensor(values)
-    )
+    v_t = np.array([[3.0, 1.0, 5.0, -5.0, 3.0], [-1.7, 1.2, 2.3, 2.2, 2.7]]).T
+    g_t = backend.tricks.discounted_returns(*(backend.tensor(x) for x in (r_t, discount_t, v_t)))
     expected = [[1.315, 0.63, 0.7, 1.7, 3.4], [1.33592, 0.9288, 0.2576, 3.192, 3.99]]
-    np.testing.assert_allclose(backend.array(adv_t).T, expected, rtol=1e-6)
+    np.testing.assert_allclose(backend.array(g_t).T, expected, rtol=1e-6)
 
 
 @given(data=st.data(), discount=st.sampled_from([0.0, 0.9, 1.0]))
@@ -237,14 +263,14 @@ def test_advantages_agree_with_the_reference(backend, data, discount):
 def test_the_end_of_an_episode_keeps_an_infinity_back(backend, way):
     # In compiled code the recursion is run in another way, with powers of the discount that underflow.
     def function(rewards):
-        returns = backend.tricks.discounted_returns
-        with_reset = returns(rewards, 0.5, reset_at_rewards=True)
+        returns, zeros = backend.tricks.discounted_returns, backend.tensor(np.zeros(70))
         stack = backend.framework.stack
-        return stack([with_reset, returns(rewards, 0.0), returns(rewards, 1e-200)])
+        return stack([returns(rewards, zeros), returns(rewards, 0.0), returns(rewards, 1e-200)])
 
-    rewards = np.array([1.0, 1.0, np.inf, 2.0])
-    value, _ = getattr(backend, way)(function, [rewards], np.ones((3, 4)))
-    np.testing.assert_array_equal(value, [rewards, rewards, [np.inf, np.inf, np.inf, 2.0]])
+    rewards = np.ones(70)
+    rewards[-2] = np.inf
+    value, _ = getattr(backend, way)(function, [rewards], np.ones((3, 70)))
+    np.testing.assert_array_equal(value, [rewards, rewards, [np.inf] * 69 + [1.0]])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -265,16 +291,21 @@ def test_advantages_and_losses_of_every_width(backend, dtype):
 
 
 @pytest.mark.parametrize("stop", [True, False])
-def test_advantages_can_be_made_constants(backend, stop):
-    zeros, discount_t = np.zeros(2), backend.tensor(np.full(2, 0.5))
+def test_returns_and_advantages_can_be_made_constants(backend, stop):
+    zeros, tricks = np.zeros(2), backend.tricks
 
-    def first(r_t):
-        adv_t = backend.tricks.truncated_generalized_advantage_estimation(
-            r_t, discount_t, 1.0, backend.tensor(np.zeros(3)), stop_target_gradients=stop
+    def advantages(r_t):
+        values = backend.tensor(np.zeros(3))
+        return tricks.truncated_generalized_advantage_estimation(
+            r_t, 0.5, 1.0, values, stop_target_gradients=stop
         )
-        return adv_t[0] + 0 * r_t[0]
 
-    assert backend.value_and_vjp(first, [zeros], 1.0)[1][0].tolist() == ([0, 0] if stop else [1, 0.5])
+    def returns(r_t):
+        return tricks.discounted_returns(r_t, 0.5, stop_target_gradients=stop)
+
+    for targets in (advantages, returns):
+        _, (gradient,) = backend.value_and_vjp(lambda r, f=targets: f(r)[0] + 0 * r[0], [zeros], 1.0)
+        assert gradient.tolist() == ([0, 0] if stop else [1, 0.5])
 
 
 @given(data=st.data())
@@ -341,14 +372,27 @@ def test_an_impossible_action_in_a_graph_makes_the_loss_nan():
         assert np.isnan(graph(tf.zeros((1, 2)), tf.constant([2]), tf.ones(1)).numpy())
 
 
-def test_bad_rewards_say_what_is_expected(backend):
-    returns = backend.tricks.discounted_returns
-    with pytest.raises(TypeError, match="rewards must be floating-point; got"):
-        returns(backend.tensor([1, 2]), 0.9)
-    with pytest.raises(ValueError, match=r"rewards must have shape \[T, ...\], time first; got a scalar"):
-        returns(backend.tensor(1.0), 0.9)
-    with pytest.raises(ValueError, match=r"discount must lie in \[0, 1\]; got 1.5"):
-        returns(backend.tensor([1.0]), 1.5)
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((np.array([1, 2]), 0.9), TypeError, "r_t must be floating-point; got"),
+        ((np.array(1.0), 0.9), ValueError, r"r_t must have shape \[T, ...\], time first; got a scalar"),
+        ((np.ones(2), 1.5), ValueError, r"discount_t must lie in \[0, 1\]; got 1.5"),
+        ((np.ones(2), "1"), TypeError, "discount_t must be a real number; got str"),
+        ((np.ones(2), np.ones(3)), ValueError, r"discount_t must have the shape of r_t, \(2,\); got \(3,\)"),
+        ((np.ones(2), np.array([1, 0])), TypeError, "discount_t must be floating-point; got"),
+        ((np.ones(2), 1.0, np.ones(1)), ValueError, r"v_t must have the shape of r_t, \(2,\); got \(1,\)"),
+        ((np.ones(2), 1.0, np.nan), ValueError, "v_t must be finite; got nan"),
+    ],
+)
+def test_bad_rewards_say_what_is_expected(backend, arguments, error, message):
+    with pytest.raises(error, match=message):
+        backend.tricks.discounted_returns(
+            *(backend.tensor(x) if isinstance(x, np.ndarray) else x for x in arguments)
+        )
+
+
+def test_integers_are_not_standardized(backend):
     with pytest.raises(TypeError, match="x must be floating-point"):
         backend.tricks.standardize(backend.tensor([1, 2]))
 
@@ -444,19 +488,6 @@ LOSS_INPUTS = [  # logits, advantages, weights, ratios; one ratio is clipped
 ]
 
 
-def two_returns(tricks):
-    def function(rewards):
-        with_reset = tricks.discounted_returns(rewards, 0.75, reset_at_rewards=True)
-        return tricks.discounted_returns(rewards, 0.5) + 2 * with_reset
-
-    return function
-
-
-def two_returns_vjp(cotangent, rewards):
-    with_reset = reference.discounted_returns_vjp(cotangent, rewards, 0.75, reset_at_rewards=True)
-    return reference.discounted_returns_vjp(cotangent, rewards, 0.5) + 2 * with_reset
-
-
 def three_losses_vjp(cotangent, logits, adv_t, w_t, ratio):
     each = np.array(
         [reference.policy_gradient_loss(z[None], a[None], [1.0]) for z, a in zip(logits, ACTIONS)]
@@ -471,104 +502,129 @@ def three_losses_vjp(cotangent, logits, adv_t, w_t, ratio):
     return loss[0] + to_logits, loss[1] + to_adv_t, loss[2] + to_w_t, to_ratio
 
 
-def check(way, function, inputs, cotangent, vjp):
-    value, gradients = way.value_and_vjp(function, inputs, cotangent)
-    wanted = vjp(cotangent, *inputs)
-    for got, expected in zip(gradients, wanted if isinstance(wanted, tuple) else [wanted], strict=True):
-        np.testing.assert_allclose(got, expected, rtol=way.rtol, atol=way.rtol)
-    return value
-
-
-def test_discounted_returns_under_every_transform(way):
-    value = check(way, two_returns(way.tricks), [REWARDS], COSINES, two_returns_vjp)
-    with_reset = reference.discounted_returns(REWARDS, 0.75, reset_at_rewards=True)
-    expected = reference.discounted_returns(REWARDS, 0.5) + 2 * with_reset
-    np.testing.assert_allclose(value, expected, rtol=way.rtol)
-
-
-def test_truncated_generalized_advantage_estimation_under_every_transform(way):
-    value = check(
-        way,
-        way.tricks.truncated_generalized_advantage_estimation,
-        ESTIMATE,
-        np.array([1.0, -2.0]),
-        reference.truncated_generalized_advantage_estimation_vjp,
-    )
+def test_the_recursion_under_every_transform(way):
+    cotangent = np.array([1.0, -2.0])
+    estimate = way.tricks.truncated_generalized_advantage_estimation
+    value, gradients = way.value_and_vjp(estimate, ESTIMATE, cotangent)
     expected = reference.truncated_generalized_advantage_estimation(*ESTIMATE)
     np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    slopes = reference.truncated_generalized_advantage_estimation_vjp(cotangent, *ESTIMATE)
+    for got, wanted in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=way.rtol, atol=way.rtol)
 
 
-def test_standardize_under_every_transform(way):
-    value = check(way, way.tricks.standardize, [REWARDS], COSINES, reference.standardize_vjp)
-    np.testing.assert_allclose(value, reference.standardize(REWARDS), rtol=way.rtol)
-
-
-def test_the_losses_under_every_transform(way):
-    tricks, actions = way.tricks, way.backend.tensor(ACTIONS)
+@WAYS
+def test_the_losses_add_up(backend, way):
+    tricks, actions = backend.tricks, backend.tensor(ACTIONS)
 
     def function(logits, adv_t, w_t, ratio):  # added up as an agent does
         loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
         clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
         return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
 
-    value = check(way, function, LOSS_INPUTS, np.float64(2.0), three_losses_vjp)
+    value, gradients = getattr(backend, way)(function, LOSS_INPUTS, np.float64(2.0))
+    for got, wanted in zip(gradients, three_losses_vjp(2.0, *LOSS_INPUTS), strict=True):
+        np.testing.assert_allclose(got, wanted, **TOLERANCE)
     logits, adv_t, w_t, ratio = LOSS_INPUTS
     expected = reference.policy_gradient_loss(logits, ACTIONS, adv_t, w_t)
     expected += 2 * reference.clipped_surrogate_pg_loss(ratio, adv_t, 0.25)
-    np.testing.assert_allclose(value, expected + 3 * reference.entropy_loss(logits, w_t), rtol=way.rtol)
+    np.testing.assert_allclose(value, expected + 3 * reference.entropy_loss(logits, w_t), **TOLERANCE)
 
 
-def check_twice(second, function, inputs, cotangent, vjp):
+def test_the_recursion_twice_under_every_transform(second):
+    inputs = [ESTIMATE[0], np.array([0.9, 0.5]), *ESTIMATE[2:]]
+    cotangent = np.array([1.0, -2.0])
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in inputs]
-    got = second.second_vjp(function, inputs, cotangent, directions)
+    got = second.second_vjp(
+        lambda *x: second.tricks.truncated_generalized_advantage_estimation(*x), inputs, cotangent, directions
+    )
+    vjp = reference.truncated_generalized_advantage_estimation_vjp
     for one, wanted in zip(got, numerical_second_vjp(vjp, inputs, cotangent, directions), strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_returns_and_advantages_twice_under_every_transform(second):
-    # A square makes the second derivative of the linear returns something else than 0.
-    def squared_vjp(cotangent, rewards):
-        returns = reference.discounted_returns(rewards, 0.75)
-        return reference.discounted_returns_vjp(2 * returns * cotangent, rewards, 0.75)
+@pytest.fixture
+def torch_tricks():
+    pytest.importorskip("torch")
+    return pytest.importorskip("gradtricks.torch")
 
-    def squared(rewards):
-        return second.tricks.discounted_returns(rewards, 0.75) ** 2
 
-    check_twice(second, squared, [REWARDS], COSINES, squared_vjp)
-    check_twice(
-        second,
-        lambda *x: second.tricks.truncated_generalized_advantage_estimation(*x),
-        [ESTIMATE[0], np.array([0.9, 0.5]), *ESTIMATE[2:]],
-        np.array([1.0, -2.0]),
-        reference.truncated_generalized_advantage_estimation_vjp,
+def test_a_traced_recursion_is_run_again_for_other_rewards(torch_tricks):
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(lambda r: torch_tricks.discounted_returns(r, 0.5))(torch.ones(3))
+    assert traced(torch.tensor([4.0, 0.0, 4.0])).tolist() == [5.0, 2.0, 4.0]
+
+
+def test_an_exported_recursion_takes_other_lengths_and_batches(torch_tricks):
+    import torch
+
+    class Returns(torch.nn.Module):
+        def forward(self, r_t):
+            return torch_tricks.discounted_returns(r_t, 0.5, 2.0)
+
+    shapes = ({0: torch.export.Dim("T", min=2), 1: torch.export.Dim("B", min=2)},)
+    module = torch.export.export(Returns(), (torch.ones(3, 2),), dynamic_shapes=shapes).module()
+    r_t = np.random.default_rng(0).normal(size=(7, 5))
+    np.testing.assert_allclose(
+        module(torch.tensor(r_t, dtype=torch.float32)), reference.discounted_returns(r_t, 0.5, 2.0), rtol=1e-5
     )
 
 
-def test_standardize_and_the_losses_twice_under_every_transform(second):
-    tricks, actions = second.tricks, second.backend.tensor(ACTIONS)
+def test_tensors_without_values_have_shapes(torch_tricks):
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-    def function(logits, adv_t, w_t, ratio):
-        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
-        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
-        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
-
-    check_twice(second, lambda x: tricks.standardize(x), [REWARDS], COSINES, reference.standardize_vjp)
-    check_twice(second, function, LOSS_INPUTS, np.float64(2.0), three_losses_vjp)
+    assert torch_tricks.discounted_returns(torch.ones(3, 2, device="meta"), 0.9).shape == (3, 2)
+    with FakeTensorMode():
+        assert torch_tricks.discounted_returns(torch.ones(3, 2), 0.9).shape == (3, 2)
 
 
-def test_powers_of_the_discount_may_underflow_in_forward_mode(backend):
-    rewards = backend.tensor(np.array([1.0, 1.0, np.inf, 2.0]))
-    if backend.name == "torch":
-        jvp = backend.framework.func.jvp
-        ones = backend.framework.ones_like(rewards)
-        value, slope = jvp(lambda r: backend.tricks.discounted_returns(r, 1e-200), (rewards,), (ones,))
-    else:
-        ones = backend.framework.ones_like(rewards)
-        with backend.framework.autodiff.ForwardAccumulator(rewards, ones) as accumulator:
-            value = backend.tricks.discounted_returns(rewards, 1e-200)
-        slope = accumulator.jvp(value)
-    np.testing.assert_array_equal(backend.array(value), [np.inf, np.inf, np.inf, 2.0])
-    np.testing.assert_allclose(backend.array(slope)[[0, 3]], [1, 1])
+def test_rewards_with_a_bit_for_the_sign(torch_tricks):
+    import torch
+
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    assert torch_tricks.discounted_returns(z.conj().imag, 0.5).tolist() == [0.0, 4.0]
+
+
+def test_the_recursion_within_a_checkpoint_and_saved_elsewhere(torch_tricks):
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    def gradients(run):
+        r_t, discount_t = torch.ones(3, requires_grad=True), torch.full((3,), 0.5, requires_grad=True)
+        run(lambda *x: torch_tricks.discounted_returns(*x).square().sum(), r_t, discount_t).backward()
+        return torch.stack([r_t.grad, discount_t.grad])
+
+    expected = gradients(lambda f, *x: f(*x))
+    for reentrant in (False, True):
+        torch.testing.assert_close(
+            gradients(lambda f, *x, r=reentrant: checkpoint(f, *x, use_reentrant=r)), expected
+        )
+    with torch.autograd.graph.save_on_cpu():
+        torch.testing.assert_close(gradients(lambda f, *x: f(*x)), expected)
+
+
+def test_discounts_that_change_are_compiled_once(torch_tricks, compiler):
+    import torch
+
+    torch.compiler.reset()
+    compiled = torch.compile(torch_tricks.discounted_returns, fullgraph=True, backend=compiler)
+    r_t = torch.ones(3)
+    for discount in np.linspace(0.1, 0.9, 14):  # more than fullgraph=True would compile anew
+        expected = reference.discounted_returns(np.ones(3), discount)
+        np.testing.assert_allclose(compiled(r_t, float(discount)), expected, rtol=1e-6)
+
+
+def test_a_sparse_cotangent_is_made_dense(backend):
+    rewards, rows = np.array([[1.0], [2.0], [4.0]]), backend.tensor(np.array([0, 2]))
+
+    def taken(r_t):
+        return backend.take(backend.tricks.discounted_returns(r_t, 0.5), rows)
+
+    _, (gradient,) = backend.value_and_vjp(taken, [rewards], np.ones((2, 1)))
+    assert gradient.tolist() == [[1.0], [0.5], [1.25]]
 
 
 def test_a_gradient_for_many_cotangents_at_once():

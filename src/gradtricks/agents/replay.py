@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE, Trajectories
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, two_hot
-from gradtricks.reference import discounted_returns
 
 Array = NDArray[np.floating]
 
@@ -71,9 +70,11 @@ class ReplayBuffer:
 
     def __init__(self, trajectories: Trajectories, *, discount: float = 0.9) -> None:
         """Work out the returns once."""
+        from gradtricks._core.kernels.policy_gradients import accumulate  # a compiler is dear to import
+
         discount = check_number("discount", discount, low=0, high=1)
         self.trajectories = trajectories
-        self.returns = discounted_returns(trajectories.rewards, discount)
+        self.returns = accumulate(trajectories.rewards, discount, transposed=False)
         alive = np.arange(len(self.returns))[:, None] < trajectories.lengths
         self._times, self._episodes = np.nonzero(alive)
 

@@ -9,38 +9,43 @@ _ROUNDING = 16  # a spread below this many units in the last place is rounding, 
 
 
 def discounted_returns(
-    rewards: ArrayLike, discount: float, *, reset_at_rewards: bool = False
+    r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike = 0.0, *, stop_target_gradients: bool = False
 ) -> NDArray[np.floating]:
-    """Sum the rewards still to come, each discounted by its distance: ``R_t = r_t + discount * R_(t+1)``.
+    """Sum the rewards still to come, discounted: ``R_t = r_t + discount_t * R_(t+1)``.
 
     Args:
-        rewards: ``[T, ...]``, time first.
-        discount: Within [0, 1].
-        reset_at_rewards: Start a new sum at every nonzero reward, as between the points of Pong.
+        r_t: ``[T, ...]``, time first.
+        discount_t: A number, or the shape of ``r_t``; at a 0 a return ends.
+        v_t: Likewise; the last one stands for all that comes after.
+        stop_target_gradients: Changes gradients only.
 
     Returns:
-        Shape of ``rewards``.
+        Shape of ``r_t``.
     """
-    rewards = as_floating(rewards)
-    return _accumulate(rewards, _carry(rewards, discount, reset_at_rewards))
+    r_t, carry, after = _with_end(r_t, discount_t, v_t)
+    return _accumulate(np.concatenate([r_t, after]), carry)[:-1]
 
 
 def discounted_returns_vjp(
-    cotangent: ArrayLike, rewards: ArrayLike, discount: float, *, reset_at_rewards: bool = False
-) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``rewards``: the same recursion, run forward in time.
+    cotangent: ArrayLike, r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike = 0.0
+) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
+    """Return the gradients that reach the three arguments: the same recursion, run forward in time.
 
     Args:
-        cotangent: Shape of ``rewards``.
-        rewards: ``[T, ...]``, time first.
-        discount: Within [0, 1].
-        reset_at_rewards: As in `discounted_returns`.
+        cotangent: Shape of ``r_t``.
+        r_t: ``[T, ...]``, time first.
+        discount_t: As in `discounted_returns`.
+        v_t: Likewise.
 
     Returns:
-        Shape of ``rewards``.
+        Gradients of ``r_t``, ``discount_t`` and ``v_t`` at each step.
     """
-    carry = _carry(as_floating(rewards), discount, reset_at_rewards)
-    return _accumulate_transposed(as_floating(cotangent), carry)
+    r_t, carry, after = _with_end(r_t, discount_t, v_t)
+    later = _accumulate(np.concatenate([r_t, after]), carry)[1:]
+    gradient = _accumulate_transposed(as_floating(cotangent), carry)
+    to_v_t = np.zeros_like(gradient)
+    to_v_t[-1:] = (gradient * carry[: len(r_t)])[-1:]
+    return gradient, gradient * later, to_v_t
 
 
 def truncated_generalized_advantage_estimation(
@@ -243,9 +248,13 @@ def _negative_entropy(log_pi: NDArray[np.floating]) -> NDArray[np.floating]:
     return (np.exp(log_pi) * np.where(log_pi == -np.inf, 0, log_pi)).sum(axis=-1)
 
 
-def _carry(rewards: NDArray[np.floating], discount: float, reset: bool) -> NDArray[np.floating]:
-    keep = rewards == 0 if reset else np.ones_like(rewards, dtype=bool)
-    return np.where(keep, discount, 0.0).astype(rewards.dtype)
+def _with_end(
+    r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike
+) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
+    # The value of all that comes after is like the return of one more step.
+    r_t = as_floating(r_t)
+    carry, values = (np.broadcast_to(np.asarray(x, r_t.dtype), r_t.shape) for x in (discount_t, v_t))
+    return r_t, np.concatenate([carry, np.zeros_like(values[-1:])]), values[-1:]
 
 
 def _standardize(x: NDArray[np.floating]) -> tuple[NDArray[np.floating], float]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 from tensorflow.python.eager import forwardprop_util
+from tensorflow.python.ops import control_flow_util
 
 Rule = Callable[..., tf.Tensor]
 
@@ -30,13 +31,13 @@ def substitute(value: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
     Raises:
         LookupError: A tape around a `tf.vectorized_map` meets a `tf.function` within it.
     """
-    value = _shaped(tf.stop_gradient(value), slope)
-    if _in_plain_reverse(slope):
+    value = shaped(tf.stop_gradient(value), slope)
+    if in_plain_reverse(slope):
         return _with_gradient(value, lambda gradient: tf.cast(gradient, slope.dtype), slope)
     # Stitched to the same place, the later one wins, and the gradient goes to both.
     place = tf.range(tf.size(value))
     flat = [tf.reshape(tf.cast(slope, value.dtype), [-1]), tf.reshape(value, [-1])]
-    return _shaped(tf.reshape(tf.dynamic_stitch([place, place], flat), tf.shape(value)), value)
+    return shaped(tf.reshape(tf.dynamic_stitch([place, place], flat), tf.shape(value)), value)
 
 
 def intercept(x: tf.Tensor, rule: Rule, *tensors: tf.Tensor, linear: bool = False) -> tf.Tensor:
@@ -57,7 +58,7 @@ def intercept(x: tf.Tensor, rule: Rule, *tensors: tf.Tensor, linear: bool = Fals
         LookupError: A tape around a `tf.vectorized_map`, unless ``linear``.
     """
     tensors = tuple(tf.stop_gradient(tensor) for tensor in tensors)
-    if linear and not _in_plain_reverse(x):
+    if linear and not in_plain_reverse(x):
         return substitute(x, rule(x, *tensors))
     if linear:
         return _with_gradient(x, lambda gradient: rule(gradient, *tensors), x)
@@ -87,7 +88,9 @@ def with_slope(
     def loop(*args: Any) -> tf.Tensor:
         tensors = [arg for arg in args if tf.is_tensor(arg)]
         options = args[len(tensors) :]
-        if not all(_in_plain_reverse(t) and _readable(t) for t in tensors):
+        readable = all(_readable(t) for t in tensors)
+        # Only XLA can't differentiate a loop of unknown length by itself.
+        if not all(in_plain_reverse(t) for t in tensors) or not (readable or in_xla()):
             return by_operations(*args)
 
         @tf.custom_gradient
@@ -96,12 +99,31 @@ def with_slope(
                 output = loop(*tensors, *options)  # again, for the sake of second derivatives
                 return cotangents(tf.convert_to_tensor(gradient), output, *tensors, *options)
 
+            if not readable:
+                return by_operations(*tensors, *options), backward
             arrays = [tensor.numpy() for tensor in tensors]
             return tf.constant(value(*arrays, *options), tensors[0].dtype), backward
 
         return declared(*tensors)
 
     return loop
+
+
+def in_plain_reverse(x: tf.Tensor) -> bool:
+    """Say whether ``x`` has no tangent and isn't in the body of a `tf.vectorized_map`."""
+    # What becomes of that body has lost its custom gradients. Its name scope tells.
+    return not has_tangent(x) and "loop_body" not in tf.get_current_name_scope().split("/")
+
+
+def in_xla() -> bool:
+    """Say whether a function is being traced for XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def shaped(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Tell ``x`` the shape of ``like``, which a graph may know of one and not of the other."""
+    # Accumulators in functions can't differentiate the operation, so it stands only where it is needed.
+    return tf.ensure_shape(x, like.shape) if x.shape != like.shape else x
 
 
 def _with_gradient(value: tf.Tensor, rule: Rule, target: tf.Tensor) -> tf.Tensor:
@@ -123,11 +145,6 @@ _LOST = (
 )
 
 
-def _in_plain_reverse(x: tf.Tensor) -> bool:
-    # What becomes of the body of a tf.vectorized_map has lost its custom gradients. Its name scope tells.
-    return not has_tangent(x) and "loop_body" not in tf.get_current_name_scope().split("/")
-
-
 def has_tangent(x: tf.Tensor) -> bool:
     """Say whether an accumulator watches ``x``."""
     return bool(forwardprop_util.pack_tangents([x]).tangents)
@@ -135,11 +152,6 @@ def has_tangent(x: tf.Tensor) -> bool:
 
 def _readable(x: tf.Tensor) -> bool:
     return hasattr(x, "numpy") and "GPU" not in x.device
-
-
-def _shaped(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    # A shape that is unknown until run may be known of the other.
-    return tf.ensure_shape(x, like.shape) if x.shape != like.shape else x
 
 
 def reverse_only(gradient: tf.Tensor) -> tf.Tensor:

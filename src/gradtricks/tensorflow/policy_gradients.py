@@ -1,58 +1,65 @@
 """Rewards to returns, returns to advantages, advantages to a loss."""
 
-from collections.abc import Callable
-from typing import Any
+import math
 
 import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.tensorflow._tensors import (
-    TENSORS,
-    as_floating,
-    as_tensor,
-    at_least_float32,
-    in_plain_reverse,
-)
+from gradtricks.tensorflow._recursions import accumulate, as_coefficient, as_rewards
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
 
-def discounted_returns(rewards: tf.Tensor, discount: float, *, reset_at_rewards: bool = False) -> tf.Tensor:
-    """Sum the rewards still to come, each discounted by its distance: ``R_t = r_t + discount * R_(t+1)``.
+def discounted_returns(
+    r_t: tf.Tensor,
+    discount_t: float | tf.Tensor,
+    v_t: float | tf.Tensor = 0.0,
+    *,
+    stop_target_gradients: bool = False,
+) -> tf.Tensor:
+    """Sum the rewards still to come, discounted: ``R_t = r_t + discount_t * R_(t+1)``.
 
-    Backward, the gradient of each return reaches the rewards that it sums.
+    Backward, the same recursion runs forward in time, and reaches all three arguments.
 
     Args:
-        rewards: ``[T, ...]``, time first, floating-point.
-        discount: Within [0, 1].
-        reset_at_rewards: Start a new sum at every nonzero reward, as between the points of Pong.
+        r_t: ``[T, ...]``, time first, rewards, floating-point.
+        discount_t: A number within [0, 1], or a floating-point tensor, a scalar or in the shape of ``r_t``.
+            At a 0 a return ends, as at the points of Pong under ``discount * (r_t == 0)``.
+        v_t: Value after each step, likewise; only the last one is read, for all that comes after.
+        stop_target_gradients: Treat the result as a constant.
 
     Returns:
-        Shape and dtype of ``rewards``.
+        Shape and dtype of ``r_t``.
 
     Raises:
-        TypeError: ``rewards`` isn't a floating-point tensor.
-        ValueError: ``rewards`` has no time axis, or ``discount`` lies outside [0, 1].
+        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
+        ValueError: A shape is wrong, or ``discount_t`` is a number outside [0, 1].
+
+    References:
+        ``discounted_returns`` of rlax, whose names these are.
 
     Example:
-        >>> discounted_returns(tf.constant([0.0, 0.0, 1.0, 0.0, -1.0]), 0.5, reset_at_rewards=True).numpy()
+        >>> r_t = tf.constant([0.0, 0.0, 1.0, 0.0, -1.0])
+        >>> discounted_returns(r_t, 0.5 * tf.cast(r_t == 0, tf.float32)).numpy()
         array([ 0.25,  0.5 ,  1.  , -0.5 , -1.  ], dtype=float32)
     """
-    rewards = as_floating("rewards", rewards)
-    discount = check_number("discount", discount, low=0, high=1)
-    if rewards.shape.rank == 0:
-        raise ValueError("rewards must have shape [T, ...], time first; got a scalar")
-    wide = at_least_float32(rewards)
-    if discount == 0:
-        return tf.identity(rewards)
-    carry = discount * tf.cast(wide == 0, wide.dtype) if reset_at_rewards else discount
-    return tf.cast(_accumulate(wide, carry), rewards.dtype)
+    r_t = as_rewards(r_t)
+    discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
+    if isinstance(v_t, TENSORS) or v_t:
+        after = as_coefficient("v_t", v_t, r_t, low=-math.inf)[-1:]
+        rewards = tf.concat([at_least_float32(r_t), after], 0)
+        g_t = accumulate(rewards, tf.concat([discount_t, tf.zeros_like(after)], 0), False)[:-1]
+    else:
+        g_t = accumulate(at_least_float32(r_t), discount_t, False)
+    g_t = tf.cast(g_t, r_t.dtype)
+    return tf.stop_gradient(g_t) if stop_target_gradients else g_t
 
 
 def truncated_generalized_advantage_estimation(
     r_t: tf.Tensor,
-    discount_t: tf.Tensor,
+    discount_t: float | tf.Tensor,
     lambda_: float | tf.Tensor,
     values: tf.Tensor,
     *,
@@ -65,8 +72,8 @@ def truncated_generalized_advantage_estimation(
 
     Args:
         r_t: ``[T, ...]``, time first, rewards, floating-point.
-        discount_t: Shape of ``r_t``; 0 where an episode ends, floating-point.
-        lambda_: A number within [0, 1], or a floating-point tensor in the shape of ``r_t``.
+        discount_t: As in `discounted_returns`; 0 where an episode ends.
+        lambda_: Likewise.
         values: ``[T+1, ...]``, floating-point; the last one stands for all that comes after.
         stop_target_gradients: Treat the result as a constant.
 
@@ -74,34 +81,26 @@ def truncated_generalized_advantage_estimation(
         Advantages in the shape and dtype of ``r_t``.
 
     Raises:
-        TypeError: A tensor isn't floating-point, or ``lambda_`` is neither a number nor a tensor.
-        ValueError: A shape is wrong, or ``lambda_`` is a number outside [0, 1].
+        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
+        ValueError: A shape is wrong, or a number lies outside [0, 1].
 
     References:
         ``truncated_generalized_advantage_estimation`` of rlax, whose names these are;
         https://arxiv.org/abs/1506.02438.
 
     Example:
-        >>> r_t, discount_t, values = tf.ones(3), tf.fill([3], 0.5), tf.constant([1.0, 2.0, 4.0, 8.0])
-        >>> truncated_generalized_advantage_estimation(r_t, discount_t, 1.0, values).numpy()
+        >>> r_t, values = tf.ones(3), tf.constant([1.0, 2.0, 4.0, 8.0])
+        >>> truncated_generalized_advantage_estimation(r_t, 0.5, 1.0, values).numpy()
         array([1.75, 1.5 , 1.  ], dtype=float32)
     """
-    r_t, discount_t = as_floating("r_t", r_t), as_floating("discount_t", discount_t)
-    values = as_floating("values", values)
-    if r_t.shape.rank == 0:
-        raise ValueError("r_t must have shape [T, ...], time first; got a scalar")
-    check_shape("discount_t", discount_t.shape, r_t.shape, "r_t")
+    r_t, values = as_rewards(r_t), as_floating("values", values)
     steps = None if r_t.shape[0] is None else r_t.shape[0] + 1
     check_shape("values", values.shape, (steps, *r_t.shape[1:]), "r_t with one more step")
-    if isinstance(lambda_, TENSORS):
-        check_shape("lambda_", as_floating("lambda_", lambda_).shape, r_t.shape, "r_t")
-    else:
-        check_number("lambda_", lambda_, low=0, high=1)
-    wide = at_least_float32(r_t)
-    lambda_ = tf.cast(lambda_, wide.dtype) if isinstance(lambda_, TENSORS) else lambda_
-    discount_t, values = tf.cast(discount_t, wide.dtype), tf.cast(values, wide.dtype)
-    delta_t = wide + discount_t * values[1:] - values[:-1]
-    adv_t = tf.cast(_accumulate(delta_t, discount_t * lambda_), r_t.dtype)
+    discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
+    lambda_ = as_coefficient("lambda_", lambda_, r_t, high=1)
+    v_t = tf.cast(values, discount_t.dtype)
+    delta_t = at_least_float32(r_t) + discount_t * v_t[1:] - v_t[:-1]
+    adv_t = tf.cast(accumulate(delta_t, discount_t * lambda_, False), r_t.dtype)
     return tf.stop_gradient(adv_t) if stop_target_gradients else adv_t
 
 
@@ -266,82 +265,6 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
     if w_t is not None:
         negative_entropy = negative_entropy * _as_factor("w_t", w_t, logits_t)
     return tf.reduce_mean(negative_entropy)
-
-
-def _accumulate_by_loop(x: tf.Tensor, carry: tf.Tensor | float, transposed: bool) -> tf.Tensor:
-    from gradtricks._core.kernels.policy_gradients import accumulate  # a compiler is dear to import
-
-    one_for_all = isinstance(carry, float)
-
-    @tf.custom_gradient
-    def accumulated(x: tf.Tensor, *carries: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
-        def backward(gradient: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-            adjoint = _accumulate(gradient, carry, transposed=not transposed)
-            if one_for_all:
-                return adjoint
-            y = _accumulate(x, carry, transposed=transposed)  # again, for the sake of second derivatives
-            here, later = (y, adjoint) if transposed else (adjoint, y)
-            return adjoint, here * _bounded(_later(later, 1), carry)
-
-        factor = carry if isinstance(carry, float) else np.asarray(carry)
-        return tf.constant(accumulate(np.asarray(x), factor, transposed=transposed)), backward
-
-    return accumulated(x) if one_for_all else accumulated(x, carry)
-
-
-def _accumulate(x: tf.Tensor, carry: tf.Tensor | float, *, transposed: bool = False) -> tf.Tensor:
-    """Return ``y_t = x_t + carry_t * y_(t+1)``, or its transpose, which runs forward in time.
-
-    ``carry`` has the shape of ``x``, or is one positive number for all.
-    """
-    tensors = [x] if isinstance(carry, float) else [x, carry]
-    if tf.executing_eagerly() and all("GPU" not in t.device and in_plain_reverse(t) for t in tensors):
-        return _accumulate_by_loop(x, carry, transposed)
-    if not transposed:
-        return _accumulate_by_doubling(x, carry)
-    backwards = (
-        carry if isinstance(carry, float) else tf.reverse(tf.concat([carry[-1:], carry[:-1]], axis=0), [0])
-    )
-    return tf.reverse(_accumulate_by_doubling(tf.reverse(x, [0]), backwards), [0])
-
-
-def _accumulate_by_doubling(y: tf.Tensor, carry: tf.Tensor | float) -> tf.Tensor:
-    # After a round with distance d each sum covers 2d terms, so log2(T) rounds do.
-    def one_round(distance: Any, y: tf.Tensor, carry: Any) -> tuple[Any, tf.Tensor, Any]:
-        y = y + _carried(_later(y, distance), carry)
-        return 2 * distance, y, carry * (carry if isinstance(carry, float) else _later(carry, distance))
-
-    steps = y.shape[0]
-    if steps is None:
-        carry = tf.zeros_like(y) + carry
-        shapes = (tf.TensorShape([]), y.shape, y.shape)
-        return tf.while_loop(
-            lambda distance, *_: distance < tf.shape(y)[0], one_round, (1, y, carry), shapes
-        )[1]
-    distance = 1
-    while distance < steps:
-        distance, y, carry = one_round(distance, y, carry)
-    return y
-
-
-def _carried(later: tf.Tensor, carry: tf.Tensor | float) -> tf.Tensor:
-    if not isinstance(carry, float):
-        return carry * _bounded(later, carry)
-    if carry >= np.finfo(later.dtype.as_numpy_dtype).tiny:
-        return carry * later
-    # 0 by underflow alone, and 0 * inf is NaN.
-    return tf.where(tf.math.is_finite(later), tf.zeros_like(later), tf.stop_gradient(later))
-
-
-def _later(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
-    later = tf.concat([x[distance:], tf.zeros_like(x[:distance])], axis=0)
-    later.set_shape(x.shape)  # which a loop in a graph asks for
-    return later
-
-
-def _bounded(later: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
-    # Nothing is carried over a 0, not even an infinity.
-    return tf.where((carry == 0) & ~tf.math.is_finite(later), tf.zeros_like(later), later)
 
 
 def _as_logits(logits_t: tf.Tensor) -> tf.Tensor:

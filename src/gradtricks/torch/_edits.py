@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch.autograd import forward_ad
 
 Rule = Callable[..., torch.Tensor]
@@ -135,6 +136,11 @@ def with_slope(
         return unopened(*args)
 
     return loop
+
+
+def as_array(x: torch.Tensor) -> NDArray[Any]:
+    """Hand the values of ``x`` to a compiled loop, from any device."""
+    return x.detach().resolve_conj().resolve_neg().cpu().numpy()
 
 
 def in_plain_reverse(x: torch.Tensor) -> bool:

@@ -1,52 +1,65 @@
 """Rewards to returns, returns to advantages, advantages to a loss."""
 
-from typing import Any
+import math
 
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, in_plain_reverse
+from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
 
 def discounted_returns(
-    rewards: torch.Tensor, discount: float, *, reset_at_rewards: bool = False
+    r_t: torch.Tensor,
+    discount_t: float | torch.Tensor,
+    v_t: float | torch.Tensor = 0.0,
+    *,
+    stop_target_gradients: bool = False,
 ) -> torch.Tensor:
-    """Sum the rewards still to come, each discounted by its distance: ``R_t = r_t + discount * R_(t+1)``.
+    """Sum the rewards still to come, discounted: ``R_t = r_t + discount_t * R_(t+1)``.
 
-    Backward, the gradient of each return reaches the rewards that it sums.
+    Backward, the same recursion runs forward in time, and reaches all three arguments.
 
     Args:
-        rewards: ``[T, ...]``, time first, floating-point.
-        discount: Within [0, 1].
-        reset_at_rewards: Start a new sum at every nonzero reward, as between the points of Pong.
+        r_t: ``[T, ...]``, time first, rewards, floating-point.
+        discount_t: A number within [0, 1], or a floating-point tensor, a scalar or in the shape of ``r_t``.
+            At a 0 a return ends, as at the points of Pong under ``discount * (r_t == 0)``.
+        v_t: Value after each step, likewise; only the last one is read, for all that comes after.
+        stop_target_gradients: Treat the result as a constant.
 
     Returns:
-        Shape and dtype of ``rewards``.
+        Shape and dtype of ``r_t``.
 
     Raises:
-        TypeError: ``rewards`` isn't a floating-point tensor.
-        ValueError: ``rewards`` has no time axis, or ``discount`` lies outside [0, 1].
+        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
+        ValueError: A shape is wrong, or ``discount_t`` is a number outside [0, 1].
+
+    References:
+        ``discounted_returns`` of rlax, whose names these are.
 
     Example:
-        >>> discounted_returns(torch.tensor([0.0, 0.0, 1.0, 0.0, -1.0]), 0.5, reset_at_rewards=True)
+        >>> r_t = torch.tensor([0.0, 0.0, 1.0, 0.0, -1.0])
+        >>> discounted_returns(r_t, 0.5 * (r_t == 0))
         tensor([ 0.2500,  0.5000,  1.0000, -0.5000, -1.0000])
     """
-    rewards = as_floating("rewards", rewards)
-    discount = check_number("discount", discount, low=0, high=1)
-    if rewards.ndim == 0:
-        raise ValueError("rewards must have shape [T, ...], time first; got a scalar")
-    wide = at_least_float32(rewards)
-    if discount == 0:
-        return rewards.clone()
-    carry = discount * (wide == 0).to(wide.dtype) if reset_at_rewards else discount
-    return _accumulate(wide, carry).to(rewards.dtype)
+    r_t = as_rewards(r_t)
+    discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
+    if isinstance(v_t, torch.Tensor) or v_t:
+        after = as_coefficient("v_t", v_t, r_t, low=-math.inf)[-1:]
+        rewards = torch.cat([at_least_float32(r_t), after])
+        g_t = accumulate(rewards, torch.cat([discount_t, torch.zeros_like(after)]), False)[:-1]
+    else:
+        g_t = accumulate(at_least_float32(r_t), discount_t, False)
+    g_t = g_t.to(r_t.dtype)
+    return g_t.detach() if stop_target_gradients else g_t
 
 
 def truncated_generalized_advantage_estimation(
     r_t: torch.Tensor,
-    discount_t: torch.Tensor,
+    discount_t: float | torch.Tensor,
     lambda_: float | torch.Tensor,
     values: torch.Tensor,
     *,
@@ -59,8 +72,8 @@ def truncated_generalized_advantage_estimation(
 
     Args:
         r_t: ``[T, ...]``, time first, rewards, floating-point.
-        discount_t: Shape of ``r_t``; 0 where an episode ends, floating-point.
-        lambda_: A number within [0, 1], or a floating-point tensor in the shape of ``r_t``.
+        discount_t: As in `discounted_returns`; 0 where an episode ends.
+        lambda_: Likewise.
         values: ``[T+1, ...]``, floating-point; the last one stands for all that comes after.
         stop_target_gradients: Treat the result as a constant.
 
@@ -68,32 +81,25 @@ def truncated_generalized_advantage_estimation(
         Advantages in the shape and dtype of ``r_t``.
 
     Raises:
-        TypeError: A tensor isn't floating-point, or ``lambda_`` is neither a number nor a tensor.
-        ValueError: A shape is wrong, or ``lambda_`` is a number outside [0, 1].
+        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
+        ValueError: A shape is wrong, or a number lies outside [0, 1].
 
     References:
         ``truncated_generalized_advantage_estimation`` of rlax, whose names these are;
         https://arxiv.org/abs/1506.02438.
 
     Example:
-        >>> r_t, discount_t, values = torch.ones(3), torch.full((3,), 0.5), torch.tensor([1.0, 2.0, 4.0, 8.0])
-        >>> truncated_generalized_advantage_estimation(r_t, discount_t, 1.0, values)
+        >>> r_t, values = torch.ones(3), torch.tensor([1.0, 2.0, 4.0, 8.0])
+        >>> truncated_generalized_advantage_estimation(r_t, 0.5, 1.0, values)
         tensor([1.7500, 1.5000, 1.0000])
     """
-    r_t, discount_t = as_floating("r_t", r_t), as_floating("discount_t", discount_t)
-    values = as_floating("values", values)
-    if r_t.ndim == 0:
-        raise ValueError("r_t must have shape [T, ...], time first; got a scalar")
-    check_shape("discount_t", discount_t.shape, r_t.shape, "r_t")
+    r_t, values = as_rewards(r_t), as_floating("values", values)
     check_shape("values", values.shape, (len(r_t) + 1, *r_t.shape[1:]), "r_t with one more step")
-    if isinstance(lambda_, torch.Tensor):
-        check_shape("lambda_", as_floating("lambda_", lambda_).shape, r_t.shape, "r_t")
-    else:
-        lambda_ = check_number("lambda_", lambda_, low=0, high=1)
-    wide = at_least_float32(r_t)
-    discount_t, values = discount_t.to(wide.dtype), values.to(wide.dtype)
-    delta_t = wide + discount_t * values[1:] - values[:-1]
-    adv_t = _accumulate(delta_t, (discount_t * lambda_).to(wide.dtype)).to(r_t.dtype)
+    discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
+    lambda_ = as_coefficient("lambda_", lambda_, r_t, high=1)
+    v_t = values.to(discount_t.dtype)
+    delta_t = r_t + discount_t * v_t[1:] - v_t[:-1]
+    adv_t = accumulate(delta_t, discount_t * lambda_, False).to(r_t.dtype)
     return adv_t.detach() if stop_target_gradients else adv_t
 
 
@@ -254,75 +260,6 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
     if w_t is not None:
         negative_entropy = negative_entropy * _as_factor("w_t", w_t, logits_t)
     return negative_entropy.mean()
-
-
-class _Accumulate(torch.autograd.Function):
-    @staticmethod
-    def forward(x: torch.Tensor, carry: torch.Tensor | float, transposed: bool) -> torch.Tensor:
-        from gradtricks._core.kernels.policy_gradients import accumulate  # a compiler is dear to import
-
-        factor = carry if isinstance(carry, float) else carry.detach().numpy()
-        return torch.from_numpy(accumulate(x.detach().numpy(), factor, transposed=transposed))
-
-    @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor | float, bool], output: torch.Tensor
-    ) -> None:
-        _, carry, ctx.transposed = inputs
-        ctx.carry = carry if isinstance(carry, float) else None
-        ctx.save_for_backward(*([] if isinstance(carry, float) else [carry, output]))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        carry, *saved = ctx.saved_tensors or (ctx.carry,)
-        adjoint = _accumulate(gradient, carry, transposed=not ctx.transposed)
-        if not ctx.needs_input_grad[1]:
-            return adjoint, None, None
-        here, later = (*saved, adjoint) if ctx.transposed else (adjoint, *saved)
-        return adjoint, here * _bounded(_later(later, 1), carry), None
-
-
-def _accumulate(x: torch.Tensor, carry: torch.Tensor | float, *, transposed: bool = False) -> torch.Tensor:
-    """Return ``y_t = x_t + carry_t * y_(t+1)``, or its transpose, which runs forward in time.
-
-    ``carry`` has the shape of ``x``, or is one positive number for all.
-    """
-    # Of a gradient for many cotangents at once the loop would see only a wrapper.
-    plain = x.device.type == "cpu" and in_plain_reverse(x)
-    plain = plain and not torch._C._functorch.is_legacy_batchedtensor(x)
-    if plain and (isinstance(carry, float) or in_plain_reverse(carry)):
-        return _Accumulate.apply(x, carry, transposed)
-    if not transposed:
-        return _accumulate_by_doubling(x, carry)
-    backwards = carry if isinstance(carry, float) else torch.cat([carry[-1:], carry[:-1]]).flip(0)
-    return _accumulate_by_doubling(x.flip(0), backwards).flip(0)
-
-
-def _accumulate_by_doubling(y: torch.Tensor, carry: torch.Tensor | float) -> torch.Tensor:
-    # After a round with distance d each sum covers 2d terms, so log2(T) rounds do.
-    distance = 1
-    while distance < len(y):
-        y = y + _carried(_later(y, distance), carry)
-        carry = carry * (carry if isinstance(carry, float) else _later(carry, distance))
-        distance *= 2
-    return y
-
-
-def _carried(later: torch.Tensor, carry: torch.Tensor | float) -> torch.Tensor:
-    if not isinstance(carry, float):
-        return carry * _bounded(later, carry)
-    if carry >= torch.finfo(later.dtype).tiny:
-        return carry * later
-    return torch.where(later.isfinite(), 0, later.detach())  # 0 by underflow alone, and 0 * inf is NaN
-
-
-def _later(x: torch.Tensor, distance: int) -> torch.Tensor:
-    return torch.cat([x[distance:], torch.zeros_like(x[:distance])])
-
-
-def _bounded(later: torch.Tensor, carry: torch.Tensor) -> torch.Tensor:
-    # Nothing is carried over a 0, not even an infinity.
-    return torch.where((carry == 0) & ~later.isfinite(), 0, later)
 
 
 def _as_logits(logits_t: torch.Tensor) -> torch.Tensor:

@@ -98,7 +98,8 @@ class PongPolicy:
             ``[B]``.
         """
         with tf.device(self.device):
-            returns = discounted_returns(self._tensor(rewards), discount, reset_at_rewards=True)
+            r_t = self._tensor(rewards)
+            returns = discounted_returns(r_t, discount * tf.cast(r_t == 0, r_t.dtype))
             advantages: Array = standardize(returns).numpy()
         return advantages
 

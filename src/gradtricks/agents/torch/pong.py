@@ -99,7 +99,8 @@ class PongPolicy:
         Returns:
             ``[B]``.
         """
-        returns = discounted_returns(self._tensor(rewards), discount, reset_at_rewards=True)
+        r_t = self._tensor(rewards)
+        returns = discounted_returns(r_t, discount * (r_t == 0).to(r_t.dtype))
         advantages: Array = standardize(returns).cpu().numpy()
         return advantages
 
