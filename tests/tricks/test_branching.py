@@ -386,9 +386,8 @@ def test_what_flows_where_twice_under_every_transform(second):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-# PyTorch's own tracing looks at the .grad of wrapped tensors, and takes the scalars of where for weights.
+# PyTorch's own tracing looks at the .grad of wrapped tensors.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-@pytest.mark.filterwarnings("ignore:A model attribute `lifted_tensor")
 def test_in_torch_checkpoints_and_export():
     torch = pytest.importorskip("torch")
     tricks = pytest.importorskip("gradtricks.torch")

@@ -510,9 +510,8 @@ def test_in_torch_checkpoints_and_saved_tensors_on_cpu(trick):
     torch.testing.assert_close(x.grad, expected)
 
 
-# PyTorch's own tracing looks at the .grad of wrapped tensors, and makes constants of the weights.
+# PyTorch's own tracing looks at the .grad of wrapped tensors.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-@pytest.mark.filterwarnings("ignore:A model attribute `lifted_tensor")
 @pytest.mark.parametrize("trick", ["input_gradients", "input_jacobians"])
 def test_in_torch_export_leaves_the_batch_open(trick):
     torch = pytest.importorskip("torch")

@@ -66,14 +66,17 @@ def _exported(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) ->
             "remedy: torch.export.export(..., strict=False)"
         )
     # Here, because only exports need it.
-    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 
     def pull(cotangent: Any, batched: bool = False) -> Sequence[torch.Tensor | None]:
         def gradients(cotangent: Any, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
             back = torch.func.vjp(function, *inputs)[1]
             return (torch.func.vmap(back) if batched else back)(cotangent)
 
-        return make_fx(gradients)(cotangent, *inputs)(cotangent, *inputs)
+        # The export would record the transform too.
+        with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
+            operations = make_fx(gradients)(cotangent, *inputs)
+        return operations(cotangent, *inputs)
 
     return function(*inputs), pull
 
