@@ -186,6 +186,10 @@ def test_two_inputs_each_get_their_gradient(backend):
 # gradient_override_map
 
 
+# Where the framework can't, it raises.
+REFUSED = {"checkpoint": "different number of tensors was saved", "export": "can't be exported"}
+
+
 def test_gradient_override_map_under_every_transform(way):
     relu = operator(way.backend, "relu")
     x, cotangent = np.array([[1.5, -2.0, 0.5]]), np.array([[1.0, -3.0, -2.0]])
@@ -199,9 +203,15 @@ def test_gradient_override_map_under_every_transform(way):
             with pytest.raises(Exception, match="no rule"):
                 way.value_and_vjp(lambda t: 2 * relu(t), [x], cotangent)
             return
+        if way.name in REFUSED:
+            with pytest.raises(Exception, match=REFUSED[way.name]):
+                way.value_and_vjp(lambda t: 2 * relu(t), [x], cotangent)
+            return
         value, (found,) = way.value_and_vjp(lambda t: 2 * relu(t), [x], cotangent)
     np.testing.assert_allclose(value, 2 * np.maximum(x, 0), rtol=way.rtol)
     expected = reference.gradient_override_map_vjp(2 * cotangent, rule, lambda x: np.maximum(x, 0), x)
+    if way.name == "reentrant checkpoint":  # called again outside of the block, as the docstring warns
+        expected = 2 * cotangent * (x > 0)
     np.testing.assert_allclose(found, expected, rtol=way.rtol)
 
 

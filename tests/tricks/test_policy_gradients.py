@@ -505,6 +505,11 @@ def three_losses_vjp(cotangent, logits, adv_t, w_t, ratio):
 def test_the_recursion_under_every_transform(way):
     cotangent = np.array([1.0, -2.0])
     estimate = way.tricks.truncated_generalized_advantage_estimation
+    refused = {"export": "no autograd formula", "function of unknown ranks": "r_t must have a known rank"}
+    if way.name in refused:
+        with pytest.raises(Exception, match=refused[way.name]):
+            way.value_and_vjp(estimate, ESTIMATE, cotangent)
+        return
     value, gradients = way.value_and_vjp(estimate, ESTIMATE, cotangent)
     expected = reference.truncated_generalized_advantage_estimation(*ESTIMATE)
     np.testing.assert_allclose(value, expected, rtol=way.rtol)

@@ -70,6 +70,8 @@ def check_shape(name: str, shape: Sequence[int | None], expected: Sequence[int |
     Raises:
         ValueError: The shapes differ.
     """
+    if any(getattr(known, "rank", 0) is None for known in (shape, expected)):
+        return  # of a graph's tensor not even the rank may be known until run
     same_rank = len(shape) == len(expected)
     if not same_rank or any(a is not None and b is not None and a != b for a, b in zip(shape, expected)):
         raise ValueError(f"{name} must have the shape of {like}, {tuple(expected)}; got {tuple(shape)}")

@@ -90,6 +90,8 @@ def _bounded(later: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
 def as_rewards(r_t: tf.Tensor) -> tf.Tensor:
     """Return ``r_t`` if it is floating-point and has a time axis."""
     r_t = as_floating("r_t", r_t)
+    if r_t.shape.rank is None:
+        raise ValueError("r_t must have a known rank; got none; remedy: tf.ensure_shape")
     if r_t.shape.rank == 0:
         raise ValueError("r_t must have shape [T, ...], time first; got a scalar")
     return r_t
