@@ -471,8 +471,6 @@ def test_a_mean_of_nothing_is_refused(backend):
             call()
 
 
-REWARDS = np.array([[0.0, 0.5], [1.0, 0.0], [0.0, 0.0], [-2.0, 3.0]])
-COSINES = np.cos(np.arange(8.0)).reshape(4, 2)
 ESTIMATE = [
     np.array([1.0, -0.5]),
     np.array([0.9, 0.0]),
@@ -536,16 +534,36 @@ def test_the_losses_add_up(backend, way):
     np.testing.assert_allclose(value, expected + 3 * reference.entropy_loss(logits, w_t), **TOLERANCE)
 
 
-def test_the_recursion_twice_under_every_transform(second):
-    inputs = [ESTIMATE[0], np.array([0.9, 0.5]), *ESTIMATE[2:]]
-    cotangent = np.array([1.0, -2.0])
+def check_twice(second, function, inputs, cotangent, vjp):
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in inputs]
-    got = second.second_vjp(
-        lambda *x: second.tricks.truncated_generalized_advantage_estimation(*x), inputs, cotangent, directions
-    )
-    vjp = reference.truncated_generalized_advantage_estimation_vjp
+    got = second.second_vjp(function, inputs, cotangent, directions)
     for one, wanted in zip(got, numerical_second_vjp(vjp, inputs, cotangent, directions), strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_the_recursion_twice_under_every_transform(second):
+    inputs = [ESTIMATE[0], np.array([0.9, 0.5]), *ESTIMATE[2:]]
+    vjp = reference.truncated_generalized_advantage_estimation_vjp
+    estimate = second.tricks.truncated_generalized_advantage_estimation
+    check_twice(second, lambda *x: estimate(*x), inputs, np.array([1.0, -2.0]), vjp)
+
+
+def test_returns_and_losses_twice_under_every_transform(second):
+    tricks, actions = second.tricks, second.backend.tensor(ACTIONS)
+
+    def function(logits, adv_t, w_t, ratio):
+        logits, adv_t = tricks.standardize(logits), tricks.discounted_returns(adv_t, 0.25)
+        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
+        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
+        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
+
+    def vjp(cotangent, logits, adv_t, w_t, ratio):
+        returns, standardized = reference.discounted_returns(adv_t, 0.25), reference.standardize(logits)
+        to_logits, to_returns, *others = three_losses_vjp(cotangent, standardized, returns, w_t, ratio)
+        to_rewards, *_ = reference.discounted_returns_vjp(to_returns, adv_t, 0.25)
+        return reference.standardize_vjp(to_logits, logits), to_rewards, *others
+
+    check_twice(second, function, LOSS_INPUTS, np.float64(2.0), vjp)
 
 
 @pytest.fixture

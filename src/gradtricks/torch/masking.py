@@ -175,7 +175,7 @@ class MaskedAdam(torch.optim.Optimizer):
         trainable_mask = _as_mask(trainable_mask, parameter)
         state = self._state_of(parameter)
         _settle(state)
-        state["trainable_mask"] = torch.zeros_like(state["trainable_mask"]).copy_(trainable_mask)
+        state["trainable_mask"].copy_(trainable_mask)  # memory that is new costs more than the copy
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
