@@ -4,7 +4,6 @@ import math
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import forwardprop_util
 
 from gradtricks._core.checks import check_broadcast, check_number
 
@@ -97,28 +96,3 @@ def at_least_float32(x: tf.Tensor) -> tf.Tensor:
         ``x`` itself, or a float32 copy.
     """
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
-
-
-def in_plain_reverse(x: tf.Tensor) -> bool:
-    """Say whether no `tf.autodiff.ForwardAccumulator` watches ``x``.
-
-    An accumulator silently ignores custom gradients, so they take another way.
-
-    Args:
-        x: Any tensor.
-
-    Returns:
-        True where a ``tf.custom_gradient`` is safe.
-    """
-    return not forwardprop_util.pack_tangents([x]).tangents
-
-
-def in_vectorized_map() -> bool:
-    """Say whether the body of a `tf.vectorized_map` is being traced.
-
-    What becomes of the body has lost its custom gradients, so a tape around it would not see them.
-
-    Returns:
-        True within the body, and in a name scope called ``loop_body``.
-    """
-    return "loop_body" in tf.get_current_name_scope().split("/")

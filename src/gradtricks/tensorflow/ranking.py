@@ -8,12 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_axis, check_number, check_shape
+from gradtricks.tensorflow._edits import in_plain_reverse
 from gradtricks.tensorflow._pooling import (
     deviate_by_arithmetic,
     pooled_by_rounds,
     usual_gap_by_arithmetic,
 )
-from gradtricks.tensorflow._tensors import as_floating, at_least_float32, in_plain_reverse
+from gradtricks.tensorflow._tensors import as_floating, at_least_float32
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 

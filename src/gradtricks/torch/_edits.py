@@ -36,7 +36,7 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     value = value.detach()
     if in_plain_reverse(slope):
         return _Substitute.apply(value, slope)
-    _refuse_compiled_duals()
+    refuse_compiled_duals()
     # Overwritten through an alias that no transform follows, so the slope of the copy doesn't notice.
     y = slope.to(value.dtype, copy=True)
     y.detach().copy_(value)
@@ -69,7 +69,7 @@ def intercept(
         return substitute(x, rule(x, *tensors))
     if not torch.compiler.is_compiling():
         return _Intercept.apply(x, rule, *tensors)
-    _refuse_compiled_duals()
+    refuse_compiled_duals()
     if torch.compiler.is_exporting() and torch.is_grad_enabled():
         raise NotImplementedError(
             "a rule for gradients can't be exported, an exported program derives gradients from its values; "
@@ -132,7 +132,7 @@ def with_slope(
         _refuse_nested_tangents()
         if not torch.compiler.is_compiling():
             return Loop.apply(*args)
-        _refuse_compiled_duals()
+        refuse_compiled_duals()
         return unopened(*args)
 
     return loop
@@ -257,7 +257,8 @@ _constant(_key)
 _unopened_intercept = known_to_the_compiler(lambda x, key, *tensors: _Intercept.apply(x, key, *tensors))
 
 
-def _refuse_compiled_duals() -> None:
+def refuse_compiled_duals() -> None:
+    """Raise where a compiled function is called on dual numbers."""
     # What was traced has no tangents, so it would ignore the rule for them without a word. torch.func.jvp
     # within the compiled function is traced rightly.
     if torch.compiler.is_compiling() and forward_ad._current_level >= 0 and not in_transform():

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number
+from gradtricks.torch._edits import in_plain_reverse
 
 
 def as_tensor(name: str, value: object) -> torch.Tensor:
@@ -74,7 +74,8 @@ def as_coefficient(
     if not isinstance(value, torch.Tensor):
         largest = torch.finfo(dtype).max
         number = min(max(check_number(name, value, low=low, high=high), -largest), largest)
-        return torch.full((), number, dtype=dtype, device=x.device)
+        # A compiler would compile torch.full anew for each number, but not a product.
+        return number * torch.ones((), dtype=dtype, device=x.device)
     value = as_floating(name, value)
     check_broadcast(name, value.shape, x.shape, "x")
     return value.detach().to(dtype)
@@ -90,22 +91,6 @@ def at_least_float32(x: torch.Tensor) -> torch.Tensor:
         ``x`` itself, or a float32 copy.
     """
     return x.float() if x.dtype.itemsize < 4 else x
-
-
-def in_plain_reverse(x: torch.Tensor) -> bool:
-    """Say whether ``x`` is neither being compiled nor under a functorch transform nor a dual tensor.
-
-    Custom backward passes are silently ignored in some of those, so they take another way.
-
-    Args:
-        x: Any tensor.
-
-    Returns:
-        True where an ``autograd.Function`` is safe.
-    """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    return forward_ad.unpack_dual(x).tangent is None
 
 
 def is_readable(x: torch.Tensor) -> bool:
@@ -133,34 +118,6 @@ def in_gradient_batch(x: torch.Tensor) -> bool:
         True where neither `detach` nor a look at the values is possible.
     """
     return not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(x)
-
-
-def _in_transform() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-# torch.compile can't read the stack of transforms, so it takes the answer as a constant. This is all that
-# torch.compiler.assume_constant_result does, but that one imports the whole compiler.
-vars(_in_transform)["_dynamo_marked_constant"] = True
-
-
-def refuse_compiled_duals(name: str) -> None:
-    """Raise where a compiled function is called on dual numbers.
-
-    What it was traced with has no tangents, so it would ignore the rule for them without a word.
-    `torch.func.jvp` within the compiled function is traced rightly.
-
-    Args:
-        name: The function that asks.
-
-    Raises:
-        RuntimeError: A level of dual numbers is open around a compiled function.
-    """
-    if torch.compiler.is_compiling() and forward_ad._current_level >= 0 and not _in_transform():
-        raise RuntimeError(
-            f"{name} must not meet dual numbers in a compiled function; got an open dual level; "
-            "remedy: torch.func.jvp inside of the compiled function"
-        )
 
 
 def map_structure(function: Callable[..., Any], *structures: Any) -> Any:

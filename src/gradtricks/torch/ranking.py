@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from gradtricks._core.checks import check_axis, check_number, check_shape
-from gradtricks.torch._tensors import as_floating, at_least_float32, in_plain_reverse, refuse_compiled_duals
+from gradtricks.torch._edits import in_plain_reverse, refuse_compiled_duals
+from gradtricks.torch._tensors import as_floating, at_least_float32
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 
@@ -101,7 +102,7 @@ def spearman_correlation(
 
 
 def _soft_rank(x: torch.Tensor, strength: float) -> torch.Tensor:
-    refuse_compiled_duals("soft_rank")
+    refuse_compiled_duals()
     return _SoftRank.apply(x, strength) if in_plain_reverse(x) else _rank_by_arithmetic(x, strength)
 
 
