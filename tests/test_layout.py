@@ -335,11 +335,3 @@ def test_keras_on_another_framework_is_refused(monkeypatch):
     spec = importlib.util.spec_from_file_location("another", path)
     with pytest.raises(ImportError, match="Keras runs on jax; remedy: set KERAS_BACKEND=tensorflow"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-def test_dual_numbers_around_compiled_code_are_refused(monkeypatch):
-    torch = pytest.importorskip("torch")
-    tensors = pytest.importorskip("gradtricks.torch._tensors")
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="clip must not meet dual"):
-        tensors.refuse_compiled_duals("clip")
