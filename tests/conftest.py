@@ -1,9 +1,12 @@
 """Fixtures: each framework, and each way in which a framework differentiates."""
 
+from contextlib import closing
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from backends import BACKENDS, COMPILER
+from sphinxes import Forks
 from transforms import FIRST_ORDER, SECOND_ORDER
 
 COMMON = {"eager", "compile", "vmap of func.vjp", "tape", "xla", "double backward", "nested tapes"}
@@ -21,7 +24,7 @@ settings.load_profile("gradtricks")
 
 def pytest_addoption(parser):
     """Let the tests that kill processes go on for longer, and pictures of pages be stored anew."""
-    parser.addoption("--kills", type=int, default=8, help="processes that test_lab_kills.py kills")
+    parser.addoption("--kills", type=int, default=7, help="processes that lab/test_kills.py kills")
     parser.addoption("--kill-seed", type=int, default=0, help="of the moments at which it does")
     parser.addoption("--new-screens", action="store_true", help="store how book/test_browser.py sees pages")
 
@@ -60,6 +63,14 @@ def common(request):
 def twice(request):
     """The same for the gradient of a gradient."""
     return request.param(made(request.param.framework))
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """Sphinx and Jupyter Book, imported once for all tests of a file."""
+    pytest.importorskip("jupyter_book")
+    with closing(Forks()) as forks:
+        yield forks
 
 
 @pytest.fixture

@@ -290,12 +290,12 @@ def test_what_a_learner_says_of_its_state_stays_as_it_was(agents):
 def test_enough_points_won_end_a_training(agents, monkeypatch):
     monkeypatch.setattr(ppo, "_ENOUGH_POINTS", 4)
     histories = []
-    for stop_at in (None, 0.0, 1.0):
+    for stop_at in (0.0, 1.0):
         learner = agents.PPOLearner(draw(), OPTIONS, device="cpu")
         histories.append(ppo.train(learner, make_games(), decisions=640, stop_at=stop_at))
-    assert histories[0].decisions == histories[2].decisions == 640
-    assert sum(time <= histories[1].decisions - 64 for time in histories[1].point_times) < 4
-    assert len(histories[1].point_times) >= 4, "as soon as there are enough"
+    assert histories[1].decisions == 640
+    assert sum(time <= histories[0].decisions - 64 for time in histories[0].point_times) < 4
+    assert len(histories[0].point_times) >= 4, "as soon as there are enough"
     assert np.isnan(ppo._share_won(History(4)))
     history = History(1)
     history.point_rewards = [-1.0, -1.0, 1.0, 1.0, 1.0]
@@ -353,10 +353,8 @@ def assert_same(one, other):
     assert (np.diff(history.seconds) > 0).all()
 
 
-@pytest.mark.parametrize("stop", [1, 4])
-def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
-    agents, tmp_path, monkeypatch, stop
-):
+def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(agents, tmp_path, monkeypatch):
+    stop = 2
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 0.0)
     undisturbed = train(agents)
     path, add_loss = tmp_path / "training.safetensors", History.add_loss
@@ -384,8 +382,8 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
 def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):
     path = tmp_path / "training.safetensors"
     code = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from test_agents_ppo import *
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_ppo import *
 from gradtricks.agents import torch as agents
 progress._SECONDS_BETWEEN = 0.0
 train(agents, Path({str(path)!r}), decisions=10**7)

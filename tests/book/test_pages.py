@@ -8,9 +8,8 @@ import math
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from datetime import date, datetime
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -223,7 +222,7 @@ def write_record(folder, name, results, **rest):
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path, forks):
     """A Sphinx project with one page, and a function that builds it: (exit status, messages, HTML)."""
     source = tmp_path / "source"
     source.mkdir()
@@ -249,9 +248,8 @@ def project(tmp_path):
         return build_again(*options)
 
     def build_again(*options):
-        command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-n", *options]
-        command += [str(source), str(tmp_path / "html")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = ["-b", "html", "-q", "-n", *options, source, tmp_path / "html"]
+        done = forks.run("sphinx", *command)
         page = tmp_path / "html" / "index.html"
         return done.returncode, done.stderr, page.read_text() if page.exists() else ""
 
@@ -409,7 +407,10 @@ def with_both(project):
     (project.source / "small.txt").write_text(SMALL)
     (project.source / "small.md").write_text("# What is small?\n")
     (project.source / "api").mkdir()
-    for name in ("tests/test_small.py", *(f"src/gradtricks/{b}/small.py" for b in (*BACKENDS, "reference"))):
+    for name in (
+        "tests/tricks/test_small.py",
+        *(f"src/gradtricks/{b}/small.py" for b in (*BACKENDS, "reference")),
+    ):
         path = project.source.parent / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# {name}\n")
@@ -423,7 +424,7 @@ def test_an_entry_has_both_signatures_side_by_side_and_leads_to_chapter_test_and
     _, function, layer = (api / "small.html").read_text().split('class="entry-links')
     assert 'href="../small.html"' in function
     linked = [(api / path).read_text() for path in re.findall(r'href="(\.\./_downloads/[^"]+)"', function)]
-    assert linked == ["# tests/test_small.py\n"] + [
+    assert linked == ["# tests/tricks/test_small.py\n"] + [
         f"# src/gradtricks/{name}/small.py\n" for name in (*BACKENDS, "reference")
     ]
     sides, tabs = function.split('class="sd-tab-set')
@@ -769,6 +770,7 @@ def test_the_landing_page_leads_to_the_chapter_of_every_stem():
     assert len(linked) == len(set(linked))
 
 
+@cache
 def recorded_names(stem, backend):
     """Names of what a notebook records with one backend, results and figures; None where code decides."""
     names = {"record": set(), "record_figure": set()}

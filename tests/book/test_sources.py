@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -39,8 +40,9 @@ ALONE = "seed: int = 0  # seeds nothing\nbackend: str = 'mine'  # no framework"
 
 
 @pytest.fixture
-def notebook(tmp_path):
-    """Return the path of a small experiment in a project of its own."""
+def notebook(tmp_path, monkeypatch):
+    """Return the path of a small experiment in a project of its own, which needs no framework."""
+    monkeypatch.setattr("gradtricks.lab.kernels.imports._modules_for", lambda _: set())
     return write_notebook(tmp_path / "experiments" / "small.ipynb")
 
 
@@ -197,15 +199,18 @@ def texts(folder):
     return {name: data for name, (data, _) in contents(folder).items()}
 
 
-def builds(monkeypatch):
-    """Collect the options of each call of Sphinx."""
-    run, calls = subprocess.run, []
+@pytest.fixture
+def builds(tmp_path, monkeypatch, forks):
+    """Let Jupyter Book run in forks, and collect what each call of it builds."""
+    calls = []
 
-    def noting(command, **options):
+    def run(command, **_):
         calls.append("all" if "--all" in command else "changed")
-        return run(command, **options)
+        return forks.run("jupyter-book", *command[1:])
 
-    monkeypatch.setattr("subprocess.run", noting)
+    monkeypatch.setattr("gradtricks.book.site.subprocess", SimpleNamespace(run=run))
+    monkeypatch.chdir(tmp_path)
+    write_chapters(tmp_path)
     return calls
 
 
@@ -219,23 +224,19 @@ def builds(monkeypatch):
         ("_config.yml", "title: small", "title: smaller", ["all"]),
     ],
 )
-def test_a_book_updated_is_the_book_built_anew(tmp_path, monkeypatch, name, old, new, expected):
-    monkeypatch.chdir(tmp_path)
-    write_chapters(tmp_path)
+def test_a_book_updated_is_the_book_built_anew(tmp_path, builds, name, old, new, expected):
     updated, anew = tmp_path / "_build" / "html", tmp_path / "_anew" / "html"
     build(Path("book"), updated)
-    calls = builds(monkeypatch)
+    builds.clear()
     path = tmp_path / name
     path.write_text(path.read_text().replace(old, new))
     build(Path("book"), updated)
-    assert calls == expected
+    assert builds == expected
     build(Path("book"), anew)
     assert texts(updated) == texts(anew)
 
 
-def test_only_a_chapter_that_changed_is_read_again(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_chapters(tmp_path)
+def test_only_a_chapter_that_changed_is_read_again(tmp_path, builds):
     with (tmp_path / "_config.yml").open("a") as config:
         config.write("execute: {execute_notebooks: 'off'}\n")
     toc = tmp_path / "book" / "_toc.yml"
@@ -251,9 +252,9 @@ def test_only_a_chapter_that_changed_is_read_again(tmp_path, monkeypatch):
     first = when_read(site)
     assert "<img" in (site / "executed.html").read_text()
     (tmp_path / "book" / "other.md").write_text((tmp_path / "book" / "other.md").read_text() + "\nMore.\n")
-    calls = builds(monkeypatch)
+    builds.clear()
     build(Path("book"), site)
-    assert calls == ["changed"]
+    assert builds == ["changed"]
     assert {page for page, time in when_read(site).items() if time != first[page]} == {"other"}
 
 

@@ -484,7 +484,7 @@ def test_whoever_is_killed_while_publishing_has_published_all_or_nothing(tmp_pat
         [sys.executable, "-c", KILLED, str(tmp_path)],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])},
         check=True,
     )
     found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]

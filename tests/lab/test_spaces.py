@@ -467,7 +467,7 @@ def test_what_is_wrong_with_a_search_is_said(sweep, old, new, message):
 
 
 def test_the_sweep_of_the_readme_is_fifty_runs():
-    found = read_sweep(Path(__file__).parents[1] / "experiments" / "unrolling.sweep.yaml")
+    found = read_sweep(Path(__file__).parents[2] / "experiments" / "unrolling.sweep.yaml")
     assert varied(found) == list(product([0.0, 0.25, 0.5, 0.75, 1.0], range(10)))
 
 

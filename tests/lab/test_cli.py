@@ -27,7 +27,7 @@ from gradtricks.lab.storage.store import Store, StoreError
 from notebooks import write_notebook
 from synthetic import make_run, put
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GRADTRICKS = [sys.executable, "-m", "gradtricks.cli"]
 COMMANDS = sorted(typer.main.get_command(app).commands)
 

@@ -452,7 +452,7 @@ with Store(sys.argv[1] + "/runs").claim(asked()) as folder:
 
 def process(script, folder):
     """Start a process that uses the store."""
-    command = [sys.executable, "-c", script, str(folder), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", script, str(folder), str(Path(__file__).parents[1])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

@@ -37,7 +37,7 @@ from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from notebooks import BODY, write_notebook
 from stored import asked, record_of, small_disk
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Without a framework, whose import isn't what is tested here.
 PARAMETERS = """\
 seed: int = 0  # seeds nothing
