@@ -816,7 +816,7 @@ def test_every_chapter_with_results_says_how_they_came_about():
         text = page.read_text()
         quoted = {"/".join(filter(None, found[:2])) for found in re.findall(RESULT, text)}
         quoted |= set(re.findall(quoting, text))
-        missing[page.stem] = quoted - set(re.findall(r"\{run-card\} (\S+)", text))
+        missing[str(page.relative_to(ROOT))] = quoted - set(re.findall(r"\{run-card\} (\S+)", text))
     assert {page: runs for page, runs in missing.items() if runs} == {}
 
 
