@@ -1,6 +1,7 @@
 """The commands, each as a process of its own: what they show, what they refuse, and how they exit."""
 
 import ast
+import csv
 import json
 import os
 import re
@@ -255,6 +256,70 @@ def test_describe_shows_type_default_and_meaning_as_they_are(project):
     assert "about 7 s a run, 2 threads a run, nothing else runs meanwhile" in said
     assert "'[red]a[/red] :smile:'  any text" in said
     assert "Literal['well', 'raise']" in said
+
+
+# Notebooks that know nothing of the lab
+
+# In the style of papermill's documentation and of its own tests.
+FOREIGN = {
+    "first example": ("alpha = 0.6\nratio = 0.1  # type: float How much\n", "print(alpha * ratio)"),
+    "simple": ("msg = None", "print(msg)"),
+    "complex": ("import math\n%matplotlib inline\nb = ['a'] # type: List[str] Nice\nd = len(b)\n", "b, d"),
+    "without": (None, "msg = None"),
+}
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    """Return a folder of notebooks that record nothing, of the format that had no ids of cells."""
+    folder = tmp_path_factory.mktemp("foreign")
+    for name, (parameters, body) in FOREIGN.items():
+        cells = [nbformat.v4.new_code_cell(body)]
+        if parameters:
+            cells.insert(0, nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}))
+        node = nbformat.v4.new_notebook(cells=cells)
+        node.nbformat_minor = 4
+        for cell in cells:
+            del cell["id"]
+        nbformat.write(node, folder / f"{name}.ipynb")
+    return folder
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_any_notebook_runs_and_is_run_again(foreign, invoke, name):
+    code, said, errors = invoke("run", f"{name}.ipynb", cwd=foreign)
+    assert (code, errors) == (0, "")
+    path = said.rpartition("Finished: ")[2].strip()
+    assert invoke("reproduce", path, cwd=foreign)[0] == 0
+    assert invoke("describe", f"{name}.ipynb", cwd=foreign)[0] == 0
+
+
+def test_a_notebook_that_records_nothing_has_rows_all_the_same(foreign, invoke):
+    store = ("--store", "swept")
+    line = ("sweep", "first example.ipynb", "--grid", "alpha=0.5,1", "--grid", "ratio=2", "--workers", "1")
+    code, _, errors = invoke(*line, *store, cwd=foreign)
+    assert (code, errors) == (0, "")
+    code, said, _ = invoke("table", "--to", "csv", *store, cwd=foreign)
+    header, *rows = list(csv.reader(said.splitlines()))
+    named = [dict(zip(header, row)) for row in rows]
+    assert sorted(row["parameters.alpha"] for row in named) == ["0.5", "1.0"]
+    assert {(row["stem"], row["status"], row["parameters.ratio"]) for row in named} == {
+        ("first example", "finished", "2.0")
+    }
+    assert all(float(row["duration_s"]) > 0 for row in named)
+    run = Store(str(foreign / "swept")).lookup("first_example-alpha=0.5,ratio=2.0")
+    assert run.read_notebook().cells[-1].outputs[0].text == "1.0\n"
+    assert invoke("status", *store, cwd=foreign)[1].splitlines()[1].startswith("first_example-")
+
+
+def test_what_does_not_fit_any_notebook_is_refused_at_once(foreign, invoke):
+    wrong = ("-p", "alpha=fast", "-p", "ratio=no", "-p", "ration=1")
+    code, _, errors = invoke("run", "first example.ipynb", *wrong, "--store", "none", cwd=foreign)
+    assert code == 2
+    assert "alpha: expected float; got 'fast'" in errors
+    assert "ratio: expected float (How much); got 'no'" in errors
+    assert "ration: unknown (did you mean ratio?); the notebook takes alpha, ratio" in errors
+    assert not (foreign / "none").exists()
 
 
 # Run

@@ -1,6 +1,7 @@
 """Runs with real kernels: what is asked is checked, what comes out is kept, and can be had again."""
 
 import errno
+import hashlib
 import json
 import pickle
 import re
@@ -22,7 +23,9 @@ from hypothesis import strategies as st
 from nbclient.exceptions import DeadKernelError
 
 from gradtricks.book.numbers import format_result
+from gradtricks.lab.commands.overviews import describe, list_experiments
 from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
+from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import decode, encode, record, record_figure, record_varying
@@ -162,17 +165,49 @@ def test_a_notebook_says_how_it_is_to_be_run(notebook):
     with pytest.raises(ParameterError) as caught:
         plan_run(notebook, {})
     assert str(caught.value).splitlines()[1:] == [
-        "threads: expected a whole number from 1 to 1024; got '2'",
-        "alone: expected true or false; got 1",
-        "expected_s: expected a number of seconds; got -1",
+        f"{notebook}: threads: expected a whole number from 1 to 1024; got '2'",
+        f"{notebook}: alone: expected true or false; got 1",
+        f"{notebook}: expected_s: expected a number of seconds; got -1",
     ]
     with pytest.raises(ParameterError, match="threads: expected a whole number from 1 to 1024; got 0"):
         plan_run(notebook, {}, threads=0)
     with_metadata(notebook, {"fresh_kernel": 1})
     with pytest.raises(ParameterError, match="fresh_kernel: expected true or false; got 1"):
         plan_run(notebook, {})
-    with_metadata(notebook, "fast")
-    assert plan_run(notebook, {}).threads == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("fast", "expected metadata named gradtricks to hold settings by name; got 'fast'"),
+        ({"read": ["data/*.json"]}, "read: expected what planning a run writes there; got"),
+        (
+            {"theads": 2},
+            r"theads: unknown \(did you mean threads\?\); the metadata take threads, alone, expected_s",
+        ),
+        ({"frozen": True}, "frozen: unknown; the metadata take"),
+        ({"quick": [1]}, r"quick: expected parameters by name; got \[1\]"),
+        ({"expected_s": "1"}, "expected_s: expected a number of seconds; got '1'"),
+    ],
+)
+def test_metadata_that_mean_nothing_are_refused_by_name(notebook, said, message):
+    with_metadata(notebook, said)
+    for use in (
+        lambda: plan_run(notebook, {}),
+        lambda: describe(notebook),
+        lambda: list_experiments(notebook.parent, store=notebook.parent / "runs"),
+        lambda: modules_of(nbformat.read(notebook, as_version=4)),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            use()
+
+
+def test_metadata_and_parameters_that_are_wrong_are_said_together(notebook):
+    with_metadata(notebook, {"theads": 2, "alone": 3})
+    with pytest.raises(ParameterError) as caught:
+        plan_runs(notebook, [{"seed": "1"}, {"sead": 2}])
+    lines = [line.removeprefix(f"{notebook}: ").split()[0] for line in str(caught.value).splitlines()]
+    assert lines == ["nothing", "alone:", "theads:", "seed:", "sead:"]
 
 
 def test_files_that_a_notebook_reads_are_part_of_it(notebook, store, kernels):
@@ -187,7 +222,18 @@ def test_files_that_a_notebook_reads_are_part_of_it(notebook, store, kernels):
     assert len(set(requests)) == 3
     assert requests[1] == requests[3]
     stored = execute(plan_run(notebook, {}), store, kernels)
-    assert reproduce(stored, kernels).verdict == "identical"
+    said = reproduce(stored, kernels)
+    assert (said.verdict, said.environment) == ("identical", ())
+    data.write_text("3")
+    data.with_name("b.json").write_text("new")
+    found = {each.name: (each.recorded, each.now) for each in reproduce(stored, kernels).environment}
+    digests = {text: hashlib.sha256(text.encode()).hexdigest() for text in ("1", "3", "new")}
+    assert found == {
+        "reads.data/a.json": (digests["1"], digests["3"]),
+        "reads.data/b.json": (ABSENT, digests["new"]),
+    }
+    data.with_name("b.json").unlink()
+    data.write_text("1")
     with_metadata(notebook, {"reads": ["**/a.json", "nothing/like/it.csv"]})
     assert plan_run(notebook, {}).request == requests[3], "the same file, and no other"
     for reads in ("data/*.json", [""], ["/etc/passwd"], ["../a.json"], ["data/**.json"], [1]):
@@ -236,7 +282,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_si
 @example("a/../b", {"backend": "../x"})
 @example("", {"a": "\n"})
 def test_a_title_is_safe_in_file_names(stem, parameters):
-    declared = {name: Parameter(name, "Any", "Any", object, None, "") for name in parameters}
+    declared = {name: Parameter(name, "Any", object) for name in parameters}
     assert re.fullmatch(r"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{0,99}", make_title(stem, parameters, declared))
 
 
@@ -715,6 +761,7 @@ DRIVER = """
 import sys
 from contextlib import closing
 from pathlib import Path
+from gradtricks.lab.commands.overviews import describe, list_experiments
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.planning import plan_run

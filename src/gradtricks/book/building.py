@@ -18,6 +18,7 @@ from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_sweeps
 from gradtricks.lab.engine.estimates import estimate_s
 from gradtricks.lab.engine.executing import count_workers
 from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
+from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Run, plan_runs
@@ -118,9 +119,8 @@ def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Run]:
     node = read_notebook(path)
     backend = read_parameters(node, str(path)).get("backend")
     given = [{"backend": name} for name in (get_args(backend.type) if backend else ())] or [{}]
-    said = node.metadata.get("gradtricks")
-    quick = said.get("quick") if isinstance(said, dict) else None
-    if not isinstance(quick, dict):  # plan_runs refuses what isn't one
+    quick = read_settings(node, str(path)).quick
+    if quick is None:
         return plan_runs(path, given, source=source)
     # A quick run shows that everything works; its times count for nothing, so others may run beside it.
     runs = plan_runs(path, [some | quick for some in given], threads=1, source=source)

@@ -8,6 +8,7 @@ import nbformat
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import Parameter, read_notebook, read_parameters
+from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.storage.opening import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 
@@ -85,16 +86,14 @@ def describe(notebook: str | Path) -> Description:
 
     Raises:
         FileNotFoundError: There is no such notebook.
-        ParameterError: It declares its parameters in a way that can't be read.
+        ParameterError: A default contradicts its annotation, or a setting doesn't fit.
     """
     path = Path(notebook)
     node = read_notebook(path)
     parameters = tuple(read_parameters(node, str(path)).values())
-    about = node.metadata.get("gradtricks", {})
+    how = read_settings(node, str(path))
     title = _first_heading(node) or path.stem
-    return Description(
-        title, parameters, about.get("expected_s"), about.get("threads", 1), about.get("alone", False)
-    )
+    return Description(title, parameters, how.expected_s, how.threads, how.alone)
 
 
 def list_experiments(
@@ -111,7 +110,7 @@ def list_experiments(
 
     Raises:
         FileNotFoundError: The folder holds no notebook.
-        ParameterError: A file is no notebook.
+        ParameterError: A file is no notebook, or a setting in one doesn't fit.
     """
     notebooks = sorted(Path(folder).glob("*.ipynb"))
     if not notebooks:
@@ -122,7 +121,7 @@ def list_experiments(
     for path in notebooks:
         node = read_notebook(path)
         own = tuple(sweep for sweep, notebook in sweeps.items() if notebook == path.name)
-        expected_s = node.metadata.get("gradtricks", {}).get("expected_s")
+        expected_s = read_settings(node, str(path)).expected_s
         found.append(
             Experiment(path, _first_heading(node) or path.stem, expected_s, finished[path.stem], own)
         )

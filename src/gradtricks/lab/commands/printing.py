@@ -45,7 +45,7 @@ def experiments_table(experiments: Iterable["Experiment"]) -> Table:
 
 def description(described: "Description") -> RenderableType:
     """Show what a notebook takes."""
-    rows = [(p.name, p.expected, repr(p.default), p.meaning) for p in described.parameters]
+    rows = [(p.name, p.expected, p.written, p.meaning) for p in described.parameters]
     threads = f"{described.threads} thread{'' if described.threads == 1 else 's'} a run"
     about = [
         f"about {duration(described.expected_s)} a run" if described.expected_s else "",

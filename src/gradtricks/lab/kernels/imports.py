@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 from packaging.requirements import Requirement
 
 from gradtricks.lab.kernels import RECORDING
+from gradtricks.lab.notebooks.settings import read_settings
 
 # What a library imports when it is first used, and takes long.
 _LATE = {
@@ -35,7 +36,7 @@ def modules_of(node: NotebookNode) -> tuple[str, ...]:
     Returns:
         Names of modules, sorted.
     """
-    if sys.platform != "linux" or node.metadata.get("gradtricks", {}).get("fresh_kernel", False):
+    if sys.platform != "linux" or read_settings(node, "the notebook").fresh_kernel:
         return ()
     values: dict[str, Any] = {}
     cells = [cell.source for cell in node.cells if cell.cell_type == "code"]

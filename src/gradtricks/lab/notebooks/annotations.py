@@ -7,20 +7,17 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-_SIMPLE: dict[str, Any] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "str": str,
-    "date": date,
-    "datetime": datetime,
-    "None": NoneType,
-}
-_SHORTHANDS: dict[str, tuple[Any, str]] = {
+_NAMED: dict[str, tuple[Any, str]] = {
+    **{kind.__name__: (kind, kind.__name__) for kind in (bool, int, float, str, date, datetime)},
     "PositiveInt": (PositiveInt, "int above 0"),
     "NonNegativeInt": (NonNegativeInt, "int at least 0"),
     "PositiveFloat": (PositiveFloat, "float above 0"),
     "NonNegativeFloat": (NonNegativeFloat, "float at least 0"),
+    "Any": (Any, "any plain value"),
+    "list": (list[Any], "list"),
+    "List": (list[Any], "list"),
+    "dict": (dict[str, Any], "dict"),
+    "Dict": (dict[str, Any], "dict"),
 }
 _LENGTHS = ("min_length", "max_length")
 _WORDS = {
@@ -44,34 +41,67 @@ def resolve(node: ast.expr) -> tuple[Any, str]:
         The type for pydantic, and the same in words, such as ``float above 0 and at most 1``.
 
     Raises:
-        ValueError: It is none that a parameter may have.
+        LookupError: It is none that values are checked by.
+        ValueError: It is a range that makes no sense.
     """
-    text = ast.unparse(node)
-    if text in _SIMPLE:
-        return _SIMPLE[text], text
-    if text in _SHORTHANDS:
-        return _SHORTHANDS[text]
+    text, name = ast.unparse(node), _last_name(node)
+    if text == "None":
+        return NoneType, text
+    if name in _NAMED:
+        return _NAMED[name]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return resolve(parse_annotation(node.value))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        (left, left_words), (right, right_words) = resolve(node.left), resolve(node.right)
-        return Union[left, right], f"{left_words} | {right_words}"  # noqa: UP007  # the operator needs types
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        return _union([node.left, node.right])
+    if isinstance(node, ast.Subscript):
         items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        match node.value.id:
+        match _last_name(node.value):
             case "Literal" if choices := [ast.literal_eval(item) for item in items]:
                 if {type(choice) for choice in choices} <= {bool, int, str, NoneType}:
                     return Literal[tuple(choices)], text
             case "Annotated" if len(items) == 2:
                 return _annotated(*items)
-            case "list" if len(items) == 1:
+            case "Union":
+                return _union(items)
+            case "Optional" if len(items) == 1:
+                return _union([*items, ast.Constant(None)])
+            case "list" | "List" if len(items) == 1:
                 item, words = resolve(items[0])
                 return list[item], f"list[{words}]"  # type: ignore[valid-type]  # made at run time
-            case "dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
+            case "dict" | "Dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
                 item, words = resolve(items[1])
                 return dict[str, item], f"dict[str, {words}]"  # type: ignore[valid-type]  # made at run time
-    raise ValueError(
-        "expected bool, int, float, str, date, datetime, Literal[...], X | None, list[X], dict[str, X], "
-        f"Annotated[X, Field(...)], {', '.join(_SHORTHANDS)}; got {text}"
-    )
+    raise LookupError(text)
+
+
+def parse_annotation(text: str) -> ast.expr:
+    """Parse an annotation that is written as a text or in a comment.
+
+    Args:
+        text: Such as ``list[int]``.
+
+    Returns:
+        Its syntax.
+
+    Raises:
+        LookupError: It isn't the syntax of an annotation.
+    """
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise LookupError(text) from error
+
+
+def infer(default: Any) -> tuple[Any, str]:
+    """Take the type of a parameter that declares none from its default.
+
+    Args:
+        default: From `read_default`; None says nothing.
+
+    Returns:
+        As `resolve`.
+    """
+    return _NAMED["Any" if default is None else type(default).__name__]
 
 
 def read_default(node: ast.expr) -> Any:
@@ -84,7 +114,7 @@ def read_default(node: ast.expr) -> Any:
         The value of a literal, of ``float("nan")`` and its like, or of ``date(...)`` or ``datetime(...)``.
 
     Raises:
-        ValueError: It is anything else.
+        ValueError: It is anything else, and so do TypeError, OverflowError and SyntaxError say.
     """
     match node:
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))], keywords=[]):
@@ -92,7 +122,7 @@ def read_default(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id="date" | "datetime" as name)):
             arguments = [ast.literal_eval(argument) for argument in node.args]
             options = {option.arg or "**": _option(option.value) for option in node.keywords}
-            return _SIMPLE[name](*arguments, **options)
+            return _NAMED[name][0](*arguments, **options)
         case ast.List():
             return [read_default(item) for item in node.elts]
         case ast.Dict() if None not in node.keys:
@@ -101,15 +131,27 @@ def read_default(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
+def _last_name(node: ast.expr) -> str:
+    """Return ``List`` for ``typing.List`` and for ``List``."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _union(members: list[ast.expr]) -> tuple[Any, str]:
+    types, words = zip(*map(resolve, members))
+    return Union[types], " | ".join(words)  # noqa: UP007  # the operator needs types
+
+
 def _option(node: ast.expr) -> Any:
     return UTC if ast.unparse(node) in ("UTC", "timezone.utc") else ast.literal_eval(node)
 
 
 def _annotated(base: ast.expr, field: ast.expr) -> tuple[Any, str]:
     """Read ``Annotated[base, Field(gt=0)]``, where all arguments of ``Field`` are literals."""
-    if not isinstance(field, ast.Call) or ast.unparse(field.func) != "Field" or field.args:
-        raise ValueError(f"expected Annotated[X, Field(name=literal)]; got {ast.unparse(field)}")
     type_, words = resolve(base)
+    if not isinstance(field, ast.Call) or _last_name(field.func) != "Field":
+        return type_, words  # somebody else's
+    if field.args:
+        raise ValueError(f"expected Annotated[X, Field(name=literal)]; got {ast.unparse(field)}")
     options = {option.arg or "**": ast.literal_eval(option.value) for option in field.keywords}
     for name, value in options.items():
         _check_option(type_, words, name, value)

@@ -45,7 +45,7 @@ def literal(value: Any) -> str:
         return repr(value) if math.isfinite(value) else _not_finite(value)
     if kind is list:
         return f"[{', '.join(map(literal, value))}]"
-    if kind is dict:
+    if kind is dict and all(type(key) is str for key in value):
         return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
     if kind is date or (kind is datetime and _is_plain(value)):
         return repr(value).replace("datetime.", '__import__("datetime").')

@@ -1,9 +1,10 @@
 """The parameters of a notebook: read from its tagged cell, checked before any kernel starts."""
 
 import ast
-import io
-import tokenize
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from difflib import get_close_matches
@@ -17,8 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
 from gradtricks.lab.notebooks import texts
-from gradtricks.lab.notebooks.annotations import read_default, resolve
+from gradtricks.lab.notebooks.annotations import infer, parse_annotation, read_default, resolve
+from gradtricks.lab.notebooks.cells import parse_cell
+from gradtricks.lab.notebooks.literals import literal
 
+_TYPE_COMMENT = re.compile(r"type:\s*([\w.]+(?:\[.*\])?)\s*(.*)")
 _SHOWN = 120  # characters of a wrong value
 
 
@@ -28,23 +32,25 @@ class ParameterError(ValueError):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter that a notebook declares.
+    """One parameter of a notebook.
 
     Attributes:
         name: Name of the variable.
-        annotation: Its type as written.
         expected: Its type in words, such as ``float above 0 and at most 1``.
-        type: Its type.
-        default: Value when none is given.
+        type: Its type, declared or taken from the default.
+        default: Value when none is given; None where only running the cell tells.
+        written: Its default as the cell has it.
+        computed: Whether only running the cell tells the default.
         meaning: The comment behind it.
     """
 
     name: str
-    annotation: str
     expected: str
     type: Any
-    default: Any
-    meaning: str
+    default: Any = None
+    written: str = "None"
+    computed: bool = False
+    meaning: str = ""
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -63,8 +69,10 @@ class Parameter:
             ParameterError: It is of another type, or out of the declared range.
         """
         try:
-            return _plain(self._adapter.validate_python(value, strict=True))
-        except ValidationError as error:
+            checked = _plain(self._adapter.validate_python(value, strict=True))
+            literal(checked)
+            return checked
+        except (ValidationError, TypeError) as error:
             meaning = f" ({self.meaning})" if self.meaning else ""
             raise ParameterError(
                 f"{self.name}: expected {self.expected}{meaning}; got {shown(value)}"
@@ -87,44 +95,53 @@ def read_notebook(path: Path) -> NotebookNode:
     if not path.is_file():
         raise FileNotFoundError(f"expected a notebook at {path}; got nothing there")
     try:
-        return nbformat.read(path, as_version=4)
-    except (ValueError, AttributeError, nbformat.ValidationError) as error:
+        notebook = nbformat.read(path, as_version=4)
+        for cell in notebook.cells:
+            if not isinstance(cell.metadata.get("tags", []), list):
+                raise ValueError(f"tags of a cell that are {shown(cell.metadata.tags)}")
+        return notebook
+    except (ValueError, TypeError, AttributeError, nbformat.ValidationError) as error:
         raise ParameterError(f"expected a notebook at {path}; got a file that isn't one ({error})") from error
 
 
-def read_parameters(notebook: NotebookNode, path: str) -> dict[str, Parameter]:
-    """Read the parameters that a notebook declares.
+def read_parameters(notebook: NotebookNode, path: str, *, strict: bool = False) -> dict[str, Parameter]:
+    """Read the parameters of a notebook, as papermill means them.
+
+    They are the variables that its first cell tagged ``parameters`` sets. Annotations, comments such as
+    ``# type: float`` and defaults say which values they take; where nothing says it, any plain value does.
 
     Args:
-        notebook: With exactly one code cell tagged ``parameters``, holding lines such as
-            ``seed: int = 0  # seeds NumPy and the framework``.
+        notebook: Any; one without such a cell has no parameters.
         path: Where the notebook is, for messages.
+        strict: Refuse a cell that isn't Python, instead of leaving out the lines that can't be read.
 
     Returns:
         The parameters by name.
 
     Raises:
-        ParameterError: There is no such cell, or it holds something else.
+        ParameterError: A default contradicts its annotation, or the notebook isn't in Python.
     """
-    cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
-    if len(cells) != 1:
-        raise ParameterError(f"{path}: expected one cell tagged 'parameters'; got {len(cells)}")
-    source = cells[0].source
-    try:
-        statements, comments = ast.parse(source).body, _comments(source)
-    except (SyntaxError, UnicodeError, tokenize.TokenError) as error:
-        raise ParameterError(f"{path}: the parameters cell can't be read: {error}") from error
+    _check_language(notebook, path)
+    source = next((c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), "")
+    statements, comments, trouble = parse_cell(source)
+    problems = [f"{path}: the parameters cell can't be read: {trouble}"] if strict and trouble else []
+    names = [each for statement in statements for each in ast.walk(statement) if isinstance(each, ast.Name)]
+    used = Counter(each.id for each in names)
+    bound = Counter(each.id for each in names if not isinstance(each.ctx, ast.Load))
     parameters: dict[str, Parameter] = {}
-    problems = []
     for node in statements:
-        try:
-            parameter = _read_parameter(node, comments)
-        except ParameterError as error:
-            problems.append(f"{path}: {error}")
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
-        if parameter.name in parameters:
-            problems.append(f"{path}: parameter {parameter.name}: declared twice")
-        parameters[parameter.name] = parameter
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if len(targets) > 1 or not isinstance(targets[0], ast.Name):
+            continue
+        name = targets[0].id
+        # A cell may change a value by setting it again, and a list or dict by doing anything with it.
+        steady = bound[name] == 1, used[name] == 1
+        try:
+            parameters[name] = _parameter(name, node, comments, *steady)
+        except (ValueError, SchemaError) as error:  # such as a choice that isn't valid Unicode
+            problems.append(f"{path}: parameter {name}: {str(error).splitlines()[-1].strip()}")
     if problems:
         raise ParameterError("\n".join(problems))
     return parameters
@@ -138,13 +155,13 @@ def check_parameters(declared: Mapping[str, Parameter], given: Mapping[str, Any]
         given: Values by name, of the declared types exactly.
 
     Returns:
-        A value for every declared parameter.
+        A value for every parameter, but for defaults that only running the notebook tells.
 
     Raises:
         ParameterError: A name is unknown or a value is of the wrong type; all such are listed.
     """
     problems = []
-    values = {name: parameter.default for name, parameter in declared.items()}
+    values = {name: parameter.default for name, parameter in declared.items() if not parameter.computed}
     for name, value in given.items():
         try:
             values[name] = find_parameter(declared, name).check(value)
@@ -170,9 +187,14 @@ def find_parameter(declared: Mapping[str, Parameter], name: str) -> Parameter:
     """
     if name in declared:
         return declared[name]
-    near = get_close_matches(name, declared, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise ParameterError(f"{name}: unknown{hint}; the notebook takes {', '.join(declared) or 'nothing'}")
+    taken = ", ".join(declared) or "nothing"
+    raise ParameterError(f"{name}: unknown{alike(name, declared)}; the notebook takes {taken}")
+
+
+def alike(name: str, known: Iterable[str]) -> str:
+    """Ask for a message whether the known name that is nearest to an unknown one was meant."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def parse_value(parameter: Parameter, text: str) -> Any:
@@ -253,27 +275,44 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
-def _read_parameter(node: ast.stmt, comments: Mapping[int, str]) -> Parameter:
-    if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
-        raise ParameterError(
-            "the parameters cell may hold only lines such as 'seed: int = 0  # meaning'; "
-            f"got {ast.unparse(node)!r}"
-        )
-    name = node.target.id
+def _parameter(
+    name: str, node: ast.Assign | ast.AnnAssign, comments: Mapping[int, str], set_once: bool, unused: bool
+) -> Parameter:
     meaning = comments.get(node.end_lineno or 0) or comments.get(node.lineno, "")
+    annotation = node.annotation if isinstance(node, ast.AnnAssign) else None
+    default: Any = None
+    value, computed = node.value or ast.Constant(None), True
+    with suppress(ValueError, TypeError, OverflowError, RecursionError):
+        default = read_default(value)
+        literal(default)
+        computed = not (set_once and (unused or not isinstance(default, list | dict)))
+    default = None if computed else default
     try:
-        type_, expected = resolve(node.annotation)
-        parameter = Parameter(name, ast.unparse(node.annotation), expected, type_, None, meaning)
-        default = read_default(node.value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ParameterError(f"parameter {name}: {str(error).splitlines()[0]}") from error
+        if said := _TYPE_COMMENT.fullmatch(meaning):
+            meaning = said[2]
+            annotation = annotation or parse_annotation(said[1])
+        type_, expected = resolve(annotation) if annotation else infer(default)
+    except LookupError:
+        type_, expected = infer(default)
+    parameter = Parameter(name, expected, type_, default, ast.unparse(value), computed, meaning)
+    if computed:
+        return parameter
     try:
         return replace(parameter, default=parameter.check(default))
     except ParameterError as error:
-        message = f"its default doesn't fit its type: expected {expected}; got {shown(default)}"
-        raise ParameterError(f"parameter {name}: {message}") from error
-    except SchemaError as error:  # such as a choice that isn't valid Unicode
-        raise ParameterError(f"parameter {name}: {str(error).splitlines()[-1].strip()}") from error
+        if default is None:  # as in ``count: int = None``
+            return replace(parameter, type=type_ | None, expected=f"{expected} | None")
+        raise ParameterError(
+            f"its default doesn't fit its type: expected {expected}; got {shown(default)}"
+        ) from error
+
+
+def _check_language(notebook: NotebookNode, path: str) -> None:
+    for place, key in (("kernelspec", "language"), ("language_info", "name")):
+        about = notebook.metadata.get(place)
+        said = about.get(key) if isinstance(about, dict) else None
+        if said and str(said).lower() not in ("python", "ipython"):
+            raise ParameterError(f"{path}: expected a notebook in Python; got one in {said}")
 
 
 def _plain(value: Any) -> Any:
@@ -284,8 +323,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
-def _comments(source: str) -> dict[int, str]:
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}

@@ -16,6 +16,7 @@ MAX_CHARACTERS = 1_000_000  # of a sweep file
 _DEPTH = 20
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)")
+_PLAIN = None | bool | int | float | list[Any] | dict[str, Any] | str  # what nothing is declared of
 _ORDER = (NoneType, bool, int, float, date, datetime, list, dict, Literal, str)  # what a text is tried as
 
 
@@ -45,6 +46,10 @@ def read(raw: Any, type_: Any) -> Any:
     if not isinstance(raw, str | list | dict):
         return raw
     type_ = _bare(type_)
+    if type_ is Any:
+        if isinstance(raw, Plain) and raw.lower() in _BOOLS.keys() - {"true", "false"}:
+            return str(raw)  # only a declared bool can be meant by ``no``
+        type_ = _PLAIN
     kind = _kind(type_)
     if kind in (Union, UnionType):
         return _read_first(raw, sorted(get_args(type_), key=lambda member: _ORDER.index(_kind(member))))

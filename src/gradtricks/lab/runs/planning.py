@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
@@ -21,6 +21,7 @@ from gradtricks.lab.notebooks.schema import (
     read_parameters,
     shown,
 )
+from gradtricks.lab.notebooks.settings import Settings, read_settings
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
 
@@ -36,7 +37,7 @@ class Run:
     Attributes:
         notebook: Path of the source notebook.
         source: The notebook as it was when the run was planned; runs that are planned together share it.
-        parameters: A value for every declared parameter.
+        parameters: A value for every parameter, but for defaults that only running the notebook tells.
         threads: That the kernel may use; pinned, since results depend on it.
         alone: Whether nothing else may run meanwhile, as when it measures time.
         request: Digest of all that.
@@ -107,20 +108,25 @@ def plan_runs(
         ParameterError: Anything is wrong with any of them; the message lists everything once.
     """
     node = read_notebook(notebook)
-    declared = read_parameters(node, str(notebook))
-    source = source or describe_source(notebook.resolve().parent)
-    settings = _settings(node, notebook, threads) | {"provenance": source}
-    if patterns := settings.pop("reads"):
-        node.metadata["gradtricks"]["read"] = _digests(notebook.parent, patterns)
+    declared = read_parameters(node, str(notebook), strict=True)
+    problems: dict[str, list[int]] = {}  # and the numbers of the configurations that have them
+    try:
+        settings = read_settings(node, str(notebook), **({} if threads is None else {"threads": threads}))
+    except ParameterError as error:
+        settings, problems = Settings.model_validate({}), {problem: [] for problem in str(error).splitlines()}
+    how = settings.model_dump(include={"threads", "alone", "expected_s"})
+    how["provenance"] = source or describe_source(notebook.resolve().parent)
+    if settings.reads:
+        folder = os.path.relpath(notebook.parent)
+        node.metadata["gradtricks"] |= {"read": digests(Path(folder), settings.reads), "folder": folder}
     digest = source_digest(node)
     runs: list[Run] = []
-    problems: dict[str, list[int]] = {}
     seen: dict[str, int] = {}
     number = 0
     for number, given in enumerate(givens, 1):
         try:
             parameters = check_parameters(declared, given)
-            request = request_digest(digest, parameters, settings["threads"])
+            request = request_digest(digest, parameters, settings.threads)
         except (ParameterError, TypeError) as error:
             for problem in str(error).splitlines():
                 problems.setdefault(problem, []).append(number)
@@ -128,7 +134,7 @@ def plan_runs(
         title = make_title(notebook.stem, parameters, declared)
         if seen.setdefault(request, number) != number:
             problems.setdefault(f"{title}: asked for more than once", [seen[request]]).append(number)
-        runs.append(Run(notebook, node, parameters, request=request, title=title, **settings))
+        runs.append(Run(notebook, node, parameters, request=request, title=title, **how))
     if problems:
         raise ParameterError("\n".join([f"{notebook}: nothing was run.", *_listed(problems, number)]))
     return runs
@@ -172,6 +178,23 @@ def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, 
     return _UNSAFE.sub("_", title)[:LONGEST_TITLE].lstrip(".") or "run"
 
 
+def digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
+    """Digest the files that a notebook says it reads; the run keeps that for those who repeat it.
+
+    Args:
+        folder: Of the notebook.
+        patterns: Of the files.
+
+    Returns:
+        SHA-256 in hexadecimal, by paths seen from the folder.
+    """
+    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(files)
+    }
+
+
 def _name(stem: str, parameters: Mapping[str, Any]) -> str:
     return f"{stem}-{parameters['backend']}" if isinstance(parameters.get("backend"), str) else stem
 
@@ -181,64 +204,11 @@ def _spoken(value: Any) -> str:
     return _UNSAFE.sub("_", text)[:LONGEST_TITLE].strip("_")
 
 
-def _settings(node: NotebookNode, notebook: Path, threads: int | None) -> dict[str, Any]:
-    """Read what the notebook's metadata say of how it is to be run."""
-    said = node.metadata.get("gradtricks", {})
-    settings: dict[str, Any] = {"threads": 1, "alone": False, "expected_s": None}
-    settings |= {"fresh_kernel": False, "reads": [], "quick": {}}
-    settings |= said if isinstance(said, dict) else {}
-    if threads is not None:
-        settings["threads"] = threads
-    problems = [
-        f"{name}: expected {expected}; got {settings[name]!r}"
-        for name, expected, fits in (
-            ("threads", "a whole number from 1 to 1024", _is_count),
-            ("alone", "true or false", lambda value: isinstance(value, bool)),
-            ("expected_s", "a number of seconds", _is_seconds),
-            ("fresh_kernel", "true or false", lambda value: isinstance(value, bool)),
-            ("reads", "a list of patterns such as data/*.csv, of files beside the notebook", _are_patterns),
-            ("quick", "parameters by name", lambda value: isinstance(value, dict)),
-        )
-        if not fits(settings[name])
-    ]
-    if problems:
-        raise ParameterError("\n".join([f"{notebook}: nothing was run.", *problems]))
-    return {name: settings[name] for name in ("threads", "alone", "expected_s", "reads")}
-
-
-def _digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """Digest the files that a notebook says it reads; the run keeps that for those who repeat it."""
-    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(files)
-    }
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= 1024
-
-
-def _is_seconds(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and math.isfinite(value) and value >= 0)
-
-
-def _are_patterns(value: Any) -> bool:
-    """Say whether `Path.glob` takes them and finds nothing above the notebook's folder."""
-    texts = isinstance(value, list) and all(isinstance(pattern, str) for pattern in value)
-    return texts and all(
-        path.parts
-        and not path.anchor
-        and all(part != ".." and ("**" not in part or part == "**") for part in path.parts)
-        for path in map(PurePath, value)
-    )
-
-
 def _listed(problems: Mapping[str, list[int]], count: int) -> list[str]:
     """Say each problem once, and where it is unless that is clear."""
     lines = []
     for problem, numbers in problems.items():
         listed = ", ".join(map(str, numbers[:_LISTED])) + (", …" if len(numbers) > _LISTED else "")
-        where = f" (in {len(numbers)} of {count} configurations: {listed})" if count > 1 else ""
+        where = f" (in {len(numbers)} of {count} configurations: {listed})" if numbers and count > 1 else ""
         lines.append(f"{problem}{where}")
     return lines

@@ -12,10 +12,11 @@ from nbformat import NotebookNode
 
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.literals import TAG
+from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.recording import decode
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
 from gradtricks.lab.runs.outcomes import Outcomes, finish
-from gradtricks.lab.runs.planning import source_digest
+from gradtricks.lab.runs.planning import digests, source_digest
 from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.records import StoredRun, request_digest
 from gradtricks.lab.storage.troubles import StoreError, public
@@ -59,7 +60,8 @@ class Verdict:
         verdict: ``identical``, ``within tolerance`` or ``different``.
         count: How many values were compared.
         differences: Results that differ, however little.
-        environment: What differs in the package's files, the versions of libraries, and the machine.
+        environment: What differs in the package's files, the versions of libraries, the machine, and the
+            files that the notebook says it reads.
         rtol: The largest relative difference of two floats that counts as the same.
     """
 
@@ -107,6 +109,8 @@ def reproduce(
             f"expected the notebook that was run in {public(stored.location)}; got one that was edited "
             f"since, or a record that was; remedy: run it again, or check out {commit or 'the code of then'}"
         )
+    how = read_settings(source, stored.title)
+    files = compare(how.read, digests(Path(how.folder), how.reads), "reads")
     outcomes = _rerun(stored, source, kernels, timeout_s)
     now = {"results": decode(outcomes.results), "files": _digests(outcomes.files)}
     before = {"results": stored.results, "files": _digests(stored.files)}
@@ -116,7 +120,7 @@ def reproduce(
         _judge(differences, rtol),
         _count(now),
         differences,
-        tuple(_compare_environment(stored.record, outcomes)),
+        (*_compare_environment(stored.record, outcomes), *files),
         rtol,
     )
 

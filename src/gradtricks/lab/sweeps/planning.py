@@ -17,7 +17,7 @@ from gradtricks.lab.notebooks.schema import (
     split_names,
 )
 from gradtricks.lab.notebooks.texts import Plain, TextError, read_json, split_values
-from gradtricks.lab.runs.planning import Run, plan_runs
+from gradtricks.lab.runs.planning import Run, make_title, plan_runs
 from gradtricks.lab.sweeps.expansion import Expansion
 from gradtricks.lab.sweeps.files import Optuna, explain, read_file, unreadable
 from gradtricks.lab.sweeps.sampling import Axis
@@ -235,7 +235,7 @@ def plan_sweep(
         raise ParameterError("\n".join([f"{notebook}: nothing was run.", *problems]))
     runs = plan_runs(notebook, configurations, threads=threads)
     digest = hashlib.sha256("".join(run.request for run in runs).encode()).hexdigest()
-    name = f"{notebook.stem}-{digest[:8]}"
+    name = f"{make_title(notebook.stem, {}, {})}-{digest[:8]}"
     return Sweep(name, notebook, tuple(runs), shown, name, "", _varied(space, runs))
 
 
@@ -270,7 +270,7 @@ def _declared(notebook: Path) -> dict[str, Parameter]:
 def _varied(space: Space, runs: Iterable[Run]) -> tuple[str, ...]:
     runs = list(runs)
     names = dict.fromkeys(name for some in space.parts().values() for name in some)
-    return tuple(name for name in names if len({literal(run.parameters[name]) for run in runs}) > 1)
+    return tuple(name for name in names if len({literal(run.parameters.get(name)) for run in runs}) > 1)
 
 
 def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str]) -> dict[str, list[Any]]:
