@@ -368,7 +368,10 @@ class TensorFlowGather(TensorFlowTape):
     def differentiate(self, function, tensors, cotangent):
         def gathered(*inputs):
             value = function(*inputs)
-            return self.tf.gather(value, self.tf.range(self.tf.shape(value)[0]))
+            # A scalar has no rows, so nothing sparse comes back to it.
+            return (
+                self.tf.gather(value, self.tf.range(self.tf.shape(value)[0])) if value.shape.rank else value
+            )
 
         return super().differentiate(gathered, tensors, cotangent)
 
@@ -486,8 +489,6 @@ FIRST_ORDER = [
     TensorFlowFunction,
     TensorFlowXla,
     TensorFlowUnknownShapes,
-    TensorFlowUnknownRanks,
-    TensorFlowRecompute,
     TensorFlowGather,
     TensorFlowPersistentTape,
     TensorFlowAccumulator,
@@ -497,6 +498,9 @@ FIRST_ORDER = [
     TensorFlowTapeAroundMap,
     TensorFlowJacobian,
 ]
+
+# What the edits do and not every trick, since some ask for a rank or take gradients by themselves.
+OF_THE_EDITS = [*FIRST_ORDER, TensorFlowUnknownRanks, TensorFlowRecompute]
 
 
 # The gradient of <vjp(cotangent), directions>
@@ -622,7 +626,7 @@ SECOND_ORDER = [
     TensorFlowAccumulatorOverTape,
 ]
 
-for _way in (*FIRST_ORDER, *SECOND_ORDER):
+for _way in (*OF_THE_EDITS, *SECOND_ORDER):
     _way.id = f"{_way.framework}-{_way.name}"
 
 

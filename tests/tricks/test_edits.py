@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from transforms import numerical_second_vjp
+from backends import BACKENDS
+from transforms import OF_THE_EDITS, numerical_second_vjp
 
 FORWARD = ("jvp", "dual", "jacfwd", "accumulator")  # ways that ask for tangents
 
@@ -71,11 +72,17 @@ def _product_cotangents(gradient, output, x, y):
 
 
 def _product_tangent(tangents, output, x, y):
-    return sum(tangent * other for tangent, other in zip(tangents, (y, x)) if tangent is not None)
+    return tangents[0] * y + tangents[1] * x
 
 
 EDITS = {"torch": TorchEdits, "tensorflow": TensorFlowEdits}
 COTANGENT = np.array([[1.0, -3.0, 0.5], [4.0, -0.25, 2.0]])
+
+
+@pytest.fixture(params=OF_THE_EDITS, ids=lambda way: way.id)
+def way(request):
+    """Each way of taking a gradient that edits have to stand."""
+    return request.param(BACKENDS[request.param.framework]())
 
 
 @pytest.fixture
@@ -236,6 +243,13 @@ def test_dual_numbers_around_a_compiled_function_are_refused_in_torch(torch):
             dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
             with pytest.raises(RuntimeError, match="must not meet dual numbers"):
                 whole(dual)
+
+
+def test_duals_are_refused_by_what_a_compiler_traces_in_torch(torch, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    refused = pytest.raises(RuntimeError, match="must not meet dual numbers")
+    with torch.autograd.forward_ad.dual_level(), refused:
+        TorchEdits().edits.refuse_compiled_duals()
 
 
 def test_forward_mode_within_forward_mode_is_refused_by_loops_in_torch(torch):

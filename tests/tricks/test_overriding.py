@@ -679,3 +679,24 @@ def test_published_numbers_of_peers(backend):
         _, (found,) = backend.value_and_vjp(score, [np.arange(16.0)[None]], np.ones((1, 1)))
     expected = [[0.0, 1.0, 1.0, 1.0], [1.0, 3.0, 3.0, 2.0], [1.0, 3.0, 3.0, 2.0], [1.0, 2.0, 2.0, 1.0]]
     np.testing.assert_array_equal(found.reshape(4, 4), expected)
+
+
+def test_blocks_of_two_threads_overlap(backend):
+    relu = operator(backend, "relu")
+    entered, left = threading.Event(), threading.Event()
+    found = []
+
+    def other():
+        with backend.tricks.gradient_override_map({relu: lambda cotangent, output, x: 3 * cotangent}):
+            entered.set()
+            assert left.wait(60)
+            found.append(gradient(backend, relu))
+
+    thread = threading.Thread(target=other)
+    with backend.tricks.gradient_override_map({relu: lambda cotangent, output, x: 2 * cotangent}):
+        thread.start()
+        assert entered.wait(60)
+        found.append(gradient(backend, relu))
+    left.set()
+    thread.join()
+    np.testing.assert_array_equal(np.array(found[1]) / np.array(found[0]), np.full(np.shape(found[0]), 1.5))

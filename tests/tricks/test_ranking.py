@@ -488,3 +488,10 @@ def test_spearman_twice_under_every_transform(second):
     )
     (expected,) = numerical_second_vjp(vjp, [X[0]], cotangent, [direction])
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_target_of_equal_numbers_has_no_ranks_to_agree_with(backend):
+    # Their sum rounds, so that their mean isn't the number itself.
+    x, y = np.array([0.0, 1, 1, 1, 1, 1, 1]), np.full(7, 1.001)
+    assert reference.spearman_correlation(x, y) == 0
+    assert float(backend.tricks.spearman_correlation(backend.tensor(x), backend.tensor(y))) == 0

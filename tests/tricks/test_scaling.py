@@ -305,3 +305,10 @@ def test_squares_of_peers(backend, scale):
         lambda t: backend.tricks.scale_gradient(t, scale) ** 2, [x], np.ones(3)
     )
     np.testing.assert_array_equal(gradient, 2 * x * scale)
+
+
+def test_reversing_agrees_with_the_reference(backend):
+    x, cotangent = np.array([1.5, -2.0, 0.0]), np.array([1.0, -3.0, 2.0])
+    value, (gradient,) = backend.value_and_vjp(backend.tricks.reverse_gradient, [x], cotangent)
+    np.testing.assert_array_equal(value, reference.reverse_gradient(x))
+    np.testing.assert_array_equal(gradient, reference.reverse_gradient_vjp(cotangent, x))

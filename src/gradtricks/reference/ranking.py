@@ -116,12 +116,17 @@ def _project(x: NDArray[np.floating], strength: float) -> tuple[NDArray[np.float
     excess = x - strength * hard
     for element in np.argsort(x):
         blocks.append(np.array([element]))
-        while len(blocks) > 1 and np.mean(excess[blocks[-2]]) >= np.mean(excess[blocks[-1]]):
+        while len(blocks) > 1 and _mean(excess[blocks[-2]]) >= _mean(excess[blocks[-1]]):
             blocks[-2:] = [np.concatenate(blocks[-2:])]
     for block in blocks:
         deviations = x[block] - x[block[0]] - np.mean(x[block] - x[block[0]])
         ranks[block] = np.mean(hard[block]) + deviations / (strength or 1)
     return ranks, blocks
+
+
+def _mean(values: NDArray[np.floating]) -> float:
+    # Of equal numbers it is that number, without the rounding of their sum.
+    return float(values[0] + np.mean(values - values[0]))
 
 
 def _centered_ranks(

@@ -115,7 +115,10 @@ def _rank_by_custom_gradient(x: tf.Tensor, strength: float) -> tf.Tensor:
 
     @tf.custom_gradient
     def rank(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return tf.cast(ranks, x.dtype), lambda gradient: _deviations(gradient, blocks, strength)
+        # What a tf.gather sends back is sparse until it is converted.
+        return tf.cast(ranks, x.dtype), lambda gradient: _deviations(
+            tf.convert_to_tensor(gradient), blocks, strength
+        )
 
     return rank(x)
 

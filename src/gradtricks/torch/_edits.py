@@ -94,7 +94,7 @@ def with_slope(
         cotangents: ``cotangents(gradient, output, *tensors, *options)`` returns the gradient of each tensor,
             or None, by operations that can be differentiated in their turn.
         tangent: ``tangent(tangents, output, *tensors, *options)`` returns the tangent of the output; a tensor
-            without a tangent has None.
+            without a tangent has zeros.
 
     Returns:
         A function of the same arguments. It raises NotImplementedError in forward mode within forward mode.

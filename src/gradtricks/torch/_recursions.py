@@ -46,20 +46,17 @@ def _cotangents(
 
 
 def _tangent(
-    tangents: tuple[torch.Tensor | None, torch.Tensor | None],
+    tangents: tuple[torch.Tensor, torch.Tensor],
     y: torch.Tensor,
     x: torch.Tensor,
     carry: torch.Tensor,
     transposed: bool,
 ) -> torch.Tensor:
     of_x, of_carry = tangents
-    total = torch.zeros_like(y) if of_x is None else of_x
-    if of_carry is not None and transposed:
+    if transposed:
         added = of_carry * _bounded(y, carry)
-        total = total + torch.cat([torch.zeros_like(added[:1]), added[:-1]])
-    elif of_carry is not None:
-        total = total + of_carry * _bounded(_later(y), carry)
-    return accumulate(total, carry, transposed)
+        return accumulate(of_x + torch.cat([torch.zeros_like(added[:1]), added[:-1]]), carry, transposed)
+    return accumulate(of_x + of_carry * _bounded(_later(y), carry), carry, transposed)
 
 
 accumulate = with_slope(_loop, _cotangents, _tangent)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from gradtricks._core.checks import check_axis, check_number, check_shape
-from gradtricks.torch._edits import in_plain_reverse, refuse_compiled_duals
-from gradtricks.torch._tensors import as_floating, at_least_float32
+from gradtricks.torch._edits import as_array, in_plain_reverse, refuse_compiled_duals
+from gradtricks.torch._tensors import as_floating, at_least_float32, in_gradient_batch
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 
@@ -122,7 +122,7 @@ class _SoftRank(torch.autograd.Function):
 
 
 def _deviations(x: torch.Tensor, blocks: np.ndarray, strength: float) -> torch.Tensor:
-    if in_plain_reverse(x):
+    if in_plain_reverse(x) and not in_gradient_batch(x):
         # Most backward passes aren't differentiated again, and can do without the detour.
         again = torch.is_grad_enabled() and x.requires_grad
         return (_Deviations.apply if again else _deviate_by_kernel)(x, blocks, strength)
@@ -149,7 +149,7 @@ def _deviate_by_kernel(x: torch.Tensor, blocks: np.ndarray, strength: float) -> 
 
 
 def _as_array(x: torch.Tensor) -> np.ndarray:
-    return at_least_float32(x.detach()).cpu().numpy()
+    return as_array(at_least_float32(x.detach()))
 
 
 def _rank_by_arithmetic(x: torch.Tensor, strength: float) -> torch.Tensor:
