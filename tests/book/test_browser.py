@@ -613,6 +613,7 @@ FOUND_BY = {
     "curvature": "hessian_norm",
     "descent": "gradient_descent_step",
     "discretizing": "soft_floor",
+    "editing": "edit_gradient",
     "masking": "MaskedAdam",
     "mixtures": "mixture_density_nll",
     "overriding": "override_gradient",
