@@ -473,7 +473,10 @@ def test_a_server_that_is_killed_takes_its_runs_with_it_and_is_replaced(tmp_path
 
 
 def test_ctrl_c_while_a_server_imports_confuses_nobody(tmp_path, kernels, monkeypatch):
-    monkeypatch.setattr("socket.send_fds", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    def interrupted(*_):
+        raise KeyboardInterrupt  # here and not a moment later, as a signal might
+
+    monkeypatch.setattr("socket.send_fds", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(kernels, tmp_path / "a.ipynb", "1", threads=2)
     monkeypatch.undo()
