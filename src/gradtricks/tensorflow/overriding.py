@@ -12,7 +12,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context, execute, record
 from tensorflow.python.eager.polymorphic_function import function_context
 
-from gradtricks._core.checks import check_shape
+from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.overriding import OPERATORS, check_same_structure
 from gradtricks.tensorflow._edits import has_tangent, reverse_only
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
@@ -50,8 +50,8 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
         >>> y.numpy().tolist(), [round(float(g), 2) for g in tape.gradient(y, x)]
         ([0.0, 1.0], [1.0, 0.01])
     """
-    _check_callable("forward", forward)
-    _check_callable("gradient_of", gradient_of)
+    check_callable("forward", forward)
+    check_callable("gradient_of", gradient_of)
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
         return _paired(forward(*args, **kwargs), gradient_of(*args, **kwargs))
@@ -111,7 +111,7 @@ def gradient_override_map(
     if len(set(names)) < len(names):
         raise ValueError(f"gradients must map each operator once; got {', '.join(names)}")
     for name, gradient in zip(names, gradients.values()):
-        _check_callable(f"the gradient of {name}", gradient)
+        check_callable(f"the gradient of {name}", gradient)
     return _OverrideMap(dict(zip(names, gradients.values())))
 
 
@@ -282,11 +282,6 @@ def _operator_name(op: Callable[..., Any]) -> str:
             "remedy: override_gradient"
         )
     return _NAMES[op]
-
-
-def _check_callable(name: str, value: object) -> None:
-    if not callable(value):
-        raise TypeError(f"{name} must be callable; got {type(value).__name__}")
 
 
 def _paired(hard: Any, soft: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from gradtricks._core.checks import check_shape
+from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.overriding import OPERATORS, check_same_structure
 from gradtricks.torch._edits import Rule, intercept, substitute
 from gradtricks.torch._tensors import as_floating, as_tensor, map_structure
@@ -45,8 +45,8 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
         >>> y.tolist(), [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
         ([0.0, 1.0], [1.0, 0.01])
     """
-    _check_callable("forward", forward)
-    _check_callable("gradient_of", gradient_of)
+    check_callable("forward", forward)
+    check_callable("gradient_of", gradient_of)
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
         return _paired(forward(*args, **kwargs), gradient_of(*args, **kwargs))
@@ -108,7 +108,7 @@ def gradient_override_map(
     if len(set(names)) < len(names):
         raise ValueError(f"gradients must map each operator once; got {', '.join(names)}")
     for name, gradient in zip(names, gradients.values()):
-        _check_callable(f"the gradient of {name}", gradient)
+        check_callable(f"the gradient of {name}", gradient)
     if torch.compiler.is_compiling():
         raise NotImplementedError(
             "gradient_override_map can't be made while compiling; remedy: make it outside of the compiled "
@@ -223,11 +223,6 @@ def _operator_name(op: Callable[..., Any]) -> str:
             "remedy: override_gradient"
         )
     return _NAMES[op]
-
-
-def _check_callable(name: str, value: object) -> None:
-    if not callable(value):
-        raise TypeError(f"{name} must be callable; got {type(value).__name__}")
 
 
 def _paired(hard: Any, soft: Any) -> Any:
