@@ -209,7 +209,6 @@ ROOMS = [
     "storage",
     "kernels",
     "runs",
-    "engine",
     "results",
     "sweeps",
     "commands",

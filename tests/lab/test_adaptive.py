@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from gradtricks.lab.engine.executing import Scheduler
+from gradtricks.lab.runs.many import Scheduler
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.adaptive import SearchError, TrialError, search
 from gradtricks.lab.sweeps.planning import read_search
@@ -82,15 +82,17 @@ def proposals(spec, store):
 def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
     store, events, plans = Store(tmp_path / "runs"), [], []
     spec = written()
-    found = search(spec, store, workers=1, on_event=events.append, on_planned=plans.append)
+    found = search(
+        spec, store, workers=1, on_change=lambda run: events.append(run.state), on_planned=plans.append
+    )
     told = proposals(spec, store)
-    assert len(told) == len(found.outcomes) == len(plans) == 6
+    assert len(told) == len(found.runs) == len(plans) == 6
     assert found.value == min(value for value, *_ in told if value is not None)
     (best,) = found.best
     assert best.results["loss"] == found.value
     assert found.sweep.varied == ("rate", "layers", "kind")
     assert found.sweep.shown == ("results.loss",)
-    assert {event.kind for event in events} <= {"started", "finished", "failed"}
+    assert set(events) <= {"going", "finished", "failed"}
 
     # The same seed proposes the same; more trials continue where the first ones ended.
     other = Store(tmp_path / "other")
@@ -98,12 +100,12 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
     assert proposals(spec, other) == told
     longer = written(("trials: 6", "trials: 8"))
     events.clear()
-    again = search(longer, store, workers=2, on_event=events.append)
+    again = search(longer, store, workers=2, on_change=lambda run: events.append(run.state))
     assert proposals(longer, store)[:6] == told
-    assert len(again.outcomes) == 8
-    assert sum(event.kind == "started" for event in events) == 2
+    assert len(again.runs) == 8
+    assert events.count("going") == 2
     events.clear()
-    last = search(longer, store, on_event=events.append)
+    last = search(longer, store, on_change=lambda run: events.append(run.state))
     assert (last.value, last.best, last.sweep) == (again.value, again.best, again.sweep)
     assert events == []
 
@@ -123,7 +125,7 @@ def test_failed_runs_are_failed_trials(written, tmp_path):
     found = search(spec, store, workers=2)
     for value, _, layers, _ in proposals(spec, store):
         assert (value is None) == (layers == 3)
-    errors = [outcome.error for outcome in found.outcomes if outcome.error]
+    errors = [run.error for run in found.runs if run.error]
     assert errors
     assert all("this configuration fails" in error for error in errors)
 
@@ -176,7 +178,7 @@ def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path):
     spec = written(("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
     with closing(Study(spec, store)) as study:
         study._study.ask({"layers": IntDistribution(1, 3)})  # and then the driver was killed
-    assert len(search(spec, store, workers=1).outcomes) == 1
+    assert len(search(spec, store, workers=1).runs) == 1
     undisturbed = Store(tmp_path / "undisturbed")
     search(spec, undisturbed, workers=1)
     assert proposals(spec, store) == proposals(spec, undisturbed)
@@ -228,17 +230,22 @@ def test_a_cluster_searches_too(written, tmp_path):
     with Cluster(tmp_path) as cluster:
         events = []
         scheduler = Scheduler(**cluster.known_as)
-        found = search(spec, Store(tmp_path / "runs"), scheduler=scheduler, on_event=events.append)
-    assert len(found.outcomes) == 4
+        found = search(
+            spec,
+            Store(tmp_path / "runs"),
+            scheduler=scheduler,
+            on_change=lambda run: events.append(run.worker),
+        )
+    assert len(found.runs) == 4
     assert found.best[0].results["loss"] == found.value
-    assert {event.worker.partition("/")[0] for event in events} <= {"w0", "w1"}
+    assert {worker.partition("/")[0] for worker in events} <= {"w0", "w1"}
 
 
 DRIVER = """\
 import sys
 from pathlib import Path
 from gradtricks.lab.sweeps.adaptive import search
-from gradtricks.lab.engine.executing import Interrupted
+from gradtricks.lab.runs.many import Interrupted
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.planning import read_search
 try:

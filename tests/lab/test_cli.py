@@ -340,7 +340,7 @@ def test_a_run_that_fails_says_where_it_is_kept(project):
     assert code == 1
     assert (said + errors).count("RuntimeError: as asked") == 1
     (kept,) = (project / "_build" / "runs").glob("small-*/failed/notebook.ipynb")
-    assert str(kept) in errors
+    assert str(kept.relative_to(project)) in errors
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invo
     before = failed.stat().st_mtime_ns
     logged = []
     monkeypatch.setattr(
-        "gradtricks.lab.engine.tracking.log_to_mlflow", lambda uri, runs: logged.append([*runs])
+        "gradtricks.lab.runs.tracking.log_to_mlflow", lambda uri, runs: logged.append([*runs])
     )
     assert invoke(*sweep, "--mlflow", "sqlite:///x.db", cwd=project)[0] == 1
     assert [[run.status for run in runs] for runs in logged] == [[], ["finished", "failed", "finished"]]

@@ -24,7 +24,7 @@ from nbclient.exceptions import DeadKernelError
 
 from gradtricks.book.numbers import format_result
 from gradtricks.lab.commands.overviews import describe, list_experiments
-from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
+from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
@@ -32,7 +32,7 @@ from gradtricks.lab.recording import decode, encode, record, record_figure, reco
 from gradtricks.lab.runs import execution as runs
 from gradtricks.lab.runs import provenance
 from gradtricks.lab.runs.execution import RunError, execute
-from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
 from gradtricks.lab.runs.reproduction import ABSENT, compare, recorded_source, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
@@ -579,9 +579,9 @@ def test_an_interruption_is_no_failure(notebook, store):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert store.claimed() == {run.request}
-        kernels.interrupt()
+        kernels.close()
         thread.join(60)
-    assert [type(error) for error in raised] == [KernelInterrupted]
+    assert [type(error) for error in raised] == [KernelsClosed]
     assert list(store.runs()) == []
     assert store.claimed() == set()
     assert list(Path(store.location, ".unfinished").iterdir()) == []

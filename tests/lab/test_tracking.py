@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from gradtricks.lab.engine.tracking import TrackingError, log_to_mlflow
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.planning import plan_runs
+from gradtricks.lab.runs.tracking import TrackingError, log_to_mlflow
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook
 
@@ -118,7 +118,7 @@ def test_what_was_cut_short_is_logged_anew(stored, tracking, monkeypatch):
     client, uri = tracking
     name = f"test {uuid4()}"
     with monkeypatch.context() as patched:
-        patched.setattr("gradtricks.lab.engine.tracking._write_artifacts", lambda *_: 1 / 0)
+        patched.setattr("gradtricks.lab.runs.tracking._write_artifacts", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             log_to_mlflow(uri, stored, name)
     assert log_to_mlflow(uri, stored, name) == 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradtricks.lab.notebooks.schema import ParameterError, parse_values
 
 if TYPE_CHECKING:
-    from gradtricks.lab.engine.cluster import Scheduler
+    from gradtricks.lab.runs.schedulers import Scheduler
     from gradtricks.lab.sweeps.planning import Search, Sweep
 
 
@@ -99,7 +99,7 @@ def cluster(
     Raises:
         ParameterError: It can't be used.
     """
-    from gradtricks.lab.engine.cluster import Scheduler
+    from gradtricks.lab.runs.schedulers import Scheduler
 
     if address is None:
         if ca_file or cert or key or plain_tcp:

@@ -77,10 +77,10 @@ def explained() -> Iterator[None]:
 def _exit_code(error: Exception) -> int | None:
     """Return None for what nobody expects, which deserves its traceback."""
     # Imported when something went wrong: a command that only reads a notebook does without papermill.
-    from gradtricks.lab.engine.executing import Interrupted, SchedulerError
-    from gradtricks.lab.engine.tracking import TrackingError
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
+    from gradtricks.lab.runs.many import Interrupted, SchedulerError
+    from gradtricks.lab.runs.tracking import TrackingError
     from gradtricks.lab.storage.store import StoreError
     from gradtricks.lab.sweeps.adaptive import SearchError, TrialError
 

@@ -78,7 +78,7 @@ def execute(
     Raises:
         DeadKernelError: The process ended.
         TimeoutError: A cell, or the run, took too long.
-        KernelInterrupted: The kernels were interrupted.
+        KernelsClosed: The kernels were closed.
     """
     common = {"log_output": log_output, "stdout_file": stdout_file, "stderr_file": stderr_file}
     saving = {"output_path": output_path, "autosave_cell_every": autosave_cell_every}

@@ -15,7 +15,7 @@ from gradtricks.lab.notebooks.literals import TAG
 from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.recording import decode
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
-from gradtricks.lab.runs.outcomes import Outcomes, finish
+from gradtricks.lab.runs.outputs import finish
 from gradtricks.lab.runs.planning import digests, source_digest
 from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.records import StoredRun, request_digest
@@ -111,8 +111,8 @@ def reproduce(
         )
     how = read_settings(source, stored.title)
     files = compare(how.read, digests(Path(how.folder), how.reads), "reads")
-    outcomes = _rerun(stored, source, kernels, timeout_s)
-    now = {"results": decode(outcomes.results), "files": _digests(outcomes.files)}
+    parts = _rerun(stored, source, kernels, timeout_s)
+    now = {"results": decode(parts["results"]), "files": _digests(parts["files"])}
     before = {"results": stored.results, "files": _digests(stored.files)}
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     return Verdict(
@@ -120,7 +120,7 @@ def reproduce(
         _judge(differences, rtol),
         _count(now),
         differences,
-        (*_compare_environment(stored.record, outcomes), *files),
+        (*_compare_environment(stored.record, parts["inputs"]), *files),
         rtol,
     )
 
@@ -200,7 +200,9 @@ def _digests(files: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: about["sha256"] for name, about in files.items()}
 
 
-def _rerun(stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s: float | None) -> Outcomes:
+def _rerun(
+    stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s: float | None
+) -> dict[str, dict[str, Any]]:
     with TemporaryDirectory(prefix="gradtricks-") as folder:
         output = Path(folder, "notebook.ipynb")
         threads = stored.record["provenance"]["threads"]
@@ -214,8 +216,8 @@ def _rerun(stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s:
             ) from error
 
 
-def _compare_environment(record: Mapping[str, Any], outcomes: Outcomes) -> Iterator[Difference]:
+def _compare_environment(record: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Difference]:
     before, machine = record["provenance"], describe_machine()
     yield from compare({name: before[name] for name in machine}, machine, "machine")
     for name in ("versions", "files"):
-        yield from compare(record["inputs"][name], outcomes.inputs[name], name)
+        yield from compare(record["inputs"][name], inputs[name], name)

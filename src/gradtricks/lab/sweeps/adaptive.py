@@ -8,8 +8,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gradtricks.lab.engine.executing import Event, Interrupted, Outcome, Scheduler, count_workers, look_up
-from gradtricks.lab.runs.planning import Run
+from gradtricks.lab.runs.many import Interrupted, Run, Scheduler, execute_missing, look_up
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.sweeps.planning import Search, Sweep
 from gradtricks.lab.sweeps.studies import SearchError, Study, Trial, TrialError, study_folder
@@ -23,13 +22,13 @@ class Found:
 
     Attributes:
         sweep: All runs of all trials, as of a sweep, for tables and plots.
-        outcomes: What came of each of them.
+        runs: What came of each of them.
         best: The runs of the best trial, one for each seed; empty where no trial succeeded.
         value: Of the objective in the best trial; None where no trial succeeded.
     """
 
     sweep: Sweep
-    outcomes: tuple[Outcome, ...]
+    runs: tuple[Run, ...]
     best: tuple[StoredRun, ...]
     value: float | None
 
@@ -41,7 +40,7 @@ def search(
     workers: int | None = None,
     scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
-    on_event: Callable[[Event], object] | None = None,
+    on_change: Callable[[Run], object] | None = None,
     on_planned: Callable[[Sweep], object] | None = None,
 ) -> Found:
     """Search for good parameters: as soon as a worker is free, Optuna proposes what it should try next.
@@ -57,7 +56,7 @@ def search(
         workers: Runs at once; None means as many as the cores, or the cluster's workers, have room for.
         scheduler: Of a dask cluster; None means this machine.
         timeout_s: Ends a run that takes longer; None leaves it to the sweep file.
-        on_event: Called in this thread whenever a run starts or ends.
+        on_change: Called in this thread with a run whenever that begins or ends.
         on_planned: Called in this thread whenever trials were added, with all of them.
 
     Returns:
@@ -71,24 +70,18 @@ def search(
     """
     with _only_one(spec, store), closing(Study(spec, store)) as study:
         progress = _Progress(spec, study, store, on_planned or (lambda sweep: None))
-        first = progress.start()
-        if first:
-            from gradtricks.lab.engine.dispatch import Dispatch, dispatching
-
-            limit = workers if scheduler else workers or count_workers(first)
-            with dispatching([*map(Outcome, first)], store, workers=limit, scheduler=scheduler) as cluster:
-                progress.room = cluster.room()
-                dispatch = Dispatch(
-                    cluster,
-                    [Outcome(run) for run in [*first, *progress.more()]],
-                    store,
-                    timeout_s=spec.timeout_s if timeout_s is None else timeout_s,
-                    tell=on_event or (lambda event: None),
-                    then=progress.take,
-                )
-                dispatch.run()
-            if dispatch.interrupted:
-                raise Interrupted(progress.outcomes())
+        try:
+            execute_missing(
+                progress.more(1),
+                store,
+                workers=workers,
+                scheduler=scheduler,
+                timeout_s=spec.timeout_s if timeout_s is None else timeout_s,
+                on_change=on_change,
+                then=progress.more,
+            )
+        except Interrupted:
+            raise Interrupted(progress.runs()) from None
         return progress.found()
 
 
@@ -98,7 +91,6 @@ class _Progress:
     def __init__(
         self, spec: Search, study: Study, store: Store, on_planned: Callable[[Sweep], object]
     ) -> None:
-        self.room = 1
         self._spec = spec
         self._study = study
         self._store = store
@@ -106,57 +98,49 @@ class _Progress:
         self._again = deque(study.unfinished())
         self._trials = {trial.number: trial for trial in study.trials()}
         self._going: dict[int, Trial] = {}
-        self._known: dict[str, Outcome] = {}
+        self._known: dict[str, Run] = {}
 
-    def start(self) -> list[Run]:
-        """Return the runs of the first trial that has any to be done."""
-        return self.more()
-
-    def more(self) -> list[Run]:
-        """Ask for trials until there is something to do for every worker, and return the runs to be done."""
+    def more(self, room: int) -> list[Run]:
+        """Tell the study what has ended, and ask it for trials until there is enough to do."""
         added: list[Run] = []
         taken = False
-        while self._pending() < self.room and (trial := self._next()):
+        self._tell_complete()
+        while self._pending() < room and (
+            trial := self._again.popleft() if self._again else self._study.ask()
+        ):
             taken = True
             self._trials[trial.number] = self._going[trial.number] = trial
-            for outcome in look_up(trial.runs, self._store, retry_failed=False):
-                if outcome.stored or outcome.error:
-                    self._known[outcome.run.request] = outcome
-                else:
-                    added.append(outcome.run)
+            new = [spec for spec in trial.runs if spec.request not in self._known]
+            for run in look_up(new, self._store, retry_failed=False):
+                self._known[run.spec.request] = run
+                added.append(run)
             self._tell_complete()
         if taken:  # with nothing to be done too, where another sweep has done it
             self._on_planned(self._sweep())
         return added
 
-    def take(self, outcome: Outcome) -> list[Run]:
-        """Take what came of a run, and return what is to be done next."""
-        self._known[outcome.run.request] = outcome
-        self._tell_complete()
-        return self.more()
-
-    def outcomes(self) -> list[Outcome]:
+    def runs(self) -> list[Run]:
         """Return what is known of all runs of all trials, those that went before this call included."""
-        runs = self._sweep().runs
-        return [self._known.get(o.run.request, o) for o in look_up(runs, self._store, retry_failed=False)]
+        specs = self._sweep().runs
+        return [
+            self._known.get(run.spec.request, run) for run in look_up(specs, self._store, retry_failed=False)
+        ]
 
     def found(self) -> Found:
         """Return what was found."""
         best = self._study.best()
         stored = self._store.find_all(best[0].runs) if best else {}
-        return Found(self._sweep(), tuple(self.outcomes()), tuple(stored.values()), best[1] if best else None)
-
-    def _next(self) -> Trial | None:
-        return self._again.popleft() if self._again else self._study.ask()
+        return Found(self._sweep(), tuple(self.runs()), tuple(stored.values()), best[1] if best else None)
 
     def _pending(self) -> int:
-        return sum(run.request not in self._known for trial in self._going.values() for run in trial.runs)
+        specs = {spec.request for trial in self._going.values() for spec in trial.runs}
+        return sum(self._known[request].missing for request in specs)
 
     def _tell_complete(self) -> None:
         for trial in list(self._going.values()):
-            outcomes = [self._known.get(run.request) for run in trial.runs]
-            if all(outcomes):
-                self._study.tell(trial, [o.stored for o in outcomes if o and o.stored])
+            runs = [self._known[spec.request] for spec in trial.runs]
+            if not any(run.missing for run in runs):
+                self._study.tell(trial, [run.stored for run in runs if run.stored])
                 del self._going[trial.number]
 
     def _sweep(self) -> Sweep:

@@ -17,7 +17,7 @@ from gradtricks.lab.notebooks.schema import (
     split_names,
 )
 from gradtricks.lab.notebooks.texts import Plain, TextError, read_json, split_values
-from gradtricks.lab.runs.planning import Run, make_title, plan_runs
+from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
 from gradtricks.lab.sweeps.expansion import Expansion
 from gradtricks.lab.sweeps.files import Optuna, explain, read_file, unreadable
 from gradtricks.lab.sweeps.sampling import Axis
@@ -46,7 +46,7 @@ class Sweep:
 
     name: str
     notebook: Path
-    runs: tuple[Run, ...]
+    runs: tuple[Spec, ...]
     shown: tuple[str, ...]
     title: str
     question: str
@@ -267,7 +267,7 @@ def _declared(notebook: Path) -> dict[str, Parameter]:
     return read_parameters(read_notebook(notebook), str(notebook))
 
 
-def _varied(space: Space, runs: Iterable[Run]) -> tuple[str, ...]:
+def _varied(space: Space, runs: Iterable[Spec]) -> tuple[str, ...]:
     runs = list(runs)
     names = dict.fromkeys(name for some in space.parts().values() for name in some)
     return tuple(name for name in names if len({literal(run.parameters.get(name)) for run in runs}) > 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gradtricks.lab.notebooks.schema import read_notebook
 from gradtricks.lab.recording import encode
 from gradtricks.lab.results.quoting import RecordError, result_from
-from gradtricks.lab.runs.planning import Run, plan_runs, source_digest
+from gradtricks.lab.runs.planning import Spec, plan_runs, source_digest
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
 from gradtricks.lab.sweeps.planning import Search
@@ -46,7 +46,7 @@ class Trial:
     """
 
     number: int
-    runs: tuple[Run, ...]
+    runs: tuple[Spec, ...]
 
 
 class Study:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 
 from gradtricks.lab.recording import decode
-from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.troubles import StoreError, public
 
 if TYPE_CHECKING:
