@@ -25,7 +25,7 @@ from gradtricks.lab.results.plots import PlotError
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.planning import Sweep
+from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["lay_out"]
 

@@ -23,7 +23,7 @@ from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:
     from gradtricks.lab.runs.planning import Spec
-    from gradtricks.lab.sweeps.planning import Sweep
+    from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["sweep_files"]
 

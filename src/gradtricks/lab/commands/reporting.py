@@ -11,7 +11,8 @@ from gradtricks.lab.commands.terminal import near, output
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.columns import values_of
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.planning import Search, Sweep
+from gradtricks.lab.sweeps.files import Optuna
+from gradtricks.lab.sweeps.plans import Sweep
 
 if TYPE_CHECKING:
     import pandas
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from gradtricks.lab.runs.reproduction import Verdict
 
 
-def dry_run_of(planned: Sweep | Search, *, store: str, workers: int | None) -> RenderableType:
+def dry_run_of(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
     """Show what a sweep would run, and how long that takes."""
     from gradtricks.lab.runs.estimates import estimate_s
     from gradtricks.lab.runs.here import count_workers
 
-    if not isinstance(planned, Sweep):
-        return _search(planned)
+    if planned.optuna:
+        return _search(planned.optuna, len(planned.given))
     opened = Store(store)
     finished = opened.find_all(planned.runs)
     rows = [
@@ -48,8 +49,7 @@ def dry_run_of(planned: Sweep | Search, *, store: str, workers: int | None) -> R
     )
 
 
-def _search(spec: Search) -> RenderableType:
-    how, seeds = spec.optuna, max(1, len(spec.seeds))
+def _search(how: Optuna, seeds: int) -> RenderableType:
     rows = [
         (
             name,
@@ -57,7 +57,7 @@ def _search(spec: Search) -> RenderableType:
             if axis.choices is None
             else "one of " + ", ".join(map(repr, axis.choices)),
         )
-        for name, axis in spec.space.items()
+        for name, axis in how.parameters.items()
     ]
     return Group(
         table(("parameter", "is searched in"), rows),

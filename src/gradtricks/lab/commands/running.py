@@ -16,12 +16,10 @@ from gradtricks.lab.runs.planning import Spec, plan_run
 from gradtricks.lab.storage.opening import store_of_runs
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.planning import Search, Sweep, plan_of
+from gradtricks.lab.sweeps.plans import Sweep, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from gradtricks.lab.sweeps.adaptive import Found
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def run(
 
 
 def sweep(
-    source: str | Path | Sweep | Search,
+    source: str | Path | Sweep,
     *,
     workers: int | None = None,
     scheduler: Scheduler | None = None,
@@ -131,14 +129,14 @@ def sweep(
     wanted = plan(source) if isinstance(source, str | Path) else source
     opened = store_of_runs(store)
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
-    if isinstance(wanted, Search):
+    if wanted.optuna:
         if retry_failed:
             raise ParameterError(
                 f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search"
             )
         _check_mlflow(mlflow)
-        found = _search(wanted, opened, console, **options)
-        result = SweepResult(wanted.name, opened.location, found.runs, best=found.best)
+        runs, best = _search(wanted, opened, console, **options)
+        result = SweepResult(wanted.name, opened.location, tuple(runs), best=tuple(best))
     else:
         _check_mlflow(mlflow)
         freeze(wanted, opened)
@@ -205,12 +203,14 @@ def clean(
     return store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
 
 
-def _search(wanted: Search, store: Store, console: "Console | None", **options: Any) -> "Found":
+def _search(
+    wanted: Sweep, store: Store, console: "Console | None", **options: Any
+) -> tuple[list[Run], list[StoredRun]]:
     """Search for good parameters, keeping the plan as it grows."""
     from rich.text import Text
 
     from gradtricks.lab.commands.printing import duration
-    from gradtricks.lab.sweeps import adaptive
+    from gradtricks.lab.sweeps.searching import search
 
     ended = count(1)
 
@@ -219,9 +219,7 @@ def _search(wanted: Search, store: Store, console: "Console | None", **options: 
             said = run.error or duration(run.seconds)
             console.print(Text(f"{next(ended)}. {run.spec.title}: {said}"), soft_wrap=True)
 
-    return adaptive.search(
-        wanted, store, on_change=tell, on_planned=lambda grown: freeze(grown, store), **options
-    )
+    return search(wanted, store, on_change=tell, on_planned=lambda grown: freeze(grown, store), **options)
 
 
 def _check_mlflow(uri: str | None) -> None:

@@ -82,11 +82,9 @@ def _exit_code(error: Exception) -> int | None:
     from gradtricks.lab.runs.many import Interrupted, SchedulerError
     from gradtricks.lab.runs.tracking import TrackingError
     from gradtricks.lab.storage.store import StoreError
-    from gradtricks.lab.sweeps.adaptive import SearchError, TrialError
 
     codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
-        (1, (TrialError,)),
-        (2, (FileNotFoundError, ParameterError, SearchError)),
+        (2, (FileNotFoundError, ParameterError)),
         (1, (RunError, SchedulerError, StoreError, TrackingError, OSError)),
         (130, (Interrupted,)),
     )

@@ -3,7 +3,6 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,60 +14,14 @@ from distributed.comm.core import CommClosedError
 
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.runs import environments, worker
-from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.pools import Pool
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
-from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import explained, is_url
 
 _UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
 _LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
-
-
-class Cluster:
-    """A dask cluster, as `gradtricks.lab.runs.many.Pool` says.
-
-    Args:
-        client: Of dask.
-        scheduler: Where that is.
-        orders: What all runs have in common.
-        limit: How many runs may go on at once; None means as many as there are threads of workers.
-    """
-
-    cores: float = float("inf")
-    lost: tuple[type[Exception], ...] = (KernelLostError, KilledWorker)
-
-    def __init__(
-        self, client: Client, scheduler: Scheduler, orders: worker.Orders, limit: int | None
-    ) -> None:
-        self._client, self._scheduler, self._orders, self._limit = client, scheduler, orders, limit
-        self._executor = client.get_executor(pure=False)
-        self._peopled = monotonic()
-
-    def room(self) -> int:
-        """Count the threads of all workers."""
-        try:
-            threads = sum(self._client.nthreads().values())
-        except Exception as error:  # what distributed raises here depends on when the connection broke
-            raise _gone(self._scheduler) from error
-        if threads:
-            self._peopled = monotonic()
-        elif monotonic() - self._peopled > self._scheduler.patience_s:
-            raise _no_workers(self._scheduler)
-        return min(threads, self._limit or threads)
-
-    def submit(self, spec: Spec, *, again: bool) -> "Future[StoredRun]":
-        """Have a worker execute a run."""
-        return self._executor.submit(worker.perform, self._orders, spec, again=again)
-
-    def end(self) -> None:
-        """End what goes on at the workers."""
-        with suppress(Exception):  # a worker that can't be reached any more has stopped in any case
-            self._client.run(worker.end, self._orders.sweep, on_error="ignore")
-
-    def gone(self) -> Exception:
-        """Say that the scheduler is gone: nobody else cancels runs."""
-        return _gone(self._scheduler)
 
 
 @contextmanager
@@ -79,7 +32,7 @@ def cluster(
     *,
     limit: int | None,
     timeout_s: float | None,
-) -> Iterator[Cluster]:
+) -> Iterator[Pool]:
     """Connect, wait for a worker, and check that all of them can do what is to be done.
 
     Args:
@@ -105,7 +58,15 @@ def cluster(
             raise _no_workers(scheduler) from error
         _check_workers(client, scheduler, orders)
         client.subscribe_topic(worker.TOPIC, partial(_hear, orders.sweep, begun))
-        yield Cluster(client, scheduler, orders, limit)
+        yield Pool(
+            client.get_executor(pure=False),
+            partial(worker.perform, orders),
+            _Room(client, scheduler, limit),
+            partial(_end, client, orders.sweep),
+            partial(_gone, scheduler),
+            cores=float("inf"),
+            lost=(KernelLostError, KilledWorker),
+        )
 
 
 @contextmanager
@@ -176,6 +137,30 @@ def _probe(store: str) -> Iterator[str | None]:
         yield str(path)
     finally:
         path.unlink(missing_ok=True)
+
+
+class _Room:
+    """Counts the threads of all workers, and is patient where there are none."""
+
+    def __init__(self, client: Client, scheduler: Scheduler, limit: int | None) -> None:
+        self._client, self._scheduler, self._limit = client, scheduler, limit
+        self._peopled = monotonic()
+
+    def __call__(self) -> int:
+        try:
+            threads = sum(self._client.nthreads().values())
+        except Exception as error:  # what distributed raises here depends on when the connection broke
+            raise _gone(self._scheduler) from error
+        if threads:
+            self._peopled = monotonic()
+        elif monotonic() - self._peopled > self._scheduler.patience_s:
+            raise _no_workers(self._scheduler)
+        return min(threads, self._limit or threads)
+
+
+def _end(client: Client, sweep: str) -> None:
+    with suppress(Exception):  # a worker that can't be reached any more has stopped in any case
+        client.run(worker.end, sweep, on_error="ignore")
 
 
 def _hear(sweep: str, begun: Callable[[str, str], object], event: tuple[float, Any]) -> None:

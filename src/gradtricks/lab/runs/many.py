@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Protocol
 
 from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import here, on_signal
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.pools import Pool
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
 
-__all__ = ["Interrupted", "Pool", "Run", "Scheduler", "SchedulerError", "execute_all", "execute_missing"]
+__all__ = ["Interrupted", "Run", "Scheduler", "SchedulerError", "execute_all", "execute_missing"]
 
 _LOOK_EVERY_S = 1.0
 _PATIENCE_S = 10.0  # for runs to end that were told to
@@ -71,30 +71,6 @@ class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
     def __init__(self, runs: Sequence[Run]) -> None:
         left = sum(run.missing for run in runs)
         super().__init__(f"interrupted: {left} of {len(runs)} runs are left; the same command does them")
-
-
-class Pool(Protocol):
-    """Who executes runs: threads of this process, or a dask cluster.
-
-    Attributes:
-        cores: That runs share; infinite where that is left to those who start workers.
-        lost: What is raised where something else than the run has ended its process.
-    """
-
-    cores: float
-    lost: tuple[type[Exception], ...]
-
-    def room(self) -> int:
-        """Count the runs that can go on at once; 0 while nobody is there."""
-
-    def submit(self, spec: Spec, *, again: bool) -> "Future[StoredRun]":
-        """Execute a run; ``again`` says that it is given here once more if it is lost."""
-
-    def end(self) -> None:
-        """End what goes on, and begin nothing more."""
-
-    def gone(self) -> Exception:
-        """Say why runs are cancelled that nobody has cancelled here."""
 
 
 def execute_all(
@@ -302,7 +278,7 @@ class _Driver:
     def _submit(self, run: Run) -> None:
         self._waiting.remove(run)
         run.began = monotonic()
-        future = self._pool.submit(run.spec, again=not run.lost)
+        future = self._pool.executor.submit(self._pool.perform, run.spec, again=not run.lost)
         self._going[run.spec.request] = run, future
         future.add_done_callback(lambda _: self._news.put(partial(self._ended, run, future)))
 

@@ -116,9 +116,7 @@ def plan_runs(
         settings, problems = Settings.model_validate({}), {problem: [] for problem in str(error).splitlines()}
     how = settings.model_dump(include={"threads", "alone", "expected_s"})
     how["provenance"] = source or describe_source(notebook.resolve().parent)
-    if settings.reads:
-        folder = os.path.relpath(notebook.parent)
-        node.metadata["gradtricks"] |= {"read": digests(Path(folder), settings.reads), "folder": folder}
+    note_reads(node, notebook, settings)
     digest = source_digest(node)
     specs: list[Spec] = []
     seen: dict[str, int] = {}
@@ -178,8 +176,21 @@ def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, 
     return _UNSAFE.sub("_", title)[:LONGEST_TITLE].lstrip(".") or "run"
 
 
+def note_reads(node: NotebookNode, notebook: Path, settings: Settings) -> None:
+    """Write into a notebook what the files say that it reads, for those who repeat the run.
+
+    Args:
+        node: The notebook; it is changed, where it reads files.
+        notebook: Its path.
+        settings: What it says of itself.
+    """
+    if settings.reads:
+        folder = os.path.relpath(notebook.parent)
+        node.metadata["gradtricks"] |= {"read": digests(Path(folder), settings.reads), "folder": folder}
+
+
 def digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """Digest the files that a notebook says it reads; the run keeps that for those who repeat it.
+    """Digest the files that a notebook says it reads.
 
     Args:
         folder: Of the notebook.

@@ -16,8 +16,9 @@ from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.recording import decode
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
 from gradtricks.lab.runs.outputs import finish
-from gradtricks.lab.runs.planning import digests, source_digest
+from gradtricks.lab.runs.planning import digests, note_reads, source_digest
 from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, request_digest
 from gradtricks.lab.storage.troubles import StoreError, public
 
@@ -103,11 +104,14 @@ def reproduce(
             f"expected a finished run; got {stored.title}, which failed; remedy: run it until it finishes"
         )
     source = recorded_source(stored.read_notebook())
+    if isinstance(stored, PublishedRun):  # that is the notebook as it is now, with the files as they are
+        note_reads(source, stored.notebook, read_settings(source, stored.title))
     threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
     if request_digest(source_digest(source), stored.parameters, threads) != stored.request:
         raise StoreError(
             f"expected the notebook that was run in {public(stored.location)}; got one that was edited "
-            f"since, or a record that was; remedy: run it again, or check out {commit or 'the code of then'}"
+            "since, or a file that it reads, or a record; remedy: run it again, or check out "
+            f"{commit or 'the code of then'}"
         )
     how = read_settings(source, stored.title)
     files = compare(how.read, digests(Path(how.folder), how.reads), "reads")

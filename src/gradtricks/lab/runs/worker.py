@@ -12,8 +12,8 @@ from distributed import get_worker
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.runs import environments
 from gradtricks.lab.runs.execution import execute
-from gradtricks.lab.runs.here import Places
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.pools import Places
 from gradtricks.lab.runs.schedulers import SchedulerError
 from gradtricks.lab.storage.store import Store, StoredRun
 
