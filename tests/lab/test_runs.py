@@ -458,7 +458,6 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
         ("raise ValueError('x' * 100_000)", "ValueError: x+…"),
         ("raise ValueError('\\ud800')", r"ValueError: "),
         ("import sys; sys.exit(3)", "SystemExit"),
-        ("import sys; sys.exit()", "remedy: don't exit in a cell"),
         ("from gradtricks.lab import record, record_varying\nrecord(a=1); record_varying(a=2)", "twice: a"),
         ("from gradtricks.lab import record\nrecord(a={1, 2})", "TypeError: a must be numbers, .*; got set"),
         (
@@ -558,6 +557,13 @@ def test_a_run_that_takes_too_long_is_a_failure(notebook, store, kernels):
     with pytest.raises(RunError, match="TimeoutError"):
         execute(run, store, kernels, timeout_s=1)
     assert store.failure(run).record["duration_s"] < 30
+
+
+@pytest.mark.parametrize("how", ["sys.exit(0)", "sys.exit()"])
+def test_a_notebook_that_exits_well_has_finished(write, store, kernels, how):
+    notebook = write(f"import sys\nfrom gradtricks.lab import record\nrecord(a=1)\n{how}")
+    run = execute(plan_run(notebook, {"fate": "raise"}), store, kernels)  # a later cell would raise
+    assert run.results == {"a": 1}
 
 
 def test_an_interruption_is_no_failure(notebook, store):
