@@ -108,7 +108,8 @@ def project(tmp_path):
 def swept(tmp_path_factory):
     """Return the folder of a project whose sweep has been run, and what the command said."""
     folder = write_project(tmp_path_factory.mktemp("swept"))
-    return folder, command("sweep", "experiments/small.sweep.yaml", cwd=folder)
+    imports = {"PYTHONPROFILEIMPORTTIME": "1"}  # which it names on standard error
+    return folder, command("sweep", "experiments/small.sweep.yaml", cwd=folder, **imports)
 
 
 # Help
@@ -408,8 +409,11 @@ def test_mlflow_that_cannot_be_reached_is_noticed_first(project, invoke):
 
 
 def test_a_sweep_ends_with_what_came_of_it_and_a_plot(swept):
-    folder, (code, said, _) = swept
+    folder, (code, said, errors) = swept
     assert code == 0
+    assert {"papermill", "dask", "distributed"} & {line.split()[-1] for line in errors.splitlines()} == {
+        "papermill"
+    }
     assert said.endswith("small: 4 done, 0 failed.\nRuns: _build/runs\nPlot: _build/sweeps/small/loss.svg\n")
     assert "<svg" in (folder / "_build" / "sweeps" / "small" / "loss.svg").read_text()
     code, said, _ = command("status", cwd=folder)

@@ -225,11 +225,11 @@ def _search(
 def _check_mlflow(uri: str | None) -> None:
     """Find out before hours of work whether MLflow will take them."""
     if uri is not None:
-        from gradtricks.lab.runs.tracking import TrackingError, log_to_mlflow
+        from gradtricks.lab.runs.tracking import log_to_mlflow
 
         try:
             log_to_mlflow(uri, [])
-        except TrackingError as error:
+        except (ParameterError, RunError) as error:
             raise ParameterError(f"nothing was run.\n{error}") from error
 
 

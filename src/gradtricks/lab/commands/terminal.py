@@ -80,12 +80,11 @@ def _exit_code(error: Exception) -> int | None:
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
     from gradtricks.lab.runs.many import Interrupted, SchedulerError
-    from gradtricks.lab.runs.tracking import TrackingError
     from gradtricks.lab.storage.store import StoreError
 
     codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
         (2, (FileNotFoundError, ParameterError)),
-        (1, (RunError, SchedulerError, StoreError, TrackingError, OSError)),
+        (1, (RunError, SchedulerError, StoreError, OSError)),
         (130, (Interrupted,)),
     )
     return next((code for code, kinds in codes if isinstance(error, kinds)), None)

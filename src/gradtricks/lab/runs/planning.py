@@ -117,6 +117,9 @@ def plan_runs(
     how = settings.model_dump(include={"threads", "alone", "expected_s"})
     how["provenance"] = source or describe_source(notebook.resolve().parent)
     note_reads(node, notebook, settings)
+    for cell in node.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []  # a cluster is sent the notebook with each run
     digest = source_digest(node)
     specs: list[Spec] = []
     seen: dict[str, int] = {}

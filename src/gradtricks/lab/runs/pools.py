@@ -1,6 +1,7 @@
 """Who executes runs: an executor, and what has to be known of it."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -63,8 +64,9 @@ class Threads(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Wait a while for the threads."""
+        deadline = time.monotonic() + _PATIENCE_S
         for thread in self._threads if wait else ():
-            thread.join(_PATIENCE_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class Places:
