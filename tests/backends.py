@@ -11,9 +11,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
 
-# Inductor needs a C++ compiler and Python's headers. Without, the gradient rules are still traced.
+# What a stem's tests want of PyTorch's compiler: all gradient rules are traced, and the graph runs as it is.
+# Code for it is generated in the tests of the two edits; that takes a C++ compiler and Python's headers.
+TRACER = "aot_eager"
 _CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()
-COMPILER = "inductor" if _CAN_COMPILE else "aot_eager"
+COMPILER = "inductor" if _CAN_COMPILE else TRACER
 
 
 class TorchBackend:
@@ -69,11 +71,14 @@ class TorchBackend:
         """Call a function where tensors have no values: under a transform."""
         return self.framework.func.vmap(function)(self.tensor(array))
 
+    def compiled(self, function):
+        """Return the function as the framework's compiler makes it."""
+        self.framework.compiler.reset()
+        return self.framework.compile(function, fullgraph=True, backend=TRACER)
+
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
-        self.framework.compiler.reset()
-        compiled = self.framework.compile(function, fullgraph=True, backend=COMPILER)
-        return self.value_and_vjp(compiled, inputs, cotangent)
+        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
 
 
 class TensorFlowBackend:
@@ -131,10 +136,13 @@ class TensorFlowBackend:
         """Call a function where tensors have no values: in a graph."""
         return self.framework.function(function, autograph=False)(self.tensor(array))
 
+    def compiled(self, function):
+        """Return the function as the framework's compiler makes it."""
+        return self.framework.function(function, jit_compile=True)
+
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
-        compiled = self.framework.function(function, jit_compile=True)
-        return self.value_and_vjp(compiled, inputs, cotangent)
+        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
 
 
 BACKENDS = {"torch": TorchBackend, "tensorflow": TensorFlowBackend}
