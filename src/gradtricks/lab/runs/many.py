@@ -62,15 +62,19 @@ class Run:
 
 
 class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
-    """Somebody pressed Ctrl-C, or this process was told to end.
-
-    Args:
-        runs: All of them.
-    """
+    """Somebody pressed Ctrl-C, or this process was told to end."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         left = sum(run.missing for run in runs)
         super().__init__(f"interrupted: {left} of {len(runs)} runs are left; the same command does them")
+
+
+def _ignore(*_: object) -> None:
+    """Nobody wants to be told."""
+
+
+def _nothing(_: int) -> Iterable[Run]:
+    return ()
 
 
 def execute_all(
@@ -81,7 +85,7 @@ def execute_all(
     scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
     retry_failed: bool = False,
-    on_change: Callable[[Run], object] | None = None,
+    on_change: Callable[[Run], object] = _ignore,
 ) -> list[Run]:
     """Execute runs, several at once; one that fails doesn't stop the others.
 
@@ -145,26 +149,21 @@ def execute_missing(
     workers: int | None = None,
     scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
-    on_change: Callable[[Run], object] | None = None,
-    on_stop: Callable[[], object] | None = None,
-    then: Callable[[int], Iterable[Run]] | None = None,
+    on_change: Callable[[Run], object] = _ignore,
+    on_stop: Callable[[], object] = _ignore,
+    then: Callable[[int], Iterable[Run]] = _nothing,
 ) -> None:
     """Execute what `look_up` didn't find; the runs change as they begin and end.
 
     Args:
         runs: From `look_up`.
-        store: As in `execute_all`.
-        workers: As in `execute_all`.
-        scheduler: As in `execute_all`.
-        timeout_s: As in `execute_all`.
-        on_change: As in `execute_all`.
+        store: As in `execute_all`, which raises the same.
+        workers: As there.
+        scheduler: As there.
+        timeout_s: As there.
+        on_change: As there.
         on_stop: Called in this thread when no further run will be started.
         then: Is asked first, and whenever a run has ended, for further runs; it is told how many can go on.
-
-    Raises:
-        Interrupted: As in `execute_all`.
-        SchedulerError: As in `execute_all`.
-        ValueError: As in `execute_all`.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")
@@ -173,7 +172,7 @@ def execute_missing(
         return
     news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     pool: AbstractContextManager[Pool]
-    driver = _Driver(runs, store, news, on_change or _ignore, on_stop or _ignore, then or _nothing)
+    driver = _Driver(runs, store, news, on_change, on_stop, then)
 
     def begun(request: str, worker: str) -> None:
         news.put(partial(driver.begun, request, worker))
@@ -190,42 +189,37 @@ def execute_missing(
         raise Interrupted(driver.runs)
 
 
+@dataclass
 class _Driver:
     """What is to be done, and what of it goes on."""
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        store: Store,
-        news: "queue.SimpleQueue[Callable[[], None]]",
-        on_change: Callable[[Run], object],
-        on_stop: Callable[[], object],
-        then: Callable[[int], Iterable[Run]],
-    ) -> None:
+    wanted: Sequence[Run]
+    store: Store
+    news: "queue.SimpleQueue[Callable[[], None]]"
+    on_change: Callable[[Run], object]
+    on_stop: Callable[[], object]
+    then: Callable[[int], Iterable[Run]]
+
+    def __post_init__(self) -> None:
         self.signals = 0
-        self.runs: list[Run] = []
-        self._store, self._news = store, news
-        self._on_change, self._on_stop, self._then = on_change, on_stop, then
-        self._waiting: deque[Run] = deque()
+        self.runs = list(dict.fromkeys(self.wanted))
         self._going: dict[str, tuple[Run, Future[StoredRun]]] = {}
-        self._claimed: set[str] = set()
         self._deadline = float("inf")
         # Long runs first: a long one that starts last keeps all others waiting. Those that need the machine
         # for themselves come last, so that it doesn't have to run empty for them in between.
-        once = dict.fromkeys(runs)
-        self._add(sorted(once, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0))))
-        self.runs = list(once)
+        order = sorted(self.runs, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0)))
+        self._waiting = deque(run for run in order if run.missing)
 
     def execute(self, pool: Pool) -> None:
         """Execute all of them, or those that go on when somebody interrupts."""
         self._pool = pool
         self._look()
-        self._add(self._then(self._room))
+        self._add(self.then(self._room))
         while self._going or (not self.signals and self._waiting):
             while not self.signals and (run := self._next()):
                 self._submit(run)
             with suppress(queue.Empty):
-                self._news.get(timeout=_LOOK_EVERY_S)()
+                self.news.get(timeout=_LOOK_EVERY_S)()
             if monotonic() - self._looked > _LOOK_EVERY_S:
                 self._look()
             if monotonic() > self._deadline:
@@ -236,13 +230,13 @@ class _Driver:
         if request in self._going:
             run, _ = self._going[request]
             run.worker, run.began = worker, monotonic()
-            self._on_change(run)
+            self.on_change(run)
 
     def interrupt(self) -> None:
         """Begin nothing more; the second time, end what goes on."""
         self.signals += 1
         if self.signals == 1:
-            self._on_stop()
+            self.on_stop()
             for run, future in list(self._going.values()):
                 if not run.worker:
                     future.cancel()
@@ -258,7 +252,7 @@ class _Driver:
 
     def _look(self) -> None:
         self._looked = monotonic()
-        self._claimed = self._store.claimed() - self._going.keys()
+        self._claimed = self.store.claimed() - self._going.keys()
         self._room = self._pool.room()
 
     def _next(self) -> Run | None:
@@ -280,7 +274,7 @@ class _Driver:
         run.began = monotonic()
         future = self._pool.executor.submit(self._pool.perform, run.spec, again=not run.lost)
         self._going[run.spec.request] = run, future
-        future.add_done_callback(lambda _: self._news.put(partial(self._ended, run, future)))
+        future.add_done_callback(lambda _: self.news.put(partial(self._ended, run, future)))
 
     def _ended(self, run: Run, future: "Future[StoredRun]") -> None:
         del self._going[run.spec.request]
@@ -306,14 +300,6 @@ class _Driver:
                 run.error = f"{run.spec.title}: its process was ended each time: {error}"
         except Exception as error:  # whatever it is, the other runs go on
             run.error = f"{run.spec.title}: {type(error).__name__}: {error}"
-        self._on_change(run)
+        self.on_change(run)
         if not (run.missing or self.signals):
-            self._add(self._then(self._room))
-
-
-def _ignore(*_: object) -> None:
-    """Nobody wants to be told."""
-
-
-def _nothing(_: int) -> Iterable[Run]:
-    return ()
+            self._add(self.then(self._room))

@@ -22,8 +22,8 @@ def search(
     workers: int | None = None,
     scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
-    on_change: Callable[[Run], object] | None = None,
-    on_planned: Callable[[Sweep], object] | None = None,
+    on_change: Callable[[Run], object] = lambda run: None,
+    on_planned: Callable[[Sweep], object] = lambda grown: None,
 ) -> tuple[list[Run], list[StoredRun]]:
     """Search for good parameters: as soon as a worker is free, Optuna proposes what it should try next.
 
@@ -51,7 +51,7 @@ def search(
         SchedulerError: The cluster can't be used, or is gone.
     """
     with _only_one(sweep, store), closing(Study(sweep, store)) as study:
-        trials = _Trials(sweep, study, store, on_planned or (lambda grown: None))
+        trials = _Trials(sweep, study, store, on_planned)
         try:
             execute_missing(
                 trials.more(1),
