@@ -69,6 +69,15 @@ class TorchBackend:
         """Call a function where tensors have no values: under a transform."""
         return self.framework.func.vmap(function)(self.tensor(array))
 
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        self.framework.compiler.reset()
+        return self.framework.compile(function, fullgraph=True, backend="aot_eager")
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
         self.framework.compiler.reset()
@@ -130,6 +139,14 @@ class TensorFlowBackend:
     def traced(self, function, array):
         """Call a function where tensors have no values: in a graph."""
         return self.framework.function(function, autograph=False)(self.tensor(array))
+
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        return self.framework.function(function, autograph=False)
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
 
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""

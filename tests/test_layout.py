@@ -193,12 +193,11 @@ def test_a_longer_name_is_no_use_of_a_name():
     assert {"load", "scale_gradient"} <= names_in("load(backend).scale_gradient(x)")
 
 
-# ranking has compiled loops of its own kind, which are still to be put on the edits.
 @pytest.mark.parametrize("framework", BACKENDS)
 def test_only_one_module_declares_gradients(framework):
     declared = re.compile(r"\(torch\.autograd\.Function\)|@tf\.custom_gradient")
     declaring = {p.stem for p in (PACKAGE / framework).glob("*.py") if declared.search(p.read_text())}
-    assert declaring == {"_edits", "ranking"}
+    assert declaring == {"_edits"}
 
 
 # The lab's rooms, each of which may use those before it.
