@@ -48,6 +48,10 @@ class TorchBackend:
         """Make a tensor that gradients are asked for."""
         return self.tensor(array).requires_grad_()
 
+    def half_variable(self, number, dtype):
+        """Make a scalar of half precision that gradients are asked for."""
+        return self.cast(self.tensor(number), dtype).requires_grad_()
+
     def softmax(self, tensor):
         """Normalise exponentials along the last axis."""
         return tensor.softmax(-1)
@@ -110,6 +114,10 @@ class TensorFlowBackend:
     def variable(self, array):
         """Make a tensor that gradients are asked for."""
         return self.framework.Variable(array)
+
+    def half_variable(self, number, dtype):
+        """Make a scalar of half precision that gradients are asked for."""
+        return self.framework.Variable(self.cast(self.tensor(number), dtype))
 
     def softmax(self, tensor):
         """Normalise exponentials along the last axis."""

@@ -56,6 +56,7 @@ WITHOUT_ORACLE = {
 }
 # The oracle doesn't differentiate functions: it is handed what a framework finds out.
 HANDED = {
+    "accumulate_gradients": {"gradient": "function"},
     "check_gradient": {"vjp": None},
     "hessian_norm": {"gradient": "function"},
     "hessian_vector_product": {"gradient": "function"},

@@ -609,6 +609,7 @@ def test_signatures_stand_side_by_side_where_there_is_room(serve, page):
 
 
 FOUND_BY = {
+    "accumulating": "accumulate_gradients",
     "branching": "safe_where",
     "checking": "check_gradient",
     "clipping": "clip_gradient_norm",

@@ -1,3 +1,4 @@
+from .accumulating import accumulate_gradients as accumulate_gradients
 from .branching import safe_where as safe_where
 from .branching import where_gradients as where_gradients
 from .checking import check_gradient as check_gradient
@@ -42,6 +43,7 @@ from .unrolling import unroll as unroll
 __all__ = [
     "MaskedAdam",
     "ScaleGradient",
+    "accumulate_gradients",
     "check_gradient",
     "clip_by_global_norm",
     "clip_gradient",
