@@ -51,6 +51,10 @@ def arguments(args):
 # The contract: the names, arguments and defaults of the oracle, and what has none.
 CLASSES = {"MaskedAdam", "ScaleGradient"}  # they follow their own framework's conventions
 WITHOUT_ORACLE = {
+    "diagnose": {
+        "positional": [("step", None), ("model", None), ("optimizer", None)],
+        "keyword": {"num_steps": "3"},
+    },
     "explain_gradient": {"positional": [("function", None), ("inputs", None)], "keyword": {}},
     "gradient_override_map": {"positional": [("gradients", None)], "keyword": {}},
 }
