@@ -214,7 +214,6 @@ ROOMS = [
     "storage",
     "kernels",
     "runs",
-    "engine",
     "results",
     "sweeps",
     "commands",

@@ -32,7 +32,7 @@ from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.planning import read_sweep
+from gradtricks.lab.sweeps.plans import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep, put
 

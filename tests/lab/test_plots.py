@@ -332,7 +332,7 @@ def test_results_that_are_not_there_or_no_numbers_are_refused():
     }.items():
         with pytest.raises(PlotError, match=message):
             plot_sweep(make_sweep((), sweep.varied, [shown]), frame)
-    with pytest.raises(PlotError, match="expected a recorded result"):
+    with pytest.raises(PlotError, match="expected a number, or a list of numbers, among"):
         plot_sweep(sweep, frame)
     with pytest.raises(PlotError, match="expected runs to draw; got none"):
         plot_sweep(make_sweep((), ["a"], ["loss.end"]), frame[:0])

@@ -109,7 +109,7 @@ def plot_sweep(sweep: Swept, frame: "pandas.DataFrame") -> dict[str, PlotResult]
             "remedy: run the sweep, what is finished and unchanged isn't done again"
         )
     if not sweep.shown:
-        column_of(frame, "")  # raises, and lists what there is
+        raise PlotError("expected a number, or a list of numbers, among the results; got none")
     axes = axes_of(frame, sweep.varied)
     drawn: dict[str, PlotResult] = {}
     for shown in sweep.shown:
