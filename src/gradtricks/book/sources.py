@@ -21,7 +21,7 @@ from gradtricks.lab.recording import (
     installed_versions,
     package_digests,
 )
-from gradtricks.lab.results.plots import PlotError
+from gradtricks.lab.results.grouping import PlotError
 from gradtricks.lab.runs.outcomes import collect_figures
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
