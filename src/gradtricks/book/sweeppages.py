@@ -39,19 +39,7 @@ _LISTED = 5  # names of what has changed
 
 
 def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
-    """Write the page of a sweep and what belongs to it.
-
-    Args:
-        sweep: The sweep.
-        runs: Those of its runs that finished or failed.
-        pages: Folder of the generated sources.
-
-    Returns:
-        Texts by file. Equal runs have equal texts.
-
-    Raises:
-        PlotError: A result that is to be shown isn't there.
-    """
+    """Write the page of a sweep and what belongs to it, as texts by file; equal runs have equal texts."""
     page = f"{sweep.name}-sweep"
     frame = tables.tabulate(runs, sweep.cases)
     done = any(run.status == "finished" for run in runs)

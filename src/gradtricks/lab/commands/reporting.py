@@ -117,16 +117,10 @@ def table_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> RenderableT
 
 
 def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> None:
-    """Print a table, every row and column of it, or write it to a file.
+    """Print every row and column of a table, or write it to a file.
 
-    Args:
-        frame: The table.
-        to: Its form; None leaves it to the ending of the file's name.
-        path: Of the file; None is the terminal.
-
-    Raises:
-        ParameterError: The form isn't clear or isn't text, or the form doesn't take the table.
-        FileNotFoundError: The file's folder isn't there.
+    Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
+    text, or that it doesn't take the table.
     """
     from gradtricks.lab.results.queries import QueryError
     from gradtricks.lab.results.tables import FORMATS, as_csv, export
