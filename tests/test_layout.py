@@ -51,11 +51,16 @@ def arguments(args):
 # The contract: the names, arguments and defaults of the oracle, and what has none.
 CLASSES = {"MaskedAdam", "ScaleGradient"}  # they follow their own framework's conventions
 WITHOUT_ORACLE = {
+    "diagnose": {
+        "positional": [("step", None), ("model", None), ("optimizer", None)],
+        "keyword": {"num_steps": "3"},
+    },
     "explain_gradient": {"positional": [("function", None), ("inputs", None)], "keyword": {}},
     "gradient_override_map": {"positional": [("gradients", None)], "keyword": {}},
 }
 # The oracle doesn't differentiate functions: it is handed what a framework finds out.
 HANDED = {
+    "accumulate_gradients": {"gradient": "function"},
     "check_gradient": {"vjp": None},
     "hessian_norm": {"gradient": "function"},
     "hessian_vector_product": {"gradient": "function"},
@@ -208,7 +213,6 @@ ROOMS = [
     "storage",
     "kernels",
     "runs",
-    "engine",
     "results",
     "sweeps",
     "commands",

@@ -1,3 +1,4 @@
+from .accumulating import accumulate_gradients as accumulate_gradients
 from .branching import safe_where as safe_where
 from .branching import safe_where_vjp as safe_where_vjp
 from .branching import where_gradients as where_gradients
@@ -71,6 +72,7 @@ from .unrolling import unroll as unroll
 from .unrolling import unroll_vjp as unroll_vjp
 
 __all__ = [
+    "accumulate_gradients",
     "check_gradient",
     "clip_by_global_norm",
     "clip_by_global_norm_vjp",

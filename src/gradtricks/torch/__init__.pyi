@@ -1,3 +1,4 @@
+from .accumulating import accumulate_gradients as accumulate_gradients
 from .branching import safe_where as safe_where
 from .branching import where_gradients as where_gradients
 from .checking import check_gradient as check_gradient
@@ -9,6 +10,7 @@ from .clipping import project_to_max_norm as project_to_max_norm
 from .curvature import hessian_norm as hessian_norm
 from .curvature import hessian_vector_product as hessian_vector_product
 from .descent import gradient_descent_step as gradient_descent_step
+from .diagnosing import diagnose as diagnose
 from .discretizing import floor_straight_through as floor_straight_through
 from .discretizing import piecewise_linear_floor as piecewise_linear_floor
 from .discretizing import round_straight_through as round_straight_through
@@ -42,11 +44,13 @@ from .unrolling import unroll as unroll
 __all__ = [
     "MaskedAdam",
     "ScaleGradient",
+    "accumulate_gradients",
     "check_gradient",
     "clip_by_global_norm",
     "clip_gradient",
     "clip_gradient_norm",
     "clipped_surrogate_pg_loss",
+    "diagnose",
     "discounted_returns",
     "edit_gradient",
     "entropy_loss",
