@@ -615,6 +615,7 @@ FOUND_BY = {
     "clipping": "clip_gradient_norm",
     "curvature": "hessian_norm",
     "descent": "gradient_descent_step",
+    "diagnosing": "diagnose",
     "discretizing": "soft_floor",
     "editing": "edit_gradient",
     "masking": "MaskedAdam",

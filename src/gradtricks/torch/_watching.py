@@ -17,7 +17,7 @@ from gradtricks._core.recorded import Place, calling_place
 from gradtricks.torch._graph import is_floating, status_of, statuses_of, tensors_of
 from gradtricks.torch._late import LateRecorder
 from gradtricks.torch._updates import Updates, parameters_of
-from gradtricks.torch.tracing import explained, replaced
+from gradtricks.torch.tracing import eagerly, explained, replaced
 
 _ADDING = ("zero_", "_foreach_zero_", "add_", "sub_", "detach_", "requires_grad_", "copy_")
 # Properties that hold no tensor, and are asked for all the time.
@@ -59,6 +59,7 @@ class Watch(TorchFunctionMode):
     def __enter__(self) -> "Watch":
         """Begin to watch."""
         self.stack = ExitStack()
+        self.stack.enter_context(eagerly())
         for handle in (
             register_optimizer_step_pre_hook(self.before_update),
             register_optimizer_step_post_hook(self.after_update),

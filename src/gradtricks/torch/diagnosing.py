@@ -48,8 +48,9 @@ def diagnose(
     """Watch some training steps; say what is wrong with their gradients, where, and what to do.
 
     The steps are part of the training: weights, state of the optimizer and random numbers come out as they
-    would have, bit for bit. All tensors of a step are kept until its update, so it takes more memory. Where
-    a gradient is missing, zero everywhere or not finite, the graph is differentiated once more.
+    would have, bit for bit, where nothing is compiled; what is runs eagerly meanwhile. All tensors of a step
+    are kept until its end, so it takes more memory. Where a gradient is missing, zero everywhere or not
+    finite, the graph is differentiated once more.
 
     Args:
         step: Takes one whole training step with an optimizer, without arguments: forward, backward, update.

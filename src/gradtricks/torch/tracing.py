@@ -85,7 +85,7 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
     """
     call, named = _checked(function, inputs)
     recorder = Recorder([leaf for _, leaf in named])
-    with _ONE_AT_A_TIME, _eagerly(), replaced(torch, "from_numpy", recorder.on_from_numpy()), recorder:
+    with _ONE_AT_A_TIME, eagerly(), replaced(torch, "from_numpy", recorder.on_from_numpy()), recorder:
         leaves = [leaf for _, leaf in named_leaves("output", call(), _parts)]
     return explained(recorder, [name for name, _ in named], leaves)
 
@@ -135,7 +135,8 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
     return [("", value)] if isinstance(value, torch.Tensor) else None
 
 
-def _eagerly() -> AbstractContextManager[Any]:
+def eagerly() -> AbstractContextManager[Any]:
+    """Run what is compiled eagerly, for a while."""
     # Nothing has been compiled while the compiler isn't even imported, which takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
