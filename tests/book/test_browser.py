@@ -625,6 +625,7 @@ FOUND_BY = {
     "ranking": "soft_rank",
     "scaling": "scale_gradient",
     "sensitivities": "input_jacobians",
+    "tokens": "group_advantages",
     "tracing": "explain_gradient",
     "unrolling": "muzero_loss",
 }

@@ -37,6 +37,10 @@ from .scaling import reverse_gradient as reverse_gradient
 from .scaling import scale_gradient as scale_gradient
 from .sensitivities import input_gradients as input_gradients
 from .sensitivities import input_jacobians as input_jacobians
+from .tokens import average_tokens as average_tokens
+from .tokens import group_advantages as group_advantages
+from .tokens import kl_penalty as kl_penalty
+from .tokens import token_policy_loss as token_policy_loss
 from .tracing import explain_gradient as explain_gradient
 from .unrolling import muzero_loss as muzero_loss
 from .unrolling import unroll as unroll
@@ -45,6 +49,7 @@ __all__ = [
     "MaskedAdam",
     "ScaleGradient",
     "accumulate_gradients",
+    "average_tokens",
     "check_gradient",
     "clip_by_global_norm",
     "clip_gradient",
@@ -58,10 +63,12 @@ __all__ = [
     "floor_straight_through",
     "gradient_descent_step",
     "gradient_override_map",
+    "group_advantages",
     "hessian_norm",
     "hessian_vector_product",
     "input_gradients",
     "input_jacobians",
+    "kl_penalty",
     "masked_adam_step",
     "mixture_density_nll",
     "muzero_loss",
@@ -79,6 +86,7 @@ __all__ = [
     "spearman_correlation",
     "standardize",
     "straight_through",
+    "token_policy_loss",
     "truncated_generalized_advantage_estimation",
     "unroll",
     "where_gradients",
