@@ -48,6 +48,10 @@ class TorchBackend:
         """Make a tensor that gradients are asked for."""
         return self.tensor(array).requires_grad_()
 
+    def half_variable(self, number, dtype):
+        """Make a scalar of half precision that gradients are asked for."""
+        return self.cast(self.tensor(number), dtype).requires_grad_()
+
     def softmax(self, tensor):
         """Normalise exponentials along the last axis."""
         return tensor.softmax(-1)
@@ -75,6 +79,14 @@ class TorchBackend:
         """Return the function as the framework's compiler makes it."""
         self.framework.compiler.reset()
         return self.framework.compile(function, fullgraph=True, backend=TRACER)
+
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        return self.compiled(function)
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
 
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
@@ -111,6 +123,10 @@ class TensorFlowBackend:
         """Make a tensor that gradients are asked for."""
         return self.framework.Variable(array)
 
+    def half_variable(self, number, dtype):
+        """Make a scalar of half precision that gradients are asked for."""
+        return self.framework.Variable(self.cast(self.tensor(number), dtype))
+
     def softmax(self, tensor):
         """Normalise exponentials along the last axis."""
         return self.framework.nn.softmax(tensor)
@@ -139,6 +155,14 @@ class TensorFlowBackend:
     def compiled(self, function):
         """Return the function as the framework's compiler makes it."""
         return self.framework.function(function, jit_compile=True)
+
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        return self.framework.function(function, autograph=False)
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
 
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""

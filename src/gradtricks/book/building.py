@@ -40,19 +40,9 @@ def build_book(
 ) -> Path:
     """Run what the book shows and what isn't finished yet, then build the book in the working directory.
 
-    Args:
-        workers: Runs at once; None means as many as the cores have room for.
-        store: Of the runs.
-        console: Where to show how it goes; None shows nothing.
-
-    Returns:
-        Folder of the finished pages.
-
-    Raises:
-        FileNotFoundError: The working directory has no experiments.
-        RunError: A run failed, or Sphinx complained; the old book is untouched.
-        StoreError: A published sweep has no records; the old book is untouched.
-        Interrupted: By Ctrl-C; the same call goes on later.
+    It returns the folder of the pages. Where a run failed, Sphinx complained or a published sweep has no
+    records, it raises RunError or StoreError, and the old book is untouched; after Ctrl-C the same call goes
+    on.
     """
     specs, planned = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
     published = [as_published(sweep) for sweep in planned if sweep.published]
@@ -78,14 +68,7 @@ def build_book(
 
 
 def print_book() -> Path:
-    """Print the chapters of the built book in the working directory into one PDF.
-
-    Returns:
-        The file.
-
-    Raises:
-        BuildError: The book isn't built, there is no Chromium, or it didn't print.
-    """
+    """Print the chapters of the built book in the working directory into one PDF, and return its path."""
     target = BUILD / "gradtricks.pdf"
     print_pdf(BUILD / "html", chapters(BOOK), target)
     return target
@@ -94,15 +77,7 @@ def print_book() -> Path:
 def plan_book(experiments: Path) -> list[Spec]:
     """List the runs that the book shows: every experiment, once for each of its backends.
 
-    Args:
-        experiments: Folder of the source notebooks.
-
-    Returns:
-        The runs, by stem and backend. A notebook without a parameter ``backend`` runs once.
-
-    Raises:
-        FileNotFoundError: The folder holds no notebook.
-        ParameterError: A notebook's parameters can't be read.
+    A notebook without a parameter ``backend`` runs once.
     """
     notebooks = sorted(experiments.glob("*.ipynb"))
     if not notebooks:

@@ -23,14 +23,7 @@ _LOOK_EVERY_S = 1.0
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Make a console that shows texts as they are: a value may well be "[red]" or ":smile:".
-
-    Args:
-        stderr: Whether it is for errors.
-
-    Returns:
-        The console.
-    """
+    """Make a console that shows texts as they are: a value may well be "[red]" or ":smile:"."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
@@ -52,14 +45,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Print what went wrong without a traceback, and exit.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        typer.Exit: 2 for a wrong request, 1 for a failure, 130 for an interruption.
-    """
+    """Print what went wrong without a traceback, and exit: 2 for a wrong request, 130 if interrupted."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -91,12 +77,7 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def watch(look: "Callable[[], Sequence[SweepStatus]]", show: Callable[[Any], Any]) -> None:
-    """Show how far sweeps are until nothing is left, or somebody has seen enough.
-
-    Args:
-        look: Says how far they are.
-        show: Makes a table of it.
-    """
+    """Show how far sweeps are until nothing is left, or somebody has seen enough."""
     try:
         with Live(console=output, auto_refresh=False) as live:
             while True:
