@@ -170,12 +170,7 @@ def execute(specs: Sequence[Spec], store: Store, console: "Console | None", **op
 
 
 def freeze(planned: Sweep, store: Store) -> None:
-    """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`.
-
-    Args:
-        planned: The sweep.
-        store: Of its runs.
-    """
+    """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`."""
     store.write_plan(planned.name, plan_of(planned))
 
 

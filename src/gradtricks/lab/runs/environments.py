@@ -26,11 +26,7 @@ _IMPORTED = _lab_digest()
 
 
 def environment() -> dict[str, str]:
-    """Describe what has to be the same where a run is planned and where it is executed.
-
-    Returns:
-        Versions and digests by name.
-    """
+    """Describe what has to be the same where a run is planned and where it is executed."""
     needed = {
         "dask",
         *(r.name for r in map(Requirement, metadata.requires("gradtricks") or ()) if _matters(r)),
@@ -44,15 +40,7 @@ def environment() -> dict[str, str]:
 
 
 def describe_difference(expected: dict[str, str], got: dict[str, str]) -> str:
-    """Compare environments.
-
-    Args:
-        expected: The driver's.
-        got: A worker's.
-
-    Returns:
-        What differs; empty where nothing does.
-    """
+    """Say how a worker's environment differs from the driver's; nothing where it doesn't."""
     names = sorted(name for name in {*expected, *got} if expected.get(name) != got.get(name))
     return "; ".join(f"{name}: expected {expected.get(name)}, got {got.get(name)}" for name in names)
 

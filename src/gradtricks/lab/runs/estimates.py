@@ -28,24 +28,12 @@ class Pace:
         self._recorded = {spec.request: _of_similar(spec, earlier[spec.name]) for spec in specs}
 
     def learn(self, spec: Spec, seconds: float) -> None:
-        """Take note of a run that has just finished.
-
-        Args:
-            spec: Of the run.
-            seconds: How long it took.
-        """
+        """Take note of a run that has just finished."""
         self._done[spec.name] += 1
         self._seconds[spec.name] += seconds
 
     def expected_s(self, spec: Spec) -> float | None:
-        """Say how long a run takes.
-
-        Args:
-            spec: Of the run.
-
-        Returns:
-            Seconds; None where nothing is known.
-        """
+        """Say how many seconds a run takes; None where nothing is known."""
         done = self._done[spec.name]
         recorded = self._recorded.get(spec.request)
         if done >= _ENOUGH or (done and recorded is None):
@@ -55,15 +43,9 @@ class Pace:
     def left_s(
         self, waiting: Iterable[Spec], going: Iterable[tuple[Spec, float]], workers: int
     ) -> float | None:
-        """Say how long it takes until all is done.
+        """Say in how many seconds all is done, with those that go on and the seconds since they began.
 
-        Args:
-            waiting: Of the runs that haven't started.
-            going: Those that have, with the seconds since.
-            workers: How many go on at once.
-
-        Returns:
-            Seconds; None where a run is among them of which nothing is known.
+        None where a run is among them of which nothing is known.
         """
         lengths = [(self.expected_s(spec), 0.0) for spec in waiting]
         lengths += [(self.expected_s(spec), since) for spec, since in going]

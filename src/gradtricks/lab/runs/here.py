@@ -60,14 +60,7 @@ def _cancelled() -> Exception:
 
 
 def count_workers(specs: Iterable[Spec]) -> int:
-    """Count the runs that this machine's cores can do at once.
-
-    Args:
-        specs: What is to be run.
-
-    Returns:
-        One at least.
-    """
+    """Count the runs that this machine's cores can do at once."""
     return max(1, count_cores() // min((spec.threads for spec in specs), default=1))
 
 
@@ -84,14 +77,7 @@ def count_cores() -> int:
 
 @contextmanager
 def on_signal(act: Callable[[], None]) -> Iterator[None]:
-    """Act on Ctrl-C and SIGTERM, instead of what is done otherwise; other threads than the main one can't.
-
-    Args:
-        act: What is done, each time.
-
-    Yields:
-        Nothing.
-    """
+    """Act on Ctrl-C and SIGTERM, instead of what is done otherwise; other threads than the main one can't."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

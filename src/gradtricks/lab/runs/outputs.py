@@ -53,14 +53,7 @@ def finish(output: Path) -> dict[str, dict[str, Any]]:
 
 
 def strip_report(node: NotebookNode) -> NotebookNode:
-    """Take the lab's own last cell off a notebook, if it is there.
-
-    Args:
-        node: The notebook; it is changed.
-
-    Returns:
-        The same notebook.
-    """
+    """Take the lab's own last cell off a notebook, if it is there."""
     if node.cells and node.cells[-1].source == REPORT_CELL:
         node.cells.pop()
     return node

@@ -142,14 +142,7 @@ def plan_runs(
 
 
 def source_digest(node: NotebookNode) -> str:
-    """Digest what a notebook does: its cells and their tags, in order, and what the files say that it reads.
-
-    Args:
-        node: The notebook.
-
-    Returns:
-        SHA-256 in hexadecimal.
-    """
+    """Digest what a notebook does: its cells and their tags in order, and the files that it reads."""
     cells = [(cell, cell.metadata.get("tags", [])) for cell in node.cells]
     kept = [(cell, tags) for cell, tags in cells if _TAGS.isdisjoint(tags)]  # the others aren't executed
     text = "\n".join(f"{cell.cell_type} {tags}\n{cell.source}" for cell, tags in kept)
@@ -180,28 +173,14 @@ def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, 
 
 
 def note_reads(node: NotebookNode, notebook: Path, settings: Settings) -> None:
-    """Write into a notebook what the files say that it reads, for those who repeat the run.
-
-    Args:
-        node: The notebook; it is changed, where it reads files.
-        notebook: Its path.
-        settings: What it says of itself.
-    """
+    """Write into a notebook what the files say that it reads, for those who repeat the run."""
     if settings.reads:
         folder = os.path.relpath(notebook.parent)
         node.metadata["gradtricks"] |= {"read": digests(Path(folder), settings.reads), "folder": folder}
 
 
 def digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """Digest the files that a notebook says it reads.
-
-    Args:
-        folder: Of the notebook.
-        patterns: Of the files.
-
-    Returns:
-        SHA-256 in hexadecimal, by paths seen from the folder.
-    """
+    """Digest the files that a notebook says it reads, by their paths seen from its folder."""
     files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

@@ -78,11 +78,7 @@ class Places:
 
     @contextmanager
     def one(self) -> Iterator[int]:
-        """Take a number.
-
-        Yields:
-            The number.
-        """
+        """Take a number, for as long as the block lasts."""
         with self._lock:
             number = next(n for n in range(1, len(self._taken) + 2) if n not in self._taken)
             self._taken.add(number)

@@ -28,11 +28,7 @@ def describe_source(folder: Path) -> dict[str, Any]:
 
 @cache
 def describe_machine() -> dict[str, Any]:
-    """Describe the machine that this process runs on.
-
-    Returns:
-        What a record says of it.
-    """
+    """Describe the machine that this process runs on."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),

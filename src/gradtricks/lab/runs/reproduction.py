@@ -130,14 +130,7 @@ def reproduce(
 
 
 def recorded_source(executed: NotebookNode) -> NotebookNode:
-    """Take the source out of an executed notebook, as it was before parameters were put in.
-
-    Args:
-        executed: The notebook of a finished run.
-
-    Returns:
-        A notebook without outputs.
-    """
+    """Take the source out of an executed notebook, as it was before parameters were put in."""
     node = deepcopy(executed)
     node.cells = [cell for cell in node.cells if TAG not in cell.metadata.get("tags", [])]
     node.metadata.pop("papermill", None)
@@ -152,14 +145,6 @@ def compare(recorded: Any, now: Any, name: str) -> Iterator[Difference]:
     """Compare two values, part by part.
 
     Equal are floats with the same bits, and NaN with NaN; other values of the same type that are equal.
-
-    Args:
-        recorded: What it was.
-        now: What it is.
-        name: Of the value.
-
-    Yields:
-        Each part that differs.
     """
     if isinstance(recorded, dict) and isinstance(now, dict):
         for key in recorded | now:

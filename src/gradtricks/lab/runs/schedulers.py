@@ -64,14 +64,7 @@ class Scheduler:
             )
 
     def security(self) -> "Security | None":
-        """Return dask's form of the certificates.
-
-        Returns:
-            None for ``tcp://``.
-
-        Raises:
-            ValueError: There are none, or they can't be used.
-        """
+        """Return dask's form of the certificates, None for ``tcp://``; a ValueError says what is wrong."""
         from distributed.security import Security
 
         if not self.address.startswith("tls"):

@@ -112,36 +112,17 @@ def perform(orders: Orders, spec: Spec, *, again: bool) -> StoredRun:
 
 
 def end(sweep: str) -> None:
-    """End the runs of a sweep that are going on in this process, and begin no more of them.
-
-    Args:
-        sweep: As in `Orders`.
-    """
+    """End the runs of a sweep that are going on in this process, and begin no more of them."""
     _here.end(sweep)
 
 
 def inspect(probe: str | None) -> tuple[dict[str, str], bool]:
-    """Say what a worker is like, before anything is sent to it.
-
-    Args:
-        probe: A file that the driver has just written in the store, if that is a folder.
-
-    Returns:
-        Its environment, and whether it sees the file.
-    """
+    """Return a worker's environment, and whether it sees a file that the driver has put in the store."""
     return environments.environment(), probe is None or Path(probe).exists()
 
 
 def unfit(place: str, problems: Iterable[str]) -> SchedulerError:
-    """Say that a cluster can't do what is asked.
-
-    Args:
-        place: The scheduler's address, or the name of a worker.
-        problems: A line each.
-
-    Returns:
-        The error.
-    """
+    """Say that a cluster can't do what is asked, with a line for each problem."""
     lines = "\n".join(f"  {problem}" for problem in problems)
     return SchedulerError(
         f"scheduler and workers at {place} must have the same packages as this process, and see "

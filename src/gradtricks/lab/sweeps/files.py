@@ -125,14 +125,7 @@ def _validate(raw: Mapping[str, Any]) -> tuple[SweepFile | None, list[str]]:
 
 
 def explain(error: ValidationError) -> Iterator[str]:
-    """Say what is wrong with a file, or with what stands for one.
-
-    Args:
-        error: Of `SweepFile` or `Space`.
-
-    Yields:
-        One message after another.
-    """
+    """Say what is wrong with a file, or with what stands for one."""
     keys = [field.alias or name for name, field in SweepFile.model_fields.items()]
     for detail in error.errors(include_url=False):
         # Where several types are possible, pydantic says after which of them it looked.
@@ -149,16 +142,7 @@ def explain(error: ValidationError) -> Iterator[str]:
 
 
 def unreadable(results: Iterable[str], part: str, *, short: bool = False) -> list[str]:
-    """Say which of the names can't be those of results.
-
-    Args:
-        results: Names.
-        part: Of the file, for messages.
-        short: Whether ``loss`` stands for ``results.loss``.
-
-    Returns:
-        Messages.
-    """
+    """Say which names can't be those of results; a short one is ``loss`` for ``results.loss``."""
     pattern = _SHORT_RESULT if short else _RESULT
     return [
         f"{part}: expected the name of a result, such as results.loss; got {shown(name)}"

@@ -174,14 +174,7 @@ def plan_sweep(
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """Say which runs belong to a sweep, as a store keeps it.
-
-    Args:
-        sweep: The sweep.
-
-    Returns:
-        JSON.
-    """
+    """Say which runs belong to a sweep, as a store keeps it."""
     return {
         "name": sweep.name,
         "notebook": str(sweep.notebook),

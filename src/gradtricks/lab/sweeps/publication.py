@@ -24,18 +24,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 
 
 def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Path:
-    """Keep the runs of a sweep with the sources, instead of its former ones.
-
-    Args:
-        sweep: The sweep.
-        runs: Its finished runs, all of them.
-
-    Returns:
-        The table that has them now.
-
-    Raises:
-        StoreError: It can't be written.
-    """
+    """Keep the finished runs of a sweep with the sources, instead of its former ones; return their table."""
     root, finished = _folder(sweep), {stored.request: stored for stored in runs}
     plan = plan_of(sweep) | {"notebook": Path(os.path.relpath(sweep.notebook, root)).as_posix()}
     ordered = [finished[run.request] for run in sweep.runs]

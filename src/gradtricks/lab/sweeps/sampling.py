@@ -61,14 +61,7 @@ class Axis(BaseModel):
         return Axis(low=low, high=high, log=self.log)
 
     def at(self, share: float) -> Any:
-        """Return the value at a place on a typed axis.
-
-        Args:
-            share: How far along, at least 0 and below 1.
-
-        Returns:
-            The value; floats are rounded to six digits where that keeps them on the axis.
-        """
+        """Return the value at a share, from 0 to below 1, of a typed axis."""
         if self.choices is not None:
             return self.choices[int(share * len(self.choices))]
         integer = isinstance(self.low, int)
@@ -103,18 +96,7 @@ class Samples(BaseModel):
     parameters: Annotated[dict[str, Axis], Field(min_length=1)]
 
     def draw(self, axes: Mapping[str, Axis], *, sobol: bool) -> list[dict[str, Any]]:
-        """Draw.
-
-        Args:
-            axes: The parameters' axes, typed.
-            sobol: Whether to draw a scrambled Sobol sequence instead of independently.
-
-        Returns:
-            As many configurations as there are samples.
-
-        Raises:
-            ParameterError: A Sobol sequence of that length isn't even.
-        """
+        """Draw configurations from typed axes, by a scrambled Sobol sequence or independently."""
         if sobol and self.samples.bit_count() != 1:
             below = 1 << (self.samples.bit_length() - 1)
             raise ParameterError(
@@ -132,18 +114,7 @@ class Samples(BaseModel):
 
 
 def read_value(parameter: Parameter, raw: Any) -> Any:
-    """Read and check a value of a sweep file.
-
-    Args:
-        parameter: Says which type is expected.
-        raw: As `texts.read` takes it.
-
-    Returns:
-        The value.
-
-    Raises:
-        ParameterError: It doesn't fit.
-    """
+    """Read and check a value of a sweep file by the type of a parameter."""
     try:
         value = read(raw, parameter.type)
     except TextError:

@@ -109,15 +109,7 @@ class Space(BaseModel):
     def case_names(
         self, declared: Mapping[str, Parameter], configurations: Iterable[Mapping[str, Any]]
     ) -> list[str]:
-        """Name each configuration as the list does.
-
-        Args:
-            declared: What the notebook takes.
-            configurations: From `configurations`.
-
-        Returns:
-            As many names; none where the list has none.
-        """
+        """Name each of `configurations` as the list does; nothing where that has no names."""
         if not isinstance(self.cases, dict):
             return []
         reader, names = Reader(declared), self.parts()["list"]

@@ -225,17 +225,7 @@ class Study:
 
 
 def study_folder(store: Store) -> Path | None:
-    """Make the folder of a store that holds studies.
-
-    Args:
-        store: Where the runs are.
-
-    Returns:
-        The folder; None where the store is at a URL.
-
-    Raises:
-        ParameterError: It can't be made.
-    """
+    """Make the folder of a store that holds studies; None where the store is at a URL."""
     if "://" in store.location:
         return None
     folder = Path(store.location) / ".optuna"
