@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gradtricks.lab.notebooks.schema import ParameterError, parse_values
+from gradtricks.lab.notebooks.schema import ParameterError
 
 if TYPE_CHECKING:
     from gradtricks.lab.runs.schedulers import Scheduler
@@ -44,21 +44,7 @@ def plan(
 
     path = Path(source)
     if path.suffix == ".ipynb":
-        problems: list[str] = []
-        values: dict[str, Any] = {}
-        try:
-            values = parse_values(path, given)
-        except ParameterError as error:
-            problems.append(str(error))
-        try:
-            planned = plan_sweep(
-                path, grid=grid, zip=zip, seeds=seeds, given=values, threads=threads, shown=shown
-            )
-        except ParameterError as error:
-            problems.insert(0, str(error))
-        if problems:
-            raise ParameterError("\n".join(problems))
-        return planned
+        return plan_sweep(path, grid=grid, zip=zip, seeds=seeds, given=given, threads=threads, shown=shown)
     if not path.name.endswith(ENDING):
         raise ParameterError(f"expected a notebook or a file named NAME{ENDING}; got {path}")
     said = {"--grid": grid, "--zip": zip, "--seeds": seeds, "--set": given, "--show": shown}

@@ -12,6 +12,7 @@ from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
+    parse_values,
     read_notebook,
     read_parameters,
     split_names,
@@ -123,7 +124,7 @@ def plan_sweep(
     grid: Mapping[str, Iterable[Any]] | Iterable[str] = (),
     zip: Mapping[str, Iterable[Any]] | Iterable[str] = (),  # noqa: A002  # the word of sweep files
     seeds: int | Iterable[int] | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any] | Iterable[str] = (),
     threads: int | None = None,
     shown: Iterable[str] = (),
     max_runs: int | None = None,
@@ -135,7 +136,7 @@ def plan_sweep(
         grid: Values by name that vary freely, or texts such as ``scale=0,0.5,1``.
         zip: The same for values that vary together.
         seeds: How many seeds, from 0 on, or a list of them.
-        given: Parameters that don't vary, of the declared types.
+        given: Parameters that don't vary, of the declared types, or texts such as ``scale=0.5``.
         threads: Of a run; None leaves it to the notebook.
         shown: Results to plot, such as ``results.loss``; ``loss`` does too.
         max_runs: Largest number of runs that is meant; None stands for 100,000.
@@ -149,8 +150,13 @@ def plan_sweep(
     """
     shown = tuple(shown)
     problems = unreadable(shown, "shown", short=True)
+    fixed: Mapping[str, Any] = {}
     try:
-        parts: dict[str, Any] = {"grid": _columns(grid), "zip": _columns(zip), "fixed": dict(given or {})}
+        fixed = given if isinstance(given, Mapping) else parse_values(notebook, given)
+    except ParameterError as error:
+        problems.append(str(error))
+    try:
+        parts: dict[str, Any] = {"grid": _columns(grid), "zip": _columns(zip), "fixed": dict(fixed)}
         parts["seeds"] = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
         parts |= {"max_runs": max_runs} if max_runs is not None else {}
         space = Space.model_validate({name: part for name, part in parts.items() if part not in (None, {})})
