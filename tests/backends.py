@@ -71,6 +71,32 @@ class TorchBackend:
         grads = self.framework.autograd.grad(value, tensors, self.tensor(cotangent).to(value.dtype))
         return self.array(value), [self.array(g) for g in grads]
 
+    def parameter(self, array, dtype="float64"):
+        """Make what an optimizer updates."""
+        return self.framework.nn.Parameter(self.cast(self.tensor(array), dtype))
+
+    def masked_adam(
+        self, parameter, rate, beta_1=0.9, beta_2=0.999, epsilon=1e-8, weight_decay=0.0, amsgrad=False
+    ):
+        """Make a MaskedAdam of one parameter, with decoupled weight decay."""
+        options = (rate, (beta_1, beta_2), epsilon, weight_decay, amsgrad)
+        return self.tricks.MaskedAdam([parameter], *options, decoupled_weight_decay=True)
+
+    def masked(self, name, parameter, rate, **options):
+        """Make an optimizer of the framework of one parameter, with a mask."""
+        inner = getattr(self.framework.optim, name)
+        return self.tricks.MaskedOptimizer(inner([parameter], rate, **options))
+
+    def apply(self, optimizer, parameter, gradient):
+        """Take a step of an optimizer of one parameter."""
+        parameter.grad = self.cast(self.tensor(gradient), str(parameter.dtype).removeprefix("torch."))
+        optimizer.step()
+
+    def state(self, optimizer, parameter):
+        """Read the state of a parameter's shape."""
+        state = optimizer.state[parameter].values()
+        return [self.array(t).copy() for t in state if t.shape == parameter.shape]
+
     def traced(self, function, array):
         """Call a function where tensors have no values: under a transform."""
         return self.framework.func.vmap(function)(self.tensor(array))
@@ -147,6 +173,31 @@ class TensorFlowBackend:
             value = function(*tensors)
         grads = tape.gradient(value, tensors, self.framework.cast(self.tensor(cotangent), value.dtype))
         return self.array(value), [self.array(g) for g in grads]
+
+    def parameter(self, array, dtype="float64"):
+        """Make what an optimizer updates."""
+        return self.framework.Variable(self.cast(self.tensor(array), dtype))
+
+    def masked_adam(self, parameter, rate, epsilon=1e-8, **options):
+        """Make a MaskedAdam of one parameter, with decoupled weight decay."""
+        optimizer = self.tricks.MaskedAdam(rate, epsilon=epsilon, **options)
+        optimizer.build([parameter])
+        return optimizer
+
+    def masked(self, name, parameter, rate, **options):
+        """Make an optimizer of the framework of one parameter, with a mask."""
+        inner = getattr(self.framework.keras.optimizers, name)
+        optimizer = self.tricks.MaskedOptimizer(inner(rate, **options))
+        optimizer.build([parameter])
+        return optimizer
+
+    def apply(self, optimizer, parameter, gradient):
+        """Take a step of an optimizer of one parameter."""
+        optimizer.apply([self.cast(self.tensor(gradient), parameter.dtype)], [parameter])
+
+    def state(self, optimizer, parameter):
+        """Read the state of a parameter's shape."""
+        return [v.numpy() for v in optimizer.variables if v.shape == parameter.shape and v.dtype != "bool"]
 
     def traced(self, function, array):
         """Call a function where tensors have no values: in a graph."""

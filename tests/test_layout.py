@@ -49,7 +49,7 @@ def arguments(args):
 
 
 # The contract: the names, arguments and defaults of the oracle, and what has none.
-CLASSES = {"MaskedAdam", "ScaleGradient"}  # they follow their own framework's conventions
+CLASSES = {"MaskedAdam", "MaskedOptimizer", "ScaleGradient"}  # they follow their own framework's conventions
 WITHOUT_ORACLE = {
     "diagnose": {
         "positional": [("step", None), ("model", None), ("optimizer", None)],

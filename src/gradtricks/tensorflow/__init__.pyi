@@ -18,6 +18,7 @@ from .discretizing import soft_floor as soft_floor
 from .discretizing import straight_through as straight_through
 from .editing import edit_gradient as edit_gradient
 from .masking import MaskedAdam as MaskedAdam
+from .masking import MaskedOptimizer as MaskedOptimizer
 from .masking import masked_adam_step as masked_adam_step
 from .mixtures import mixture_density_nll as mixture_density_nll
 from .overriding import gradient_override_map as gradient_override_map
@@ -47,6 +48,7 @@ from .unrolling import unroll as unroll
 
 __all__ = [
     "MaskedAdam",
+    "MaskedOptimizer",
     "ScaleGradient",
     "accumulate_gradients",
     "average_tokens",

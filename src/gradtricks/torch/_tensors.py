@@ -51,6 +51,48 @@ def as_floating(name: str, value: object) -> torch.Tensor:
     return tensor
 
 
+def as_mask(trainable_mask: object, parameter: torch.Tensor) -> torch.Tensor:
+    """Return ``trainable_mask`` if it is a mask for ``parameter``.
+
+    Args:
+        trainable_mask: Bool, broadcasts to the shape of ``parameter``; True = trainable.
+        parameter: Floating-point, any shape.
+
+    Returns:
+        ``trainable_mask`` itself.
+
+    Raises:
+        TypeError: It isn't a bool tensor, or ``parameter`` isn't a floating-point one.
+        ValueError: It doesn't broadcast.
+    """
+    parameter, mask = as_floating("parameter", parameter), as_tensor("trainable_mask", trainable_mask)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"trainable_mask must be bool (True = trainable); got {mask.dtype}")
+    check_broadcast("trainable_mask", mask.shape, parameter.shape, "parameter")
+    return mask
+
+
+def as_counts(step: object, parameter: torch.Tensor) -> torch.Tensor:
+    """Return ``step`` if it counts the steps of ``parameter``.
+
+    Args:
+        step: Integer, broadcasts to the shape of ``parameter``.
+        parameter: Any shape.
+
+    Returns:
+        ``step`` itself.
+
+    Raises:
+        TypeError: It isn't an integer tensor.
+        ValueError: It doesn't broadcast.
+    """
+    counts = as_tensor("step", step)
+    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
+        raise TypeError(f"step must hold integers; got {counts.dtype}; remedy: step.int()")
+    check_broadcast("step", counts.shape, parameter.shape, "parameter")
+    return counts
+
+
 def as_coefficient(
     name: str, value: object, x: torch.Tensor, *, low: float = -math.inf, high: float = math.inf
 ) -> torch.Tensor:
