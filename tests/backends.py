@@ -11,9 +11,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
 
-# Inductor needs a C++ compiler and Python's headers. Without, the gradient rules are still traced.
+# What a stem's tests want of PyTorch's compiler: all gradient rules are traced, and the graph runs as it is.
+# Code for it is generated in the tests of the two edits; that takes a C++ compiler and Python's headers.
+TRACER = "aot_eager"
 _CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()
-COMPILER = "inductor" if _CAN_COMPILE else "aot_eager"
+COMPILER = "inductor" if _CAN_COMPILE else TRACER
 
 
 class TorchBackend:
@@ -46,6 +48,10 @@ class TorchBackend:
         """Make a tensor that gradients are asked for."""
         return self.tensor(array).requires_grad_()
 
+    def half_variable(self, number, dtype):
+        """Make a scalar of half precision that gradients are asked for."""
+        return self.cast(self.tensor(number), dtype).requires_grad_()
+
     def softmax(self, tensor):
         """Normalise exponentials along the last axis."""
         return tensor.softmax(-1)
@@ -69,11 +75,22 @@ class TorchBackend:
         """Call a function where tensors have no values: under a transform."""
         return self.framework.func.vmap(function)(self.tensor(array))
 
+    def compiled(self, function):
+        """Return the function as the framework's compiler makes it."""
+        self.framework.compiler.reset()
+        return self.framework.compile(function, fullgraph=True, backend=TRACER)
+
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        return self.compiled(function)
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
-        self.framework.compiler.reset()
-        compiled = self.framework.compile(function, fullgraph=True, backend=COMPILER)
-        return self.value_and_vjp(compiled, inputs, cotangent)
+        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
 
 
 class TensorFlowBackend:
@@ -106,6 +123,10 @@ class TensorFlowBackend:
         """Make a tensor that gradients are asked for."""
         return self.framework.Variable(array)
 
+    def half_variable(self, number, dtype):
+        """Make a scalar of half precision that gradients are asked for."""
+        return self.framework.Variable(self.cast(self.tensor(number), dtype))
+
     def softmax(self, tensor):
         """Normalise exponentials along the last axis."""
         return self.framework.nn.softmax(tensor)
@@ -131,10 +152,21 @@ class TensorFlowBackend:
         """Call a function where tensors have no values: in a graph."""
         return self.framework.function(function, autograph=False)(self.tensor(array))
 
+    def compiled(self, function):
+        """Return the function as the framework's compiler makes it."""
+        return self.framework.function(function, jit_compile=True)
+
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        return self.framework.function(function, autograph=False)
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
-        compiled = self.framework.function(function, jit_compile=True)
-        return self.value_and_vjp(compiled, inputs, cotangent)
+        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
 
 
 BACKENDS = {"torch": TorchBackend, "tensorflow": TensorFlowBackend}

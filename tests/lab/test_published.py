@@ -37,7 +37,7 @@ from gradtricks.lab.storage.opening import published_at
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
-from gradtricks.lab.sweeps.planning import read_search, read_sweep
+from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.publication import FOLDER, as_published
 from notebooks import write_notebook
 
@@ -244,6 +244,21 @@ def test_other_paths_mean_no_published_run(published, text):
     assert published_at(text) is None
 
 
+def test_a_published_run_that_reads_files_is_repeated_with_them(project):
+    notebook, data = project / "experiments" / "game.ipynb", project / "experiments" / "data.csv"
+    node = nbformat.read(notebook, 4)
+    node.metadata["gradtricks"] = {"reads": ["*.csv"]}
+    nbformat.write(node, notebook)
+    data.write_text("1")
+    (project / "experiments" / "game_steps.sweep.yaml").write_text(STEPS.replace("seeds: 3", "seeds: 1"))
+    assert invoke("publish", "experiments/game_steps.sweep.yaml")[0] == 0
+    (run,) = (str(path) for path in (project / "experiments" / FOLDER / "game_steps").iterdir())
+    assert invoke("reproduce", run)[:2] == (0, "game: identical (4 values compared)\n")
+    data.write_text("2")
+    code, _, errors = invoke("reproduce", run)
+    assert (code, "got one that was edited since, or a file that it reads" in errors) == (1, True)
+
+
 def test_a_published_run_is_repeated_from_within_its_folder(published, project, monkeypatch):
     monkeypatch.chdir(published)
     code, said, _ = invoke("reproduce", "game/0.2-0.bin")
@@ -356,7 +371,7 @@ def test_only_published_sweeps_are_published(project):
     optuna = "objective: results.loss, direction: minimize, trials: 1, parameters: {rate: {low: 0, high: 1}}"
     path.write_text(f"notebook: game.ipynb\npublished: true\noptuna: {{{optuna}}}\n")
     with pytest.raises(ParameterError, match="published: not for a search"):
-        read_search(path)
+        read_sweep(path)
 
 
 def test_a_build_says_what_is_to_come_before_the_first_run_ends(published, project, lay_out):

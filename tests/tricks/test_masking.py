@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from backends import COMPILER
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
@@ -424,7 +425,7 @@ def test_empty_and_scalar_parameters(backend):
         assert value.shape == start.shape
 
 
-def test_a_compiled_step_in_torch(compiler):
+def test_a_compiled_step_in_torch():
     torch = pytest.importorskip("torch")
     tricks = pytest.importorskip("gradtricks.torch")
     torch.compiler.reset()
@@ -434,7 +435,7 @@ def test_a_compiled_step_in_torch(compiler):
         optimizer = tricks.MaskedAdam([parameter], 0.1)
         optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
         parameter.grad = torch.tensor([1.0, 2.0, -3.0])
-        step = torch.compile(optimizer.step, backend=compiler) if compiled else optimizer.step
+        step = torch.compile(optimizer.step, backend=COMPILER) if compiled else optimizer.step
         for _ in range(3):
             step()
         results.append(parameter.detach())

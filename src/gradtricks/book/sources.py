@@ -22,10 +22,10 @@ from gradtricks.lab.recording import (
     package_digests,
 )
 from gradtricks.lab.results.grouping import PlotError
-from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.planning import Sweep
+from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["lay_out"]
 

@@ -30,8 +30,8 @@ from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:
-    from gradtricks.lab.runs.planning import Run
-    from gradtricks.lab.sweeps.planning import Sweep
+    from gradtricks.lab.runs.planning import Spec
+    from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["sweep_files"]
 
@@ -149,7 +149,7 @@ def _counted(runs: Sequence[StoredRun]) -> dict[str, int]:
     return {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
 
 
-def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Run | StoredRun]":
+def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Spec | StoredRun]":
     """Return the runs that the sweep had when it was run."""
     return runs if sweep.published and runs else sweep.runs
 
@@ -168,7 +168,7 @@ def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     return f"{said}. Since then {listed} changed; what is shown is what came out then."
 
 
-def _varied(sweep: "Sweep", runs: "Sequence[Run | StoredRun]") -> dict[str, list[Any]]:
+def _varied(sweep: "Sweep", runs: "Sequence[Spec | StoredRun]") -> dict[str, list[Any]]:
     """Return the values of what varies; names of configurations stand for what they set."""
     values = {name: [run.parameters[name] for run in runs] for name in sweep.varied}
     if not sweep.cases:

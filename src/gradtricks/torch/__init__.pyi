@@ -1,3 +1,4 @@
+from .accumulating import accumulate_gradients as accumulate_gradients
 from .branching import safe_where as safe_where
 from .branching import where_gradients as where_gradients
 from .checking import check_gradient as check_gradient
@@ -9,6 +10,7 @@ from .clipping import project_to_max_norm as project_to_max_norm
 from .curvature import hessian_norm as hessian_norm
 from .curvature import hessian_vector_product as hessian_vector_product
 from .descent import gradient_descent_step as gradient_descent_step
+from .diagnosing import diagnose as diagnose
 from .discretizing import floor_straight_through as floor_straight_through
 from .discretizing import piecewise_linear_floor as piecewise_linear_floor
 from .discretizing import round_straight_through as round_straight_through
@@ -35,6 +37,10 @@ from .scaling import reverse_gradient as reverse_gradient
 from .scaling import scale_gradient as scale_gradient
 from .sensitivities import input_gradients as input_gradients
 from .sensitivities import input_jacobians as input_jacobians
+from .tokens import average_tokens as average_tokens
+from .tokens import group_advantages as group_advantages
+from .tokens import kl_penalty as kl_penalty
+from .tokens import token_policy_loss as token_policy_loss
 from .tracing import explain_gradient as explain_gradient
 from .unrolling import muzero_loss as muzero_loss
 from .unrolling import unroll as unroll
@@ -42,11 +48,14 @@ from .unrolling import unroll as unroll
 __all__ = [
     "MaskedAdam",
     "ScaleGradient",
+    "accumulate_gradients",
+    "average_tokens",
     "check_gradient",
     "clip_by_global_norm",
     "clip_gradient",
     "clip_gradient_norm",
     "clipped_surrogate_pg_loss",
+    "diagnose",
     "discounted_returns",
     "edit_gradient",
     "entropy_loss",
@@ -54,10 +63,12 @@ __all__ = [
     "floor_straight_through",
     "gradient_descent_step",
     "gradient_override_map",
+    "group_advantages",
     "hessian_norm",
     "hessian_vector_product",
     "input_gradients",
     "input_jacobians",
+    "kl_penalty",
     "masked_adam_step",
     "mixture_density_nll",
     "muzero_loss",
@@ -75,6 +86,7 @@ __all__ = [
     "spearman_correlation",
     "standardize",
     "straight_through",
+    "token_policy_loss",
     "truncated_generalized_advantage_estimation",
     "unroll",
     "where_gradients",

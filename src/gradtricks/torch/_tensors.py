@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number
-from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._edits import in_plain_reverse, in_transform
+
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
 def as_tensor(name: str, value: object) -> torch.Tensor:
@@ -93,19 +96,22 @@ def at_least_float32(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
-def is_readable(x: torch.Tensor) -> bool:
-    """Say whether the values of ``x`` can be looked at, for what is faster with ordinary ones.
+def is_readable(*tensors: torch.Tensor) -> bool:
+    """Say whether values can be looked at, for what is faster with ordinary ones.
 
     Args:
-        x: Any tensor.
+        *tensors: Any.
 
     Returns:
         False on other devices than a CPU; and where another input would have other values: in a compiler, a
         transform or another tracer, and in a batch of gradients.
     """
-    if not in_plain_reverse(x) or torch._C._len_torch_dispatch_stack() or in_gradient_batch(x):
+    if torch.compiler.is_compiling() or in_transform() or torch._C._len_torch_dispatch_stack():
         return False
-    return x.device.type == "cpu" and type(x) in (torch.Tensor, torch.nn.Parameter)
+    for x in tensors:
+        if not x.is_cpu or type(x) not in _ORDINARY or torch._C._functorch.is_legacy_batchedtensor(x):
+            return False
+    return forward_ad._current_level < 0 or all(map(in_plain_reverse, tensors))
 
 
 def in_gradient_batch(x: torch.Tensor) -> bool:

@@ -1,15 +1,14 @@
 """What the command line asks for, checked before anything starts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError, parse_values
 
 if TYPE_CHECKING:
-    from gradtricks.lab.engine.cluster import Scheduler
-    from gradtricks.lab.sweeps.planning import Search, Sweep
+    from gradtricks.lab.runs.schedulers import Scheduler
+    from gradtricks.lab.sweeps.plans import Sweep
 
 
 def plan(
@@ -21,7 +20,7 @@ def plan(
     given: Sequence[str] = (),
     shown: Sequence[str] = (),
     threads: int | None = None,
-) -> "Sweep | Search":
+) -> "Sweep":
     """Plan a sweep as it is asked for on the command line. Nothing is started.
 
     Args:
@@ -40,8 +39,8 @@ def plan(
         FileNotFoundError: There is no such file.
         ParameterError: Anything is wrong; all of it is listed.
     """
-    from gradtricks.lab.sweeps.files import ENDING, read_file
-    from gradtricks.lab.sweeps.planning import plan_sweep, read_search, read_sweep
+    from gradtricks.lab.sweeps.files import ENDING
+    from gradtricks.lab.sweeps.plans import plan_sweep, read_sweep
 
     path = Path(source)
     if path.suffix == ".ipynb":
@@ -69,10 +68,6 @@ def plan(
             f"{path}: nothing was run.\nexpected that the file says all that varies; got {options} too; "
             "remedy: write it into the file, or name the notebook instead"
         )
-    _, file, _ = read_file(path)
-    if file and file.optuna:
-        found = read_search(path)
-        return replace(found, threads=threads or found.threads)
     return read_sweep(path, threads=threads)
 
 
@@ -99,7 +94,7 @@ def cluster(
     Raises:
         ParameterError: It can't be used.
     """
-    from gradtricks.lab.engine.cluster import Scheduler
+    from gradtricks.lab.runs.schedulers import Scheduler
 
     if address is None:
         if ca_file or cert or key or plain_tcp:

@@ -19,24 +19,25 @@ from gradtricks.lab.commands.printing import (
 from gradtricks.lab.commands.terminal import near, output
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.planning import Search, Sweep
+from gradtricks.lab.sweeps.files import Optuna
+from gradtricks.lab.sweeps.plans import Sweep
 
 if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.commands.running import SweepResult
-    from gradtricks.lab.engine.executing import Outcome
     from gradtricks.lab.results.grouping import Found
+    from gradtricks.lab.runs.many import Run
     from gradtricks.lab.runs.reproduction import Verdict
 
 
-def dry_run_of(planned: Sweep | Search, *, store: str, workers: int | None) -> RenderableType:
+def dry_run_of(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
     """Show what a sweep would run, and how long that takes."""
-    from gradtricks.lab.commands.progress import estimate_s
-    from gradtricks.lab.engine.executing import count_workers
+    from gradtricks.lab.runs.estimates import estimate_s
+    from gradtricks.lab.runs.here import count_workers
 
-    if not isinstance(planned, Sweep):
-        return _search(planned)
+    if planned.optuna:
+        return _search(planned.optuna, len(planned.given))
     opened = Store(store)
     finished = opened.find_all(planned.runs)
     rows = [
@@ -57,8 +58,7 @@ def dry_run_of(planned: Sweep | Search, *, store: str, workers: int | None) -> R
     )
 
 
-def _search(spec: Search) -> RenderableType:
-    how, seeds = spec.optuna, max(1, len(spec.seeds))
+def _search(how: Optuna, seeds: int) -> RenderableType:
     rows = [
         (
             name,
@@ -66,7 +66,7 @@ def _search(spec: Search) -> RenderableType:
             if axis.choices is None
             else "one of " + ", ".join(map(repr, axis.choices)),
         )
-        for name, axis in spec.space.items()
+        for name, axis in how.parameters.items()
     ]
     return Group(
         table(("parameter", "is searched in"), rows),
@@ -76,7 +76,7 @@ def _search(spec: Search) -> RenderableType:
 
 def summary(found: "SweepResult") -> RenderableType:
     """Show what came of a sweep: how many, where, and why some failed."""
-    done = len(found.outcomes) - len(found.failed)
+    done = len(found.runs) - len(found.failed)
     lines = [f"{found.name}: {done} done, {len(found.failed)} failed."]
     lines += [f"Best: {near(run.location)}" for run in found.best]
     lines.append(f"Runs: {near(found.store)}")
@@ -84,7 +84,7 @@ def summary(found: "SweepResult") -> RenderableType:
     lines += [f"Plot: {path}" for path in found.plots if path.suffix == ".svg"]
     lines += [f"No plot: {found.unplotted}"] if found.unplotted else []
     opened = Store(found.store)
-    failed = [(outcome.run.title, _why(outcome, opened)) for outcome in found.failed]
+    failed = [(run.spec.title, _why(run, opened)) for run in found.failed]
     shown = [table(("failed run", "why"), thinned(failed))] if failed else []
     return Group(*shown, *(Text(line) for line in lines))
 
@@ -141,8 +141,8 @@ def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None) ->
         raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
 
 
-def _why(outcome: "Outcome", store: Store) -> str:
+def _why(run: "Run", store: Store) -> str:
     """Reduce a failure to one line: the exception, without where and with which parameters."""
-    failure = store.failure(outcome.run)
-    error = failure.record["error"] if failure else outcome.error or ""
+    failure = store.failure(run.spec)
+    error = failure.record["error"] if failure else run.error or ""
     return next((line.strip() for line in error.splitlines() if line.strip()), "")

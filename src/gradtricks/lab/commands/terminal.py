@@ -63,17 +63,14 @@ def explained() -> Iterator[None]:
 def _exit_code(error: Exception) -> int | None:
     """Return None for what nobody expects, which deserves its traceback."""
     # Imported when something went wrong: a command that only reads a notebook does without papermill.
-    from gradtricks.lab.engine.executing import Interrupted, SchedulerError
-    from gradtricks.lab.engine.tracking import TrackingError
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
+    from gradtricks.lab.runs.many import Interrupted, SchedulerError
     from gradtricks.lab.storage.store import StoreError
-    from gradtricks.lab.sweeps.adaptive import SearchError, TrialError
 
     codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
-        (1, (TrialError,)),
-        (2, (FileNotFoundError, ParameterError, SearchError)),
-        (1, (RunError, SchedulerError, StoreError, TrackingError, OSError)),
+        (2, (FileNotFoundError, ParameterError)),
+        (1, (RunError, SchedulerError, StoreError, OSError)),
         (130, (Interrupted,)),
     )
     return next((code for code, kinds in codes if isinstance(error, kinds)), None)

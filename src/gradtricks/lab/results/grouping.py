@@ -140,7 +140,9 @@ def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequen
             "expected runs to show; got none: none has been run, or code or libraries have changed since; "
             "remedy: run the sweep, what is finished and unchanged isn't done again"
         )
-    wanted = shown or _choose(frame) or [""]  # the empty name is refused, with those that there are
+    wanted = shown or _choose(frame)
+    if not wanted:
+        raise PlotError("expected a number, or a list of numbers, among the results; got none")
     axes = axes_of(frame, varied)
     return [_find(frame, axes, column_of(frame, name)) for name in wanted]
 
