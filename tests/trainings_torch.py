@@ -256,3 +256,30 @@ def low_rank_adapters_with_a_warm_up():
         schedule.step()
 
     return step, model, optimizer
+
+
+@training
+def odds_and_ends():
+    torch.manual_seed(0)
+    model = Rnn()
+    model.table = nn.Parameter(torch.arange(3), requires_grad=False)
+    model.bonus = nn.Parameter(torch.tensor(1.0))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    targets = functional.one_hot(model.tokens[:, -1], 20).float()
+
+    def step():
+        optimizer.zero_grad()
+        hidden = torch.zeros(8, 16)
+        for t in range(10):
+            hidden = model.cell(model.embed(model.tokens[:, t]), hidden)
+        logits = checkpoint(model.last, hidden, use_reentrant=True)
+        functional.cross_entropy(logits, targets, reduction="sum").backward()
+        (0.5 * model.bonus).backward()
+        samples = hidden.detach().requires_grad_()
+        torch.autograd.grad(model.last(samples).sum(), samples)
+        scaler.scale(0.1 * functional.cross_entropy(model.last(samples), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step, model, optimizer

@@ -14,6 +14,19 @@ from gradtricks.cli import app
 from gradtricks.reference.diagnosing import moving
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small networks on several threads mostly wait."""
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    torch = importlib.import_module("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def cases(kind):
     """Return the names of the scripts of each framework that is installed."""
     found = []
