@@ -136,6 +136,21 @@ def check_callable(name: str, value: object) -> None:
         raise TypeError(f"{name} must be callable; got {type(value).__name__}")
 
 
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless ``value`` is one of ``choices``.
+
+    Args:
+        name: What the caller calls the value.
+        value: Anything.
+        choices: The strings that pass.
+
+    Raises:
+        ValueError: It is another.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
+
+
 def _interval(low: float, high: float) -> str:
     left = "(-inf" if low == -math.inf else f"[{low:g}"
     right = "inf)" if high == math.inf else f"{high:g}]"

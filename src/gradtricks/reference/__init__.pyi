@@ -1,3 +1,4 @@
+from .accumulating import accumulate_gradients as accumulate_gradients
 from .branching import safe_where as safe_where
 from .branching import safe_where_vjp as safe_where_vjp
 from .branching import where_gradients as where_gradients
@@ -65,12 +66,22 @@ from .sensitivities import input_gradients as input_gradients
 from .sensitivities import input_gradients_vjp as input_gradients_vjp
 from .sensitivities import input_jacobians as input_jacobians
 from .sensitivities import input_jacobians_vjp as input_jacobians_vjp
+from .tokens import average_tokens as average_tokens
+from .tokens import average_tokens_vjp as average_tokens_vjp
+from .tokens import group_advantages as group_advantages
+from .tokens import kl_penalty as kl_penalty
+from .tokens import kl_penalty_vjp as kl_penalty_vjp
+from .tokens import token_policy_loss as token_policy_loss
+from .tokens import token_policy_loss_vjp as token_policy_loss_vjp
 from .unrolling import muzero_loss as muzero_loss
 from .unrolling import muzero_loss_vjp as muzero_loss_vjp
 from .unrolling import unroll as unroll
 from .unrolling import unroll_vjp as unroll_vjp
 
 __all__ = [
+    "accumulate_gradients",
+    "average_tokens",
+    "average_tokens_vjp",
     "check_gradient",
     "clip_by_global_norm",
     "clip_by_global_norm_vjp",
@@ -91,6 +102,7 @@ __all__ = [
     "gradient_descent_step",
     "gradient_descent_step_vjp",
     "gradient_override_map_vjp",
+    "group_advantages",
     "hessian_norm",
     "hessian_vector_product",
     "hessian_vector_product_vjp",
@@ -98,6 +110,8 @@ __all__ = [
     "input_gradients_vjp",
     "input_jacobians",
     "input_jacobians_vjp",
+    "kl_penalty",
+    "kl_penalty_vjp",
     "masked_adam_step",
     "masked_adam_step_vjp",
     "mixture_density_nll",
@@ -132,6 +146,8 @@ __all__ = [
     "standardize_vjp",
     "straight_through",
     "straight_through_vjp",
+    "token_policy_loss",
+    "token_policy_loss_vjp",
     "truncated_generalized_advantage_estimation",
     "truncated_generalized_advantage_estimation_vjp",
     "unroll",

@@ -1,3 +1,4 @@
+from .accumulating import accumulate_gradients as accumulate_gradients
 from .branching import safe_where as safe_where
 from .branching import where_gradients as where_gradients
 from .checking import check_gradient as check_gradient
@@ -17,6 +18,7 @@ from .discretizing import soft_floor as soft_floor
 from .discretizing import straight_through as straight_through
 from .editing import edit_gradient as edit_gradient
 from .masking import MaskedAdam as MaskedAdam
+from .masking import MaskedOptimizer as MaskedOptimizer
 from .masking import masked_adam_step as masked_adam_step
 from .mixtures import mixture_density_nll as mixture_density_nll
 from .overriding import gradient_override_map as gradient_override_map
@@ -36,13 +38,20 @@ from .scaling import reverse_gradient as reverse_gradient
 from .scaling import scale_gradient as scale_gradient
 from .sensitivities import input_gradients as input_gradients
 from .sensitivities import input_jacobians as input_jacobians
+from .tokens import average_tokens as average_tokens
+from .tokens import group_advantages as group_advantages
+from .tokens import kl_penalty as kl_penalty
+from .tokens import token_policy_loss as token_policy_loss
 from .tracing import explain_gradient as explain_gradient
 from .unrolling import muzero_loss as muzero_loss
 from .unrolling import unroll as unroll
 
 __all__ = [
     "MaskedAdam",
+    "MaskedOptimizer",
     "ScaleGradient",
+    "accumulate_gradients",
+    "average_tokens",
     "check_gradient",
     "clip_by_global_norm",
     "clip_gradient",
@@ -56,10 +65,12 @@ __all__ = [
     "floor_straight_through",
     "gradient_descent_step",
     "gradient_override_map",
+    "group_advantages",
     "hessian_norm",
     "hessian_vector_product",
     "input_gradients",
     "input_jacobians",
+    "kl_penalty",
     "masked_adam_step",
     "mixture_density_nll",
     "muzero_loss",
@@ -77,6 +88,7 @@ __all__ = [
     "spearman_correlation",
     "standardize",
     "straight_through",
+    "token_policy_loss",
     "truncated_generalized_advantage_estimation",
     "unroll",
     "where_gradients",

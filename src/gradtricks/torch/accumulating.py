@@ -1,0 +1,104 @@
+"""The gradient of a batch that comes in parts.
+
+Of the loss ``sum(totals) / sum(weights)`` it is ``sum(gradients of the totals) / sum(weights)``, however the
+batch was cut. The mean of the parts' means is another loss, unless all parts weigh the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from gradtricks._core.checks import check_callable, check_number, check_shape
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, is_readable, map_structure
+
+
+def accumulate_gradients(
+    function: Callable[[Any], tuple[torch.Tensor, float | torch.Tensor]],
+    parameters: Any,
+    parts: Iterable[Any],
+) -> tuple[torch.Tensor, Any]:
+    """Return the mean loss of all parts together and its gradients, whatever the parts weigh.
+
+    The gradients are those of one large batch, up to rounding; clip them once and give them to the optimizer
+    once. They are added up in float32 at least and rounded once. Parts may come from a generator, since their
+    weights are only needed at the end. Layers that couple samples (batch normalization in training mode) see
+    one part at a time all the same.
+
+    Args:
+        function: ``function(part)`` returns the *sum* of the part's losses, a scalar, and the sum of their
+            weights, a number or a scalar tensor: how many tokens or samples count. Of a mean take
+            ``mean * weight``, but beware of the mean of nothing. A sum that was multiplied, as by
+            `GradScaler.scale`, gives loss and gradients multiplied by as much.
+        parameters: Floating-point tensors that want gradients, in a list, tuple or dict, nested as you like;
+            or ``model.parameters()``.
+        parts: Anything that can be iterated over, once.
+
+    Returns:
+        The loss, ``[]``, without a gradient and in float32 at least; and the gradients in the structure and
+        dtypes of ``parameters``. None stands for the gradient of a parameter that no part uses.
+
+    Raises:
+        TypeError: A parameter or a sum of losses isn't a floating-point tensor, a weight isn't a number or a
+            tensor, or ``function`` isn't callable or doesn't return a pair.
+        ValueError: There is no part, a sum or a weight isn't a scalar, no sum depends on a parameter, or the
+            weights add up to 0 (on a GPU that gives NaN instead).
+
+    References:
+        https://github.com/huggingface/transformers/pull/34191. What hooks ``backward``, such as
+        DistributedDataParallel, doesn't notice: reduce the gradients and the weights of all processes.
+
+    Example:
+        >>> weight = torch.tensor(2.0, requires_grad=True)
+        >>> parts = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])
+        >>> loss, gradients = accumulate_gradients(lambda x: ((weight * x).sum(), len(x)), [weight], parts)
+        >>> loss, gradients  # 12 / 4; the mean of the two means, 2 and 6, is 4
+        (tensor(6.), [tensor(3.)])
+    """
+    check_callable("function", function)
+    parameters = list(parameters) if isinstance(parameters, Iterator) else parameters
+    leaves: list[torch.Tensor] = []
+    map_structure(lambda p: leaves.append(as_floating("parameters", p)), parameters)
+    sums: list[torch.Tensor | None] = [None for _ in leaves]
+    loss: Any = None
+    weights: Any = 0
+    for part in parts:
+        total, weight = _as_pair(function(part))
+        # A part in which nothing counts may be a constant.
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True) if total.requires_grad else ()
+        for place, gradient in enumerate(gradients):
+            sums[place] = _added(sums[place], gradient)
+        loss = total.detach() + (0 if loss is None else loss)
+        weights = weights + weight
+    _check(loss, weights, sums)
+    means = iter([g if g is None else (g / weights).to(p.dtype) for g, p in zip(sums, leaves)])
+    return loss / weights, map_structure(lambda _: next(means), parameters)
+
+
+def _as_pair(found: object) -> tuple[torch.Tensor, float | torch.Tensor]:
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise TypeError(f"function must return a sum of losses and its weight; got {type(found).__name__}")
+    total = at_least_float32(as_floating("the sum of losses", found[0]))
+    check_shape("the sum of losses", total.shape, (), "a scalar")
+    if not isinstance(found[1], torch.Tensor):
+        return total, check_number("the weight", found[1])
+    weight = as_tensor("the weight", found[1]).detach()
+    check_shape("the weight", weight.shape, (), "a scalar")
+    return total, weight.to(total.dtype)
+
+
+def _added(total: torch.Tensor | None, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    if gradient is None:
+        return total
+    wide = at_least_float32(gradient.to_dense() if gradient.is_sparse else gradient)
+    # A copy, because a framework may hand out one tensor as the gradient of two.
+    return wide.clone() if total is None else total.add_(wide)
+
+
+def _check(loss: torch.Tensor | None, weights: float | torch.Tensor, sums: list[torch.Tensor | None]) -> None:
+    if loss is None:
+        raise ValueError("parts must not be empty; got none")
+    if all(total is None for total in sums):
+        raise ValueError("a sum of losses must depend on the parameters; got none that does")
+    if (not isinstance(weights, torch.Tensor) or is_readable(weights)) and weights == 0:
+        raise ValueError("the weights must not add up to 0, since a loss is an average; got 0")

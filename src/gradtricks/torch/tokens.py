@@ -1,0 +1,298 @@
+"""Policy gradients on tokens: what a language model learns from a reward for each of its answers.
+
+With the advantage ``A = (r - baseline) / scale`` the loss is the average of ``-min(rho A, clip(rho) A)`` over
+tokens, where ``rho`` is ``exp(log pi - log pi_old)`` of a token, or of the sum or mean over an answer.
+"""
+
+from typing import Any
+
+import torch
+
+from gradtricks._core.checks import check_choice, check_shape
+from gradtricks.torch._edits import substitute
+from gradtricks.torch._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
+
+_BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
+_RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
+_ESTIMATORS = {"k1": lambda d: d, "k2": lambda d: d.square() / 2, "k3": lambda d: (-d).expm1() + d}
+_ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
+
+
+def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: str = "none") -> torch.Tensor:
+    """Say how much better each answer was than the answers to the same prompt; no gradient.
+
+    =========  ===================  ===========
+    method     ``baseline``         ``scale``
+    =========  ===================  ===========
+    GRPO       ``"mean"``           ``"group"``
+    Dr. GRPO   ``"mean"``           ``"none"``
+    RLOO       ``"leave_one_out"``  ``"none"``
+    REINFORCE  ``"none"``           ``"none"``
+    =========  ===================  ===========
+
+    Args:
+        rewards: ``[..., G]``, floating-point; the last axis holds the answers to one prompt.
+        baseline: What is subtracted: the mean of the group, or of the others in it; or nothing.
+        scale: What divides: nothing, or the (population) standard deviation in the group or in the batch;
+            where all are equal, advantages are 0.
+
+    Returns:
+        Shape and dtype of ``rewards``.
+
+    Raises:
+        TypeError: ``rewards`` isn't floating-point.
+        ValueError: An option is another, ``rewards`` is a scalar or empty, or a group has no others.
+
+    References:
+        arXiv 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2402.14740 (RLOO).
+
+    Example:
+        >>> group_advantages(torch.tensor([[1.0, 0.0, 0.0, 1.0]]), scale="group")
+        tensor([[ 1., -1., -1.,  1.]])
+    """
+    rewards = as_floating("rewards", rewards)
+    check_choice("baseline", baseline, _BASELINES)
+    check_choice("scale", scale, _SCALES)
+    _check_axis("rewards", rewards)
+    wide, size = at_least_float32(rewards).detach(), rewards.shape[-1]
+    advantages = wide if baseline == "none" else _centered(wide, -1)
+    if baseline == "leave_one_out":
+        if size < 2:
+            raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
+        advantages = advantages * (size / (size - 1))
+    if scale != "none":
+        std = _deviation(wide, -1) if scale == "group" else _deviation(wide.flatten(), 0)
+        advantages = torch.where(std == 0, 0, advantages / _nonzero(std))
+    return advantages.to(rewards.dtype)
+
+
+def token_policy_loss(
+    log_probs: torch.Tensor,
+    old_log_probs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    ratio: str = "token",
+    clip: float | torch.Tensor | tuple[float | torch.Tensor, float | torch.Tensor] | None = None,
+    normalize: str = "token",
+) -> torch.Tensor:
+    """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
+
+    Backward, a log-probability gets ``-rho A`` times its weight, and 0 where it is clipped. Before anything
+    is learned from the answers ``rho`` is 1, so the loss is minus the mean advantage: 0. The gradient isn't.
+
+    ===============  ============================  ============  =============================
+    method           ``ratio``                     ``clip``      ``normalize``
+    ===============  ============================  ============  =============================
+    REINFORCE, RLOO  ``"none"`` or ``"sequence"``  None          ``"batch"`` or ``"sequence"``
+    PPO              ``"token"``                   0.2           ``"token"``
+    GRPO             ``"token"``                   0.2           ``"sequence"``
+    DAPO             ``"token"``                   (0.2, 0.28)   ``"token"``
+    Dr. GRPO         ``"token"``                   0.2           ``"batch"``
+    GSPO             ``"sequence_mean"``           (3e-4, 4e-4)  ``"sequence"``
+    ===============  ============================  ============  =============================
+
+    Args:
+        log_probs: ``[..., T]``, log-probability of each token now, floating-point.
+        old_log_probs: The same when it was drawn; no gradient. Give ``log_probs`` itself if nothing was
+            learned since.
+        advantages: ``[...]``, one for each answer, or ``[..., T]``; no gradient.
+        mask: ``[..., T]``, bool, or floating-point weights; 0 where a token doesn't count, whatever is there.
+        ratio: Of each token; of the whole answer, the product; its geometric mean; or ``"none"``: ``log pi``
+            instead of ``rho``. Combine an answer's with ``normalize="sequence"``, which counts it once.
+        clip: By how far a ratio may leave 1 before its gradient stops; a number or a tensor ``[]``, or a pair
+            of them, for below and above.
+        normalize: As in `average_tokens`. For Dr. GRPO's constant divide the loss by it.
+
+    Returns:
+        A scalar, in the dtype of ``log_probs`` or float32 if that is wider.
+
+    Raises:
+        TypeError: A tensor is of another dtype, or ``clip`` not of numbers or tensors.
+        ValueError: A shape or an option is wrong, there is no token, or ``clip`` meets ``ratio="none"``.
+
+    References:
+        arXiv 1707.06347 (PPO), 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2503.14476 (DAPO), 2507.18071.
+
+    Example:
+        >>> log_probs, advantages = torch.full((2, 2), -1.0, requires_grad=True), torch.tensor([1.0, -1.0])
+        >>> mask = torch.tensor([[True, True], [True, False]])
+        >>> loss = token_policy_loss(log_probs, log_probs, advantages, mask, normalize="sequence")
+        >>> loss.item(), torch.autograd.grad(loss, log_probs)[0].tolist()
+        (0.0, [[-0.25, -0.25], [0.5, 0.0]])
+    """
+    check_choice("ratio", ratio, _RATIOS)
+    check_choice("normalize", normalize, _NORMALIZATIONS)
+    given = as_floating("log_probs", log_probs)
+    _check_axis("log_probs", given)
+    weight = _as_mask(mask, given)
+    log_pi = _counted(at_least_float32(given), weight)
+    old = _as_other("old_log_probs", old_log_probs, given, weight)
+    if as_floating("advantages", advantages).ndim < given.ndim:
+        check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
+        advantages = advantages.unsqueeze(-1).expand(given.shape)
+    advantages = _as_other("advantages", advantages, given, weight)
+    if ratio == "none":
+        if clip is not None:
+            raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
+        return _averaged(-(advantages * log_pi), weight, normalize)
+    log_ratio = log_pi - old
+    if ratio != "token":
+        log_ratio = log_ratio.sum(-1, keepdim=True)
+    if ratio == "sequence_mean":
+        log_ratio = log_ratio / _nonzero((weight != 0).to(log_pi.dtype).sum(-1, keepdim=True))
+    return _averaged(-(_clipped(log_ratio, advantages, clip) * advantages), weight, normalize)
+
+
+def kl_penalty(
+    log_probs: torch.Tensor,
+    reference_log_probs: torch.Tensor,
+    *,
+    estimator: str = "k3",
+    slope: str | None = None,
+) -> torch.Tensor:
+    """Estimate the divergence of the policy from a reference, sample by sample: ``KL(pi || reference)``.
+
+    Over samples of the policy, ``k1`` and ``k3`` have that mean. But the expected gradient of ``k1`` is 0,
+    that of ``k3`` is the gradient of the *other* divergence, ``KL(reference || pi)``, and only that of ``k2``
+    is the gradient of ``KL(pi || reference)``. With ``d = log pi - log reference``:
+
+    =============  ===================  ===============
+    ``estimator``  value                slope
+    =============  ===================  ===============
+    ``"k1"``       ``d``                1
+    ``"k2"``       ``d**2 / 2``         ``d``
+    ``"k3"``       ``exp(-d) - 1 + d``  ``1 - exp(-d)``
+    =============  ===================  ===============
+
+    That holds for whole answers, whose log-probabilities are sums over tokens. A loss token by token leaves
+    out that a token leads to later ones; ``k1`` in the reward doesn't.
+
+    Args:
+        log_probs: Any shape, floating-point: log-probabilities of tokens, or their sums.
+        reference_log_probs: Likewise, of the reference; no gradient.
+        estimator: Gives the value, and the slope too unless ``slope`` does.
+        slope: The estimator whose slope is substituted.
+
+    Returns:
+        Shape of ``log_probs``, in its dtype or float32 if that is wider.
+
+    Raises:
+        TypeError: A tensor isn't floating-point.
+        ValueError: A shape or an option is wrong.
+
+    References:
+        http://joschu.net/blog/kl-approx.html; https://github.com/OpenRLHF/OpenRLHF/pull/1309.
+
+    Example:
+        >>> log_probs = torch.tensor([-1.0], requires_grad=True)
+        >>> penalty = kl_penalty(log_probs, torch.tensor([-3.0]), estimator="k1", slope="k2")
+        >>> penalty.item(), torch.autograd.grad(penalty, log_probs)[0].item()
+        (2.0, 2.0)
+    """
+    check_choice("estimator", estimator, [*_ESTIMATORS])
+    log_pi = at_least_float32(as_floating("log_probs", log_probs))
+    reference = as_floating("reference_log_probs", reference_log_probs).detach().to(log_pi.dtype)
+    check_shape("reference_log_probs", reference.shape, log_pi.shape, "log_probs")
+    d = log_pi - reference
+    value = _ESTIMATORS[estimator](d)
+    if slope is None:
+        return value
+    check_choice("slope", slope, [*_ESTIMATORS])
+    return substitute(value, _ESTIMATORS[slope](d))
+
+
+def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "token") -> torch.Tensor:
+    """Average what tokens have over those that count.
+
+    ==============  =======================================  ==============================
+    ``normalize``   average                                  a token weighs
+    ==============  =======================================  ==============================
+    ``"token"``     over all tokens of the batch             1 over the tokens of the batch
+    ``"sequence"``  over each answer, then over answers      less in a long answer
+    ``"batch"``     sum over each answer, then over answers  1 over the answers
+    ==============  =======================================  ==============================
+
+    Only the last has the gradient of the expected reward.
+
+    Args:
+        x: ``[..., T]``, floating-point.
+        mask: As in `token_policy_loss`.
+        normalize: Which average. An answer without a token counts as an answer.
+
+    Returns:
+        A scalar, in the dtype of ``x`` or float32 if that is wider; 0 if no token counts.
+
+    Raises:
+        TypeError: ``x`` isn't floating-point, or ``mask`` neither that nor bool.
+        ValueError: A shape or an option is wrong, or ``x`` is empty.
+
+    Example:
+        >>> x, mask = torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.tensor([[True, True], [True, False]])
+        >>> [average_tokens(x, mask, normalize=name).item() for name in ("token", "sequence", "batch")]
+        [3.0, 3.5, 4.5]
+    """
+    check_choice("normalize", normalize, _NORMALIZATIONS)
+    given = as_floating("x", x)
+    _check_axis("x", given)
+    weight = _as_mask(mask, given)
+    return _averaged(_counted(at_least_float32(given), weight), weight, normalize)
+
+
+def _averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
+    sums, weights = (x * weight).sum(-1), weight.sum(-1)
+    if normalize == "token":
+        return sums.sum() / _nonzero(weights.sum())
+    return (sums / _nonzero(weights) if normalize == "sequence" else sums).mean()
+
+
+def _clipped(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Any) -> torch.Tensor:
+    if clip is None:
+        return log_ratio.exp()
+    both = clip if isinstance(clip, tuple) else (clip, clip)
+    low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
+    ratio = log_ratio.detach().exp()
+    too_high, too_low = (ratio > 1 + high) & (advantages > 0), (ratio < 1 - low) & (advantages < 0)
+    # Where it is clipped the exponential may be infinite, and 0 times that is NaN.
+    within = torch.where(too_high | too_low, 0, log_ratio).exp()
+    return torch.where(too_high, 1 + high, torch.where(too_low, 1 - low, within))
+
+
+def _centered(x: torch.Tensor, axis: int) -> torch.Tensor:
+    # Less the first, so that the mean of equal elements has no rounding error.
+    x = x - x.narrow(axis, 0, 1)
+    return x - x.mean(axis, keepdim=True)
+
+
+def _deviation(x: torch.Tensor, axis: int) -> torch.Tensor:
+    centered, magnitude = _centered(x, axis), x.abs().amax(axis, keepdim=True)
+    largest = _nonzero(centered.abs().amax(axis, keepdim=True))  # squares would overflow
+    std = (centered / largest).square().mean(axis, keepdim=True).sqrt() * largest
+    return torch.where(std <= _ROUNDING * torch.finfo(x.dtype).eps * magnitude, 0, std)
+
+
+def _nonzero(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x == 0, 1, x)
+
+
+def _counted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.where(weight != 0, x, 0)
+
+
+def _check_axis(name: str, x: torch.Tensor) -> None:
+    if x.ndim == 0 or x.numel() == 0:
+        raise ValueError(f"{name} must have at least one axis and one element; got {tuple(x.shape)}")
+
+
+def _as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
+    mask = as_tensor("mask", mask)
+    if mask.dtype != torch.bool:
+        as_floating("mask, unless it is bool,", mask)
+    check_shape("mask", mask.shape, given.shape, "the tokens")
+    return mask.detach().to(at_least_float32(given).dtype)
+
+
+def _as_other(name: str, value: object, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    value = as_floating(name, value)
+    check_shape(name, value.shape, given.shape, "log_probs")
+    return _counted(value.detach().to(weight.dtype), weight)

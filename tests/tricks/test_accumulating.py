@@ -1,0 +1,173 @@
+"""accumulate_gradients: a batch in parts, whose gradient is that of the whole batch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gradtricks import reference
+
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def squares_by_hand(parameters, part):
+    """Return the same with the gradients of the sum, in NumPy."""
+    x, y, weight = part.T
+    residual = x * parameters[0] + parameters[1] - y
+    gradients = [2 * (weight * residual * x).sum(), 2 * (weight * residual).sum()]
+    return (weight * residual**2).sum(), weight.sum(), gradients
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_agrees_with_the_reference_and_the_whole_batch(backend, data):
+    rows = data.draw(arrays(np.float64, (12, 3), elements=st.floats(-4, 4)))
+    rows[:, 2] = data.draw(arrays(np.int64, 12, elements=st.integers(0, 3)))
+    rows[0, 2] += 1
+    cuts = sorted(data.draw(st.lists(st.integers(0, 12), max_size=4)))
+    parts = np.split(rows, cuts)
+    values = [np.float64(1.5), np.float64(-0.5)]
+    parameters = [backend.variable(value) for value in values]
+
+    def function(part):
+        # The sum stands last, so that both frameworks have a name for it.
+        x, y, weight = (backend.tensor(column) for column in part.T)
+        residual = x * parameters[0] + parameters[1] - y
+        return backend.total(weight * residual * residual), backend.total(weight)
+
+    loss, gradients = backend.tricks.accumulate_gradients(function, parameters, parts)
+    for wanted_loss, wanted in (
+        reference.accumulate_gradients(squares_by_hand, values, parts),
+        reference.accumulate_gradients(squares_by_hand, values, [rows]),
+    ):
+        np.testing.assert_allclose(backend.array(loss), wanted_loss, **TOLERANCE)
+        for got, expected in zip(gradients, wanted, strict=True):
+            np.testing.assert_allclose(backend.array(got), expected, **TOLERANCE)
+
+
+def test_parts_may_come_from_a_generator_and_weigh_what_they_like(backend):
+    weight = backend.variable(np.float32(2.0))
+    parts = (backend.tensor(np.array(x, np.float32)) for x in ([1.0, 2.0, 3.0], [], [6.0]))
+    loss, (gradient,) = backend.tricks.accumulate_gradients(
+        lambda x: (backend.total(weight * x), x.shape[0]), [weight], parts
+    )
+    assert (float(loss), float(gradient)) == (6.0, 3.0)
+
+
+def test_the_structure_is_kept_and_what_no_part_uses_has_no_gradient(backend):
+    used, sometimes, never = (backend.variable(np.float32(x)) for x in (1.0, 2.0, 3.0))
+    parameters = {"used": used, "rest": (sometimes, never)}
+
+    def function(part):
+        return (used * sometimes if part else used * 5.0), 2
+
+    _, gradients = backend.tricks.accumulate_gradients(function, parameters, [0, 1])
+    assert gradients["rest"][1] is None
+    assert [float(gradients["used"]), float(gradients["rest"][0])] == [1.75, 0.25]
+
+
+def test_the_gradients_of_two_parameters_are_two_tensors(backend):
+    # A framework hands out one tensor for both.
+    a, b = (backend.variable(np.ones(2, np.float32)) for _ in range(2))
+    _, gradients = backend.tricks.accumulate_gradients(
+        lambda part: (backend.total(a + b), 1), [a, b], range(3)
+    )
+    assert [backend.array(g).tolist() for g in gradients] == [[1.0, 1.0]] * 2
+
+
+def test_many_parts_of_half_precision_are_added_up_in_float32(backend):
+    # In bfloat16 the sum would stay at 256, because 256 + 1 is 256.
+    weight = backend.half_variable(1.0, "bfloat16")
+    one = backend.cast(backend.tensor(np.ones(())), "bfloat16")
+    loss, (gradient,) = backend.tricks.accumulate_gradients(
+        lambda part: (weight * one, 0.125), [weight], range(320)
+    )
+    assert gradient.dtype == weight.dtype
+    assert "float32" in str(loss.dtype)
+    assert (float(loss), float(gradient)) == (8.0, 8.0)
+
+
+def test_a_scale_goes_through(backend):
+    weight = backend.variable(np.float32(2.0))
+    loss, (gradient,) = backend.tricks.accumulate_gradients(
+        lambda x: (1024.0 * weight * x, backend.tensor(np.float32(2.0))), [weight], [1.0, 3.0]
+    )
+    assert (float(loss), float(gradient)) == (2048.0, 1024.0)
+
+
+def test_sparse_gradients_are_added_up(backend):
+    table = backend.variable(np.arange(6, dtype=np.float32).reshape(3, 2))
+    parts = [backend.tensor(np.array(rows)) for rows in ([0, 2], [2, 2])]
+
+    def function(rows):
+        return backend.total(backend.total(backend.take(table, rows))), 2
+
+    _, (gradient,) = backend.tricks.accumulate_gradients(function, [table], parts)
+    np.testing.assert_array_equal(backend.array(gradient), [[0.25] * 2, [0] * 2, [0.75] * 2])
+
+
+def test_parts_that_do_not_count_may_be_constants(backend):
+    weight, zero = backend.variable(np.float32(2.0)), backend.tensor(np.float32(0.0))
+    loss, (gradient,) = backend.tricks.accumulate_gradients(
+        lambda part: (weight * 3.0, 1) if part else (zero, 0), [weight], [False, True]
+    )
+    assert (float(loss), float(gradient)) == (6.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "parts", "error", "message"),
+    [
+        (None, [1.0], TypeError, "function must be callable; got NoneType"),
+        (lambda w: w, [1.0], TypeError, "must return a sum of losses and its weight; got"),
+        (lambda w: (3.0, 1), [1.0], TypeError, "the sum of losses must be a .*Tensor; got float"),
+        (lambda w: (w * w, 1), [[1.0, 2.0]], ValueError, "the sum of losses must have the shape of a scalar"),
+        (lambda w: (w, w[None]), [1.0], ValueError, "the weight must have the shape of a scalar"),
+        (lambda w: (w, "1"), [1.0], TypeError, "the weight must be a real number; got str"),
+        (lambda w: (w, 0), [1.0], ValueError, "the weights must not add up to 0"),
+        (lambda w: (w, 0 * w), [1.0], ValueError, "the weights must not add up to 0"),
+        (lambda w: (w, 1), [], ValueError, "parts must not be empty; got none"),
+    ],
+)
+def test_errors_say_what_is_expected(backend, function, parts, error, message):
+    parameter = backend.variable(np.float32(2.0))
+    called = function and (lambda part: function(parameter * backend.tensor(np.float32(part))))
+    with pytest.raises(error, match=message):
+        backend.tricks.accumulate_gradients(called, [parameter], parts)
+
+
+def test_a_loss_of_other_parameters_is_refused(backend):
+    parameter, constant = backend.variable(np.float32(2.0)), backend.tensor(np.float32(1.0))
+    with pytest.raises(ValueError, match="a sum of losses must depend on the parameters; got none that does"):
+        backend.tricks.accumulate_gradients(lambda part: (constant, 1), [parameter], [0])
+    with pytest.raises(TypeError, match="parameters must be floating-point; got"):
+        backend.tricks.accumulate_gradients(lambda part: (constant, 1), [backend.tensor([1])], [0])
+
+
+def test_a_models_parameters_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    model = torch.nn.Linear(2, 1)
+    rows = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    _, gradients = tricks.accumulate_gradients(
+        lambda part: (model(part).square().sum(), len(part)), model.parameters(), rows.split(2)
+    )
+    model(rows).square().mean().backward()
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_in_a_function_of_tensorflow(jit_compile):
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("keras")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    weight = keras.Variable(2.0)
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def gradients(rows):
+        parts = tf.split(rows, [3, 1])
+        return tricks.accumulate_gradients(lambda x: (tf.reduce_sum(weight * x), tf.size(x)), [weight], parts)
+
+    loss, (gradient,) = gradients(tf.constant([1.0, 2.0, 3.0, 6.0]))
+    assert (float(loss), float(gradient)) == (6.0, 3.0)

@@ -1,0 +1,331 @@
+"""group_advantages, token_policy_loss, kl_penalty and average_tokens."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from gradtricks import reference
+
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
+RATIOS, NORMALIZATIONS = ["token", "sequence", "sequence_mean", "none"], ["token", "sequence", "batch"]
+ESTIMATORS = ["k1", "k2", "k3"]
+BASELINES, SCALES = ["mean", "leave_one_out", "none"], ["none", "group", "batch"]
+WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+
+
+def drawn(seed=0, shape=(3, 2, 4)):
+    """Return log-probabilities now and then, advantages and a mask, in which one answer has no token."""
+    random = np.random.default_rng(seed)
+    log_probs, old = -random.exponential(size=(2, *shape))
+    mask = random.random(shape) < 0.7
+    mask[0, 0] = False
+    return log_probs, old, random.normal(size=shape[:-1]), mask
+
+
+@given(
+    rewards=arrays(
+        np.float64, array_shapes(min_dims=1, max_dims=3, min_side=2, max_side=5), elements=st.integers(-3, 3)
+    ),
+    baseline=st.sampled_from(BASELINES),
+    scale=st.sampled_from(SCALES),
+)
+def test_advantages_agree_with_the_reference(backend, rewards, baseline, scale):
+    got = backend.tricks.group_advantages(backend.tensor(rewards), baseline=baseline, scale=scale)
+    wanted = reference.group_advantages(rewards, baseline=baseline, scale=scale)
+    np.testing.assert_allclose(backend.array(got), wanted, **TOLERANCE)
+
+
+@given(data=st.data(), ratio=st.sampled_from(RATIOS), normalize=st.sampled_from(NORMALIZATIONS))
+@settings(max_examples=40)
+def test_the_loss_agrees_with_the_reference(backend, data, ratio, normalize):
+    shape = data.draw(array_shapes(min_dims=1, max_dims=3, max_side=4))
+    log_probs, old = (data.draw(arrays(np.float64, shape, elements=st.floats(-2, 0))) for _ in range(2))
+    by_token = data.draw(st.booleans())
+    advantages = data.draw(
+        arrays(np.float64, shape if by_token else shape[:-1], elements=st.sampled_from([-1.5, 0.0, 0.5]))
+    )
+    mask = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 1.0, 0.25])))
+    clip = None if ratio == "none" else data.draw(st.sampled_from([None, 0.2, (0.1, 0.3)]))
+    options = {"ratio": ratio, "clip": clip, "normalize": normalize}
+    others = [backend.tensor(x) for x in (old, advantages, mask)]
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.token_policy_loss(x, *others, **options), [log_probs], 2.0
+    )
+    arguments = (log_probs, old, advantages, mask)
+    np.testing.assert_allclose(value, reference.token_policy_loss(*arguments, **options), **TOLERANCE)
+    slope = reference.token_policy_loss_vjp(2.0, *arguments, **options)
+    np.testing.assert_allclose(gradient, slope, **TOLERANCE)
+
+
+@given(
+    data=st.data(),
+    estimator=st.sampled_from(ESTIMATORS),
+    slope=st.sampled_from([None, *ESTIMATORS]),
+)
+@settings(max_examples=30)
+def test_penalties_agree_with_the_reference(backend, data, estimator, slope):
+    shape = data.draw(array_shapes(min_dims=0, max_dims=2, max_side=4))
+    log_probs, other = (data.draw(arrays(np.float64, shape, elements=st.floats(-6, 0))) for _ in range(2))
+    cotangent = np.cos(np.arange(log_probs.size, dtype=float)).reshape(shape)
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.kl_penalty(x, backend.tensor(other), estimator=estimator, slope=slope),
+        [log_probs],
+        cotangent,
+    )
+    np.testing.assert_allclose(
+        value, reference.kl_penalty(log_probs, other, estimator=estimator), rtol=1e-10, atol=1e-10
+    )
+    wanted = reference.kl_penalty_vjp(cotangent, log_probs, other, estimator=estimator, slope=slope)
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_averages_agree_with_the_reference(backend, normalize):
+    x, _, _, mask = drawn()
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.average_tokens(t, backend.tensor(mask), normalize=normalize), [x], 3.0
+    )
+    np.testing.assert_allclose(value, reference.average_tokens(x, mask, normalize=normalize), **TOLERANCE)
+    wanted = reference.average_tokens_vjp(3.0, x, mask, normalize=normalize)
+    np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
+
+
+@WAYS
+def test_it_can_be_compiled(backend, way):
+    log_probs, old, advantages, mask = drawn()
+    others = [backend.tensor(x) for x in (old, advantages, mask)]
+
+    def loss(x, clip):
+        tricks = backend.tricks
+        policy = tricks.token_policy_loss(x, *others, ratio="sequence_mean", clip=clip, normalize="sequence")
+        penalty = tricks.kl_penalty(x, others[0], estimator="k3", slope="k2")
+        return policy + 0.1 * tricks.average_tokens(penalty, others[2], normalize="sequence")
+
+    value, (gradient, _) = getattr(backend, way)(
+        lambda x, clip: loss(x, clip) + 0 * clip, [log_probs, np.array(0.2)], 1.0
+    )
+    options = {"ratio": "sequence_mean", "clip": 0.2, "normalize": "sequence"}
+    penalty = reference.kl_penalty(log_probs, old)
+    wanted = reference.token_policy_loss(log_probs, old, advantages, mask, **options)
+    wanted += 0.1 * reference.average_tokens(penalty, mask, normalize="sequence")
+    np.testing.assert_allclose(value, wanted, **TOLERANCE)
+    slope = reference.token_policy_loss_vjp(1.0, log_probs, old, advantages, mask, **options)
+    of_average = reference.average_tokens_vjp(0.1, penalty, mask, normalize="sequence")
+    slope += reference.kl_penalty_vjp(of_average, log_probs, old, slope="k2")
+    np.testing.assert_allclose(gradient, slope, **TOLERANCE)
+
+
+def test_the_loss_of_a_group_is_zero_and_its_gradient_is_not(backend):
+    log_probs, _, _, mask = drawn()
+    mask[0, 0] = True
+    advantages = reference.group_advantages([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], scale="group")
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.token_policy_loss(
+            x, x, backend.tensor(advantages), backend.tensor(mask), clip=0.2, normalize="sequence"
+        ),
+        [log_probs],
+        1.0,
+    )
+    assert abs(value) < 1e-15
+    assert np.abs(gradient).sum() > 0.5
+
+
+def test_padding_may_hold_anything(backend):
+    log_probs, old, advantages, mask = drawn()
+    clean = backend.tensor
+    dirty, rubbish = (np.where(mask, x, y) for x, y in ((log_probs, -np.inf), (old, np.nan)))
+    by_token = np.where(mask, advantages[..., None], np.nan)
+    for ratio, normalize in itertools.product(RATIOS, NORMALIZATIONS):
+        found = [
+            backend.value_and_vjp(
+                lambda x, o=o, a=a, r=ratio, n=normalize: backend.tricks.token_policy_loss(
+                    x, clean(o), clean(a), clean(mask), ratio=r, normalize=n
+                ),
+                [x],
+                1.0,
+            )
+            for x, o, a in ((log_probs, old, advantages), (dirty, rubbish, by_token))
+        ]
+        np.testing.assert_array_equal(found[0][0], found[1][0])
+        np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+def test_a_ratio_that_overflows_is_clipped_without_nan(backend):
+    log_probs, old = np.array([[-1.0, -900.0]]), np.array([[-900.0, -1.0]])
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.token_policy_loss(
+            x,
+            backend.tensor(old),
+            backend.tensor(np.array([[1.0, -1.0]])),
+            backend.tensor(np.ones((1, 2))),
+            clip=0.25,
+        ),
+        [log_probs],
+        1.0,
+    )
+    assert value == -(1.25 - 0.75) / 2
+    assert gradient.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+@pytest.mark.parametrize("rewards", [[[0.1] * 7], [[0.1 + 0.2, 0.3]], [[1e30, 1e30]], [[0.0, 0.0]]])
+def test_equal_rewards_have_no_advantage(backend, rewards, scale):
+    advantages = backend.tricks.group_advantages(backend.tensor(np.array(rewards)), scale=scale)
+    assert not backend.array(advantages).any()
+
+
+def test_large_rewards_do_not_overflow(backend):
+    rewards = backend.tensor(np.array([[1e30, 3e30]], np.float32))
+    advantages = backend.array(backend.tricks.group_advantages(rewards, scale="group"))
+    np.testing.assert_allclose(advantages, [[-1, 1]], rtol=1e-6)
+
+
+def test_a_group_of_the_others(backend):
+    advantages = backend.tricks.group_advantages(
+        backend.tensor(np.array([4.0, 1.0, 1.0])), baseline="leave_one_out"
+    )
+    np.testing.assert_allclose(backend.array(advantages), [3.0, -1.5, -1.5])
+
+
+def test_nothing_that_counts_gives_zero(backend):
+    log_probs, old, advantages, mask = (backend.tensor(x) for x in drawn())
+    for normalize in NORMALIZATIONS:
+        loss = backend.tricks.token_policy_loss(
+            log_probs, old, advantages, mask & ~mask, ratio="sequence_mean", normalize=normalize
+        )
+        assert float(loss) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_every_width(backend, dtype):
+    def cast(x):
+        return backend.cast(backend.tensor(np.array(x, np.float64)), dtype)
+
+    wide = "float64" if dtype == "float64" else "float32"
+    x, ones = cast([[-1.0, -2.0]]), cast([[1.0, 1.0]])
+    tricks = backend.tricks
+    for result in (
+        tricks.token_policy_loss(x, x, cast([1.0]), ones),
+        tricks.average_tokens(x, ones),
+        tricks.kl_penalty(x, ones, slope="k2"),
+    ):
+        assert wide in str(result.dtype)
+    assert tricks.group_advantages(x).dtype == x.dtype
+
+
+def test_clips_that_change_are_compiled_once(compiler):
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    torch.compiler.reset()
+    log_probs, old, advantages, mask = map(torch.tensor, drawn())
+    loss = torch.compile(tricks.token_policy_loss, fullgraph=True, backend="eager")
+    for clip in np.linspace(0.1, 0.4, 14):  # more than fullgraph=True would compile anew
+        wanted = reference.token_policy_loss(*drawn(), clip=float(clip))
+        assert float(loss(log_probs, old, advantages, mask, clip=float(clip))) == pytest.approx(wanted)
+
+
+def test_shapes_that_a_graph_does_not_know():
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    floats, signature = tf.float64, tf.TensorSpec([None, None], tf.float64)
+
+    @tf.function(input_signature=[signature, signature, tf.TensorSpec([None], floats)], autograph=False)
+    def loss(log_probs, old, rewards):
+        advantages = tricks.group_advantages(rewards, baseline="leave_one_out")
+        return tricks.token_policy_loss(log_probs, old, advantages, tf.ones_like(old), clip=0.2)
+
+    log_probs, old, rewards, mask = (x[0] for x in drawn())
+    got = loss(*map(tf.constant, (log_probs, old, rewards)))
+    advantages = reference.group_advantages(rewards, baseline="leave_one_out")
+    wanted = reference.token_policy_loss(log_probs, old, advantages, np.ones_like(mask), clip=0.2)
+    assert float(got) == pytest.approx(wanted, abs=1e-12)
+
+
+X, ONE = np.zeros((2, 3)), np.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options", "error", "message"),
+    [
+        (
+            "group_advantages",
+            [np.zeros(3)],
+            {"baseline": "median"},
+            ValueError,
+            "baseline must be one of 'me",
+        ),
+        ("group_advantages", [np.zeros(3)], {"scale": "std"}, ValueError, "scale must be one of 'none', 'gr"),
+        ("group_advantages", [np.zeros(3, int)], {}, TypeError, "rewards must be floating-point; got"),
+        ("group_advantages", [np.zeros(())], {}, ValueError, "rewards must have at least one axis and one"),
+        (
+            "group_advantages",
+            [ONE[:, :1]],
+            {"baseline": "leave_one_out"},
+            ValueError,
+            "of at least 2 answers",
+        ),
+        ("token_policy_loss", [X, X, X, X], {"ratio": "product"}, ValueError, "ratio must be one of 'token'"),
+        ("token_policy_loss", [X, X, X, X], {"normalize": "mean"}, ValueError, "normalize must be one of"),
+        ("token_policy_loss", [X, X, X, X], {"clip": -0.2}, ValueError, "clip must lie in"),
+        (
+            "token_policy_loss",
+            [X, X, X, X],
+            {"clip": "0.2"},
+            TypeError,
+            "clip must be a real number; got str",
+        ),
+        (
+            "token_policy_loss",
+            [X, X, X, X],
+            {"ratio": "none", "clip": 0.2},
+            ValueError,
+            "clip must be None wi",
+        ),
+        ("token_policy_loss", [X, X[0], X, X], {}, ValueError, "old_log_probs must have the shape of log_p"),
+        (
+            "token_policy_loss",
+            [X, X, ONE[0], X],
+            {},
+            ValueError,
+            "advantages must have the shape of log_probs w",
+        ),
+        ("token_policy_loss", [X, X, X, X[0]], {}, ValueError, "mask must have the shape of the tokens"),
+        (
+            "token_policy_loss",
+            [X, X, X, X.astype(int)],
+            {},
+            TypeError,
+            "mask, unless it is bool, must be flo",
+        ),
+        (
+            "kl_penalty",
+            [X, X],
+            {"estimator": "k4"},
+            ValueError,
+            "estimator must be one of 'k1', 'k2', 'k3'; got",
+        ),
+        (
+            "kl_penalty",
+            [X, X],
+            {"slope": "k4"},
+            ValueError,
+            "slope must be one of 'k1', 'k2', 'k3'; got 'k4'",
+        ),
+        ("kl_penalty", [X, X[0]], {}, ValueError, "reference_log_probs must have the shape of log_probs"),
+        (
+            "average_tokens",
+            [X, X],
+            {"normalize": "mean"},
+            ValueError,
+            "normalize must be one of 'token', 'seq",
+        ),
+        ("average_tokens", [X[:0], X[:0]], {}, ValueError, "x must have at least one axis and one element"),
+    ],
+)
+def test_errors_say_what_is_expected(backend, name, arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        getattr(backend.tricks, name)(*map(backend.tensor, arguments), **options)
