@@ -172,28 +172,31 @@ def accumulated():
     return step, model, optimizer
 
 
-def checkpointed(reentrant):
-    """Return a script of a training with either form of checkpoint."""
+def checkpointing(reentrant):
+    """A training with either form of checkpoint."""
+    torch.manual_seed(0)
+    model = Transformer()
+    optimizer = torch.optim.Adam(model.parameters())
 
-    def script():
-        torch.manual_seed(0)
-        model = Transformer()
-        optimizer = torch.optim.Adam(model.parameters())
+    def run(layer, x, mask):
+        return checkpoint(layer, x, mask, use_reentrant=reentrant)
 
-        def run(layer, x, mask):
-            return checkpoint(layer, x, mask, use_reentrant=reentrant)
+    def step():
+        optimizer.zero_grad()
+        model.loss(run).backward()
+        optimizer.step()
 
-        def step():
-            optimizer.zero_grad()
-            model.loss(run).backward()
-            optimizer.step()
-
-        return step, model, optimizer
-
-    return script
+    return step, model, optimizer
 
 
-CASES["checkpointed"], CASES["checkpointed_reentrant"] = checkpointed(False), checkpointed(True)
+@training
+def checkpointed():
+    return checkpointing(False)
+
+
+@training
+def checkpointed_reentrant():
+    return checkpointing(True)
 
 
 @training
