@@ -175,3 +175,25 @@ def frozen_and_recomputed():
         model(x, training=False)
 
     return step, model, optimizer
+
+
+@training
+def odds_and_ends():
+    keras.utils.set_random_seed(0)
+    hidden = [layers.Flatten(), layers.Dense(16, "tanh"), layers.BatchNormalization(trainable=False)]
+    model = keras.Sequential([keras.Input([8, 8, 1]), *hidden, layers.Dropout(0.0), layers.Dense(2)])
+    x, y = image_data()
+    optimizer = keras.optimizers.Adam(clipvalue=0.5)
+    optimizer.build(model.trainable_variables)
+
+    def step():
+        samples = tf.constant(x)
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(samples)
+                value = model(samples, training=True)
+            slope = inner.gradient(value, samples)
+            loss = cross_entropy(y, value) + tf.reduce_mean(slope**2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables))
+
+    return step, model, optimizer

@@ -172,28 +172,31 @@ def accumulated():
     return step, model, optimizer
 
 
-def checkpointed(reentrant):
-    """Return a script of a training with either form of checkpoint."""
+def checkpointing(reentrant):
+    """A training with either form of checkpoint."""
+    torch.manual_seed(0)
+    model = Transformer()
+    optimizer = torch.optim.Adam(model.parameters())
 
-    def script():
-        torch.manual_seed(0)
-        model = Transformer()
-        optimizer = torch.optim.Adam(model.parameters())
+    def run(layer, x, mask):
+        return checkpoint(layer, x, mask, use_reentrant=reentrant)
 
-        def run(layer, x, mask):
-            return checkpoint(layer, x, mask, use_reentrant=reentrant)
+    def step():
+        optimizer.zero_grad()
+        model.loss(run).backward()
+        optimizer.step()
 
-        def step():
-            optimizer.zero_grad()
-            model.loss(run).backward()
-            optimizer.step()
-
-        return step, model, optimizer
-
-    return script
+    return step, model, optimizer
 
 
-CASES["checkpointed"], CASES["checkpointed_reentrant"] = checkpointed(False), checkpointed(True)
+@training
+def checkpointed():
+    return checkpointing(False)
+
+
+@training
+def checkpointed_reentrant():
+    return checkpointing(True)
 
 
 @training
@@ -254,5 +257,32 @@ def low_rank_adapters_with_a_warm_up():
         nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
         optimizer.step()
         schedule.step()
+
+    return step, model, optimizer
+
+
+@training
+def odds_and_ends():
+    torch.manual_seed(0)
+    model = Rnn()
+    model.table = nn.Parameter(torch.arange(3), requires_grad=False)
+    model.bonus = nn.Parameter(torch.tensor(1.0))
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    targets = functional.one_hot(model.tokens[:, -1], 20).float()
+
+    def step():
+        optimizer.zero_grad()
+        hidden = torch.zeros(8, 16)
+        for t in range(10):
+            hidden = model.cell(model.embed(model.tokens[:, t]), hidden)
+        logits = checkpoint(model.last, hidden, use_reentrant=True)
+        functional.cross_entropy(logits, targets, reduction="sum").backward()
+        (0.5 * model.bonus).backward()
+        samples = hidden.detach().requires_grad_()
+        torch.autograd.grad(model.last(samples).sum(), samples)
+        scaler.scale(0.1 * functional.cross_entropy(model.last(samples), targets)).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
     return step, model, optimizer

@@ -1,6 +1,8 @@
 """diagnose: what is wrong with the gradients of a training, and what isn't."""
 
+import ast
 import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +16,39 @@ from gradtricks.cli import app
 from gradtricks.reference.diagnosing import moving
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small networks on several threads mostly wait."""
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    torch = importlib.import_module("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+MODELS = ("mlp", "cnn", "rnn", "transformer")
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop")
+
+
 def cases(kind):
-    """Return the names of the scripts of each framework that is installed."""
+    """Return the names of the scripts for each framework, read without importing it."""
     found = []
     for framework in BACKENDS:
-        if importlib.util.find_spec(framework):
-            module = importlib.import_module(f"{kind}_{framework}")
-            found += [pytest.param(framework, name, id=f"{framework}-{name}") for name in module.CASES]
+        body = ast.parse((Path(__file__).parents[1] / f"{kind}_{framework}.py").read_text()).body
+        names = [node.name for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+        if kind == "trainings":
+            names += [f"{model}_{optimizer}" for model in MODELS for optimizer in OPTIMIZERS]
+        found += [pytest.param(framework, name, id=f"{framework}-{name}") for name in names]
     return found
+
+
+def tricks_of(framework):
+    """Return the tricks of a framework, or skip the test where that isn't installed."""
+    pytest.importorskip(framework)
+    return importlib.import_module(f"gradtricks.{framework}")
 
 
 @pytest.mark.parametrize(("framework", "name"), cases("issues"))
@@ -29,8 +56,9 @@ def cases(kind):
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 def test_the_cause_is_named(framework, name):
+    tricks = tricks_of(framework)
     _, kind, code, script = importlib.import_module(f"issues_{framework}").CASES[name]
-    diagnosis = importlib.import_module(f"gradtricks.{framework}").diagnose(*script())
+    diagnosis = tricks.diagnose(*script())
     assert diagnosis.kinds[:1] == (kind,), str(diagnosis)
     place = diagnosis.causes[0].place
     assert code in (place.code if place else "")
@@ -40,8 +68,8 @@ def test_the_cause_is_named(framework, name):
 @pytest.mark.parametrize(("framework", "name"), cases("trainings"))
 @pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")
 def test_a_healthy_training_is_left_in_peace(framework, name):
+    tricks = tricks_of(framework)
     module = importlib.import_module(f"trainings_{framework}")
-    tricks = importlib.import_module(f"gradtricks.{framework}")
     step, *things = module.CASES[name]()
     for _ in range(2):
         step()
@@ -55,9 +83,15 @@ def test_a_healthy_training_is_left_in_peace(framework, name):
 
 
 def test_twenty_public_issues_are_replayed():
-    found = [importlib.import_module(f"issues_{framework}").CASES for framework in BACKENDS]
-    addresses = {address for scripts in found for address, *_ in scripts.values() if address}
+    addresses, names = set(), set()
+    for framework in BACKENDS:
+        tricks_of(framework)
+        issues = importlib.import_module(f"issues_{framework}").CASES
+        addresses |= {address for address, *_ in issues.values() if address}
+        trainings = importlib.import_module(f"trainings_{framework}").CASES
+        names |= {(framework, name) for name in (*issues, *trainings)}
     assert len(addresses) >= 20
+    assert names == {case.values for kind in ("issues", "trainings") for case in cases(kind)}
 
 
 def test_what_moves_in_16_bits_is_what_the_format_says(backend):

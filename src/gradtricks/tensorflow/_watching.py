@@ -208,8 +208,6 @@ class Watch:
         """Return what updates variables."""
 
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            if self.recorder.is_deaf:
-                return original(optimizer, grads, trainable_variables)
             place = calling_place(_LIBRARIES)
             variables = trainable_variables
             variables = optimizer._trainable_variables if variables is None else variables

@@ -32,8 +32,8 @@ REMEDIES = {
     "training in evaluation mode": "model(x, training=True) in the training step",
     "evaluation in training mode": "model(x, training=False) in an evaluation",
     "coupled samples": "use LayerNormalization, or training=False where you take gradients of samples",
-    "parts not averaged": "divide the loss of each part by their number",
-    "parts of unequal weight": "take losses as sums, divided by the elements of the whole batch",
+    "parts not averaged": "gradtricks.tensorflow.accumulate_gradients",
+    "parts of unequal weight": "gradtricks.tensorflow.accumulate_gradients",
     "vanishing": "residual connections, normalization, another activation or initialization",
     "exploding": "a smaller initialization, normalization, or Adam(global_clipnorm=1.0)",
 }

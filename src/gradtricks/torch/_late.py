@@ -116,12 +116,9 @@ def _one_tensor(args: Any) -> bool:
 
 
 def _size(short: str, args: Any, kwargs: Any) -> int:
-    if short in ("cross_entropy", "nll_loss"):
-        target = kwargs.get("target", args[1] if len(args) > 1 else None)
-        if kwargs.get("reduction", "mean") != "mean" or target is None:
-            return 0
-        ignored = kwargs.get("ignore_index", -100)
-        return int((target != ignored).sum()) if not is_floating(target) else target.numel()
     if kwargs.get("reduction", "mean") != "mean":
         return 0
+    target = kwargs.get("target", args[1] if len(args) > 1 else None)
+    if short in ("cross_entropy", "nll_loss") and target is not None and not is_floating(target):
+        return int((target != kwargs.get("ignore_index", -100)).sum())
     return args[0].numel() if args else 0

@@ -31,8 +31,8 @@ REMEDIES = {
     "training in evaluation mode": "call model.train() after each evaluation",
     "evaluation in training mode": "call model.eval() before an evaluation, and model.train() after it",
     "coupled samples": "use GroupNorm or LayerNorm, or model.eval() while you take gradients of samples",
-    "parts not averaged": "divide the loss of each part by their number",
-    "parts of unequal weight": "take losses with reduction='sum', divided by the elements of the whole batch",
+    "parts not averaged": "gradtricks.torch.accumulate_gradients, or divide each loss by their number",
+    "parts of unequal weight": "gradtricks.torch.accumulate_gradients, or sums divided by all elements",
     "vanishing": "residual connections, normalization, another activation or initialization",
     "exploding": "a smaller initialization, normalization, or clip_grad_norm_",
 }
