@@ -11,9 +11,11 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
 
-# Inductor needs a C++ compiler and Python's headers. Without, the gradient rules are still traced.
+# What a stem's tests want of PyTorch's compiler: all gradient rules are traced, and the graph runs as it is.
+# Code for it is generated in the tests of the two edits; that takes a C++ compiler and Python's headers.
+TRACER = "aot_eager"
 _CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()
-COMPILER = "inductor" if _CAN_COMPILE else "aot_eager"
+COMPILER = "inductor" if _CAN_COMPILE else TRACER
 
 
 class TorchBackend:
@@ -69,15 +71,52 @@ class TorchBackend:
         grads = self.framework.autograd.grad(value, tensors, self.tensor(cotangent).to(value.dtype))
         return self.array(value), [self.array(g) for g in grads]
 
+    def parameter(self, array, dtype="float64"):
+        """Make what an optimizer updates."""
+        return self.framework.nn.Parameter(self.cast(self.tensor(array), dtype))
+
+    def masked_adam(
+        self, parameter, rate, beta_1=0.9, beta_2=0.999, epsilon=1e-8, weight_decay=0.0, amsgrad=False
+    ):
+        """Make a MaskedAdam of one parameter, with decoupled weight decay."""
+        options = (rate, (beta_1, beta_2), epsilon, weight_decay, amsgrad)
+        return self.tricks.MaskedAdam([parameter], *options, decoupled_weight_decay=True)
+
+    def masked(self, name, parameter, rate, **options):
+        """Make an optimizer of the framework of one parameter, with a mask."""
+        inner = getattr(self.framework.optim, name)
+        return self.tricks.MaskedOptimizer(inner([parameter], rate, **options))
+
+    def apply(self, optimizer, parameter, gradient):
+        """Take a step of an optimizer of one parameter."""
+        parameter.grad = self.cast(self.tensor(gradient), str(parameter.dtype).removeprefix("torch."))
+        optimizer.step()
+
+    def state(self, optimizer, parameter):
+        """Read the state of a parameter's shape."""
+        state = optimizer.state[parameter].values()
+        return [self.array(t).copy() for t in state if t.shape == parameter.shape]
+
     def traced(self, function, array):
         """Call a function where tensors have no values: under a transform."""
         return self.framework.func.vmap(function)(self.tensor(array))
 
+    def compiled(self, function):
+        """Return the function as the framework's compiler makes it."""
+        self.framework.compiler.reset()
+        return self.framework.compile(function, fullgraph=True, backend=TRACER)
+
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        return self.compiled(function)
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
-        self.framework.compiler.reset()
-        compiled = self.framework.compile(function, fullgraph=True, backend=COMPILER)
-        return self.value_and_vjp(compiled, inputs, cotangent)
+        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
 
 
 class TensorFlowBackend:
@@ -135,14 +174,50 @@ class TensorFlowBackend:
         grads = tape.gradient(value, tensors, self.framework.cast(self.tensor(cotangent), value.dtype))
         return self.array(value), [self.array(g) for g in grads]
 
+    def parameter(self, array, dtype="float64"):
+        """Make what an optimizer updates."""
+        return self.framework.Variable(self.cast(self.tensor(array), dtype))
+
+    def masked_adam(self, parameter, rate, epsilon=1e-8, **options):
+        """Make a MaskedAdam of one parameter, with decoupled weight decay."""
+        optimizer = self.tricks.MaskedAdam(rate, epsilon=epsilon, **options)
+        optimizer.build([parameter])
+        return optimizer
+
+    def masked(self, name, parameter, rate, **options):
+        """Make an optimizer of the framework of one parameter, with a mask."""
+        inner = getattr(self.framework.keras.optimizers, name)
+        optimizer = self.tricks.MaskedOptimizer(inner(rate, **options))
+        optimizer.build([parameter])
+        return optimizer
+
+    def apply(self, optimizer, parameter, gradient):
+        """Take a step of an optimizer of one parameter."""
+        optimizer.apply([self.cast(self.tensor(gradient), parameter.dtype)], [parameter])
+
+    def state(self, optimizer, parameter):
+        """Read the state of a parameter's shape."""
+        return [v.numpy() for v in optimizer.variables if v.shape == parameter.shape and v.dtype != "bool"]
+
     def traced(self, function, array):
         """Call a function where tensors have no values: in a graph."""
         return self.framework.function(function, autograph=False)(self.tensor(array))
 
+    def compiled(self, function):
+        """Return the function as the framework's compiler makes it."""
+        return self.framework.function(function, jit_compile=True)
+
+    def in_graph(self, function):
+        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
+        return self.framework.function(function, autograph=False)
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Do the same in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+
     def compiled_value_and_vjp(self, function, inputs, cotangent):
         """Do the same inside the framework's compiler."""
-        compiled = self.framework.function(function, jit_compile=True)
-        return self.value_and_vjp(compiled, inputs, cotangent)
+        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
 
 
 BACKENDS = {"torch": TorchBackend, "tensorflow": TensorFlowBackend}

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, settings
 
-from backends import BACKENDS, COMPILER
+from backends import BACKENDS
 from sphinxes import Forks
 from transforms import FIRST_ORDER, SECOND_ORDER
 
@@ -71,9 +71,3 @@ def forks():
     pytest.importorskip("jupyter_book")
     with closing(Forks()) as forks:
         yield forks
-
-
-@pytest.fixture
-def compiler():
-    """Return the backend of torch.compile that works on this machine."""
-    return COMPILER

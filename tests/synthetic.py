@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gradtricks.lab.recording import encode
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, folder_name, inputs_digest, write_record
-from gradtricks.lab.sweeps.planning import Sweep
+from gradtricks.lab.sweeps.plans import Sweep
 
 PROVENANCE = {
     "commit": "0123456789abcdef",

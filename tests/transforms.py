@@ -7,7 +7,7 @@ inputs of such tests below about ten elements.
 
 import numpy as np
 
-from backends import COMPILER
+from backends import COMPILER, TRACER
 
 
 class Way:
@@ -76,7 +76,7 @@ class TorchWay(Way):
 
     def compile(self, function):
         # Dynamo and AOT autograd trace the transforms; what inductor makes of a trace is TorchCompile's.
-        return self.torch.compile(function, fullgraph=True, backend="aot_eager")
+        return self.torch.compile(function, fullgraph=True, backend=TRACER)
 
     def differentiate_columns(self, function, tensors, cotangent, jvp):
         value, gradients = None, []
@@ -103,10 +103,16 @@ class TorchEager(TorchWay):
 
 class TorchCompile(TorchEager):
     name = "compile"
+    compiler = TRACER
 
     def differentiate(self, function, tensors, cotangent):
-        compiled = self.torch.compile(function, fullgraph=True, backend=COMPILER)
+        compiled = self.torch.compile(function, fullgraph=True, backend=self.compiler)
         return super().differentiate(compiled, tensors, cotangent)
+
+
+class TorchInductor(TorchCompile):
+    name = "compile by Inductor"
+    compiler = COMPILER
 
 
 class TorchAutocast(TorchEager):
@@ -500,7 +506,7 @@ FIRST_ORDER = [
 ]
 
 # What the edits do and not every trick, since some ask for a rank or take gradients by themselves.
-OF_THE_EDITS = [*FIRST_ORDER, TensorFlowUnknownRanks, TensorFlowRecompute]
+OF_THE_EDITS = [*FIRST_ORDER, TorchInductor, TensorFlowUnknownRanks, TensorFlowRecompute]
 
 
 # The gradient of <vjp(cotangent), directions>

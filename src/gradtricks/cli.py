@@ -118,6 +118,33 @@ def evaluate(
     say(f"{games} games each.")
 
 
+@app.command(
+    rich_help_panel="Run",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=examples("gradtricks doctor train.py", "gradtricks doctor --updates 5 train.py --epochs 1"),
+)
+def doctor(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A training script; what follows is given to it.")],
+    updates: Annotated[int, typer.Option(min=2, help="After how many of each optimizer to stop.")] = 3,
+) -> None:
+    """Run a training script for some updates; say what is wrong with its gradients, where, and what to do.
+
+    The script may use PyTorch or Keras with TensorFlow, and isn't changed. It is stopped after the updates,
+    so what it saves at the end isn't saved. Exit code 1 means that something was found.
+    """
+    from gradtricks.doctor import examine
+    from gradtricks.lab.commands.terminal import output
+
+    try:
+        diagnosis = examine(script, context.args, updates)
+    except (FileNotFoundError, ValueError) as error:
+        typer.secho(str(error), err=True, fg="red")
+        raise typer.Exit(2) from error
+    output.print(str(diagnosis), markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if diagnosis.healthy else 1)
+
+
 def _load(path: Path) -> "FrozenPolicy | FrozenAgent":
     from gradtricks.agents.checkpoints import load_checkpoint
     from gradtricks.agents.evaluation import FrozenPolicy

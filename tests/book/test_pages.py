@@ -173,7 +173,7 @@ def test_what_a_logarithmic_axis_cant_show_is_a_gap():
         ({"x": [0]}, "x: List should have at least 2 items"),
         (
             {"sliders": [GRID["sliders"][0]] * 2},
-            "expected different names; got ['scale', 'scale']",
+            "look different; got ['scale', 'scale']",
         ),
         ({"sliders": [{"name": 5, "values": [1, 2]}]}, "sliders.0.name: Input should be a valid string"),
         (
@@ -183,13 +183,16 @@ def test_what_a_logarithmic_axis_cant_show_is_a_gap():
         ({"x": ["0", "1"]}, "x.0: Input should be a valid number; x.1: Input"),
         ({"x": [0, 10**400]}, "x.1: Input should be"),
         ({"x": [1.00001, 1.00002]}, "expected x to have two places that can be told apart"),
-        ({"curves": [GRID["curves"][1]] * 2}, "expected different names; got ['b', 'b']"),
+        ({"curves": [GRID["curves"][1]] * 2}, "look different; got ['b', 'b']"),
         ({"curves": {}}, "curves: Input should be a valid list"),
         ({"curves": GRID["curves"] * 3}, "curves: List should have at most 4 items"),
         ({"curves": [{"name": "a", "y": 1}]}, "curves.0.y: Input should be a valid list"),
-        ({"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]}, "expected 2 lists in the curve 'a'"),
-        ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in each list"),
-        ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in each list"),
+        (
+            {"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]},
+            "expected 2 lists, one for each value of a slider",
+        ),
+        ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in the curve 'a'"),
+        ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [None, float("inf")]}]}, "expected numbers that can be drawn"),
     ],
 )
@@ -201,8 +204,11 @@ def test_a_result_of_another_form_is_refused(change, message):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ("1", "expected start to have a value for each slider, scale, K; got '1'"),
-        ("1, 2", "expected start to have one of the values of 'K', ['1', '3', 'all']; got '2'"),
+        (
+            "1",
+            "one value of each slider, of [['0.5', '1'], ['1', '3', 'all']]; got '1'",
+        ),
+        ("1, 2", "got '1, 2'"),
     ],
 )
 def test_a_start_that_isnt_on_the_grid_is_refused(start, message):

@@ -19,7 +19,7 @@ from gradtricks.lab import films
 from gradtricks.lab.films import record_film
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.runs.execution import execute
-from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook

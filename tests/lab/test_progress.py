@@ -3,15 +3,16 @@
 import io
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from gradtricks.lab.commands.progress import Board, run_shown
-from gradtricks.lab.engine.estimates import Pace, estimate_s
-from gradtricks.lab.engine.executing import Event, Outcome, execute_all
+from gradtricks.lab.runs.estimates import Pace, estimate_s
 from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.many import Run, execute_all
 from gradtricks.lab.storage.store import Store, StoredRun
 from sweeping import plan, write_sweep
 
@@ -45,25 +46,25 @@ def console(*, terminal=False):
     return Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
 
 
-def board(runs, store, workers=2, *, terminal=False):
-    """Return a board and its console."""
-    shown = console(terminal=terminal)
-    return Board([Outcome(run) for run in runs], store, shown, workers=workers), shown
+def board(specs, store, workers=2, *, terminal=False):
+    """Return a board, its runs and its console."""
+    runs, shown = [Run(spec) for spec in specs], console(terminal=terminal)
+    return Board(runs, store, shown, workers=workers), runs, shown
 
 
-def ended(run, seconds=2.0, error=None):
-    """Return the event that a run has ended."""
-    return Event("failed" if error else "finished", run.title, "1", seconds, error, run.request)
+def end(board, run, error=None):
+    """Tell a board that a run has ended."""
+    run.stored, run.error, run.seconds = None if error else StoredRun("", {}), error, 2.0
+    board.tell(run)
 
 
 def test_lines_say_what_has_ended(notebook, store, execute):
-    shown, heard = console(), []
-    outcomes = run_shown(plan(notebook, 4), store, shown, workers=1, on_event=heard.append)
-    assert [outcome.error for outcome in outcomes] == [None, None, None, "[red] isn't markup"]
+    shown = console()
+    runs = run_shown(plan(notebook, 4), store, shown, workers=1)
+    assert [run.error for run in runs] == [None, None, None, "[red] isn't markup"]
     lines = shown.file.getvalue().splitlines()
     assert lines[0] == "1/4 small: 0 s, 0 s left"
     assert lines[-2:] == ["4/4 small-seed=3: failed", "[red] isn't markup"]
-    assert len(heard) == 8
 
 
 def test_what_is_known_already_is_said_and_not_run(notebook, store, execute, monkeypatch):
@@ -73,8 +74,8 @@ def test_what_is_known_already_is_said_and_not_run(notebook, store, execute, mon
     found = {run.request: StoredRun("", {}) for run in plan(notebook, 1)}
     monkeypatch.setattr(store, "find_all", lambda runs: found)
     shown = console()
-    outcomes = run_shown(plan(notebook, 3), store, shown)
-    assert outcomes[1].error == "as before\n  It failed before; its notebook: here/notebook.ipynb"
+    runs = run_shown(plan(notebook, 3), store, shown)
+    assert runs[1].error == "as before\n  It failed before; its notebook: here/notebook.ipynb"
     assert shown.file.getvalue().splitlines() == [
         "1 of 3 runs are finished already.",
         "1 have failed before; --retry failed tries them again.",
@@ -86,15 +87,16 @@ def test_what_is_known_already_is_said_and_not_run(notebook, store, execute, mon
 
 
 def test_a_terminal_shows_who_does_what(notebook, store):
-    runs = [replace(run, expected_s=60.0) for run in plan(notebook, 40)]
-    shown, screen = board(runs, store, workers=20, terminal=True)
+    specs = [replace(spec, expected_s=60.0) for spec in plan(notebook, 40)]
+    shown, runs, screen = board(specs, store, workers=20, terminal=True)
     with shown.shown():
         for number, run in enumerate(runs[:20]):
-            shown.tell(Event("started", run.title, str(number), request=run.request))
-        shown.tell(ended(runs[0]))
-        shown.tell(ended(runs[1], error="wrong"))
+            run.worker, run.began = str(number), time.monotonic()
+            shown.tell(run)
+        end(shown, runs[0])
+        end(shown, runs[1], error="wrong")
         screen.print(shown._render())
-        shown.tell(Event("stopping"))
+        shown.stop()
         screen.print(shown._render())
     text = screen.file.getvalue()
     assert "2 small-seed=2" in text
@@ -106,16 +108,16 @@ def test_a_terminal_shows_who_does_what(notebook, store):
 
 
 def test_thousands_of_runs_get_a_hundred_lines(notebook, store, monkeypatch):
-    runs = plan(notebook, 1000)
-    shown, screen = board(runs, store)
+    specs = plan(notebook, 1000)
+    shown, runs, screen = board(specs, store)
     for number, run in enumerate(runs):
-        shown.tell(ended(run, error="a\nb" if number % 2 else None))
+        end(shown, run, error="a\nb" if number % 2 else None)
     lines = screen.file.getvalue().splitlines()
     assert len(lines) < 130
     assert lines[-1] == "1000/1000 small-seed=999: failed, 500 so far"
     monkeypatch.setattr("gradtricks.lab.commands.progress._QUIET_S", -1)
-    shown, screen = board(runs, store)
-    shown.tell(ended(runs[0]))
+    shown, runs, screen = board(specs, store)
+    end(shown, runs[0])
     assert screen.file.getvalue() != "", "after a while any run gets a line"
 
 

@@ -1,5 +1,6 @@
 """Published sweeps: run on request, kept with the sources, and shown by the book without being run."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -36,7 +37,7 @@ from gradtricks.lab.storage.opening import published_at
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
-from gradtricks.lab.sweeps.planning import read_search, read_sweep
+from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.publication import FOLDER, as_published
 from notebooks import write_notebook
 
@@ -63,12 +64,17 @@ RATES += "grid: {rate: [0.1, 0.2]}\nseeds: 2\n"
 STEPS = "notebook: game.ipynb\npublished: true\nshown: [results.curve]\nseeds: 3\n"
 
 
+def write_project(folder):
+    """Write a project with two published sweeps of one notebook, none of them run."""
+    write_notebook(folder / "experiments" / "game.ipynb", PARAMETERS, BODY)
+    (folder / "experiments" / "game.sweep.yaml").write_text(RATES)
+    (folder / "experiments" / "game_steps.sweep.yaml").write_text(STEPS)
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Return the folder of a project with two published sweeps of one notebook, none of them run."""
-    write_notebook(tmp_path / "experiments" / "game.ipynb", PARAMETERS, BODY)
-    (tmp_path / "experiments" / "game.sweep.yaml").write_text(RATES)
-    (tmp_path / "experiments" / "game_steps.sweep.yaml").write_text(STEPS)
+    """Return the folder of such a project, in which one works."""
+    write_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -169,21 +175,29 @@ def test_names_of_configurations_stand_in_pages_figures_and_tables(project, lay_
     assert (code, "loss.svg" in said) == (0, True)
 
 
-@pytest.fixture
-def published(project):
-    """Return the folder of the published runs of one sweep, in a project."""
-    (project / "experiments" / "game_steps.sweep.yaml").unlink()
-    (result,) = publish(["experiments/game.sweep.yaml"], workers=1)
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """Return the folder of the published runs of one sweep, to be copied."""
+    folder = tmp_path_factory.mktemp("published")
+    write_project(folder)
+    with contextlib.chdir(folder):
+        (result,) = publish(["experiments/game.sweep.yaml"], workers=1)
     assert result.published == str(Path("experiments", FOLDER, "game.parquet"))
-    shutil.rmtree(project / "_build")  # a fresh clone has none
-    return project / "experiments" / FOLDER
+    return folder / "experiments" / FOLDER
+
+
+@pytest.fixture
+def published(project, once):
+    """Return the folder of the published runs of one sweep, in a project like a fresh clone."""
+    (project / "experiments" / "game_steps.sweep.yaml").unlink()
+    return shutil.copytree(once, project / "experiments" / FOLDER)
 
 
 def test_the_other_commands_take_the_published_store(published, project):
     where = ("--store", "experiments/published")
     code, said, _ = invoke("status", *where)
     assert (code, said.splitlines()[1].split()) == (0, ["game", "4", "4", "0", "0", "0"])
-    code, said, _ = invoke("table", "game", *where)
+    code, said, _ = invoke("table", "game", "--all", *where)
     assert (code, said.count("finished")) == (0, 4)
     code, said, _ = invoke("plot", "game", *where)
     assert code == 0
@@ -230,12 +244,27 @@ def test_other_paths_mean_no_published_run(published, text):
     assert published_at(text) is None
 
 
+def test_a_published_run_that_reads_files_is_repeated_with_them(project):
+    notebook, data = project / "experiments" / "game.ipynb", project / "experiments" / "data.csv"
+    node = nbformat.read(notebook, 4)
+    node.metadata["gradtricks"] = {"reads": ["*.csv"]}
+    nbformat.write(node, notebook)
+    data.write_text("1")
+    (project / "experiments" / "game_steps.sweep.yaml").write_text(STEPS.replace("seeds: 3", "seeds: 1"))
+    assert invoke("publish", "experiments/game_steps.sweep.yaml")[0] == 0
+    (run,) = (str(path) for path in (project / "experiments" / FOLDER / "game_steps").iterdir())
+    assert invoke("reproduce", run)[:2] == (0, "game: identical (4 values compared)\n")
+    data.write_text("2")
+    code, _, errors = invoke("reproduce", run)
+    assert (code, "got one that was edited since, or a file that it reads" in errors) == (1, True)
+
+
 def test_a_published_run_is_repeated_from_within_its_folder(published, project, monkeypatch):
     monkeypatch.chdir(published)
     code, said, _ = invoke("reproduce", "game/0.2-0.bin")
     assert (code, said) == (0, "game-rate=0.2: identical (4 values compared)\n")
     code, said, _ = invoke("table", "game", "--store", ".")
-    assert (code, said.count("finished")) == (0, 4)
+    assert (code, "4 runs. --all shows each of them." in said) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +371,7 @@ def test_only_published_sweeps_are_published(project):
     optuna = "objective: results.loss, direction: minimize, trials: 1, parameters: {rate: {low: 0, high: 1}}"
     path.write_text(f"notebook: game.ipynb\npublished: true\noptuna: {{{optuna}}}\n")
     with pytest.raises(ParameterError, match="published: not for a search"):
-        read_search(path)
+        read_sweep(path)
 
 
 def test_a_build_says_what_is_to_come_before_the_first_run_ends(published, project, lay_out):

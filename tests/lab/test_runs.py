@@ -24,7 +24,7 @@ from nbclient.exceptions import DeadKernelError
 
 from gradtricks.book.numbers import format_result
 from gradtricks.lab.commands.overviews import describe, list_experiments
-from gradtricks.lab.kernels.choosing import KernelInterrupted, Kernels
+from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
@@ -32,7 +32,7 @@ from gradtricks.lab.recording import decode, encode, record, record_figure, reco
 from gradtricks.lab.runs import execution as runs
 from gradtricks.lab.runs import provenance
 from gradtricks.lab.runs.execution import RunError, execute
-from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
 from gradtricks.lab.runs.reproduction import ABSENT, compare, recorded_source, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
@@ -458,7 +458,6 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
         ("raise ValueError('x' * 100_000)", "ValueError: x+…"),
         ("raise ValueError('\\ud800')", r"ValueError: "),
         ("import sys; sys.exit(3)", "SystemExit"),
-        ("import sys; sys.exit()", "remedy: don't exit in a cell"),
         ("from gradtricks.lab import record, record_varying\nrecord(a=1); record_varying(a=2)", "twice: a"),
         ("from gradtricks.lab import record\nrecord(a={1, 2})", "TypeError: a must be numbers, .*; got set"),
         (
@@ -560,6 +559,13 @@ def test_a_run_that_takes_too_long_is_a_failure(notebook, store, kernels):
     assert store.failure(run).record["duration_s"] < 30
 
 
+@pytest.mark.parametrize("how", ["sys.exit(0)", "sys.exit()"])
+def test_a_notebook_that_exits_well_has_finished(write, store, kernels, how):
+    notebook = write(f"import sys\nfrom gradtricks.lab import record\nrecord(a=1)\n{how}")
+    run = execute(plan_run(notebook, {"fate": "raise"}), store, kernels)  # a later cell would raise
+    assert run.results == {"a": 1}
+
+
 def test_an_interruption_is_no_failure(notebook, store):
     run = plan_run(notebook, {"fate": "sleep"})
     with closing(Kernels()) as kernels:
@@ -579,9 +585,9 @@ def test_an_interruption_is_no_failure(notebook, store):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert store.claimed() == {run.request}
-        kernels.interrupt()
+        kernels.close()
         thread.join(60)
-    assert [type(error) for error in raised] == [KernelInterrupted]
+    assert [type(error) for error in raised] == [KernelsClosed]
     assert list(store.runs()) == []
     assert store.claimed() == set()
     assert list(Path(store.location, ".unfinished").iterdir()) == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
-from gradtricks.lab.sweeps.planning import plan_of, plan_sweep, read_search, read_sweep
+from gradtricks.lab.sweeps.plans import plan_of, plan_sweep, read_sweep
 from gradtricks.lab.sweeps.sampling import Axis
 from gradtricks.lab.sweeps.spaces import Space
 from notebooks import write_notebook
@@ -60,7 +60,7 @@ def declared(notebook):
 @pytest.fixture
 def sweep(notebook):
     """Return a function that reads a sweep file of the given text."""
-    return lambda text, name="all.sweep.yaml", read=read_sweep: read(write(notebook.with_name(name), text))
+    return lambda text, name="all.sweep.yaml": read_sweep(write(notebook.with_name(name), text))
 
 
 def write(path, text):
@@ -320,7 +320,6 @@ title: [a]
         ("notebook: [a]\nseeds: 3", "notebook: expected a valid string"),
         ("# notebook", "expected 'notebook: PATH' and what varies; got None"),
         ("{title: notebook}", "notebook: missing"),
-        (SEARCH, "optuna: expected a sweep; got a search; remedy: gradtricks.lab.sweep(path) runs it"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(sweep, text, message):
@@ -421,26 +420,23 @@ def test_what_is_wrong_on_the_command_line_is_said(notebook):
 
 
 def test_a_search_is_read_with_its_types(sweep):
-    found = sweep(SEARCH, read=read_search)
-    assert (found.name, found.given, found.seeds, found.threads) == (
-        "all",
-        {"optimizer": "adam"},
-        (0, 1, 2),
-        2,
-    )
-    assert (found.optuna.objective, found.optuna.sampler, found.optuna.trials) == ("results.loss", "tpe", 40)
-    assert found.space == {
+    found = sweep(SEARCH)
+    assert (found.name, found.runs, found.shown, found.threads) == ("all", (), ("results.loss",), 2)
+    assert found.given == tuple({"optimizer": "adam", "seed": seed} for seed in range(3))
+    assert found.varied == ("rate", "width", "label", "seed")
+    how = found.optuna
+    assert (how.objective, how.sampler, how.trials) == ("results.loss", "tpe", 40)
+    assert how.parameters == {
         "rate": Axis(low=1e-4, high=1.0, log=True),
         "width": Axis(low=4, high=64),
         "label": Axis(choices=["no", "12:30", "1e-3"]),
     }
-    assert type(found.space["width"].low) is int
+    assert type(how.parameters["width"].low) is int
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("optuna:", "# optuna:", "optuna."),
         ("minimize", "down", "optuna.direction: expected 'minimize' or 'maximize'; got 'down'"),
         ("results.loss", "loss", "optuna.objective: expected the name of a result"),
         ("seeds: 3", "seeds: 3\ngrid: {share: [1]}", "grid: not for a search"),
@@ -460,10 +456,7 @@ def test_a_search_is_read_with_its_types(sweep):
     ],
 )
 def test_what_is_wrong_with_a_search_is_said(sweep, old, new, message):
-    text = SEARCH.replace(old, new, 1)
-    text = text.partition("# optuna:")[0] if "# optuna:" in text else text
-    message = "optuna: expected how to search; got nothing" if "optuna:" not in text else message
-    assert any(message in line for line in problems(sweep, text, read=read_search))
+    assert any(message in line for line in problems(sweep, SEARCH.replace(old, new, 1)))
 
 
 def test_the_sweep_of_the_readme_is_fifty_runs():

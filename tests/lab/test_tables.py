@@ -8,19 +8,16 @@ import math
 import re
 import subprocess
 import sys
-import time
 from datetime import UTC, date, datetime
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradtricks.lab.results import columns
 from gradtricks.lab.results.markup import code, escape, one_line
-from gradtricks.lab.results.queries import QueryError
-from gradtricks.lab.results.tables import export, planned_names, query, table, tabulate
+from gradtricks.lab.results.queries import QueryError, ask
+from gradtricks.lab.results.tables import as_csv, export, planned_names, table, tabulate
 from gradtricks.lab.storage.dotted import join_name, split_name
 from gradtricks.lab.storage.store import Store, StoreError
 from synthetic import PROVENANCE, make_run, put
@@ -74,19 +71,14 @@ def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(
     ]
     put(tmp_path, [*runs, make_run({"seed": 9}, {"loss": 9.0})])
     store = Store(tmp_path)
-    found = table(store, sweep=SimpleNamespace(runs=[*runs, make_run({"seed": 4})], cases={}))
+    wanted = [*runs, make_run({"seed": 4})]
+    found = table(store, plan={"runs": [{"request": run.request, "title": run.title} for run in wanted]})
     assert listed(found["parameters.seed"]) == [3, 1, 2]
     assert list(found["status"]) == ["finished", "failed", "finished"]
-    planned = [{"request": run.request, "title": run.title} for run in reversed(runs)]
-    store.write_plan("mine", {"runs": planned})
-    assert listed(table(store, sweep="mine")["parameters.seed"]) == [2, 1, 3]
-    with pytest.raises(KeyError, match="expected one of the sweeps mine; got 'yours'"):
-        table(store, sweep="yours")
     for runs in ([1], [{"title": "small"}], [{"title": "small", "request": 1}], None):
-        store.write_plan("edited", {"runs": runs})
         message = r"expected a plan with the request and the title of each run; got .*; remedy: sweep again"
         with pytest.raises(StoreError, match=message):
-            table(store, sweep="edited")
+            table(store, plan={"runs": runs})
 
 
 def test_the_names_of_a_plan_are_read_or_refused():
@@ -102,7 +94,7 @@ def test_an_empty_store_has_the_columns_that_every_store_has(tmp_path):
     found = table(Store(tmp_path))
     assert list(found.columns) == ["run", "status", "error", "stem", "started", "duration_s"]
     assert len(found) == 0
-    assert len(query(found, "SELECT run FROM runs")) == 0
+    assert len(ask(found, "SELECT run FROM runs")) == 0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +132,7 @@ def test_a_nan_is_no_missing_number():
     frame = frame_of({"loss": NAN}, {"other": 1}, {"loss": -INF})
     assert list(frame["results.loss"].isna()) == [False, True, False]
     assert listed(frame["results.loss"]) == ["nan", None, -INF]
-    assert listed(query(frame, "SELECT results.loss FROM runs")["loss"]) == ["nan", None, -INF]
+    assert listed(ask(frame, "SELECT results.loss FROM runs")["loss"]) == ["nan", None, -INF]
 
 
 KEYS = st.text(min_size=0, max_size=4)
@@ -157,14 +149,14 @@ def test_the_name_of_a_column_is_read_back(path):
 def test_names_with_dots_quotation_marks_and_case():
     found = frame_of({"share": {"0.1": 5, 'a"b': 6}, "K": 1, "k": 2, "": 3})
     assert 'results.share."0.1"' in found.columns
-    answer = query(found, 'SELECT results.share."0.1", results.share."a""b", results.K, results.k_ FROM runs')
+    answer = ask(found, 'SELECT results.share."0.1", results.share."a""b", results.K, results.k_ FROM runs')
     assert answer.iloc[0].tolist() == [5, 6, 1, 2]
-    assert query(found, "SELECT results._ AS x FROM runs")["x"].tolist() == [3]
+    assert ask(found, "SELECT results._ AS x FROM runs")["x"].tolist() == [3]
 
 
 def test_a_name_that_is_a_value_here_and_has_parts_there():
     found = frame_of({"loss": 1.5}, {"loss": {"end": 2.5}}, {"loss": {}})
-    answer = query(found, "SELECT results.loss.value, results.loss.end FROM runs ORDER BY parameters.seed")
+    answer = ask(found, "SELECT results.loss.value, results.loss.end FROM runs ORDER BY parameters.seed")
     assert [listed(answer[name]) for name in answer] == [[1.5, None, None], [None, 2.5, None]]
 
 
@@ -189,7 +181,7 @@ def test_a_name_that_is_a_value_here_and_has_parts_there():
     ],
 )
 def test_the_type_of_a_result_in_sql(values, kind, answers):
-    answer = query(
+    answer = ask(
         frame_of(*({"x": value} for value in values)), "SELECT results.x, typeof(results.x) AS t FROM runs"
     )
     assert set(answer["t"]) == {kind}
@@ -209,29 +201,23 @@ def test_whatever_was_recorded_the_table_keeps_it_and_sql_takes_it(values):
     kept = columns.values_of(found["results.x"])
     # A whole number beside floats is a float; everything else is as it was.
     assert all(repr(k) == repr(v) or k == v for k, v in zip(kept, values, strict=True))
-    assert len(query(found, "SELECT results.x FROM runs")) == len(values)
-    assert len(list(csv.reader(io.StringIO(export(found, "csv"))))) == len(values) + 1
+    assert len(ask(found, "SELECT results.x FROM runs")) == len(values)
+    assert len(list(csv.reader(io.StringIO(as_csv(found))))) == len(values) + 1
 
 
 @given(st.floats(), st.integers(-(2**127), 2**127 - 1))
 def test_numbers_go_through_sql_exactly(number, integer):
-    answer = query(frame_of({"x": number, "i": integer}), "SELECT results.x, results.i FROM runs")
+    answer = ask(frame_of({"x": number, "i": integer}), "SELECT results.x, results.i FROM runs")
     assert repr(columns.values_of(answer["x"])[0]) == repr(number)
     assert columns.values_of(answer["i"])[0] == integer
 
 
 def test_dates_and_decimals():
     runs = [make_run({"day": date(2026, 1, 31), "at": datetime(2026, 1, 31, 12, tzinfo=UTC)}, {})]
-    answer = query(tabulate(runs), "SELECT parameters.day, parameters.at, 0.1 AS tenth, started FROM runs")
+    answer = ask(tabulate(runs), "SELECT parameters.day, parameters.at, 0.1 AS tenth, started FROM runs")
     assert answer["day"].tolist() == ["2026-01-31"]
     assert answer["tenth"].tolist() == [0.1]
     assert str(answer["at"][0]) == str(answer["started"][0]) == "2026-01-31 12:00:00"
-
-
-def test_a_store_can_be_asked_itself(tmp_path):
-    put(tmp_path, [make_run({"seed": seed}, {"loss": seed / 2}) for seed in range(4)])
-    sql = "SELECT avg(results.loss) AS mean FROM runs WHERE status = 'finished' AND parameters.seed > 0"
-    assert query(Store(tmp_path), sql)["mean"].tolist() == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -254,17 +240,17 @@ def test_a_store_can_be_asked_itself(tmp_path):
 def test_a_query_that_is_refused_says_why_and_what_there_is(sql, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(QueryError, match=message):
-        query(frame_of({"loss": 1.0}), sql)
+        ask(frame_of({"loss": 1.0}), sql)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_message_lists_no_more_columns_than_can_be_read():
     with pytest.raises(QueryError, match="and 35 more"):
-        query(frame_of({f"r{n}": n for n in range(100)}), "SELECT nothing FROM runs")
+        ask(frame_of({f"r{n}": n for n in range(100)}), "SELECT nothing FROM runs")
 
 
 def test_a_query_without_an_answer_is_an_empty_table():
-    assert query(frame_of({}), "CREATE TABLE mine AS SELECT 1").shape[0] <= 1
+    assert ask(frame_of({}), "CREATE TABLE mine AS SELECT 1").shape[0] <= 1
 
 
 # Files
@@ -280,20 +266,13 @@ FOUND = {
 
 
 def test_csv_has_every_digit():
-    rows = list(csv.DictReader(io.StringIO(export(frame_of(FOUND, {}), "csv"))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(frame_of(FOUND, {})))))
     assert rows[0]["results.loss"] == "0.30000000000000004"
     assert (rows[0]["results.worst"], rows[0]["results.top"]) == ("nan", "inf")
     assert rows[0]["results.text"] == FOUND["text"]
     assert json.loads(rows[0]["results.curve"]) == [1, 0.5]
     assert rows[0]["results.big"] == str(2**70)
     assert rows[1]["results.loss"] == ""
-
-
-def test_markdown_is_a_table_whatever_the_values_hold():
-    lines = export(frame_of(FOUND), "md").splitlines()
-    assert len(lines) == 3
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    assert r"a\|\"b\", \<i\> c".replace('\\"', '"') in lines[2]
 
 
 def test_parquet_has_the_same_names_and_values(tmp_path):
@@ -328,16 +307,15 @@ SQL_ONLY = {
 def test_what_only_sql_has_is_text_in_files(sql, text, tmp_path):
     import duckdb
 
-    answer = query(frame_of({}), f"SELECT {sql} AS x")
-    assert list(csv.reader(io.StringIO(export(answer, "csv")))) == [["x"], [text]]
-    assert export(answer, "md").startswith("| x |\n| --- |\n| ")
+    answer = ask(frame_of({}), f"SELECT {sql} AS x")
+    assert list(csv.reader(io.StringIO(as_csv(answer)))) == [["x"], [text]]
     export(answer, "parquet", tmp_path / "x.parquet")
     assert duckdb.read_parquet(str(tmp_path / "x.parquet")).columns == ["x"]
 
 
 def test_two_columns_of_one_name_are_no_parquet(tmp_path):
-    answer = query(frame_of({}), "SELECT 1 AS a, 2 AS a")
-    assert export(answer, "csv") == "a,a\n1,2\n"
+    answer = ask(frame_of({}), "SELECT 1 AS a, 2 AS a")
+    assert as_csv(answer) == "a,a\n1,2\n"
     with pytest.raises(
         QueryError, match=r"expected columns of different names; got several called a; remedy: "
     ):
@@ -360,13 +338,6 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
     export(frame_of({"loss": 1.0}), "csv", path)
     assert "results.loss" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_unknown_format_is_refused():
-    with pytest.raises(ValueError, match="to must be one of parquet, csv, md; got 'xls'"):
-        export(frame_of({}), "xls")
-    with pytest.raises(ValueError, match="parquet must have a path"):
-        export(frame_of({}), "parquet")
 
 
 def test_importing_costs_nothing_until_it_is_used():
@@ -426,16 +397,3 @@ def test_what_cannot_be_seen_is_shown_by_its_number():
 
 
 # Speed
-
-
-def test_the_time_of_a_table_grows_with_the_number_of_records_and_no_faster(tmp_path):
-    found = {f"r{n}": math.sin(n) for n in range(20)} | {"curve": [0.5] * 10, "rise": {"end": {"both": 1.0}}}
-    seconds = {}
-    for count in (1000, 10_000):
-        put(tmp_path / str(count), [make_run({"seed": n, "rate": n / 7}, found) for n in range(count)])
-        began = time.process_time()  # others may be using this machine
-        frame = table(Store(tmp_path / str(count)))
-        seconds[count] = time.process_time() - began
-        assert len(frame) == count
-    assert np.isclose(frame["results.r1"], math.sin(1)).all()
-    assert seconds[10_000] < 40 * seconds[1000], "a hundred times as long, if each were compared with each"

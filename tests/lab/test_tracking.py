@@ -9,10 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from gradtricks.lab.engine.tracking import TrackingError, log_to_mlflow
 from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.planning import plan_runs
+from gradtricks.lab.runs.tracking import log_to_mlflow
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook
 
@@ -118,7 +119,7 @@ def test_what_was_cut_short_is_logged_anew(stored, tracking, monkeypatch):
     client, uri = tracking
     name = f"test {uuid4()}"
     with monkeypatch.context() as patched:
-        patched.setattr("gradtricks.lab.engine.tracking._write_artifacts", lambda *_: 1 / 0)
+        patched.setattr("gradtricks.lab.runs.tracking._write_artifacts", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             log_to_mlflow(uri, stored, name)
     assert log_to_mlflow(uri, stored, name) == 2
@@ -127,20 +128,18 @@ def test_what_was_cut_short_is_logged_anew(stored, tracking, monkeypatch):
 
 def test_a_server_that_is_not_there(stored, tracking, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(
-        TrackingError, match=r"expected MLflow at http://127.0.0.1:1 .*; remedy: start its server"
-    ):
+    with pytest.raises(RunError, match=r"expected MLflow at http://127.0.0.1:1 .*; remedy: start its server"):
         log_to_mlflow("http://127.0.0.1:1", stored)
-    with pytest.raises(TrackingError, match=r"expected MLflow at http://127.0.0.1:1 ") as caught:
+    with pytest.raises(RunError, match=r"expected MLflow at http://127.0.0.1:1 ") as caught:
         log_to_mlflow("http://me:secret@127.0.0.1:1", stored)
     assert "secret" not in str(caught.value)
     with pytest.raises(
-        TrackingError, match="expected the address of an MLflow server or database; got 'no://w'"
+        ParameterError, match="expected the address of an MLflow server or database; got 'no://w'"
     ):
         log_to_mlflow("no://w", stored)
 
 
 def test_without_mlflow_the_remedy_is_said(stored, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(TrackingError, match=r"got none; remedy: pip install 'gradtricks\[mlflow\]'"):
+    with pytest.raises(ParameterError, match=r"got none; remedy: pip install 'gradtricks\[mlflow\]'"):
         log_to_mlflow("sqlite:///mlflow.db", stored)

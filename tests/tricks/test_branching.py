@@ -239,15 +239,11 @@ def test_published_cases(backend, case):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_what_flows_where_is_the_chain_rule(backend, compiled, compiler):
+def test_what_flows_where_is_the_chain_rule(backend, compiled):
     def report(x):
         return backend.tricks.where_gradients(x > 0, x, log_of(backend), 0.0)
 
-    if compiled and backend.name == "torch":
-        backend.framework.compiler.reset()
-        report = backend.framework.compile(report, fullgraph=True, backend=compiler)
-    elif compiled:
-        report = backend.framework.function(report, jit_compile=True)
+    report = backend.compiled(report) if compiled else report
     flow = [backend.array(field) for field in report(backend.tensor(X))]
     for ours, theirs in zip(flow, reference.where_gradients(X > 0, X, inverse, 0.0), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)

@@ -418,15 +418,11 @@ def test_our_own_gradients_pass(backend, trick):
     assert report.verdict == CORRECT, str(report)
 
 
-def test_of_what_a_compiler_made(backend, compiler):
+def test_of_what_a_compiler_made(backend):
     def function(x):
         return backend.tricks.scale_gradient(x, 0.5) ** 2
 
-    if backend.name == "torch":
-        backend.framework.compiler.reset()
-        compiled = backend.framework.compile(function, fullgraph=True, backend="aot_eager")
-    else:
-        compiled = backend.framework.function(function, jit_compile=True)
+    compiled = backend.compiled(function)
     report = backend.tricks.check_gradient(compiled, backend.tensor(AT), surrogate=lambda x: 0.5 * x**2)
     assert report.verdict == SURROGATE, str(report)
 

@@ -507,16 +507,9 @@ def test_the_step_is_relative_and_never_divides_by_zero():
     np.testing.assert_allclose(step, 500 * 2 ** (-52 / 3) / 2)
 
 
-def compiled(backend, function):
-    if backend.name == "torch":
-        backend.framework.compiler.reset()
-        return backend.framework.compile(function, fullgraph=True, backend="aot_eager")
-    return backend.framework.function(function, jit_compile=True)
-
-
 def test_of_what_a_compiler_made(backend):
     function, x = log_sum_exp(backend), backend.tensor(np.array([0.5, -1.0, 2.0]))
-    once = compiled(backend, function)
+    once = backend.compiled(function)
     norm = backend.tricks.hessian_norm(function, x)
     again = backend.tricks.hessian_norm(once, x, method="finite_difference")
     np.testing.assert_allclose(again, norm, rtol=1e-6)

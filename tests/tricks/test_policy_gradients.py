@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from backends import TRACER
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 EQUAL = [[0.1] * 7, [0.1] * 100_000, [0.98] * 4096, [5.0], [0.0, 0.0], [1e30] * 3]
-WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
+WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "graph_value_and_vjp"])
 
 
 @given(data=st.data(), discount=st.sampled_from([0.0, 0.5, 0.99, 1.0]), value=st.sampled_from([0.0, -2.0]))
@@ -119,7 +120,7 @@ def test_standardize_agrees_with_the_reference(backend, x, factor):
 
 @pytest.mark.parametrize(
     ("way", "x"),
-    [("value_and_vjp", x) for x in EQUAL] + [("compiled_value_and_vjp", x) for x in EQUAL[:2]],
+    [("value_and_vjp", x) for x in EQUAL] + [("graph_value_and_vjp", x) for x in EQUAL[:2]],
 )
 def test_standardize_of_equal_elements_is_zero_with_zero_gradient(backend, way, x):
     x = np.array(x, np.float32)
@@ -259,18 +260,43 @@ def test_advantages_agree_with_the_reference(backend, data, discount):
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
 
 
+INFINITE = np.where(np.arange(70) == 68, np.inf, 1.0)
+
+
 @WAYS
 def test_the_end_of_an_episode_keeps_an_infinity_back(backend, way):
-    # In compiled code the recursion is run in another way, with powers of the discount that underflow.
-    def function(rewards):
-        returns, zeros = backend.tricks.discounted_returns, backend.tensor(np.zeros(70))
-        stack = backend.framework.stack
-        return stack([returns(rewards, zeros), returns(rewards, 0.0), returns(rewards, 1e-200)])
+    # In a graph the recursion is run in another way, with powers of the discount that underflow.
+    small = np.full(70, -1e-200)
+    small[10] = 0
 
-    rewards = np.ones(70)
-    rewards[-2] = np.inf
-    value, _ = getattr(backend, way)(function, [rewards], np.ones((3, 70)))
-    np.testing.assert_array_equal(value, [rewards, rewards, [np.inf] * 69 + [1.0]])
+    def function(rewards):
+        discounts = [backend.tensor(np.zeros(70)), 0.0, 1e-200, backend.tensor(small)]
+        return backend.framework.stack([backend.tricks.discounted_returns(rewards, d) for d in discounts])
+
+    value, _ = getattr(backend, way)(function, [INFINITE], np.ones((4, 70)))
+    alternating = np.where(np.arange(70) % 2, -np.inf, np.inf)  # from step 11 on
+    alternating[:11] = 1
+    alternating[69] = 1
+    expected = [INFINITE, INFINITE, [np.inf] * 69 + [1.0], alternating]
+    np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("steps", [70, None])
+def test_an_infinity_comes_through_in_forward_mode_and_in_unknown_lengths(steps):
+    tf = pytest.importorskip("tensorflow")
+    tricks = pytest.importorskip("gradtricks.tensorflow")
+    signature = [tf.TensorSpec([steps], tf.float64)]
+
+    def returns(rewards):
+        return tricks.discounted_returns(rewards, 1e-200)
+
+    rewards = tf.constant(INFINITE)
+    expected = [np.inf] * 69 + [1.0]
+    graph = tf.function(returns, signature, autograph=False)
+    np.testing.assert_array_equal(graph(rewards), expected)
+    with tf.autodiff.ForwardAccumulator(rewards, tf.ones_like(rewards)):
+        value = returns(rewards)
+    np.testing.assert_array_equal(value, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -500,19 +526,15 @@ def three_losses_vjp(cotangent, logits, adv_t, w_t, ratio):
     return loss[0] + to_logits, loss[1] + to_adv_t, loss[2] + to_w_t, to_ratio
 
 
-def test_the_recursion_under_every_transform(way):
+def test_the_recursion_differentiated(common):
     cotangent = np.array([1.0, -2.0])
-    estimate = way.tricks.truncated_generalized_advantage_estimation
-    if way.name == "export":
-        with pytest.raises(RuntimeError, match="no autograd formula"):
-            way.value_and_vjp(estimate, ESTIMATE, cotangent)
-        return
-    value, gradients = way.value_and_vjp(estimate, ESTIMATE, cotangent)
+    estimate = common.tricks.truncated_generalized_advantage_estimation
+    value, gradients = common.value_and_vjp(estimate, ESTIMATE, cotangent)
     expected = reference.truncated_generalized_advantage_estimation(*ESTIMATE)
-    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    np.testing.assert_allclose(value, expected, rtol=common.rtol)
     slopes = reference.truncated_generalized_advantage_estimation_vjp(cotangent, *ESTIMATE)
     for got, wanted in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=way.rtol, atol=way.rtol)
+        np.testing.assert_allclose(got, wanted, rtol=common.rtol, atol=common.rtol)
 
 
 @WAYS
@@ -533,22 +555,22 @@ def test_the_losses_add_up(backend, way):
     np.testing.assert_allclose(value, expected + 3 * reference.entropy_loss(logits, w_t), **TOLERANCE)
 
 
-def check_twice(second, function, inputs, cotangent, vjp):
+def check_twice(twice, function, inputs, cotangent, vjp):
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in inputs]
-    got = second.second_vjp(function, inputs, cotangent, directions)
+    got = twice.second_vjp(function, inputs, cotangent, directions)
     for one, wanted in zip(got, numerical_second_vjp(vjp, inputs, cotangent, directions), strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_the_recursion_twice_under_every_transform(second):
+def test_the_recursion_differentiated_twice(twice):
     inputs = [ESTIMATE[0], np.array([0.9, 0.5]), *ESTIMATE[2:]]
     vjp = reference.truncated_generalized_advantage_estimation_vjp
-    estimate = second.tricks.truncated_generalized_advantage_estimation
-    check_twice(second, lambda *x: estimate(*x), inputs, np.array([1.0, -2.0]), vjp)
+    estimate = twice.tricks.truncated_generalized_advantage_estimation
+    check_twice(twice, lambda *x: estimate(*x), inputs, np.array([1.0, -2.0]), vjp)
 
 
-def test_returns_and_losses_twice_under_every_transform(second):
-    tricks, actions = second.tricks, second.backend.tensor(ACTIONS)
+def test_returns_and_losses_differentiated_twice(twice):
+    tricks, actions = twice.tricks, twice.backend.tensor(ACTIONS)
 
     def function(logits, adv_t, w_t, ratio):
         logits, adv_t = tricks.standardize(logits), tricks.discounted_returns(adv_t, 0.25)
@@ -562,7 +584,7 @@ def test_returns_and_losses_twice_under_every_transform(second):
         to_rewards, *_ = reference.discounted_returns_vjp(to_returns, adv_t, 0.25)
         return reference.standardize_vjp(to_logits, logits), to_rewards, *others
 
-    check_twice(second, function, LOSS_INPUTS, np.float64(2.0), vjp)
+    check_twice(twice, function, LOSS_INPUTS, np.float64(2.0), vjp)
 
 
 @pytest.fixture
@@ -579,7 +601,7 @@ def test_a_traced_recursion_is_run_again_for_other_rewards(torch_tricks):
     assert traced(torch.tensor([4.0, 0.0, 4.0])).tolist() == [5.0, 2.0, 4.0]
 
 
-def test_an_exported_recursion_takes_other_lengths_and_batches(torch_tricks):
+def test_an_exported_recursion_takes_other_lengths_and_has_a_gradient(torch_tricks):
     import torch
 
     class Returns(torch.nn.Module):
@@ -589,9 +611,12 @@ def test_an_exported_recursion_takes_other_lengths_and_batches(torch_tricks):
     shapes = ({0: torch.export.Dim("T", min=2), 1: torch.export.Dim("B", min=2)},)
     module = torch.export.export(Returns(), (torch.ones(3, 2),), dynamic_shapes=shapes).module()
     r_t = np.random.default_rng(0).normal(size=(7, 5))
-    np.testing.assert_allclose(
-        module(torch.tensor(r_t, dtype=torch.float32)), reference.discounted_returns(r_t, 0.5, 2.0), rtol=1e-5
-    )
+    rewards = torch.tensor(r_t, dtype=torch.float32, requires_grad=True)
+    g_t = module(rewards)
+    np.testing.assert_allclose(g_t.detach(), reference.discounted_returns(r_t, 0.5, 2.0), rtol=1e-5)
+    (gradient,) = torch.autograd.grad(g_t.sum(), rewards)
+    wanted, *_ = reference.discounted_returns_vjp(np.ones_like(r_t), r_t, 0.5)
+    np.testing.assert_allclose(gradient, wanted, rtol=1e-5)
 
 
 def test_tensors_without_values_have_shapes(torch_tricks):
@@ -628,11 +653,11 @@ def test_the_recursion_within_a_checkpoint_and_saved_elsewhere(torch_tricks):
         torch.testing.assert_close(gradients(lambda f, *x: f(*x)), expected)
 
 
-def test_discounts_that_change_are_compiled_once(torch_tricks, compiler):
+def test_discounts_that_change_are_compiled_once(torch_tricks):
     import torch
 
     torch.compiler.reset()
-    compiled = torch.compile(torch_tricks.discounted_returns, fullgraph=True, backend=compiler)
+    compiled = torch.compile(torch_tricks.discounted_returns, fullgraph=True, backend=TRACER)
     r_t = torch.ones(3)
     for discount in np.linspace(0.1, 0.9, 14):  # more than fullgraph=True would compile anew
         expected = reference.discounted_returns(np.ones(3), discount)

@@ -10,26 +10,20 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.optimize import isotonic_regression
 from scipy.stats import rankdata, spearmanr
 
+from backends import BACKENDS
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
 STRENGTHS = st.sampled_from([0.01, 0.3, 1.0, 7.5, 100.0])
 X = np.array([[1.5, -2.0, 0.1, 0.3], [0.2, 0.25, 0.9, -0.4]])
 Y = np.array([[1.0, 3.0, 2.0, 2.0], [0.0, 1.0, -1.0, 5.0]])
+WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "graph_value_and_vjp"])
 COTANGENT = np.array([[1.0, -3.0, 2.0, 0.5], [0.3, 0.1, -2.0, 1.0]])
 
 
 def values(shape):
     """Draw rows in which ties, near ties and large gaps occur."""
     return arrays(np.float64, shape, elements=st.floats(-9, 9, width=32) | st.sampled_from([0.0, 1.0, 1.001]))
-
-
-def compiled(backend, function):
-    """Return the function as the framework's compiler makes it, without Python in the loop."""
-    if backend.name == "tensorflow":
-        return backend.framework.function(function)
-    backend.framework.compiler.reset()
-    return backend.framework.compile(function, fullgraph=True, backend="aot_eager")
 
 
 @given(data=st.data(), strength=STRENGTHS)
@@ -65,12 +59,13 @@ def test_spearman_agrees_with_the_reference(backend, data, strength, soft_y):
         np.testing.assert_allclose(gradient, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_near_elements_of_a_target_arent_equal(backend, compiled):
+@WAYS
+def test_near_elements_of_a_target_arent_equal(backend, way):
     x, y = np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.0, 2e-35, 1.0, 1.0])
-    way = backend.compiled_value_and_vjp if compiled else backend.value_and_vjp
     target = backend.tensor(y)
-    value, _ = way(lambda t: backend.tricks.spearman_correlation(t, target), [x], np.array(1.0))
+    value, _ = getattr(backend, way)(
+        lambda t: backend.tricks.spearman_correlation(t, target), [x], np.array(1.0)
+    )
     np.testing.assert_allclose(value, reference.spearman_correlation(x, y), rtol=1e-10)
 
 
@@ -154,25 +149,25 @@ def test_ranks_in_float32_are_exact_however_small_the_strength(backend):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "compiler"),
-    [(dtype, "none") for dtype in ("float16", "bfloat16", "float32", "float64")] + [("float16", "compiled")],
+    ("dtype", "graph"),
+    [(dtype, False) for dtype in ("float16", "bfloat16", "float32", "float64")] + [("float16", True)],
 )
-def test_keeps_the_dtype(backend, dtype, compiler):
+def test_keeps_the_dtype(backend, dtype, graph):
     x = backend.cast(backend.tensor(np.array([[0.5, -2.0, 300.0, 0.5], [1.0, 1.0, 1.0, 1.0]])), dtype)
 
     def both(x):
         ranks = backend.tricks.soft_rank(x, regularization_strength=0.25)
         return ranks, backend.tricks.spearman_correlation(x, x)
 
-    ranks, correlation = (compiled(backend, both) if compiler == "compiled" else both)(x)
+    ranks, correlation = (backend.in_graph(both) if graph else both)(x)
     assert ranks.dtype == x.dtype
     np.testing.assert_array_equal(backend.array(ranks), [[2.5, 1, 4, 2.5], [2.5] * 4])
     assert dtype in str(correlation.dtype) or ("16" in dtype and "float32" in str(correlation.dtype))
     assert backend.array(correlation)[1] == 0
 
 
-@pytest.mark.parametrize("compiler", ["none", "compiled"])
-def test_extreme_values(backend, compiler):
+@WAYS
+def test_extreme_values(backend, way):
     rows = np.array(
         [
             [1e308, -1e308, 9e307, 0.0, -0.0],
@@ -189,8 +184,7 @@ def test_extreme_values(backend, compiler):
         return backend.tricks.soft_rank(x, regularization_strength=2.3e-308)
 
     cotangent = np.ones_like(rows)
-    function = compiled(backend, ranked) if compiler == "compiled" else ranked
-    value, (gradient,) = backend.value_and_vjp(function, [rows], cotangent)
+    value, (gradient,) = getattr(backend, way)(ranked, [rows], cotangent)
     finite = np.isfinite(rows).all(-1)
     np.testing.assert_array_equal(value[finite], rankdata(rows[finite], axis=-1))
     assert np.isnan(value[~finite]).all()
@@ -198,45 +192,47 @@ def test_extreme_values(backend, compiler):
     np.testing.assert_array_equal(gradient[finite], 0)
 
 
-@pytest.mark.parametrize("compiler", ["none", "compiled"])
-def test_huge_strengths_and_values(backend, compiler):
+@WAYS
+def test_huge_strengths_and_values(backend, way):
     x = np.array([1.5e308, -1.5e308, 0.0])
 
     def ranked(x):
         return backend.tricks.soft_rank(x, regularization_strength=1.5e308)
 
-    function = compiled(backend, ranked) if compiler == "compiled" else ranked
-    np.testing.assert_allclose(backend.array(function(backend.tensor(x))), [3, 1, 2], rtol=1e-15)
+    value, _ = getattr(backend, way)(ranked, [x], x)
+    np.testing.assert_allclose(value, [3, 1, 2], rtol=1e-15)
 
 
-@pytest.mark.parametrize("compiler", ["none", "compiled"])
-def test_one_alone_gets_no_gradient_however_large(backend, compiler):
+@WAYS
+def test_one_alone_gets_no_gradient_however_large(backend, way):
     def ranked(x):
         return backend.tricks.soft_rank(x, regularization_strength=1e-200)
 
-    function = compiled(backend, ranked) if compiler == "compiled" else ranked
     x, cotangent = np.array([3.0, 1.0, 2.0], np.float32), np.array([np.inf, 1.0, np.nan], np.float32)
-    _, (gradient,) = backend.value_and_vjp(function, [x], cotangent)
+    _, (gradient,) = getattr(backend, way)(ranked, [x], cotangent)
     np.testing.assert_array_equal(gradient, np.zeros(3))
 
 
-@pytest.mark.parametrize("spread", ["normal", "exponential", "uniform", "ties", "unit"])
-def test_pooling_by_rounds_agrees_with_the_kernel(spread):
+def test_pooling_by_rounds_agrees_with_the_kernel():
     tf = pytest.importorskip("tensorflow")
     tricks = pytest.importorskip("gradtricks.tensorflow")
     random, n = np.random.default_rng(0), 3000
-    x = {
+    spreads = {
         "normal": random.normal(size=(2, n)),
         "exponential": np.exp(3 * random.normal(size=(2, n))),
         "uniform": random.random((2, n)),
         "ties": np.round(3 * random.normal(size=(2, n))),
         "unit": np.arange(2.0 * n).reshape(2, n),
-    }[spread]
-    ranked = tf.function(lambda x, strength=1.0: tricks.soft_rank(x, regularization_strength=strength))
-    for strength in (5.0, 0.2, 2 / n):
-        ours = ranked(tf.constant(x), strength)
-        eager = tricks.soft_rank(tf.constant(x), regularization_strength=strength)
-        np.testing.assert_allclose(ours, eager, rtol=1e-10)
+    }
+    ranked = tf.function(
+        lambda x, strength: tricks.soft_rank(x, regularization_strength=strength), autograph=False
+    )
+    for name, x in spreads.items():
+        for strength in (5.0, 0.2, 2 / n):
+            ours = ranked(tf.constant(x), tf.constant(strength, tf.float64))
+            eager = tricks.soft_rank(tf.constant(x), regularization_strength=strength)
+            np.testing.assert_allclose(ours, eager, rtol=1e-10, err_msg=name)
+    assert ranked.experimental_get_tracing_count() == 1
 
 
 def test_what_the_kernel_hands_back():
@@ -369,24 +365,83 @@ def test_a_transform_of_the_backward_pass_alone_in_torch():
             torch.testing.assert_close(backward(cotangent), gradient, equal_nan=True)
 
 
-def test_a_compiled_function_refuses_dual_numbers_in_torch():
+@pytest.mark.parametrize("kind", [float, np.float32])
+def test_strengths_that_change_are_compiled_once_in_torch(kind):
     torch = pytest.importorskip("torch")
     tricks = pytest.importorskip("gradtricks.torch")
-    torch.compiler.reset()
-    ranked = torch.compile(
-        lambda x: tricks.soft_rank(x, regularization_strength=0.5), fullgraph=True, backend="aot_eager"
-    )
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
-        with pytest.raises(Exception, match="must not meet dual numbers"):
-            ranked(dual)
+    graph = BACKENDS["torch"]().in_graph(lambda x, s: tricks.soft_rank(x, regularization_strength=s))
+    for strength in np.linspace(0.1, 0.9, 10):  # more than fullgraph=True would compile anew
+        found = graph(torch.tensor(X), strength.item() if kind is float else torch.tensor(kind(strength)))
+        expected = reference.soft_rank(X, regularization_strength=kind(strength))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("strength", [0.3, np.array(0.3)])
+def test_a_sparse_gradient_reaches_other_rows(backend, strength):
+    if isinstance(strength, np.ndarray):
+        strength = backend.tensor(strength)
+    rows = backend.tensor(np.array([0, 2]))
+
+    def taken(x):
+        return backend.take(backend.tricks.soft_rank(x, regularization_strength=strength, axis=0), rows)
+
+    _, (gradient,) = backend.value_and_vjp(taken, [X.T], np.ones((2, 2)))
+    cotangent = np.array([[1.0, 1], [0, 0], [1, 1], [0, 0]])
+    expected = reference.soft_rank_vjp(cotangent, X.T, regularization_strength=0.3, axis=0)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_tensors_without_values_and_with_a_bit_for_the_sign_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def both(x):
+        return tricks.soft_rank(x, regularization_strength=0.5), tricks.spearman_correlation(x, x)
+
+    assert [value.shape for value in both(torch.ones(2, 3, device="meta"))] == [(2, 3), (2,)]
+    with FakeTensorMode():
+        assert [value.shape for value in both(torch.ones(2, 3))] == [(2, 3), (2,)]
+    imaginary = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert imaginary.is_neg()
+    assert both(imaginary)[0].tolist() == [1, 2]
+    assert make_fx(lambda x: both(x)[0])(torch.ones(3))(torch.tensor([3.0, 1, 2])).tolist() == [3, 1, 2]
+
+
+def test_an_exported_rank_takes_other_batches_and_has_a_gradient():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return tricks.soft_rank(x, regularization_strength=0.3)
+
+    shapes = ({0: torch.export.Dim("B", min=2)},)
+    module = torch.export.export(Model(), (torch.ones(3, 4).double(),), dynamic_shapes=shapes).module()
+    x = torch.tensor(X, requires_grad=True)
+    ranks = module(x)
+    np.testing.assert_allclose(ranks.detach(), reference.soft_rank(X, regularization_strength=0.3))
+    (gradient,) = torch.autograd.grad(ranks, x, torch.tensor(COTANGENT))
+    expected = reference.soft_rank_vjp(COTANGENT, X, regularization_strength=0.3)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_strength_that_was_edited_is_refused_in_torch():
+    torch = pytest.importorskip("torch")
+    tricks = pytest.importorskip("gradtricks.torch")
+    strength = torch.tensor(0.3, dtype=torch.float64)
+    ranks = tricks.soft_rank(torch.tensor(X, requires_grad=True), regularization_strength=strength)
+    strength.fill_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        ranks.sum().backward()
 
 
 def test_batches_of_any_shape_in_a_graph():
     tf = pytest.importorskip("tensorflow")
     tricks = pytest.importorskip("gradtricks.tensorflow")
 
-    @tf.function
+    @tf.function(input_signature=[tf.TensorSpec([None] * 3, tf.float64)], autograph=False)
     def both(x):
         return (
             tricks.soft_rank(x, regularization_strength=0.3, axis=1),
@@ -431,6 +486,16 @@ def test_bad_input_says_what_is_expected(backend, x, options, error, message):
         backend.tricks.spearman_correlation(x, x, **options)
 
 
+def test_a_strength_is_a_floating_point_scalar(backend):
+    x = backend.tensor([1.0, 2.0])
+    for strength, error, message in (
+        (x, ValueError, r"regularization_strength must have the shape of a scalar, \(\); got \(2,\)"),
+        (backend.tensor(1), TypeError, "regularization_strength must be floating-point; got"),
+    ):
+        with pytest.raises(error, match=message):
+            backend.tricks.soft_rank(x, regularization_strength=strength)
+
+
 def test_a_correlation_needs_two_tensors_of_one_shape(backend):
     x = backend.tensor([1.0, 2.0])
     correlation = backend.tricks.spearman_correlation
@@ -442,49 +507,49 @@ def test_a_correlation_needs_two_tensors_of_one_shape(backend):
         correlation(x, x, soft_y="yes")
 
 
-def test_soft_rank_under_every_transform(way):
-    value, (gradient,) = way.value_and_vjp(
-        lambda t: way.tricks.soft_rank(t, regularization_strength=0.3), [X], COTANGENT
+def test_soft_rank_differentiated(common):
+    value, (gradient,) = common.value_and_vjp(
+        lambda t: common.tricks.soft_rank(t, regularization_strength=0.3), [X], COTANGENT
     )
     expected = reference.soft_rank(X, regularization_strength=0.3)
-    np.testing.assert_allclose(value, expected, rtol=way.rtol)
+    np.testing.assert_allclose(value, expected, rtol=common.rtol)
     expected = reference.soft_rank_vjp(COTANGENT, X, regularization_strength=0.3)
-    np.testing.assert_allclose(gradient, expected, rtol=way.rtol, atol=1e-12)
+    np.testing.assert_allclose(gradient, expected, rtol=common.rtol, atol=1e-12)
 
 
-def test_spearman_under_every_transform(way):
-    target = way.backend.tensor(Y[0])
-    value, (gradient,) = way.value_and_vjp(
-        lambda x: way.tricks.spearman_correlation(x, target), [X[0]], np.array(-2.0)
+def test_spearman_differentiated(common):
+    target = common.backend.tensor(Y[0])
+    value, (gradient,) = common.value_and_vjp(
+        lambda x: common.tricks.spearman_correlation(x, target), [X[0]], np.array(-2.0)
     )
-    np.testing.assert_allclose(value, reference.spearman_correlation(X[0], Y[0]), rtol=way.rtol)
+    np.testing.assert_allclose(value, reference.spearman_correlation(X[0], Y[0]), rtol=common.rtol)
     expected, _ = reference.spearman_correlation_vjp(-2.0, X[0], Y[0])
-    np.testing.assert_allclose(gradient, expected, rtol=way.rtol, atol=1e-12)
+    np.testing.assert_allclose(gradient, expected, rtol=common.rtol, atol=1e-12)
 
 
-def test_soft_rank_twice_under_every_transform(second):
+def test_soft_rank_differentiated_twice(twice):
     # It is linear between the kinks, so the curvature is that of what comes after it.
     def cubed(x):
-        return second.tricks.soft_rank(x, regularization_strength=0.3) ** 3
+        return twice.tricks.soft_rank(x, regularization_strength=0.3) ** 3
 
     def vjp(cotangent, x):
         ranks = reference.soft_rank(x, regularization_strength=0.3)
         return reference.soft_rank_vjp(3 * ranks**2 * cotangent, x, regularization_strength=0.3)
 
     direction = np.cos(np.arange(8.0)).reshape(2, 4)
-    (gradient,) = second.second_vjp(cubed, [X], COTANGENT, [direction])
+    (gradient,) = twice.second_vjp(cubed, [X], COTANGENT, [direction])
     (expected,) = numerical_second_vjp(vjp, [X], COTANGENT, [direction])
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_spearman_twice_under_every_transform(second):
+def test_spearman_differentiated_twice(twice):
     def vjp(cotangent, x):
         return reference.spearman_correlation_vjp(cotangent, x, Y[0])[0]
 
-    target = second.backend.tensor(Y[0])
+    target = twice.backend.tensor(Y[0])
     cotangent, direction = np.array(-2.0), np.array([1.0, 0.5, -3.0, 2.0])
-    (gradient,) = second.second_vjp(
-        lambda x: second.tricks.spearman_correlation(x, target), [X[0]], cotangent, [direction]
+    (gradient,) = twice.second_vjp(
+        lambda x: twice.tricks.spearman_correlation(x, target), [X[0]], cotangent, [direction]
     )
     (expected,) = numerical_second_vjp(vjp, [X[0]], cotangent, [direction])
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)

@@ -803,7 +803,7 @@ def test_the_other_frameworks_tensor_is_refused(backend):
 # Where it may be called, and what it leaves behind.
 
 
-def test_a_compiled_function_is_looked_into(backend, compiler):
+def test_a_compiled_function_is_looked_into(backend):
     x = watched(backend)
     if backend.name == "torch":
         torch = backend.framework

@@ -11,25 +11,24 @@ from filelock import FileLock, Timeout
 from gradtricks.book.pdf import chapters, print_pdf
 from gradtricks.book.site import build
 from gradtricks.book.sources import lay_out
-from gradtricks.lab.commands.execution import execute, freeze
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.printing import duration
 from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_sweeps
-from gradtricks.lab.engine.estimates import estimate_s
-from gradtricks.lab.engine.executing import count_workers
+from gradtricks.lab.commands.running import execute, freeze
 from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
 from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.results.tables import runs_of
+from gradtricks.lab.runs.estimates import estimate_s
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.planning import Run, plan_runs
+from gradtricks.lab.runs.here import count_workers
+from gradtricks.lab.runs.many import Run
+from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from gradtricks.lab.engine.executing import Outcome
 
 __all__ = ["build_book", "plan_book", "print_book"]
 
@@ -41,34 +40,24 @@ def build_book(
 ) -> Path:
     """Run what the book shows and what isn't finished yet, then build the book in the working directory.
 
-    Args:
-        workers: Runs at once; None means as many as the cores have room for.
-        store: Of the runs.
-        console: Where to show how it goes; None shows nothing.
-
-    Returns:
-        Folder of the finished pages.
-
-    Raises:
-        FileNotFoundError: The working directory has no experiments.
-        RunError: A run failed, or Sphinx complained; the old book is untouched.
-        StoreError: A published sweep has no records; the old book is untouched.
-        Interrupted: By Ctrl-C; the same call goes on later.
+    It returns the folder of the pages. Where a run failed, Sphinx complained or a published sweep has no
+    records, it raises RunError or StoreError, and the old book is untouched; after Ctrl-C the same call goes
+    on.
     """
-    runs, planned = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
+    specs, planned = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
     published = [as_published(sweep) for sweep in planned if sweep.published]
     sweeps = [sweep for sweep in planned if not sweep.published]
     opened = Store(store)
     with _alone(console):
         for sweep in sweeps:
             freeze(sweep, opened)
-        everything = {run.request: run for run in (*runs, *(run for s in sweeps for run in s.runs))}
+        everything = {spec.request: spec for spec in (*specs, *(spec for s in sweeps for spec in s.runs))}
         _announce(list(everything.values()), opened, console, workers)
-        outcomes = execute(list(everything.values()), opened, console, workers=workers, retry_failed=True)
-        _refuse_failures(outcomes)
-        stored = {outcome.run.request: outcome.stored for outcome in outcomes if outcome.stored}
+        runs = execute(list(everything.values()), opened, console, workers=workers, retry_failed=True)
+        _refuse_failures(runs)
+        stored = {run.spec.request: run.stored for run in runs if run.stored}
         lay_out(
-            {run.name: stored[run.request] for run in runs},
+            {spec.name: stored[spec.request] for spec in specs},
             BOOK / "experiments",
             sweeps=[*((sweep, runs_of(opened, sweep.runs)) for sweep in sweeps), *published],
         )
@@ -79,31 +68,16 @@ def build_book(
 
 
 def print_book() -> Path:
-    """Print the chapters of the built book in the working directory into one PDF.
-
-    Returns:
-        The file.
-
-    Raises:
-        BuildError: The book isn't built, there is no Chromium, or it didn't print.
-    """
+    """Print the chapters of the built book in the working directory into one PDF, and return its path."""
     target = BUILD / "gradtricks.pdf"
     print_pdf(BUILD / "html", chapters(BOOK), target)
     return target
 
 
-def plan_book(experiments: Path) -> list[Run]:
+def plan_book(experiments: Path) -> list[Spec]:
     """List the runs that the book shows: every experiment, once for each of its backends.
 
-    Args:
-        experiments: Folder of the source notebooks.
-
-    Returns:
-        The runs, by stem and backend. A notebook without a parameter ``backend`` runs once.
-
-    Raises:
-        FileNotFoundError: The folder holds no notebook.
-        ParameterError: A notebook's parameters can't be read.
+    A notebook without a parameter ``backend`` runs once.
     """
     notebooks = sorted(experiments.glob("*.ipynb"))
     if not notebooks:
@@ -114,7 +88,7 @@ def plan_book(experiments: Path) -> list[Run]:
     return [run for path in notebooks for run in _plan_shown(path, source)]
 
 
-def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Run]:
+def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
     """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
     node = read_notebook(path)
     backend = read_parameters(node, str(path)).get("backend")
@@ -127,10 +101,10 @@ def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Run]:
     return [replace(run, alone=False) for run in runs]
 
 
-def _announce(runs: Sequence[Run], store: Store, console: "Console | None", workers: int | None) -> None:
+def _announce(specs: Sequence[Spec], store: Store, console: "Console | None", workers: int | None) -> None:
     """Say before the first run ends what is to come."""
-    finished = store.find_all(runs)
-    missing = [run for run in runs if run.request not in finished]
+    finished = store.find_all(specs)
+    missing = [spec for spec in specs if spec.request not in finished]
     if console is None or not missing:
         return
     left = estimate_s(missing, store, workers or count_workers(missing))
@@ -139,8 +113,8 @@ def _announce(runs: Sequence[Run], store: Store, console: "Console | None", work
     console.print(f"{len(missing)} run{several} to do{about}; then the pages.")
 
 
-def _refuse_failures(outcomes: "Sequence[Outcome]") -> None:
-    failed = [f"{outcome.run.title}\n{outcome.error}" for outcome in outcomes if outcome.error]
+def _refuse_failures(runs: Sequence[Run]) -> None:
+    failed = [f"{run.spec.title}\n{run.error}" for run in runs if run.error]
     if failed:
         raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
 

@@ -54,16 +54,9 @@ class RunCard(SphinxDirective):
 
 
 def command_of(stem: str, record: Mapping[str, Any]) -> str:
-    """Write what does a run again, with all that its results depend on.
+    """Write the line for a shell that does a run again, with all that its results depend on.
 
     It is a command of the lab, not papermill's: the lab pins the threads of each library.
-
-    Args:
-        stem: Of the notebook.
-        record: Of the run.
-
-    Returns:
-        A line for a shell in the project's root.
     """
     threads = record.get("provenance", {}).get("threads")
     options = [] if threads is None else [f"--threads {threads}"]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 from docutils import nodes
@@ -47,20 +47,22 @@ class _Explored(_Part):
 
 
 def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> dict[str, Any]:
-    """Make of a recorded result what the script draws.
+    """Make of a recorded result what the script draws: lists and texts, numbers with four digits.
+
+    The result has three parts. ``sliders``: one or two, each with a ``name`` and its ``values``. ``x``:
+    numbers in order. ``curves``: each with a ``name`` and ``y``, a list for each value of the first slider,
+    in which are lists for the second one if there is one, in which are numbers: as many as ``x`` has, or
+    fewer. NaN and None are gaps. Numbers alone are a curve that stays.
 
     Args:
-        value: The result, with three parts. ``sliders``: one or two, each with a ``name`` and its ``values``.
-            ``x``: numbers in order. ``curves``: each with a ``name`` and ``y``, a list for each value of
-            the first slider, in which are lists for the second one if there is one, in which are numbers: as
-            many as ``x`` has, or fewer. NaN and None are gaps. Numbers alone are a curve that stays.
+        value: The result.
         x: Label of the horizontal axis, and what its numbers are called in words.
         y: The same of the vertical axis.
         log: The axes that are logarithmic: ``x``, ``y`` or ``xy``.
         start: Value of each slider to start with, separated by commas; without it, the first ones.
 
     Returns:
-        Lists and texts, numbers with four digits.
+        What the script reads.
 
     Raises:
         RecordError: The result has another form, or ``start`` isn't on the grid.
@@ -72,22 +74,24 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
         raise RecordError(
             f"expected a result with sliders, x and curves; {'; '.join(problems)}; got {shown(value)}"
         ) from error
-    for part in (found.sliders, found.curves):
-        names = [item.name for item in part]
+    texts = [[_text(value) for value in slider.values] for slider in found.sliders]
+    for names in ([s.name for s in found.sliders], [c.name for c in found.curves], *texts):
         if len(set(names)) < len(names):
-            raise RecordError(f"expected different names; got {names}")
-    grid = {slider.name: _texts(slider) for slider in found.sliders}
-    lengths = [*map(len, grid.values())]
-    curves = {curve.name: _drawn(curve, lengths, len(found.x), log) for curve in found.curves}
+            raise RecordError(f"expected names and values that look different; got {names}")
+    wanted = [text.strip() for text in start.split(",")] if start else [each[0] for each in texts]
+    if len(wanted) != len(texts) or not all(text in each for text, each in zip(wanted, texts)):
+        raise RecordError(f"expected start to have one value of each slider, of {texts}; got {start!r}")
     places = [_rounded(place, log="x" in log) for place in found.x]
     if len({place for place in places if place is not None}) < 2:
         raise RecordError(f"expected x to have two places that can be told apart; got {shown(found.x)}")
-    if all(number is None for curve in curves.values() for number in _numbers(curve)):
+    lengths = [*map(len, texts)]
+    curves = {curve.name: _drawn(curve, lengths, len(places), log) for curve in found.curves}
+    if not any(sign.isdigit() for sign in json.dumps([*curves.values()])):  # all are null
         raise RecordError("expected numbers that can be drawn; got none")
     return {
         "sliders": [
-            {"name": name, "values": texts, "start": begin}
-            for (name, texts), begin in zip(grid.items(), _starts(grid, start), strict=True)
+            {"name": slider.name, "values": each, "start": each.index(text)}
+            for slider, each, text in zip(found.sliders, texts, wanted)
         ],
         "x": places,
         "curves": [{"name": name, "y": curve} for name, curve in curves.items()],
@@ -128,44 +132,19 @@ class Explorable(Figure, SphinxDirective):
         return [figure, *rest]
 
 
-def _drawn(curve: _Curve, lengths: list[int], most: int, log: str) -> list[Any]:
-    flat = not any(isinstance(item, list) for item in curve.y)
-    return _curves(curve.y, [] if flat else lengths, most, curve.name, log="y" in log)
+def _drawn(curve: _Curve, lengths: Sequence[int], most: int, log: str) -> list[Any]:
+    """Shorten the numbers of a curve; one of numbers alone stays whatever the sliders say."""
 
+    def shorten(value: Any, lengths: Sequence[int]) -> Any:
+        fits = isinstance(value, list) and (len(value) == lengths[0] if lengths else 1 <= len(value) <= most)
+        if fits and lengths:
+            return [shorten(item, lengths[1:]) for item in value]
+        if fits and all(item is None or _is_number(item) for item in value):
+            return [_rounded(item, log="y" in log) for item in value]
+        what = f"{lengths[0]} lists, one for each value of a slider" if lengths else f"1 to {most} numbers"
+        raise RecordError(f"expected {what} in the curve {curve.name!r}; got {shown(value)}")
 
-def _curves(value: Any, lengths: Sequence[int], most: int, name: str, *, log: bool) -> list[Any]:
-    if not isinstance(value, list):
-        raise RecordError(f"expected lists of numbers in the curve {name!r}; got {shown(value)}")
-    if lengths:
-        if len(value) != lengths[0]:
-            raise RecordError(
-                f"expected {lengths[0]} lists in the curve {name!r}, one for each value of the slider; "
-                f"got {len(value)}"
-            )
-        return [_curves(item, lengths[1:], most, name, log=log) for item in value]
-    if not 1 <= len(value) <= most or not all(item is None or _is_number(item) for item in value):
-        raise RecordError(
-            f"expected 1 to {most} numbers in each list of the curve {name!r}; got {shown(value)}"
-        )
-    return [_rounded(item, log=log) for item in value]
-
-
-def _numbers(nested: Any) -> Iterator[float | None]:
-    if isinstance(nested, list):
-        for item in nested:
-            yield from _numbers(item)
-    else:
-        yield nested
-
-
-def _starts(grid: dict[str, list[str]], start: str) -> list[int]:
-    wanted = [text.strip() for text in start.split(",")] if start else [texts[0] for texts in grid.values()]
-    if len(wanted) != len(grid):
-        raise RecordError(f"expected start to have a value for each slider, {', '.join(grid)}; got {start!r}")
-    for text, (name, texts) in zip(wanted, grid.items(), strict=True):
-        if text not in texts:
-            raise RecordError(f"expected start to have one of the values of {name!r}, {texts}; got {text!r}")
-    return [texts.index(text) for text, texts in zip(wanted, grid.values(), strict=True)]
+    return shorten(curve.y, lengths if any(isinstance(item, list) for item in curve.y) else [])
 
 
 def _rounded(value: float | None, *, log: bool) -> float | int | None:
@@ -180,11 +159,8 @@ def _is_number(value: Any) -> bool:
     return number and not 1e300 < abs(value) < math.inf
 
 
-def _texts(slider: _Slider) -> list[str]:
-    texts = [number_text(value) if _is_number(value) else str(value) for value in slider.values]
-    if len(set(texts)) < len(texts):
-        raise RecordError(f"expected values of the slider {slider.name!r} that look different; got {texts}")
-    return texts
+def _text(value: Any) -> str:
+    return number_text(value) if _is_number(value) else str(value)
 
 
 def _add_script(

@@ -38,15 +38,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def notebook_of(project: Path, page: str) -> str | None:
-    """Find the notebook behind a chapter or an executed page, for Binder and Colab.
-
-    Args:
-        project: The folder that holds ``experiments``.
-        page: Its name in the book, such as ``masking`` or ``experiments/masking-torch``.
-
-    Returns:
-        The notebook's path in the repository; None where the page has no notebook of its own.
-    """
+    """Find the notebook behind a chapter or an executed page, by the page's name, for Binder and Colab."""
     stem = page.removeprefix("experiments/").removesuffix("-torch").removesuffix("-tensorflow")
     notebook = f"experiments/{stem}.ipynb"
     return notebook if "/" not in stem and (project / notebook).is_file() else None

@@ -17,17 +17,10 @@ _SUPERSCRIPTS = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def format_result(value: Any, spec: str = "") -> tuple[str, str | None]:
-    """Format one result for running text.
+    """Format one result for running text: the text, and the power of ten to set as a superscript.
 
-    Args:
-        value: A number, string, bool, date or None.
-        spec: Python's format specification; without one, floats have four significant digits.
-
-    Returns:
-        The text, and the power of ten to set as a superscript or None.
-
-    Raises:
-        RecordError: The value is a list or a mapping, or ``spec`` doesn't fit it.
+    Floats have four significant digits without a format. A RecordError refuses lists and mappings, and a
+    format that doesn't fit.
     """
     if isinstance(value, list | Mapping):
         raise RecordError(
@@ -48,14 +41,7 @@ def format_result(value: Any, spec: str = "") -> tuple[str, str | None]:
 
 
 def number_text(value: float) -> str:
-    """Write a number with three digits.
-
-    Args:
-        value: Any number.
-
-    Returns:
-        Such as ``0.123`` or ``1.23 × 10⁻⁵``; nothing for NaN.
-    """
+    """Write a number with three digits, such as ``1.23 × 10⁻⁵``; nothing for NaN."""
     if value != value:
         return ""
     text, exponent = format_result(float(value), ".3g")

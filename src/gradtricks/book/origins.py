@@ -14,27 +14,13 @@ SHOWN_LIBRARIES = ("torch", "tensorflow", "keras", "numpy", "envpool", "gymnasiu
 
 
 def commit_of(provenance: Mapping[str, Any]) -> str:
-    """Say which commit a run was made from.
-
-    Args:
-        provenance: Of its record.
-
-    Returns:
-        The beginning of its name, and whether it was edited.
-    """
+    """Say which commit a run was made from, and whether it was edited."""
     edited = " with uncommitted changes" if provenance.get("dirty") else ""
     return f"{(provenance.get('commit') or 'unknown')[:12]}{edited}"
 
 
 def origin_of(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Say what produced the runs of a sweep; where they differ, all that there is.
-
-    Args:
-        runs: Of the sweep.
-
-    Returns:
-        Texts by what they are about.
-    """
+    """Say what produced the runs of a sweep; where they differ, all that there is."""
     sources = [run.record["provenance"] for run in runs]
     used = [run.record["inputs"]["versions"] for run in runs]
     versions = {name: _distinct(each.get(name) for each in used) for name in SHOWN_LIBRARIES}
@@ -50,14 +36,9 @@ def origin_of(runs: Sequence[StoredRun]) -> dict[str, str]:
 
 
 def costs_of(runs: Sequence[StoredRun]) -> dict[str, float | None]:
-    """Measure what a run took. One that was resumed says nothing of its time.
+    """Measure what a run took; one that was resumed says nothing of its time.
 
-    Args:
-        runs: Of a sweep.
-
-    Returns:
-        Medians of time and processor time in seconds, and the largest memory in MiB; None where nothing is
-        known.
+    Medians of time and processor time in seconds, and the largest memory in MiB; None where nothing is known.
     """
     finished = [run.record for run in runs if run.status == "finished"]
     timed = [record for record in finished if not record["provenance"].get("resumed")]
@@ -72,14 +53,7 @@ def costs_of(runs: Sequence[StoredRun]) -> dict[str, float | None]:
 
 
 def period_of(runs: Sequence[StoredRun]) -> str:
-    """Say when runs were started.
-
-    Args:
-        runs: Any.
-
-    Returns:
-        Minutes, of the first and the last one.
-    """
+    """Say in which minutes the first and the last of some runs were started."""
     times = sorted(datetime.fromisoformat(run.record["started"]).astimezone(UTC) for run in runs)
     return " to ".join(dict.fromkeys(f"{time:%Y-%m-%d %H:%M} UTC" for time in (*times[:1], *times[-1:])))
 

@@ -29,14 +29,7 @@ _REFERRING = ("id", "for", "name", "aria-labelledby", "aria-describedby")
 
 
 def chapters(book: Path) -> list[str]:
-    """List the pages that are printed, in the order of the table of contents.
-
-    Args:
-        book: Folder of the sources.
-
-    Returns:
-        Their names, such as ``api/masking``; executed notebooks and the pages of sweeps aren't among them.
-    """
+    """List the pages that are printed, in order: no executed notebooks, no sweeps."""
     contents = yaml.safe_load((book / "_toc.yml").read_text(encoding="utf-8"))
     return [contents["root"], *(page for page in _files(contents) if not page.startswith(_EXECUTED))]
 
@@ -44,15 +37,8 @@ def chapters(book: Path) -> list[str]:
 def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
     """Print pages of a finished site into one PDF, with bookmarks and with links that stay within it.
 
-    All tabs are shown and all that is folded is open.
-
-    Args:
-        site: Folder of the finished pages.
-        pages: Their names, in order.
-        target: File to write; what is there is replaced when the new one is finished.
-
-    Raises:
-        BuildError: A page isn't there, there is no Chromium, or it didn't print.
+    All tabs are shown and all that is folded is open. A BuildError says that there is no Chromium, or that it
+    didn't print; the file that is there is then left alone.
     """
     text = assemble(site, pages)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -81,17 +67,9 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
 
 
 def assemble(site: Path, pages: Sequence[str]) -> str:
-    """Put the articles of pages into one document.
+    """Put the articles of pages into one document, with the first one's head.
 
-    Args:
-        site: Folder of the finished pages.
-        pages: Their names, in order; the first one lends its head, with title and style sheets.
-
-    Returns:
-        HTML that needs nothing but the site's own files, wherever it lies.
-
-    Raises:
-        BuildError: A page isn't there.
+    It needs nothing but the site's own files, wherever it lies.
     """
     if missing := [page for page in pages if not (site / f"{page}.html").is_file()]:
         raise BuildError(

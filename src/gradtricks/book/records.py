@@ -25,17 +25,7 @@ NAMED = re.compile(_RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?")
 
 
 def published_record(path: Path) -> dict[str, Any]:
-    """Read the record of one run.
-
-    Args:
-        path: The record, ``<stem>-<backend>.json``.
-
-    Returns:
-        The record, with non-finite numbers as floats.
-
-    Raises:
-        RecordError: There is no such file, or it isn't a record.
-    """
+    """Read the record of one run, ``<stem>-<backend>.json``; a RecordError says that there is none."""
     try:
         return _parse_record(path, path.stat().st_mtime_ns)
     except FileNotFoundError as error:
@@ -57,17 +47,9 @@ def _parse_record(path: Path, modified_ns: int) -> dict[str, Any]:
 
 
 def record_of(env: BuildEnvironment, target: re.Match[str]) -> dict[str, Any]:
-    """Read the record of a run; the page that is being read is built again when the record changes.
+    """Read the record of a run that a match of the patterns above names.
 
-    Args:
-        env: Of the page.
-        target: A match of one of the patterns above.
-
-    Returns:
-        The record.
-
-    Raises:
-        RecordError: It isn't there.
+    The page that is being read is built again when the record changes.
     """
     path = Path(env.srcdir, "experiments", f"{_page_of(target)}.json")
     # Noted before it is read: a page that quotes a missing record is built again once the record is there.
@@ -76,18 +58,7 @@ def record_of(env: BuildEnvironment, target: re.Match[str]) -> dict[str, Any]:
 
 
 def figure_of(env: BuildEnvironment, name: str) -> tuple[str, str]:
-    """Look up a figure or a film of a run.
-
-    Args:
-        env: Of the page.
-        name: Such as ``masking/torch/learning_curve``.
-
-    Returns:
-        Its address within the book, and the text for those who can't see it.
-
-    Raises:
-        RecordError: There is no such figure.
-    """
+    """Look up a figure or a film such as ``masking/torch/learning_curve``: its address and its text."""
     target = NAMED.fullmatch(name)
     if target is None:
         raise RecordError("expected stem/backend/figure; remedy: masking/torch/learning_curve")
@@ -98,16 +69,7 @@ def figure_of(env: BuildEnvironment, name: str) -> tuple[str, str]:
 
 
 def problem(where: SphinxDirective | SphinxRole, text: str, error: RecordError) -> list[nodes.Node]:
-    """Warn, which fails the build, and mark the place on the page.
-
-    Args:
-        where: The role or directive that can't show what is asked for.
-        text: What it was asked for.
-        error: Why not.
-
-    Returns:
-        What it shows instead.
-    """
+    """Warn, which fails the build, and mark the place on the page."""
     logger.warning("%s %r: %s", where.name, text, error, location=where.get_location(), type="result")
     return [nodes.problematic(text, text)]
 

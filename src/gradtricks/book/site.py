@@ -32,14 +32,8 @@ def build(book: Path, site: Path) -> None:
     """Build the book beside the one that is there, and replace that only when nothing is wrong.
 
     Where nothing has changed since the one that is there was built, it stays. Where only the text of chapters
-    has, and nothing that other pages take from them, these are built and the other pages are taken over.
-
-    Args:
-        book: Folder of the sources.
-        site: Folder of the finished pages.
-
-    Raises:
-        BuildError: A warning or an error of Sphinx; its output has been shown.
+    has, and nothing that other pages take from them, these are built and the other pages are taken over. A
+    BuildError has the warnings of Sphinx.
     """
     fresh, old, read = (site.with_name(f"{site.name}.{name}") for name in ("new", "old", "read"))
     if old.exists() and not site.exists():  # killed between the two renames below

@@ -21,11 +21,11 @@ from gradtricks.lab.recording import (
     installed_versions,
     package_digests,
 )
-from gradtricks.lab.results.plots import PlotError
-from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.results.grouping import PlotError
+from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.planning import Sweep
+from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["lay_out"]
 
@@ -36,19 +36,11 @@ def lay_out(
     *,
     sweeps: Iterable[tuple[Sweep, Sequence[StoredRun]]] = (),
 ) -> None:
-    """Lay out finished runs as sources of the book: a notebook, its record, its figures and its films each.
+    """Lay out finished runs, by the names of their pages, as sources: notebook, record, figures, films.
 
-    Files that would stay the same aren't touched, so that an incremental build stays small. The page of a
-    sweep is drawn anew only where its runs, the package or what is installed have changed.
-
-    Args:
-        runs: Finished runs by page name, such as ``masking-torch``.
-        pages: Folder of the generated sources; whatever else it holds is deleted.
-        sweeps: Sweeps and their runs; each gets a page of its own.
-
-    Raises:
-        BuildError: A sweep's result that is to be shown isn't there.
-        StoreError: A run's notebook can't be read.
+    Files that would stay the same aren't touched, so that an incremental build stays small. Sweeps, each with
+    its runs, get a page of their own; it is drawn anew only where its runs, the package or what is installed
+    have changed. Whatever else the folder holds is deleted.
     """
     files: dict[Path, bytes] = {}
     for name, stored in runs.items():

@@ -13,17 +13,25 @@ from gradtricks.book.origins import costs_of, origin_of, period_of
 from gradtricks.book.valuetables import MOST_ROWS, markdown_table, value_text, values_table
 from gradtricks.lab.recording import encode
 from gradtricks.lab.results import tables
-from gradtricks.lab.results.curves import Curve
-from gradtricks.lab.results.grouping import CASE, Group, key_of, text_of, varies_within
+from gradtricks.lab.results.grouping import (
+    CASE,
+    Curve,
+    Found,
+    Group,
+    find_results,
+    key_of,
+    text_of,
+    varies_within,
+)
 from gradtricks.lab.results.markup import code, escape
-from gradtricks.lab.results.plots import PlotResult, label_of, plot_sweep
+from gradtricks.lab.results.plots import PlotResult, plot_results
 from gradtricks.lab.storage.dotted import split_name
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:
-    from gradtricks.lab.runs.planning import Run
-    from gradtricks.lab.sweeps.planning import Sweep
+    from gradtricks.lab.runs.planning import Spec
+    from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["sweep_files"]
 
@@ -31,28 +39,17 @@ _LISTED = 5  # names of what has changed
 
 
 def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
-    """Write the page of a sweep and what belongs to it.
-
-    Args:
-        sweep: The sweep.
-        runs: Those of its runs that finished or failed.
-        pages: Folder of the generated sources.
-
-    Returns:
-        Texts by file. Equal runs have equal texts.
-
-    Raises:
-        PlotError: A result that is to be shown isn't there.
-    """
+    """Write the page of a sweep and what belongs to it, as texts by file; equal runs have equal texts."""
     page = f"{sweep.name}-sweep"
     frame = tables.tabulate(runs, sweep.cases)
-    plots = plot_sweep(sweep, frame) if any(run.status == "finished" for run in runs) else {}
+    done = any(run.status == "finished" for run in runs)
+    plots = plot_results(find_results(frame, sweep.varied, sweep.shown)) if done else {}
     records = [
         {name: value for name, value in run.record.items() if name not in ("inputs", "figures")}
         for run in runs
     ]
     files = {pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()}
-    files[pages / page / "runs.csv"] = tables.export(frame, "csv") or ""
+    files[pages / page / "runs.csv"] = tables.as_csv(frame)
     files[pages / page / "runs.json"] = _json(records)
     files[pages / f"{page}.json"] = _json(_summary(sweep, runs, plots))
     files[pages / f"{page}.md"] = _page(sweep, runs, plots)
@@ -63,8 +60,8 @@ def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, Plot
     """Collect the numbers that other pages quote as ``name/sweep/…``."""
     quoted: dict[str, Any] = {}
     for plot in plots.values():
-        label = label_of(plot.column)
-        quoted[label if label not in quoted else plot.column] = dict(_quoted(plot))
+        label = plot.found.label
+        quoted[label if label not in quoted else plot.found.column] = dict(_quoted(plot.found))
     counts = {"planned": len(_meant(sweep, runs)), **_counted(runs), **costs_of(runs)}
     return {
         "sweep": sweep.name,
@@ -77,11 +74,11 @@ def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, Plot
     }
 
 
-def _quoted(plot: PlotResult) -> Iterator[tuple[str, dict[str, Any]]]:
+def _quoted(found: Found) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name the configurations, such as ``scale=0.5``, and yield their numbers."""
     taken: set[str] = set()
-    for part in plot.parts:
-        values = zip(plot.axes, part.values)
+    for part in found.parts:
+        values = zip(found.axes, part.values)
         name = ",".join(f"{axis.name}={text_of(value)}" for axis, value in values) or "all"
         while name in taken:  # 1 and "1" look the same
             name += "_"
@@ -103,10 +100,10 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
     parts += [_published(sweep, runs)] if sweep.published else []
     parts += [_named(sweep, runs)] if sweep.cases and runs else []
     for name, plot in plots.items():
-        meaning = sweep.meanings.get(".".join(split_name(plot.column)))
-        parts += [f"## {escape(label_of(plot.column))}", *([escape(meaning)] if meaning else [])]
+        meaning = sweep.meanings.get(".".join(split_name(plot.found.column)))
+        parts += [f"## {escape(plot.found.label)}", *([escape(meaning)] if meaning else [])]
         parts += [f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"]
-        parts += [values_table(plot)]
+        parts += [values_table(plot.found)]
     parts += ["## Runs that failed", _failures(runs)] if any(run.status == "failed" for run in runs) else []
     parts += [
         "## All runs",
@@ -152,7 +149,7 @@ def _counted(runs: Sequence[StoredRun]) -> dict[str, int]:
     return {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
 
 
-def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Run | StoredRun]":
+def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Spec | StoredRun]":
     """Return the runs that the sweep had when it was run."""
     return runs if sweep.published and runs else sweep.runs
 
@@ -171,7 +168,7 @@ def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     return f"{said}. Since then {listed} changed; what is shown is what came out then."
 
 
-def _varied(sweep: "Sweep", runs: "Sequence[Run | StoredRun]") -> dict[str, list[Any]]:
+def _varied(sweep: "Sweep", runs: "Sequence[Spec | StoredRun]") -> dict[str, list[Any]]:
     """Return the values of what varies; names of configurations stand for what they set."""
     values = {name: [run.parameters[name] for run in runs] for name in sweep.varied}
     if not sweep.cases:

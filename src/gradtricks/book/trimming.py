@@ -20,15 +20,7 @@ _SHORTEST = 3  # of what a script puts before a name; a shorter one is a minus s
 
 
 def trim_style(text: str, has: Callable[[str], bool]) -> str:
-    """Drop the rules that need a class or an id which isn't there; notices of licences stay.
-
-    Args:
-        text: A style sheet.
-        has: Says of a name whether it is there.
-
-    Returns:
-        The style sheet that is left.
-    """
+    """Drop the rules that need a class or an id which ``has`` denies; notices of licences stay."""
     return "".join(_kept(tinycss2.parse_stylesheet(text, skip_whitespace=True), has))
 
 

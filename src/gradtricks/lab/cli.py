@@ -247,6 +247,7 @@ def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STOR
     rich_help_panel=_RESULTS,
     epilog=examples(
         "gradtricks table unrolling",
+        "gradtricks table unrolling --all",
         "gradtricks table --sql \"SELECT parameters.seed, duration_s FROM runs WHERE stem = 'unrolling'\"",
         "gradtricks table unrolling --to parquet --output unrolling.parquet",
     ),
@@ -255,22 +256,28 @@ def table(
     sweep_name: given.SweepName = None,
     notebook: given.OfNotebook = None,
     sql: given.Sql = None,
+    everything: given.All = False,
     to: given.To = None,
     path: given.Output = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> None:
-    """Tabulate runs, one in a row: all of the store, or those of a sweep.
+    """Tabulate what a sweep found: the mean, its interval and the number of runs of each configuration.
 
-    The columns are run, status, error, stem, parameters.NAME, results.NAME,
+    Without a sweep, list the runs of the store. --all, --sql and files have a row for each
+    run, with the columns run, status, error, stem, parameters.NAME, results.NAME,
     varying.NAME, provenance.NAME, started and duration_s.
     """
     from gradtricks.lab.commands import views
-    from gradtricks.lab.commands.reporting import write_frame
-    from gradtricks.lab.commands.terminal import explained
+    from gradtricks.lab.commands.reporting import table_of, write_frame
+    from gradtricks.lab.commands.terminal import explained, output
 
     with explained():
-        found = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
-        write_frame(found, to, path, whole=sql is not None)
+        frame = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
+        if everything or sql is not None or to or path:
+            write_frame(frame, to, path)
+        else:
+            bare = sweep_name is None or frame.empty
+            output.print(table_of(frame, () if bare else views.found(sweep_name, frame, store=store)))
 
 
 @app.command(

@@ -10,6 +10,7 @@ from .clipping import project_to_max_norm as project_to_max_norm
 from .curvature import hessian_norm as hessian_norm
 from .curvature import hessian_vector_product as hessian_vector_product
 from .descent import gradient_descent_step as gradient_descent_step
+from .diagnosing import diagnose as diagnose
 from .discretizing import floor_straight_through as floor_straight_through
 from .discretizing import piecewise_linear_floor as piecewise_linear_floor
 from .discretizing import round_straight_through as round_straight_through
@@ -17,6 +18,7 @@ from .discretizing import soft_floor as soft_floor
 from .discretizing import straight_through as straight_through
 from .editing import edit_gradient as edit_gradient
 from .masking import MaskedAdam as MaskedAdam
+from .masking import MaskedOptimizer as MaskedOptimizer
 from .masking import masked_adam_step as masked_adam_step
 from .mixtures import mixture_density_nll as mixture_density_nll
 from .overriding import gradient_override_map as gradient_override_map
@@ -46,6 +48,7 @@ from .unrolling import unroll as unroll
 
 __all__ = [
     "MaskedAdam",
+    "MaskedOptimizer",
     "ScaleGradient",
     "accumulate_gradients",
     "average_tokens",
@@ -54,6 +57,7 @@ __all__ = [
     "clip_gradient",
     "clip_gradient_norm",
     "clipped_surrogate_pg_loss",
+    "diagnose",
     "discounted_returns",
     "edit_gradient",
     "entropy_loss",

@@ -22,11 +22,11 @@ class Recorder(Record):
 
     def __enter__(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(_replaced(record, "record_operation", self.on_custom_gradient()))
-            stack.enter_context(_replaced(ops._EagerTensorBase, "_numpy", self.on_export()))
-            stack.enter_context(_replaced(script_ops, "py_func_common", self.on_numpy_function()))
-            stack.enter_context(_replaced(tf.GradientTape, "_push_tape", self.on_start()))
-            stack.enter_context(_replaced(tf.GradientTape, "stop_recording", self.on_stop_recording()))
+            stack.enter_context(replaced(record, "record_operation", self.on_custom_gradient()))
+            stack.enter_context(replaced(ops._EagerTensorBase, "_numpy", self.on_export()))
+            stack.enter_context(replaced(script_ops, "py_func_common", self.on_numpy_function()))
+            stack.enter_context(replaced(tf.GradientTape, "_push_tape", self.on_start()))
+            stack.enter_context(replaced(tf.GradientTape, "stop_recording", self.on_stop_recording()))
             op_callbacks.add_op_callback(self.on_operation)
             stack.callback(op_callbacks.remove_op_callback, self.on_operation)
             stack.enter_context(self.tape)
@@ -140,7 +140,8 @@ def _reason(name: str, outputs: list[tf.Tensor], recording: bool) -> str:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put something in the place of an attribute, for a while."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -9,54 +9,62 @@ _ROUNDING = 2.0**-50  # relative error of a long sum, more or less
 _LARGE, _SHRINK = 2.0**900, 2.0**-200  # sums of larger numbers could overflow
 
 
-def pooled_by_rounds(x: tf.Tensor, strength: float) -> tuple[tf.Tensor, tf.Tensor]:
+def pooled_by_rounds(x: tf.Tensor, strength: float | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Find the blocks and the soft ranks with operations that every compiler knows.
 
     XLA can't call the kernel. Here many blocks are pooled at once, again and again; in whichever order one
     pools neighbours that violate the order, the blocks come out the same.
 
     Args:
-        x: ``[..., n]``, float64.
-        strength: Regularization; 0 gives hard ranks.
+        x: ``[..., n]``, floating-point.
+        strength: Regularization; the number 0 gives hard ranks.
 
     Returns:
-        The number of each element's block, and the ranks, both ``[..., n]``. A row that isn't finite has NaN
-        ranks.
+        The ranks, and the number of each element's block, both ``[..., n]``. A row that isn't finite has NaN
+        ranks and the block -1.
     """
+    dtype, x = x.dtype, tf.cast(x, tf.float64)
+    soft = tf.is_tensor(strength) or strength > 0
     order = tf.argsort(x)
     finite = tf.reduce_all(tf.math.is_finite(x), axis=-1, keepdims=True)
     values = tf.where(finite, _gather(x, order), tf.zeros_like(x))
     unit = tf.ones([], x.dtype)
-    if strength > 0:  # hard ranks compare, and a difference would make equals of near elements
+    if soft:  # hard ranks compare, and a difference would make equals of near elements
         unit, half = _unit(values, strength), _length(x) // 2
         # An offset or an outlier mustn't cost the others digits.
         values = values * unit - values[..., half : half + 1] * unit
     places = tf.ones_like(values) * tf.range(_length(x), dtype=x.dtype)
-    blocks = _numbered(_pooled_starts(values - strength * unit * places, strength > 0))
+    blocks = _numbered(_pooled_starts(values - strength * unit * places, soft))
     from_least = values - _of_blocks(tf.math.unsorted_segment_min, values, blocks)
-    soft = tf.math.divide_no_nan(deviate_by_arithmetic(from_least, blocks), strength * unit)
-    ranks = 1 + _of_blocks(tf.math.unsorted_segment_mean, places, blocks) + soft
+    ranks = 1 + _of_blocks(tf.math.unsorted_segment_mean, places, blocks)
+    ranks += tf.math.divide_no_nan(_deviate(from_least, blocks), strength * unit)
     back = tf.argsort(order)
     ranks = tf.where(finite, _gather(ranks, back), tf.constant(math.nan, x.dtype))
-    return _gather(blocks, back), ranks
+    return tf.cast(ranks, dtype), tf.where(finite, _gather(blocks, back), -1)
 
 
-def deviate_by_arithmetic(x: tf.Tensor, blocks: tf.Tensor) -> tf.Tensor:
-    """Subtract from each element the mean of its block.
+def deviations_by_operations(x: tf.Tensor, blocks: tf.Tensor, strength: float | tf.Tensor) -> tf.Tensor:
+    """Subtract from each element the mean of its block, and divide by the strength.
 
     Args:
         x: ``[..., n]``, floating-point.
-        blocks: ``[..., n]``, integers within ``[0, n)``.
+        blocks: ``[..., n]``, as from `pooled_by_rounds`.
+        strength: Positive.
 
     Returns:
-        Shape of ``x``; 0 for an element alone in its block, even if it is infinite.
+        Shape of ``x``; 0 for an element alone in its block, even if it is infinite; NaN in the block -1.
     """
+    scale = tf.where(blocks < 0, tf.constant(math.nan, tf.float64), strength)
+    return tf.cast(_deviate(tf.cast(x, tf.float64), tf.maximum(blocks, 0)) / scale, x.dtype)
+
+
+def _deviate(x: tf.Tensor, blocks: tf.Tensor) -> tf.Tensor:
     sizes = _of_blocks(tf.math.unsorted_segment_sum, tf.ones_like(x), blocks)
     means = _of_blocks(tf.math.unsorted_segment_sum, x, blocks) / sizes
     return tf.where(sizes > 1, x - means, tf.zeros_like(x))
 
 
-def usual_gap_by_arithmetic(x: tf.Tensor) -> tf.Tensor:
+def gap_by_operations(x: tf.Tensor) -> tf.Tensor:
     """Find the usual gap between neighbours, for each rank: the mean of the smaller half of the gaps.
 
     Args:
@@ -65,8 +73,8 @@ def usual_gap_by_arithmetic(x: tf.Tensor) -> tf.Tensor:
     Returns:
         ``[..., 1]``; 1 in a row without gaps, or that isn't finite.
     """
-    blocks, ranks = pooled_by_rounds(tf.stop_gradient(x), 0.0)
-    x = x - deviate_by_arithmetic(x - tf.stop_gradient(x), blocks)  # equal elements share the gradient
+    ranks, blocks = pooled_by_rounds(tf.stop_gradient(x), 0.0)
+    x = x - _deviate(x - tf.stop_gradient(x), tf.maximum(blocks, 0))  # equal elements share the gradient
     order = tf.argsort(ranks)
     rank_steps = _diff(_gather(ranks, order))
     distinct = rank_steps > 0

@@ -150,9 +150,13 @@ class Record:
         """Give a new tensor a number."""
         number = self.numbers.setdefault(tensor._id, self.last + 1)
         self.last = max(self.last, number)
+        self.judge(number, tensor)
+        return number
+
+    def judge(self, number: int, tensor: tf.Tensor) -> None:
+        """Note whether a tensor is finite."""
         if status_of(tensor) in ("nan", "inf"):
             self.overflown.add(number)
-        return number
 
     def next_number(self) -> int:
         """Count on."""

@@ -6,6 +6,7 @@ Transposed it is ``y_t = x_t + carry_(t-1) * y_(t-1)``, which runs forward in ti
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -14,38 +15,40 @@ from gradtricks.tensorflow._edits import in_plain_reverse, in_xla, shaped, with_
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
 
 
-def _loop(x: NDArray[Any], carry: NDArray[Any], transposed: bool) -> NDArray[Any]:
+def _loop(x: NDArray[Any], carry: float | NDArray[Any], transposed: bool) -> NDArray[Any]:
     from gradtricks._core.kernels.policy_gradients import accumulate as loop  # a compiler is dear to import
 
     return loop(x, carry, transposed=transposed)
 
 
 def _cotangents(
-    gradient: tf.Tensor, y: tf.Tensor, x: tf.Tensor, carry: tf.Tensor, transposed: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
+    gradient: tf.Tensor, y: tf.Tensor, x: tf.Tensor, carry: float | tf.Tensor, transposed: bool
+) -> tuple[tf.Tensor, tf.Tensor | None]:
     adjoint = accumulate(gradient, carry, not transposed)
+    if not tf.is_tensor(carry):
+        return adjoint, None
     here, there = (y, adjoint) if transposed else (adjoint, y)
     return adjoint, here * _bounded(_later(there), carry)
 
 
-def _by_operations(x: tf.Tensor, carry: tf.Tensor, transposed: bool) -> tf.Tensor:
-    if transposed:
-        carry = tf.concat([carry[:1], carry[:-1]], 0)
-    else:
-        x, carry = tf.reverse(x, [0]), tf.reverse(carry, [0])
+def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
+    if tf.is_tensor(carry):
+        carry = tf.concat([carry[:1], carry[:-1]], 0) if transposed else tf.reverse(carry, [0])
     # XLA's loops are cheap, but what accumulators make of them isn't compiled.
-    in_steps = in_xla() and in_plain_reverse(x) and in_plain_reverse(carry)
-    y = (_by_steps if in_steps else _by_doubling)(x, carry)
+    in_steps = in_xla() and all(in_plain_reverse(t) for t in (x, carry) if tf.is_tensor(t))
+    y = (_by_steps if in_steps else _by_doubling)(x if transposed else tf.reverse(x, [0]), carry)
     return shaped(y if transposed else tf.reverse(y, [0]), x)
 
 
-def _by_steps(x: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
-    steps = tf.shape(x)[0]
+def _by_steps(x: tf.Tensor, carry: Any) -> tf.Tensor:
+    steps, changing = tf.shape(x)[0], tf.is_tensor(carry)
     if x.shape[0] is None:  # XLA would refuse to look into nothing
-        x, carry = (tf.pad(tensor, [[0, 1], *([0, 0] for _ in x.shape[1:])]) for tensor in (x, carry))
+        paddings = [[0, 1], *([0, 0] for _ in x.shape[1:])]
+        x, carry = tf.pad(x, paddings), tf.pad(carry, paddings) if changing else carry
 
     def step(t: tf.Tensor, y: tf.Tensor, ys: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
-        y = x[t] + carry[t] * _bounded(y, carry[t])
+        factor = carry[t] if changing else carry
+        y = x[t] + factor * _bounded(y, factor)
         return t + 1, y, ys.write(t, y)
 
     ys = tf.TensorArray(x.dtype, steps, element_shape=x.shape[1:])
@@ -55,20 +58,42 @@ def _by_steps(x: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
     return loop[2].stack()
 
 
-def _by_doubling(y: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
-    # After a round with distance d each sum covers 2d terms, so log2(T) rounds do. A product of carries that
-    # underflows keeps infinities back as a 0 does.
-    def one_round(distance: Any, y: tf.Tensor, carry: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
-        before = carry * _bounded(_moved(y, distance), carry)
-        return 2 * distance, y + before, carry * _moved(carry, distance)
+def _by_doubling(y: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
+    # After a round with distance d each sum covers 2d terms, so log2(T) rounds do.
+    if not tf.is_tensor(carry) and y.shape[0] is not None:
+        distance = 1
+        while distance < y.shape[0] and carry:
+            y += _carried(_moved(y, distance), carry**distance)
+            distance *= 2
+        return y
+    carry = tf.convert_to_tensor(carry, y.dtype)
 
+    def one_round(distance: Any, y: tf.Tensor, carry: tf.Tensor, sign: tf.Tensor) -> tuple[Any, ...]:
+        y += _carried_by_tensors(_moved(y, distance), carry, sign)
+        if carry.shape.rank == 0:
+            return 2 * distance, y, carry * carry, sign * sign
+        return 2 * distance, y, carry * _moved(carry, distance), sign * _moved(sign, distance)
+
+    start = (1, y, carry, tf.sign(carry))
     if y.shape[0] is None:
-        shapes = (tf.TensorShape([]), y.shape, y.shape)
-        return tf.while_loop(lambda d, *_: d < tf.shape(y)[0], one_round, (1, y, carry), shapes)[1]
-    distance = 1
-    while distance < y.shape[0]:
-        distance, y, carry = one_round(distance, y, carry)
-    return y
+        shapes = (tf.TensorShape([]), y.shape, carry.shape, carry.shape)
+        return tf.while_loop(lambda d, *_: d < tf.shape(y)[0], one_round, start, shapes)[1]
+    while start[0] < y.shape[0]:
+        start = one_round(*start)
+    return start[1]
+
+
+def _carried(later: tf.Tensor, factor: float) -> tf.Tensor:
+    if abs(factor) >= np.finfo(later.dtype.as_numpy_dtype).tiny:
+        return factor * later
+    return tf.where(tf.math.is_finite(later), tf.zeros_like(later), tf.stop_gradient(later))
+
+
+def _carried_by_tensors(later: tf.Tensor, factor: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
+    # A product that underflows carries nothing but infinities, which step by step would have come through.
+    stuck = (factor == 0) & (sign != 0) & ~tf.math.is_finite(later)
+    infinite = tf.where(stuck, sign * tf.stop_gradient(later), tf.zeros_like(later))
+    return factor * _bounded(later, factor) + infinite
 
 
 def _moved(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
@@ -82,8 +107,10 @@ def _later(x: tf.Tensor) -> tf.Tensor:
     return tf.concat([x[1:], tf.zeros_like(x[:1])], 0)
 
 
-def _bounded(later: tf.Tensor, carry: tf.Tensor) -> tf.Tensor:
+def _bounded(later: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
     # Nothing is carried over a 0, not even an infinity.
+    if not tf.is_tensor(carry) and carry:
+        return later
     return tf.where((carry == 0) & ~tf.math.is_finite(later), tf.zeros_like(later), later)
 
 
@@ -99,14 +126,12 @@ def as_rewards(r_t: tf.Tensor) -> tf.Tensor:
 
 def as_coefficient(
     name: str, value: float | tf.Tensor, r_t: tf.Tensor, *, low: float = 0, high: float = math.inf
-) -> tf.Tensor:
-    """Give a number, a scalar or a tensor the shape of ``r_t``, and at least float32."""
-    dtype = at_least_float32(r_t).dtype
-    if isinstance(value, TENSORS):
-        value = as_floating(name, value)
-        if value.shape.rank:
-            check_shape(name, value.shape, r_t.shape, "r_t")
-        value = tf.cast(value, dtype)
-    else:
-        value = tf.constant(check_number(name, value, low=low, high=high), dtype)
+) -> float | tf.Tensor:
+    """Give a tensor the shape of ``r_t``, and at least float32; a number stays one."""
+    if not isinstance(value, TENSORS):
+        return check_number(name, value, low=low, high=high)
+    value = as_floating(name, value)
+    if value.shape.rank:
+        check_shape(name, value.shape, r_t.shape, "r_t")
+    value = tf.cast(value, at_least_float32(r_t).dtype)
     return shaped(tf.broadcast_to(value, tf.shape(r_t)), r_t)

@@ -55,6 +55,48 @@ def as_floating(name: str, value: object) -> tf.Tensor:
     return tensor
 
 
+def as_mask(trainable_mask: object, parameter: tf.Tensor) -> tf.Tensor:
+    """Return ``trainable_mask`` if it is a mask for ``parameter``; a variable is read.
+
+    Args:
+        trainable_mask: Bool, broadcasts to the shape of ``parameter``; True = trainable.
+        parameter: Floating-point, any shape.
+
+    Returns:
+        The mask.
+
+    Raises:
+        TypeError: It isn't a bool tensor, or ``parameter`` isn't a floating-point one.
+        ValueError: It doesn't broadcast.
+    """
+    parameter, mask = as_floating("parameter", parameter), as_tensor("trainable_mask", trainable_mask)
+    if mask.dtype != tf.bool:
+        raise TypeError(f"trainable_mask must be bool (True = trainable); got {mask.dtype.name}")
+    check_broadcast("trainable_mask", mask.shape, parameter.shape, "parameter")
+    return mask
+
+
+def as_counts(step: object, parameter: tf.Tensor) -> tf.Tensor:
+    """Return ``step`` if it counts the steps of ``parameter``.
+
+    Args:
+        step: Integer, broadcasts to the shape of ``parameter``.
+        parameter: Any shape.
+
+    Returns:
+        ``step`` itself.
+
+    Raises:
+        TypeError: It isn't an integer tensor.
+        ValueError: It doesn't broadcast.
+    """
+    counts = as_tensor("step", step)
+    if not counts.dtype.is_integer:
+        raise TypeError(f"step must hold integers; got {counts.dtype.name}; remedy: tf.cast(step, tf.int32)")
+    check_broadcast("step", counts.shape, parameter.shape, "parameter")
+    return counts
+
+
 def as_coefficient(
     name: str, value: object, x: tf.Tensor, *, low: float = -math.inf, high: float = math.inf
 ) -> tf.Tensor:

@@ -1,20 +1,27 @@
-"""Adam for a changing set of trainable elements."""
+"""Adam for a changing set of trainable elements.
+
+Where an element is trainable, and t counts the steps that it has taken itself::
+
+    m <- beta_1 m + (1 - beta_1) g        v <- beta_2 v + (1 - beta_2) g^2
+    parameter <- parameter - learning_rate (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + epsilon)
+
+Where it is frozen, nothing of it changes: parameter, m, v and t stay as they are.
+"""
 
 import math
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gradtricks._core.checks import check_broadcast, check_number, check_shape
-from gradtricks._core.kernels.bias_corrections import table, table_length
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
-
-_LARGE = 2**14  # elements from which on XLA's fusion is worth its compilation
-_HAS_XLA = sys.platform != "darwin"
+from gradtricks._core.checks import check_shape
+from gradtricks._core.masking import check_options
+from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer as MaskedOptimizer
+from gradtricks.tensorflow._masked_optimizer import index_of, where_trainable
+from gradtricks.tensorflow._one_pass import can_take_one_pass, compiled_step, one_minus_exp_in_products
+from gradtricks.tensorflow._tensors import TENSORS, as_counts, as_floating, as_mask, at_least_float32
 
 
 def masked_adam_step(
@@ -43,7 +50,7 @@ def masked_adam_step(
         gradient: Shape of ``parameter``.
         m: First moments, shape of ``parameter``, float32 or wider.
         v: Second moments, likewise.
-        step: Steps that each element has taken so far, shape of ``parameter``, int32.
+        step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
         learning_rate: Size of a step.
@@ -58,41 +65,40 @@ def masked_adam_step(
 
     Raises:
         TypeError: A tensor is of the wrong dtype, or isn't one; an option isn't a number.
-        ValueError: A shape isn't that of ``parameter``, ``trainable_mask`` doesn't broadcast to it, or an
-            option is out of range.
+        ValueError: A shape doesn't fit that of ``parameter``, or an option is out of range.
 
     References:
         Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = as_floating("m", m), as_floating("v", v), _as_counts(step)
+    m, v, step = as_floating("m", m), as_floating("v", v), as_counts(step, parameter)
     largest = v if v_max is None else as_floating("v_max", v_max)
-    for name, tensor in {"gradient": gradient, "m": m, "v": v, "step": step, "v_max": largest}.items():
+    for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
-    trainable_mask = _as_mask(trainable_mask, parameter)
+    rate = 0.0 if isinstance(learning_rate, TENSORS) else learning_rate  # a tensor's values aren't checked
+    check_options(rate, beta_1, beta_2, epsilon, weight_decay)
+    trainable_mask = as_mask(trainable_mask, parameter)
     if isinstance(learning_rate, TENSORS):
         learning_rate = tf.cast(learning_rate, m.dtype)  # of a number, this would take digits away
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
-    gradient = at_least_float32(_where_trainable(trainable_mask, -gradient if maximize else gradient))
-    new_m = beta_1 * m + (1 - beta_1) * gradient
-    new_v = beta_2 * v + (1 - beta_2) * tf.square(gradient)
-    new_v_max = None if v_max is None else tf.maximum(v_max, new_v)
+    gradient = at_least_float32(where_trainable(trainable_mask, -gradient if maximize else gradient))
+    # Moments are chosen before they are used: what is compiled then reads less.
+    new_m = tf.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
+    new_v = tf.where(trainable_mask, beta_2 * v + (1 - beta_2) * tf.square(gradient), v)
+    new_v_max = None if v_max is None else tf.where(trainable_mask, tf.maximum(v_max, new_v), v_max)
     new_step = step + 1
-    second = (new_v if new_v_max is None else new_v_max) / _bias_correction(beta_2, new_step, m)
+    correction_1, correction_2 = _bias_correction(beta_1, new_step, m), _bias_correction(beta_2, new_step, m)
+    # Quotients are dear, so this has one: numerator and denominator are taken times correction_2.
+    second = (new_v if new_v_max is None else new_v_max) * correction_2
     moving = second > 0  # at 0 the root has no slope; there it counts as 0
     one, zero = tf.ones([], m.dtype), tf.zeros([], m.dtype)
     root = tf.where(moving, tf.sqrt(tf.where(moving, second, one)), zero)
-    update = learning_rate * new_m / _bias_correction(beta_1, new_step, m) / (root + epsilon)
+    root = correction_1 * (root + epsilon * correction_2)
+    update = learning_rate * correction_2 * new_m / root
     moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
-    return (
-        tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter),
-        tf.where(trainable_mask, new_m, m),
-        tf.where(trainable_mask, new_v, v),
-        tf.where(trainable_mask, new_step, step),
-        None if v_max is None or new_v_max is None else tf.where(trainable_mask, new_v_max, v_max),
-    )
+    new_parameter = tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter)
+    return new_parameter, new_m, new_v, tf.where(trainable_mask, new_step, step), new_v_max
 
 
 @keras.saving.register_keras_serializable(package="gradtricks")
@@ -102,19 +108,17 @@ class MaskedAdam(keras.optimizers.Optimizer):
     Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
     Here a frozen element keeps everything, and thaws as if nothing had happened.
 
-    Large parameters are updated by a computation that XLA compiles, in eager code and in graphs. The count in
-    the state, ``step``, was true when the mask was set; trainable elements have taken ``since`` more. Under a
-    ``LossScaleOptimizer`` set the mask of its ``inner_optimizer``; it skips a step where any gradient isn't
-    finite, a frozen element's included.
+    Arguments are those of ``keras.optimizers.Adam``. Large parameters are updated by a computation that
+    XLA compiles, in eager code and in graphs. Under a ``LossScaleOptimizer`` set the mask of its
+    ``inner_optimizer``; it skips a step where any gradient isn't finite, a frozen element's included.
 
     Args:
         learning_rate: Size of a step; a number or a schedule.
         beta_1: Decay of the first moment, within [0, 1).
         beta_2: Decay of the second moment, within [0, 1).
-        epsilon: Added to the root of the second moment.
-        weight_decay: Decoupled (AdamW); never moves a frozen element.
+        epsilon: Added to the root of the second moment, after its bias correction (Keras' Adam: before).
         amsgrad: Divide by the largest second moment so far.
-        maximize: Climb instead of descend.
+        weight_decay: Decoupled (AdamW), as in all of Keras; never moves a frozen element. None means 0.
         **options: ``name``, ``clipnorm``, ``clipvalue``, ``global_clipnorm`` and ``loss_scale_factor`` of
             every optimizer of the framework; frozen elements don't count when norms are taken.
 
@@ -135,29 +139,26 @@ class MaskedAdam(keras.optimizers.Optimizer):
     def __init__(
         self,
         learning_rate: Any = 1e-3,
-        *,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
+        epsilon: float = 1e-7,
         amsgrad: bool = False,
-        maximize: bool = False,
+        weight_decay: float | None = None,
         **options: Any,
     ) -> None:
-        for name, neutral in {"use_ema": False, "gradient_accumulation_steps": None}.items():
-            if options.get(name, neutral) != neutral:
+        for name in ("use_ema", "gradient_accumulation_steps"):
+            if options.get(name):
                 raise ValueError(
                     f"{name} would move frozen elements; got {options[name]}; remedy: leave it out"
                 )
-        _check_options(
-            0.0 if callable(learning_rate) else learning_rate, beta_1, beta_2, epsilon, weight_decay
-        )
+        rate = 0.0 if callable(learning_rate) or isinstance(learning_rate, TENSORS) else learning_rate
+        check_options(rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
         options.setdefault("name", "masked_adam")
         super().__init__(learning_rate=learning_rate, **options)
+        self.beta_1, self.beta_2, self.epsilon = float(beta_1), float(beta_2), float(epsilon)
+        self.amsgrad = bool(amsgrad)
         # The base class would decay frozen elements too, so it never learns of the weight decay.
-        self._options = {"beta_1": float(beta_1), "beta_2": float(beta_2), "epsilon": float(epsilon)}
-        self._options |= {"weight_decay": float(weight_decay), "maximize": bool(maximize)}
-        self._amsgrad = bool(amsgrad)
+        self._decay = weight_decay
 
     def build(self, variables: Sequence[Any]) -> None:
         """Create the state of each variable.
@@ -168,14 +169,17 @@ class MaskedAdam(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._m, self._v = self._add_moments(variables, "m"), self._add_moments(variables, "v")
-        self._v_max = self._add_moments(variables, "v_max") if self._amsgrad else []
-        self._step = [self.add_variable(v.shape, "zeros", "int32", name="step") for v in variables]
-        self._since = [self.add_variable((), "zeros", "int32", name="since") for _ in variables]
-        self._common = [self.add_variable((), "zeros", "int32", name="common") for _ in variables]
-        self._trainable_mask = [
-            self.add_variable(v.shape, "ones", "bool", name="trainable_mask") for v in variables
+        self._momentums = [self._add(v, _wide_dtype(v), "momentum") for v in variables]
+        self._velocities = [self._add(v, _wide_dtype(v), "velocity") for v in variables]
+        self._velocity_hats = [
+            self._add(v, _wide_dtype(v), "velocity_hat") for v in variables if self.amsgrad
         ]
+        self._step = [self.add_variable((), "zeros", "int32", name="step") for _ in variables]
+        # Own steps say nothing until elements differ in them, which is when a mask first changes after a
+        # step.
+        self._own_steps = [self._add(v, "int32", "own_steps") for v in variables]
+        self._differ = [self.add_variable((), "zeros", "bool", name="differ") for _ in variables]
+        self._trainable_mask = [self._add(v, "bool", "trainable_mask", "ones") for v in variables]
 
     def set_trainable_mask(self, parameter: Any, trainable_mask: tf.Tensor | None) -> None:
         """Say which elements of a parameter may move, from the next step on.
@@ -190,21 +194,22 @@ class MaskedAdam(keras.optimizers.Optimizer):
             ValueError: The optimizer isn't built, ``parameter`` isn't its own, or the mask doesn't broadcast
                 to its shape.
         """
-        if not self.built:
-            raise ValueError(
-                "the optimizer must be built; remedy: optimizer.build(model.trainable_variables)"
-            )
-        if not _is_known(self, parameter):
-            raise ValueError("parameter must be one that the optimizer was given; got another variable")
-        if trainable_mask is None:
-            trainable_mask = tf.constant(True)
-        trainable_mask = _as_mask(trainable_mask, parameter)
-        index = self._get_variable_index(parameter)
-        step, since, old_mask = self._step[index], self._since[index], self._trainable_mask[index]
-        step.assign(tf.where(tf.convert_to_tensor(old_mask), step + since, step))
-        since.assign(0)
-        old_mask.assign(tf.broadcast_to(trainable_mask, parameter.shape))
-        self._common[index].assign(_common_count(tf.convert_to_tensor(step), trainable_mask))
+        index = index_of(self, parameter)
+        mask = as_mask(tf.constant(True) if trainable_mask is None else trainable_mask, parameter)
+        mask = tf.broadcast_to(mask, parameter.shape)
+        old = tf.convert_to_tensor(self._trainable_mask[index])
+        taken = tf.convert_to_tensor(self._step[index])
+
+        def differ_if_changed() -> None:
+            tf.cond(tf.reduce_any(mask != old), differ, tf.no_op)
+
+        def differ() -> None:
+            self._own_steps[index].assign(tf.where(old, taken, 0))
+            self._differ[index].assign(True)
+
+        known = tf.convert_to_tensor(self._differ[index])
+        tf.cond((taken > 0) & ~known, differ_if_changed, tf.no_op)
+        self._trainable_mask[index].assign(mask)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         """Take one step; Keras calls this, and everybody who has gradients at hand.
@@ -220,10 +225,8 @@ class MaskedAdam(keras.optimizers.Optimizer):
             self.build(list(trainable_variables))
         if self.clipnorm is not None or self.global_clipnorm is not None:
             variables = self._trainable_variables if trainable_variables is None else trainable_variables
-            grads = [
-                g if g is None else _where_trainable(self._trainable_mask[self._get_variable_index(v)], g)
-                for g, v in zip(grads, variables, strict=True)
-            ]
+            masks = [self._trainable_mask[self._get_variable_index(v)] for v in variables]
+            grads = [g if g is None else where_trainable(m, g) for m, g in zip(masks, grads, strict=True)]
         return super().apply(grads, trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -235,24 +238,21 @@ class MaskedAdam(keras.optimizers.Optimizer):
             learning_rate: Size of the step.
         """
         index = self._get_variable_index(variable)
-        state = [self._m[index], self._v[index], *([self._v_max[index]] if self._amsgrad else [])]
-        m, v, *v_max = (tf.convert_to_tensor(tensor) for tensor in state)
-        large = _HAS_XLA and variable.shape.num_elements() >= _LARGE
-        take_step: Callable[..., list[tf.Tensor]] = _step_by_xla if large else _step_by_tensors
-        new_values = take_step(
-            tf.convert_to_tensor(variable),
-            tf.convert_to_tensor(gradient),
-            m,
-            v,
-            *(tf.convert_to_tensor(x[index]) for x in (self._step, self._since, self._common)),
-            tf.convert_to_tensor(self._trainable_mask[index]),
-            v_max=v_max[0] if v_max else None,
-            learning_rate=tf.cast(learning_rate, m.dtype),
-            **self._options | ({} if self._use_weight_decay(variable) else {"weight_decay": 0.0}),
+        options: dict[str, Any] = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+        options["weight_decay"] = (self._decay or 0.0) if self._use_weight_decay(variable) else 0.0
+        of_options = compiled_step if can_take_one_pass(variable) else partial
+        take_step = of_options(_step_by_tensors, **options)
+        moments = self._momentums[index].value, self._velocities[index].value
+        v_max = self._velocity_hats[index].value if self.amsgrad else None
+        mask, rate = self._trainable_mask[index].value, tf.cast(learning_rate, moments[0].dtype)
+        arguments = variable, tf.convert_to_tensor(gradient), *moments, mask, v_max, rate
+        step, own_steps = self._step[index].value, self._own_steps[index].value
+        tf.cond(
+            self._differ[index].value,
+            lambda: take_step(own_steps, *arguments, counting=True),
+            lambda: take_step(step, *arguments, counting=False),
         )
-        for old, new in zip([variable, *state], new_values, strict=True):
-            self.assign(old, new)
-        self._since[index].assign_add(1)
+        step.assign_add(1)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments that make an equal optimizer.
@@ -260,106 +260,33 @@ class MaskedAdam(keras.optimizers.Optimizer):
         Returns:
             Keyword arguments of the class.
         """
-        return {**super().get_config(), **self._options, "amsgrad": self._amsgrad}
+        options = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+        return {**super().get_config(), **options, "amsgrad": self.amsgrad, "weight_decay": self._decay}
 
-    def _add_moments(self, variables: Sequence[Any], name: str) -> list[Any]:
-        return [self.add_variable(v.shape, "zeros", _wide_dtype(v), name=name) for v in variables]
+    def _add(self, like: Any, dtype: str, name: str, initializer: str = "zeros") -> Any:
+        return self.add_variable(like.shape, initializer, dtype, name=name)
 
 
 def _step_by_tensors(
-    parameter: tf.Tensor,
+    step: tf.Variable,
+    parameter: tf.Variable,
     gradient: tf.Tensor,
-    m: tf.Tensor,
-    v: tf.Tensor,
-    step: tf.Tensor,
-    since: tf.Tensor,
-    common: tf.Tensor,
-    trainable_mask: tf.Tensor,
-    **options: Any,
-) -> list[tf.Tensor]:
-    parameter, m, v, _, v_max = masked_adam_step(
-        parameter, gradient, m, v, step + since, trainable_mask, **options
-    )
-    return [parameter, m, v, *([] if v_max is None else [v_max])]
-
-
-def _step_by_xla(
-    parameter: tf.Tensor,
-    gradient: tf.Tensor,
-    m: tf.Tensor,
-    v: tf.Tensor,
-    step: tf.Tensor,
-    since: tf.Tensor,
-    common: tf.Tensor,
-    trainable_mask: tf.Tensor,
-    **options: Any,
-) -> list[tf.Tensor]:
-    learning_rate, v_max = options.pop("learning_rate"), options.pop("v_max")
-    compiled_step = _compiled(tuple(parameter.shape), parameter.dtype.name, **options)
-
-    def with_count(count: tf.Tensor) -> Callable[[], list[tf.Tensor]]:
-        return lambda: compiled_step(
-            parameter, gradient, m, v, count, since, trainable_mask, learning_rate, v_max
-        )
-
-    # Where the trainable elements agree on their count, the bias corrections are two numbers.
-    return tf.cond(common >= 0, with_count(common), with_count(step))
-
-
-@cache
-def _compiled(shape: tuple[int, ...], dtype: str, **options: Any) -> Callable[..., list[tf.Tensor]]:
-    # One function for each shape, because TensorFlow warns of a function that is traced often.
-    del shape, dtype
-    return tf.function(partial(_fused_step, **options), jit_compile=True, autograph=False)
-
-
-def _fused_step(
-    parameter: tf.Tensor,
-    gradient: tf.Tensor,
-    m: tf.Tensor,
-    v: tf.Tensor,
-    count: tf.Tensor,
-    since: tf.Tensor,
-    trainable_mask: tf.Tensor,
+    m: tf.Variable,
+    v: tf.Variable,
+    trainable_mask: tf.Variable,
+    v_max: tf.Variable | None,
     learning_rate: tf.Tensor,
-    v_max: tf.Tensor | None,
     *,
-    beta_1: float,
-    beta_2: float,
-    epsilon: float,
-    weight_decay: float,
-    maximize: bool,
-) -> list[tf.Tensor]:
-    # What masked_adam_step does, without a care for slopes. XLA makes one loop of each result; that of the
-    # parameter reads less when the moments are chosen first.
-    gradient = at_least_float32(-gradient if maximize else gradient)
-    new_m = tf.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
-    new_v = tf.where(trainable_mask, beta_2 * v + (1 - beta_2) * tf.square(gradient), v)
-    largest = new_v if v_max is None else tf.where(trainable_mask, tf.maximum(v_max, new_v), v_max)
-    rate = learning_rate / _bias_correction(beta_1, count + since + 1, m)
-    inverse_root = 1 / tf.sqrt(_bias_correction(beta_2, count + since + 1, m))
-    update = rate * new_m / (tf.sqrt(largest) * inverse_root + epsilon)
-    moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
-    new_parameter = tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter)
-    return [new_parameter, new_m, new_v, *([] if v_max is None else [largest])]
-
-
-def _common_count(step: tf.Tensor, trainable_mask: tf.Tensor) -> tf.Tensor:
-    low = tf.reduce_min(tf.where(trainable_mask, step, step.dtype.max))
-    high = tf.reduce_max(tf.where(trainable_mask, step, -1))
-    return tf.where(low == high, low, -1)
-
-
-def _is_known(optimizer: Any, variable: Any) -> bool:
-    variables = (tf.Variable, keras.Variable)
-    return isinstance(variable, variables) and (
-        optimizer._var_key(variable) in optimizer._trainable_variables_indices
+    counting: bool,
+    **options: Any,
+) -> None:
+    state = parameter, m, v, step if counting else None, v_max
+    new = masked_adam_step(
+        parameter, gradient, m, v, step, trainable_mask, v_max=v_max, learning_rate=learning_rate, **options
     )
-
-
-def _where_trainable(trainable_mask: Any, gradient: Any) -> tf.Tensor:
-    gradient = tf.convert_to_tensor(gradient)
-    return tf.where(tf.convert_to_tensor(trainable_mask), gradient, tf.zeros_like(gradient))
+    for old, value in zip(state, new, strict=True):
+        if old is not None:
+            old.assign(value)
 
 
 def _wide_dtype(variable: Any) -> str:
@@ -368,35 +295,6 @@ def _wide_dtype(variable: Any) -> str:
 
 
 def _bias_correction(beta: float, step: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    if table_length(beta, like.dtype.name) <= (step.shape.num_elements() or 0):
-        corrections = table(beta, like.dtype.name)
-        return tf.gather(corrections, tf.minimum(step, len(corrections) - 1))
     # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
-    return -tf.math.expm1(tf.cast(step, like.dtype) * (math.log(beta) if beta else -math.inf))
-
-
-def _check_options(
-    learning_rate: float | tf.Tensor, beta_1: float, beta_2: float, epsilon: float, weight_decay: float
-) -> None:
-    if not isinstance(learning_rate, TENSORS):
-        check_number("learning_rate", learning_rate, low=0)
-    check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0))
-    check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0))
-    check_number("epsilon", epsilon, low=0)
-    check_number("weight_decay", weight_decay, low=0)
-
-
-def _as_counts(step: tf.Tensor) -> tf.Tensor:
-    step = as_tensor("step", step)
-    if not step.dtype.is_integer:
-        raise TypeError(f"step must hold integers; got {step.dtype.name}; remedy: tf.cast(step, tf.int32)")
-    return step
-
-
-def _as_mask(trainable_mask: tf.Tensor, parameter: tf.Tensor) -> tf.Tensor:
-    parameter = as_floating("parameter", parameter)
-    trainable_mask = as_tensor("trainable_mask", trainable_mask)
-    if trainable_mask.dtype != tf.bool:
-        raise TypeError(f"trainable_mask must be bool (True = trainable); got {trainable_mask.dtype.name}")
-    check_broadcast("trainable_mask", trainable_mask.shape, parameter.shape, "parameter")
-    return trainable_mask
+    x = tf.cast(step, like.dtype) * (-math.log(beta) if beta else math.inf)
+    return -tf.math.expm1(-x) if step.shape.rank == 0 else one_minus_exp_in_products(x)

@@ -46,13 +46,15 @@ def discounted_returns(
         array([ 0.25,  0.5 ,  1.  , -0.5 , -1.  ], dtype=float32)
     """
     r_t = as_rewards(r_t)
-    discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
+    wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
     if isinstance(v_t, TENSORS) or v_t:
-        after = as_coefficient("v_t", v_t, r_t, low=-math.inf)[-1:]
-        rewards = tf.concat([at_least_float32(r_t), after], 0)
-        g_t = accumulate(rewards, tf.concat([discount_t, tf.zeros_like(after)], 0), False)[:-1]
+        after = tf.convert_to_tensor(as_coefficient("v_t", v_t, r_t, low=-math.inf), wide.dtype)
+        after = tf.broadcast_to(after, tf.shape(r_t))[-1:]
+        if tf.is_tensor(discount_t):
+            discount_t = tf.concat([discount_t, tf.zeros_like(after)], 0)
+        g_t = accumulate(tf.concat([wide, after], 0), discount_t, False)[:-1]
     else:
-        g_t = accumulate(at_least_float32(r_t), discount_t, False)
+        g_t = accumulate(wide, discount_t, False)
     g_t = tf.cast(g_t, r_t.dtype)
     return tf.stop_gradient(g_t) if stop_target_gradients else g_t
 
@@ -98,8 +100,9 @@ def truncated_generalized_advantage_estimation(
     check_shape("values", values.shape, (steps, *r_t.shape[1:]), "r_t with one more step")
     discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
     lambda_ = as_coefficient("lambda_", lambda_, r_t, high=1)
-    v_t = tf.cast(values, discount_t.dtype)
-    delta_t = at_least_float32(r_t) + discount_t * v_t[1:] - v_t[:-1]
+    r_wide = at_least_float32(r_t)
+    v_t = tf.cast(values, r_wide.dtype)
+    delta_t = r_wide + discount_t * v_t[1:] - v_t[:-1]
     adv_t = tf.cast(accumulate(delta_t, discount_t * lambda_, False), r_t.dtype)
     return tf.stop_gradient(adv_t) if stop_target_gradients else adv_t
 

@@ -1,25 +1,22 @@
 """Ranks that have a gradient, and the correlation of ranks."""
 
-import math
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_axis, check_number, check_shape
-from gradtricks.tensorflow._edits import in_plain_reverse
-from gradtricks.tensorflow._pooling import (
-    deviate_by_arithmetic,
-    pooled_by_rounds,
-    usual_gap_by_arithmetic,
-)
-from gradtricks.tensorflow._tensors import as_floating, at_least_float32
+from gradtricks.tensorflow._edits import as_constant, intercept, with_slope
+from gradtricks.tensorflow._pooling import deviations_by_operations, gap_by_operations, pooled_by_rounds
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 
 
-def soft_rank(x: tf.Tensor, *, regularization_strength: float, axis: int = -1) -> tf.Tensor:
+def soft_rank(x: tf.Tensor, *, regularization_strength: float | tf.Tensor, axis: int = -1) -> tf.Tensor:
     """Rank softly, smallest 1; passes each element what its gradient has beyond the mean of its block.
 
     The ranks are the point of the permutahedron, the convex hull of all rankings, that is nearest to
@@ -30,8 +27,9 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float, axis: int = -1) -
     Args:
         x: Floating-point, any shape but a scalar. A row that holds NaN or an infinity has NaN ranks and NaN
             gradients.
-        regularization_strength: Positive, in units of ``x``. Below the smallest gap between neighbours all
-            ranks are hard; from the largest on, all elements are in one block.
+        regularization_strength: Positive, in units of ``x``; a number, or a floating-point scalar, whose
+            value isn't checked. Below the smallest gap between neighbours all ranks are hard; from the
+            largest on, all elements are in one block.
         axis: The elements along it are ranked against each other.
 
     Returns:
@@ -39,8 +37,8 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float, axis: int = -1) -
         back.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or an option isn't a number.
-        ValueError: ``x`` has no such axis, or the strength isn't positive.
+        TypeError: ``x`` isn't a floating-point tensor, or an option is of the wrong type.
+        ValueError: ``x`` has no such axis, or the strength isn't positive or isn't a scalar.
 
     References:
         Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
@@ -52,14 +50,14 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float, axis: int = -1) -
     x = as_floating("x", x)
     strength = _as_strength(regularization_strength)
     (axis,) = check_axis("axis", (axis,), x.shape.rank)
-    return _move_axis(_soft_rank(_move_axis(x, axis, -1), strength), -1, axis)
+    return _soft_rank(x, strength, axis)
 
 
 def spearman_correlation(
     x: tf.Tensor,
     y: tf.Tensor,
     *,
-    regularization_strength: float | None = None,
+    regularization_strength: float | tf.Tensor | None = None,
     axis: int = -1,
     soft_y: bool = False,
 ) -> tf.Tensor:
@@ -99,72 +97,57 @@ def spearman_correlation(
     (axis,) = check_axis("axis", (axis,), x.shape.rank)
     dtype = at_least_float32(x).dtype
     x, y = (tf.cast(_move_axis(tensor, axis, -1), tf.float64) for tensor in (x, y))
-    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(tf.stop_gradient(y), 0.0)[1]
+    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(y, 0.0)[0]
     return tf.cast(_correlate(_scaled_rank(x, strength), ranks_y), dtype)
 
 
-def _soft_rank(x: tf.Tensor, strength: float) -> tf.Tensor:
-    eager = tf.executing_eagerly() and in_plain_reverse(x)
-    return _rank_by_custom_gradient(x, strength) if eager else _rank_by_arithmetic(x, strength)
+def _soft_rank(x: tf.Tensor, strength: float | tf.Tensor, axis: int = -1) -> tf.Tensor:
+    def rule(gradient: tf.Tensor) -> tf.Tensor:
+        return _move_axis(_deviations(_move_axis(gradient, axis, -1), blocks, strength), -1, axis)
+
+    # Between two changes of the blocks the ranks are linear.
+    ranks, blocks = _pooled(_move_axis(x, axis, -1), strength)
+    return intercept(x, rule, linear=True, value=_move_axis(ranks, -1, axis))
 
 
-def _rank_by_custom_gradient(x: tf.Tensor, strength: float) -> tf.Tensor:
-    from gradtricks._core.kernels import ranking
+def _pool(x: NDArray[Any], strength: float | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    from gradtricks._core.kernels.ranking import soft_ranks  # a compiler is dear to import
 
-    ranks, blocks = ranking.soft_ranks(_as_array(x), strength)
-
-    @tf.custom_gradient
-    def rank(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        # What a tf.gather sends back is sparse until it is converted.
-        return tf.cast(ranks, x.dtype), lambda gradient: _deviations(
-            tf.convert_to_tensor(gradient), blocks, strength
-        )
-
-    return rank(x)
+    return soft_ranks(_widened(x), float(strength))
 
 
-def _deviations(x: tf.Tensor, blocks: np.ndarray, strength: float) -> tf.Tensor:
-    if tf.executing_eagerly() and in_plain_reverse(x):
-        return _deviate_by_custom_gradient(x, blocks, strength)
-    deviations = deviate_by_arithmetic(tf.cast(x, tf.float64), tf.constant(np.maximum(blocks, 0))) / strength
-    return tf.cast(tf.where(blocks < 0, tf.constant(math.nan, tf.float64), deviations), x.dtype)
+def _deviate(x: NDArray[Any], blocks: NDArray[Any], strength: float | NDArray[Any]) -> NDArray[Any]:
+    from gradtricks._core.kernels.ranking import deviations
+
+    return deviations(_widened(x), blocks, float(strength))
 
 
-def _deviate_by_custom_gradient(x: tf.Tensor, blocks: np.ndarray, strength: float) -> tf.Tensor:
-    from gradtricks._core.kernels import ranking
+def _find_gaps(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    from gradtricks._core.kernels.ranking import usual_gaps
 
-    @tf.custom_gradient
-    def deviate(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        deviations = tf.cast(ranking.deviations(_as_array(x), blocks, strength), x.dtype)
-        return deviations, lambda gradient: _deviations(gradient, blocks, strength)
-
-    return deviate(x)
+    return usual_gaps(x)
 
 
-def _as_array(x: tf.Tensor) -> np.ndarray:
-    return at_least_float32(x).numpy()
+def _widened(x: NDArray[Any]) -> NDArray[Any]:
+    return x.astype(np.promote_types(x.dtype, np.float32), copy=False)
 
 
-def _rank_by_arithmetic(x: tf.Tensor, strength: float) -> tf.Tensor:
-    # Transforms differentiate this form by themselves: only the blocks come from elsewhere, and between two
-    # changes of the blocks the ranks are linear.
-    wide = tf.cast(x, tf.float64)
-    value = tf.stop_gradient(wide)
-    blocks, ranks = _pooled(value, strength)
-    scale = tf.where(tf.math.is_nan(ranks), tf.constant(math.nan, tf.float64), strength)
-    return tf.cast(ranks + deviate_by_arithmetic(wide - value, blocks) / scale, x.dtype)
-
-
-def _pooled(x: tf.Tensor, strength: float) -> tuple[tf.Tensor, tf.Tensor]:
+def _pooled(x: tf.Tensor, strength: float | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | NDArray[Any]]:
     if not tf.executing_eagerly():
-        return pooled_by_rounds(x, strength)
-    from gradtricks._core.kernels import ranking
-
-    ranks, blocks = ranking.soft_ranks(x.numpy(), strength)
-    return tf.constant(np.maximum(blocks, 0)), tf.constant(ranks)
+        return pooled_by_rounds(tf.stop_gradient(x), strength)
+    ranks, blocks = _pool(x.numpy(), strength)
+    return as_constant(ranks, x.dtype), blocks
 
 
-def _scaled_rank(x: tf.Tensor, strength: float | None) -> tf.Tensor:
+# Less the mean of its block, over the strength: a symmetric matrix.
+_deviations: Callable[..., tf.Tensor] = with_slope(
+    _deviate,
+    lambda gradient, output, x, *others: (_deviations(gradient, *others), None, None),
+    deviations_by_operations,
+)
+
+
+def _scaled_rank(x: tf.Tensor, strength: float | tf.Tensor | None) -> tf.Tensor:
     if strength is not None:
         return _soft_rank(x, strength)
     return _soft_rank(x / _usual_gap(x), _GAPS)
@@ -172,10 +155,8 @@ def _scaled_rank(x: tf.Tensor, strength: float | None) -> tf.Tensor:
 
 def _usual_gap(x: tf.Tensor) -> tf.Tensor:
     if not tf.executing_eagerly():
-        return usual_gap_by_arithmetic(x)
-    from gradtricks._core.kernels import ranking
-
-    gap, gradient = ranking.usual_gaps(x.numpy())
+        return gap_by_operations(x)
+    gap, gradient = _find_gaps(x.numpy())
     return gap + tf.reduce_sum(gradient * (x - tf.stop_gradient(x)), axis=-1, keepdims=True)
 
 
@@ -188,11 +169,17 @@ def _correlate(ranks_x: tf.Tensor, ranks_y: tf.Tensor) -> tf.Tensor:
     return tf.where(constant, tf.zeros_like(xx), tf.reduce_sum(x * y, axis=-1) / norms)
 
 
-def _as_strength(regularization_strength: float) -> float:
-    return check_number("regularization_strength", regularization_strength, low=sys.float_info.min)
+def _as_strength(value: float | tf.Tensor) -> float | tf.Tensor:
+    if isinstance(value, TENSORS):
+        value = as_floating("regularization_strength", value)
+        check_shape("regularization_strength", value.shape, (), "a scalar")
+        return tf.stop_gradient(tf.cast(value, tf.float64))
+    return check_number("regularization_strength", value, low=sys.float_info.min)
 
 
 def _move_axis(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
     axes = list(range(x.shape.rank))
+    if axes[source] == axes[target]:
+        return x
     axes.insert(target % len(axes), axes.pop(source))
-    return tf.transpose(x, axes) if axes != sorted(axes) else x
+    return tf.transpose(x, axes)

@@ -1,7 +1,7 @@
 """Naming the operation that cut the path of a gradient."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,13 +84,27 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
     """
     call, named = _checked(function, inputs)
     recorder = Recorder([leaf for _, leaf in named])
-    with _ONE_AT_A_TIME, _eagerly(), recorder:
+    with _ONE_AT_A_TIME, eagerly(), recorder:
         leaves = [leaf for _, leaf in named_leaves("output", call(), _parts)]
         leaves = [tf.convert_to_tensor(leaf) if isinstance(leaf, TENSORS) else leaf for leaf in leaves]
+    return explained(recorder, [name for name, _ in named], leaves)
+
+
+def explained(recorder: Recorder, names: Sequence[str], leaves: Sequence[Any]) -> GradientReport:
+    """Differentiate what was recorded, and say what became of the gradient of each input.
+
+    Args:
+        recorder: Has recorded what made the leaves.
+        names: Of its inputs.
+        leaves: What is differentiated; a number counts as one that was read out.
+
+    Returns:
+        The verdicts.
+    """
     outputs = [recorder.read_output(leaf) for leaf in leaves]
     tensors = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
     gradients = recorder.differentiate(tensors)
-    given = [recorder.described(name, i, g) for i, ((name, _), g) in enumerate(zip(named, gradients))]
+    given = [recorder.described(name, i, g) for i, (name, g) in enumerate(zip(names, gradients))]
     value = merged(map(status_of, tensors))
     return explain(recorder.operations, given, outputs, recorder.outside, _REMEDIES, output=value)
 
@@ -122,7 +136,8 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
 
 
 @contextmanager
-def _eagerly() -> Iterator[None]:
+def eagerly() -> Iterator[None]:
+    """Run functions eagerly, for a while."""
     before = tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     try:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch.autograd import forward_ad
 
 Rule = Callable[..., torch.Tensor]
@@ -35,7 +34,7 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     """
     value = value.detach()
     if in_plain_reverse(slope):
-        return _Substitute.apply(value, slope)
+        return _Plain.apply(slope, value, lambda gradient: gradient.to(slope.dtype))
     refuse_compiled_duals()
     # Overwritten through an alias that no transform follows, so the slope of the copy doesn't notice.
     y = slope.to(value.dtype, copy=True)
@@ -44,7 +43,12 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
 
 
 def intercept(
-    x: torch.Tensor, rule: Rule, *tensors: torch.Tensor, linear: bool = False, tracked: bool = False
+    x: torch.Tensor,
+    rule: Rule,
+    *tensors: torch.Tensor,
+    linear: bool = False,
+    tracked: bool = False,
+    value: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``.
 
@@ -54,8 +58,10 @@ def intercept(
             is differentiated again. Under a compiled transform it can't close over tensors.
         *tensors: What the rule needs besides; they get no gradient. An edit in place before the backward
             pass raises there.
-        linear: The rule multiplies each element. Then it holds for tangents too.
+        linear: The rule is a symmetric matrix, such as a product with each element. Then it holds for
+            tangents too.
         tracked: The gradient of the gradient reaches ``*tensors`` too.
+        value: Stands instead of ``x``, in its shape and dtype, where the rule is linear.
 
     Returns:
         Shape and dtype of ``x``. A view of ``x`` in plain reverse mode.
@@ -65,8 +71,10 @@ def intercept(
         NotImplementedError: Exported, unless ``linear`` or under `torch.no_grad`.
     """
     tensors = tensors if tracked else tuple(tensor.detach() for tensor in tensors)
-    if linear and not in_plain_reverse(x):
-        return substitute(x, rule(x, *tensors))
+    if in_plain_reverse(x):
+        return _Plain.apply(x, value, rule, *tensors)
+    if linear:
+        return substitute(x if value is None else value, rule(x, *tensors))
     if not torch.compiler.is_compiling():
         return _Intercept.apply(x, rule, *tensors)
     refuse_compiled_duals()
@@ -90,7 +98,8 @@ def with_slope(
     """Give a compiled loop its slope, in every mode and situation.
 
     Args:
-        value: ``value(*tensors, *options)``, a `torch.library.custom_op` that knows its shapes and batches.
+        value: ``value(*tensors, *options)``, an operation that knows its shapes and batches, such as
+            `as_operation` makes.
         cotangents: ``cotangents(gradient, output, *tensors, *options)`` returns the gradient of each tensor,
             or None, by operations that can be differentiated in their turn.
         tangent: ``tangent(tangents, output, *tensors, *options)`` returns the tangent of the output; a tensor
@@ -116,8 +125,9 @@ def with_slope(
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            dense = gradient.to_dense() if gradient.is_sparse else gradient
-            return *cotangents(dense, *ctx.saved_tensors, *ctx.options), *(None for _ in ctx.options)
+            return *cotangents(_dense(gradient), *ctx.saved_tensors, *ctx.options), *(
+                None for _ in ctx.options
+            )
 
         @staticmethod
         def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
@@ -126,21 +136,23 @@ def with_slope(
             output = loop(*tensors, *ctx.options)
             return tangent(tangents[: len(tensors)], output, *tensors, *ctx.options)
 
+    if register := getattr(value, "register_autograd", None):
+        register(Loop.backward, setup_context=Loop.setup_context)  # for what is exported
     unopened = known_to_the_compiler(lambda *args: Loop.apply(*args))
 
     def loop(*args: Any) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            refuse_compiled_duals()
+            _refuse_nested_tangents()
+            return unopened(*args)
+        followed = torch.is_grad_enabled() and any(_requires_grad(arg) for arg in args)
+        if not followed and forward_ad._current_level < 0 and not in_transform():
+            # Most backward passes aren't differentiated again, and can do without the detour.
+            return value(*args)
         _refuse_nested_tangents()
-        if not torch.compiler.is_compiling():
-            return Loop.apply(*args)
-        refuse_compiled_duals()
-        return unopened(*args)
+        return Loop.apply(*args)
 
     return loop
-
-
-def as_array(x: torch.Tensor) -> NDArray[Any]:
-    """Hand the values of ``x`` to a compiled loop, from any device."""
-    return x.detach().resolve_conj().resolve_neg().cpu().numpy()
 
 
 def in_plain_reverse(x: torch.Tensor) -> bool:
@@ -198,18 +210,20 @@ def _refuse_nested_tangents() -> None:
 _constant(_refuse_nested_tangents)
 
 
-class _Substitute(torch.autograd.Function):
+class _Plain(torch.autograd.Function):
+    # In the form that no transform understands, and that costs half as much.
     @staticmethod
-    def forward(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
-        return value.view_as(value)
+    def forward(
+        ctx: Any, x: torch.Tensor, value: torch.Tensor | None, rule: Rule, *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.rule = rule
+        ctx.save_for_backward(*tensors)
+        return x.view_as(x) if value is None else value.view_as(value)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
-        ctx.dtype = inputs[1].dtype
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, gradient.to(ctx.dtype)
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        return ctx.rule(_dense(gradient), *tensors), None, None, *(None for _ in tensors)
 
 
 class _CompiledIntercept(torch.autograd.Function):
@@ -228,9 +242,7 @@ class _CompiledIntercept(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         tensors = ctx.saved_tensors
         rule = _RULES[ctx.rule] if isinstance(ctx.rule, int) else ctx.rule
-        # What an embedding with sparse=True sends back.
-        dense = gradient.to_dense() if gradient.is_sparse else gradient
-        return rule(dense, *tensors), None, *(None for _ in tensors)
+        return rule(_dense(gradient), *tensors), None, *(None for _ in tensors)
 
 
 class _Intercept(_CompiledIntercept):
@@ -241,6 +253,15 @@ class _Intercept(_CompiledIntercept):
             "a rule for gradients must be used in reverse mode, since tangents have no rule; got a tangent; "
             "remedy: torch.func.vjp, grad or jacrev"
         )
+
+
+def _requires_grad(arg: Any) -> bool:
+    return isinstance(arg, torch.Tensor) and arg.requires_grad
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    # An embedding with sparse=True sends back a sparse one.
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 # Graphs take numbers, not functions, and refer to a rule for as long as they live.

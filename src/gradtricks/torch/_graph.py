@@ -1,6 +1,7 @@
 """What a tensor says of itself: its place in the graph, its memory, the state of its values."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -80,3 +81,31 @@ def status_of(values: torch.Tensor | None) -> str:
     if values.isinf().any():
         return "inf"
     return "fine" if values.numel() == 0 or values.any() else "zero everywhere"
+
+
+def statuses_of(gradients: Sequence[torch.Tensor | None]) -> list[tuple[str, float]]:
+    """Return the status and the largest magnitude of each gradient, in one reading."""
+    bounds = []
+    for gradient in gradients:
+        if gradient is None or not gradient.numel():
+            bounds.append(torch.zeros(2, dtype=torch.float64))
+            continue
+        values = gradient.detach()
+        values = values.coalesce().values() if values.is_sparse else values
+        values = torch.view_as_real(values) if values.is_complex() else values
+        bounds.append(
+            torch.stack(torch.aminmax(values)).double().cpu() if values.numel() else torch.zeros(2).double()
+        )
+    found = []
+    for gradient, (low, high) in zip(gradients, torch.stack(bounds).tolist() if bounds else []):
+        size = max(abs(low), abs(high))
+        status = (
+            "nan"
+            if math.isnan(low + high) and not math.isinf(size)
+            else "inf"
+            if math.isinf(size)
+            else "fine"
+        )
+        status = "none" if gradient is None else "zero everywhere" if size == 0 else status
+        found.append((status, size))
+    return found

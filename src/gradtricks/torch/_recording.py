@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from gradtricks.torch._graph import (
 _DETACHED = ("Tensor.detach", "Tensor.detach_", "Tensor.data", "torch.detach")
 _COPIED = ("torch.tensor", "Tensor.__deepcopy__", "torch.asarray")
 _CASTS = ("int", "long", "short", "byte", "char", "bool", "to", "type")
-_REPLACING = ("torch.Tensor.data.__set__", "torch.Tensor.detach_")
+_REPLACING = ("Tensor.data", "Tensor.detach_")
 _IGNORED = ("Tensor.grad", "Tensor._base", "Tensor.requires_grad")
 _EXPORTS = ("numpy", "__array__", "item", "tolist", "__float__", "__int__", "__bool__", "__index__")
 _OF_THE_SHAPE = ("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like")
@@ -70,7 +71,7 @@ class Recorder(TorchFunctionMode):
         result = func(*args, **given[1])
         name, short = _names(func)
         edited = [t for t, version in zip(tensors, versions) if version_of(t) != version]
-        edited = tensors[:1] if resolve_name(func) in _REPLACING else edited
+        edited = tensors[:1] if name in _REPLACING and short != "__get__" else edited
         made = [t for t in tensors_of(result) if all(t is not other for other in tensors)]
         if short in _EXPORTS and tensors:
             self.export(name, inputs, result)
@@ -145,7 +146,9 @@ class Recorder(TorchFunctionMode):
         state = self.states.get(id(tensor))
         if state is None:
             return self.meet(tensor)
-        write, edge = self.writes.get(memory_of(tensor)), edge_of(tensor)
+        # Asking a leaf for its node takes long, and the node stays the same.
+        same = state.edge and tensor.is_leaf and tensor.requires_grad
+        write, edge = self.writes.get(memory_of(tensor)), state.edge if same else edge_of(tensor)
         if write and write.number > state.number:
             return self.add(write.name, [state.number, write.number], [tensor], [], "assigned", write.place)
         if edge and edge != state.edge and self.walk([edge]):
@@ -182,9 +185,13 @@ class Recorder(TorchFunctionMode):
         self.owners.setdefault(part_of_memory(tensor), number)
         if edge:
             self.edges[edge] = number
+        self.judge(number, tensor)
+        return number
+
+    def judge(self, number: int, tensor: torch.Tensor) -> None:
+        """Note whether a tensor is finite."""
         if status_of(tensor) in ("nan", "inf"):
             self.overflown.add(number)
-        return number
 
     def next_number(self) -> int:
         """Count on."""
@@ -272,6 +279,7 @@ class Recorder(TorchFunctionMode):
         return frozenset(found - {0})
 
 
+@cache
 def _names(func: Any) -> tuple[str, str]:
     short = getattr(func, "__name__", "")
     full = resolve_name(func) or f"{getattr(func, '__module__', 'torch')}.{short}"

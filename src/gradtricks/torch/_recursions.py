@@ -7,40 +7,26 @@ import math
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._edits import as_array, with_slope
+from gradtricks.torch._edits import with_slope
+from gradtricks.torch._loops import as_operation
 from gradtricks.torch._tensors import as_floating, at_least_float32
 
 
-@torch.library.custom_op("gradtricks::accumulate", mutates_args=())
-def _loop(x: torch.Tensor, carry: torch.Tensor, transposed: bool) -> torch.Tensor:
+def _loop(x: NDArray[Any], carry: NDArray[Any], transposed: bool) -> NDArray[Any]:
     from gradtricks._core.kernels.policy_gradients import accumulate as loop  # a compiler is dear to import
 
-    return torch.from_numpy(loop(as_array(x), as_array(carry), transposed=transposed)).to(x.device)
-
-
-@_loop.register_fake
-def _loop_shape(x: torch.Tensor, carry: torch.Tensor, transposed: bool) -> torch.Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@_loop.register_vmap
-def _loop_batch(
-    info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, carry: torch.Tensor, transposed: bool
-) -> tuple[torch.Tensor, int]:
-    # Time stays the first axis, so the batch becomes the last.
-    def last(x: torch.Tensor, dim: int | None) -> torch.Tensor:
-        return x.movedim(dim, -1) if dim is not None else x[..., None].expand(*x.shape, info.batch_size)
-
-    x, carry = last(x, in_dims[0]), last(carry, in_dims[1])
-    return _loop(x, carry, transposed), x.ndim - 1
+    return loop(x, carry, transposed=transposed)
 
 
 def _cotangents(
     gradient: torch.Tensor, y: torch.Tensor, x: torch.Tensor, carry: torch.Tensor, transposed: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     adjoint = accumulate(gradient, carry, not transposed)
+    if carry.ndim == 0:
+        return adjoint, None
     here, there = (y, adjoint) if transposed else (adjoint, y)
     return adjoint, here * _bounded(_later(there), carry)
 
@@ -59,7 +45,17 @@ def _tangent(
     return accumulate(of_x + of_carry * _bounded(_later(y), carry), carry, transposed)
 
 
-accumulate = with_slope(_loop, _cotangents, _tangent)
+accumulate = with_slope(
+    as_operation(
+        "accumulate",
+        "(Tensor x, Tensor carry, bool transposed) -> Tensor",
+        _loop,
+        lambda x, carry, transposed: torch.empty_like(x, memory_format=torch.contiguous_format),
+        batch_axis=-1,  # time stays the first
+    ),
+    _cotangents,
+    _tangent,
+)
 
 
 def _later(x: torch.Tensor) -> torch.Tensor:
@@ -82,7 +78,7 @@ def as_rewards(r_t: torch.Tensor) -> torch.Tensor:
 def as_coefficient(
     name: str, value: float | torch.Tensor, r_t: torch.Tensor, *, low: float = 0, high: float = math.inf
 ) -> torch.Tensor:
-    """Give a number, a scalar or a tensor the shape of ``r_t``, and at least float32."""
+    """Give a tensor the shape of ``r_t``; of a number make a scalar; at least float32."""
     dtype = at_least_float32(r_t).dtype
     if isinstance(value, torch.Tensor):
         if as_floating(name, value).ndim:
@@ -90,4 +86,4 @@ def as_coefficient(
         return value.to(dtype).expand(r_t.shape)
     number = check_number(name, value, low=low, high=high)
     # A compiler would compile torch.full anew for each number, but not a product.
-    return (number * torch.ones((), dtype=dtype, device=r_t.device)).expand(r_t.shape)
+    return number * torch.ones((), dtype=dtype, device=r_t.device)

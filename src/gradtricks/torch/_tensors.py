@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number
-from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._edits import in_plain_reverse, in_transform
+
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
 def as_tensor(name: str, value: object) -> torch.Tensor:
@@ -46,6 +49,48 @@ def as_floating(name: str, value: object) -> torch.Tensor:
     if not tensor.dtype.is_floating_point:
         raise TypeError(f"{name} must be floating-point; got {tensor.dtype}; remedy: {name}.float()")
     return tensor
+
+
+def as_mask(trainable_mask: object, parameter: torch.Tensor) -> torch.Tensor:
+    """Return ``trainable_mask`` if it is a mask for ``parameter``.
+
+    Args:
+        trainable_mask: Bool, broadcasts to the shape of ``parameter``; True = trainable.
+        parameter: Floating-point, any shape.
+
+    Returns:
+        ``trainable_mask`` itself.
+
+    Raises:
+        TypeError: It isn't a bool tensor, or ``parameter`` isn't a floating-point one.
+        ValueError: It doesn't broadcast.
+    """
+    parameter, mask = as_floating("parameter", parameter), as_tensor("trainable_mask", trainable_mask)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"trainable_mask must be bool (True = trainable); got {mask.dtype}")
+    check_broadcast("trainable_mask", mask.shape, parameter.shape, "parameter")
+    return mask
+
+
+def as_counts(step: object, parameter: torch.Tensor) -> torch.Tensor:
+    """Return ``step`` if it counts the steps of ``parameter``.
+
+    Args:
+        step: Integer, broadcasts to the shape of ``parameter``.
+        parameter: Any shape.
+
+    Returns:
+        ``step`` itself.
+
+    Raises:
+        TypeError: It isn't an integer tensor.
+        ValueError: It doesn't broadcast.
+    """
+    counts = as_tensor("step", step)
+    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
+        raise TypeError(f"step must hold integers; got {counts.dtype}; remedy: step.int()")
+    check_broadcast("step", counts.shape, parameter.shape, "parameter")
+    return counts
 
 
 def as_coefficient(
@@ -93,19 +138,22 @@ def at_least_float32(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
-def is_readable(x: torch.Tensor) -> bool:
-    """Say whether the values of ``x`` can be looked at, for what is faster with ordinary ones.
+def is_readable(*tensors: torch.Tensor) -> bool:
+    """Say whether values can be looked at, for what is faster with ordinary ones.
 
     Args:
-        x: Any tensor.
+        *tensors: Any.
 
     Returns:
         False on other devices than a CPU; and where another input would have other values: in a compiler, a
         transform or another tracer, and in a batch of gradients.
     """
-    if not in_plain_reverse(x) or torch._C._len_torch_dispatch_stack() or in_gradient_batch(x):
+    if torch.compiler.is_compiling() or in_transform() or torch._C._len_torch_dispatch_stack():
         return False
-    return x.device.type == "cpu" and type(x) in (torch.Tensor, torch.nn.Parameter)
+    for x in tensors:
+        if not x.is_cpu or type(x) not in _ORDINARY or torch._C._functorch.is_legacy_batchedtensor(x):
+            return False
+    return forward_ad._current_level < 0 or all(map(in_plain_reverse, tensors))
 
 
 def in_gradient_batch(x: torch.Tensor) -> bool:

@@ -1,4 +1,12 @@
-"""Adam for a changing set of trainable elements."""
+"""Adam for a changing set of trainable elements.
+
+Where an element is trainable, and t counts the steps that it has taken itself::
+
+    m <- beta_1 m + (1 - beta_1) g        v <- beta_2 v + (1 - beta_2) g^2
+    parameter <- parameter - learning_rate (m / (1 - beta_1^t)) / (sqrt(v / (1 - beta_2^t)) + epsilon)
+
+Where it is frozen, nothing of it changes: parameter, m, v and t stay as they are.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -6,11 +14,11 @@ from typing import Any
 
 import torch
 
-from gradtricks._core.checks import check_broadcast, check_number, check_shape
-from gradtricks._core.kernels.bias_corrections import table_length
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
-
-_LONGEST_TABLE = 2**22  # a decay nearer to 1 would need a longer one
+from gradtricks._core.checks import check_shape
+from gradtricks._core.masking import check_options
+from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
+from gradtricks.torch._one_pass import can_take_one_pass, l2_and_decay, step_in_one_pass
+from gradtricks.torch._tensors import as_counts, as_floating, as_mask, at_least_float32
 
 
 def masked_adam_step(
@@ -39,7 +47,7 @@ def masked_adam_step(
         gradient: Shape of ``parameter``.
         m: First moments, shape of ``parameter``, float32 or wider.
         v: Second moments, likewise.
-        step: Steps that each element has taken so far, shape of ``parameter``, int32.
+        step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
         learning_rate: Size of a step.
@@ -54,38 +62,39 @@ def masked_adam_step(
 
     Raises:
         TypeError: A tensor is of the wrong dtype, or isn't one; an option isn't a number.
-        ValueError: A shape isn't that of ``parameter``, ``trainable_mask`` doesn't broadcast to it, or an
-            option is out of range.
+        ValueError: A shape doesn't fit that of ``parameter``, or an option is out of range.
 
     References:
         Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = as_floating("m", m), as_floating("v", v), _as_counts(step)
+    m, v, step = as_floating("m", m), as_floating("v", v), as_counts(step, parameter)
     largest = v if v_max is None else as_floating("v_max", v_max)
-    for name, tensor in {"gradient": gradient, "m": m, "v": v, "step": step, "v_max": largest}.items():
+    for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
-    trainable_mask = _as_mask(trainable_mask, parameter)
+    rate = (
+        0.0 if isinstance(learning_rate, torch.Tensor) else learning_rate
+    )  # a tensor's values aren't checked
+    check_options(rate, beta_1, beta_2, epsilon, weight_decay)
+    trainable_mask = as_mask(trainable_mask, parameter)
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
     gradient = at_least_float32(torch.where(trainable_mask, -gradient if maximize else gradient, 0))
-    new_m = beta_1 * m + (1 - beta_1) * gradient
-    new_v = beta_2 * v + (1 - beta_2) * gradient.square()
-    new_v_max = None if v_max is None else torch.maximum(v_max, new_v)
+    # Moments are chosen before they are used: what is compiled then reads less.
+    new_m = torch.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
+    new_v = torch.where(trainable_mask, beta_2 * v + (1 - beta_2) * gradient.square(), v)
+    new_v_max = None if v_max is None else torch.where(trainable_mask, torch.maximum(v_max, new_v), v_max)
     new_step = step + 1
-    second = (new_v if new_v_max is None else new_v_max) / _bias_correction(beta_2, new_step, m)
+    correction_1, correction_2 = _bias_correction(beta_1, new_step, m), _bias_correction(beta_2, new_step, m)
+    # Quotients are dear, so this has one: numerator and denominator are taken times correction_2.
+    second = (new_v if new_v_max is None else new_v_max) * correction_2
     moving = second > 0  # at 0 the root has no slope; there it counts as 0
     root = torch.where(moving, torch.where(moving, second, 1).sqrt(), 0)
-    update = learning_rate * new_m / _bias_correction(beta_1, new_step, m) / (root + epsilon)
+    root = correction_1 * (root + epsilon * correction_2)
+    update = learning_rate * correction_2 * new_m / root
     moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
-    return (
-        torch.where(trainable_mask, moved.to(parameter.dtype), parameter),
-        torch.where(trainable_mask, new_m, m),
-        torch.where(trainable_mask, new_v, v),
-        torch.where(trainable_mask, new_step, step),
-        None if v_max is None or new_v_max is None else torch.where(trainable_mask, new_v_max, v_max),
-    )
+    new_parameter = torch.where(trainable_mask, moved.to(parameter.dtype), parameter)
+    return new_parameter, new_m, new_v, torch.where(trainable_mask, new_step, step), new_v_max
 
 
 class MaskedAdam(torch.optim.Optimizer):
@@ -94,20 +103,20 @@ class MaskedAdam(torch.optim.Optimizer):
     Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
     Here a frozen element keeps everything, and thaws as if nothing had happened.
 
-    On a CPU, contiguous float32 and float64 parameters are updated in one pass over memory, in place, and
-    take the options' rounding from it. The count in the state, ``step``, was true when the mask was set;
-    trainable elements have taken ``since`` more.
+    Arguments and state are those of ``torch.optim.Adam``, whose ``state_dict`` can be loaded. ``step``
+    counts the parameter's steps. Besides, its state has ``trainable_mask`` and, once that has changed,
+    ``own_steps``, the count of each element; until then all trainable ones have taken ``step``. On a
+    CPU, contiguous float32 and float64 parameters are updated in one pass over memory, in place.
 
     Args:
-        params: Parameters or groups, as for every optimizer of the framework. A group may override the
-            options; its learning rate is called ``lr``, so that the framework's schedulers find it.
-        learning_rate: Size of a step.
-        beta_1: Decay of the first moment, within [0, 1).
-        beta_2: Decay of the second moment, within [0, 1).
-        epsilon: Added to the root of the second moment.
-        weight_decay: Decoupled (AdamW); never moves a frozen element.
+        params: Parameters or groups, as for every optimizer of the framework.
+        lr: Size of a step.
+        betas: Decays of both moments, within [0, 1).
+        eps: Added to the root of the second moment.
+        weight_decay: Added to the gradient times the parameter (L2); never moves a frozen element.
         amsgrad: Divide by the largest second moment so far.
         maximize: Climb instead of descend.
+        decoupled_weight_decay: Let ``weight_decay`` shrink the parameter by itself, as AdamW does.
 
     Raises:
         TypeError: An option isn't a number.
@@ -115,7 +124,7 @@ class MaskedAdam(torch.optim.Optimizer):
 
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
-        >>> optimizer = MaskedAdam([weight], learning_rate=0.1)
+        >>> optimizer = MaskedAdam([weight], lr=0.1)
         >>> optimizer.set_trainable_mask(weight, torch.tensor([True, False]))
         >>> weight.grad = torch.ones(2)
         >>> optimizer.step()
@@ -126,34 +135,35 @@ class MaskedAdam(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        learning_rate: float = 1e-3,
-        *,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-8,
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
+        *,
         maximize: bool = False,
+        decoupled_weight_decay: bool = False,
     ) -> None:
-        options = {"lr": learning_rate, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
-        options |= {"weight_decay": weight_decay, "amsgrad": bool(amsgrad), "maximize": bool(maximize)}
-        _check_group(options)
+        options = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": bool(amsgrad),
+        }
+        options |= {"maximize": bool(maximize), "decoupled_weight_decay": bool(decoupled_weight_decay)}
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with options of their own.
 
         Args:
-            param_group: ``params``, and options that differ from the optimizer's.
-
-        Raises:
-            TypeError: An option isn't a number.
-            ValueError: An option is unknown or out of range.
+            param_group: ``params``, and options that differ from the optimizer's; their errors are the same.
         """
-        unknown = sorted(param_group.keys() - {"params", "param_names", "initial_lr", *self.defaults})
-        if unknown:
-            raise ValueError(f"a group may hold params, {', '.join(self.defaults)}; got {', '.join(unknown)}")
-        _check_group({**self.defaults, **param_group})
+        options = {**self.defaults, **param_group}
+        rate = 0.0 if isinstance(options["lr"], torch.Tensor) else options["lr"]
+        beta_1, beta_2 = options["betas"]
+        check_options(rate, beta_1, beta_2, options["eps"], options["weight_decay"])
         super().add_param_group(param_group)
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
@@ -170,12 +180,13 @@ class MaskedAdam(torch.optim.Optimizer):
         """
         if not any(parameter is p for group in self.param_groups for p in group["params"]):
             raise ValueError("parameter must be one that the optimizer was given; got another tensor")
-        if trainable_mask is None:
-            trainable_mask = torch.tensor(True)
-        trainable_mask = _as_mask(trainable_mask, parameter)
+        mask = as_mask(torch.tensor(True) if trainable_mask is None else trainable_mask, parameter)
         state = self._state_of(parameter)
-        _settle(state)
-        state["trainable_mask"].copy_(trainable_mask)  # memory that is new costs more than the copy
+        old, taken = state["trainable_mask"], int(state["step"])
+        # From the first change on, elements differ in how many steps they have taken.
+        if taken and "own_steps" not in state and not torch.equal(old, mask.to(old.device).expand_as(old)):
+            state["own_steps"] = old.int() * taken
+        old.copy_(mask)  # memory that is new costs more than the copy
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -197,147 +208,78 @@ class MaskedAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, parameter.grad, group)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what ``state_dict()`` returned.
+        """Load what ``state_dict()`` returned, or that of ``torch.optim.Adam``.
 
         Args:
             state_dict: Of an optimizer with the same groups.
         """
         super().load_state_dict(state_dict)
         # The base class casts state to the parameter's dtype: fatal for masks, counts and wide moments.
-        indices = (index for group in state_dict["param_groups"] for index in group["params"])
-        parameters = (parameter for group in self.param_groups for parameter in group["params"])
-        for index, parameter in zip(indices, parameters, strict=True):
-            for name, saved in state_dict["state"].get(index, {}).items():
-                if isinstance(saved, torch.Tensor):
-                    self.state[parameter][name] = saved.detach().clone().to(parameter.device)
+        for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for parameter, index in zip(group["params"], saved_group["params"], strict=True):
+                for name, saved in state_dict["state"].get(index, {}).items():
+                    wide = saved.dtype.is_floating_point and name != "step"
+                    place = saved.device if name == "step" else parameter.device
+                    dtype = _wide_dtype(parameter) if wide else saved.dtype
+                    self.state[parameter][name] = saved.detach().to(place, dtype, copy=True)
 
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        gradient: torch.Tensor = parameter.grad  # type: ignore[assignment]  # step() asks before
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         if gradient.layout != torch.strided:
             raise TypeError(f"gradients must be dense; got layout {gradient.layout}; remedy: sparse=False")
         state = self._state_of(parameter)
-        if group["amsgrad"] and "v_max" not in state:
-            state["v_max"] = torch.zeros_like(state["v"])
-        options = {name: group[name] for name in ("beta_1", "beta_2", "epsilon", "weight_decay", "maximize")}
-        options["learning_rate"] = group["lr"]
-        v_max = state["v_max"] if group["amsgrad"] else None
-        take_step = _step_in_one_pass if _can_take_one_pass(parameter, state, options) else _step_by_tensors
-        take_step(parameter, gradient, state, v_max, options)
+        if group["amsgrad"] and "max_exp_avg_sq" not in state:
+            state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
+        take_step = step_in_one_pass if can_take_one_pass(parameter, state) else _step_by_tensors
+        take_step(parameter, gradient, state, group)
+        state["step"] += 1
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
             as_floating("every parameter", parameter)
-            zeros = torch.zeros_like(at_least_float32(parameter), requires_grad=False)
-            state["m"], state["v"] = zeros, zeros.clone()
-            state["step"] = torch.zeros_like(parameter, dtype=torch.int32, requires_grad=False)
-            state["trainable_mask"] = torch.ones_like(state["step"], dtype=torch.bool)
-            state["since"], state["common"] = 0, 0
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(parameter, dtype=_wide_dtype(parameter), requires_grad=False)
+            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
+        if "trainable_mask" not in state:  # nor has the state of torch.optim.Adam
+            state["trainable_mask"] = torch.ones_like(state["exp_avg"], dtype=torch.bool)
         return state
 
 
 def _step_by_tensors(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    state: dict[str, Any],
-    v_max: torch.Tensor | None,
-    options: dict[str, Any],
+    parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
 ) -> None:
-    _settle(state)
-    old = (parameter, state["m"], state["v"], state["step"], v_max)
+    l2, decay = l2_and_decay(group)
+    gradient = -gradient if group["maximize"] else gradient
+    if l2:
+        gradient = at_least_float32(gradient) + l2 * at_least_float32(parameter)
     new = masked_adam_step(
         parameter,
         gradient,
-        state["m"],
-        state["v"],
-        state["step"],
+        state["exp_avg"],
+        state["exp_avg_sq"],
+        state.get("own_steps", state["step"].int()),
         state["trainable_mask"],
-        v_max=v_max,
-        **options,
+        v_max=state["max_exp_avg_sq"] if group["amsgrad"] else None,
+        learning_rate=group["lr"],
+        beta_1=group["betas"][0],
+        beta_2=group["betas"][1],
+        epsilon=group["eps"],
+        weight_decay=decay,
     )
-    for tensor, value in zip(old, new):
-        if tensor is not None and value is not None:
-            tensor.copy_(value)
+    parameter.copy_(new[0])
+    for name, value in zip(("exp_avg", "exp_avg_sq", "own_steps", "max_exp_avg_sq"), new[1:]):
+        if name in state and value is not None:
+            state[name].copy_(value)
 
 
-def _step_in_one_pass(
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    state: dict[str, Any],
-    v_max: torch.Tensor | None,
-    options: dict[str, Any],
-) -> None:
-    from gradtricks._core.kernels import masking  # a compiler is dear to import
-
-    gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
-    tensors = (parameter, gradient, state["m"], state["v"], v_max, state["step"], state["trainable_mask"])
-    arrays: list[Any] = [None if t is None else t.detach().view(-1).numpy() for t in tensors]
-    state["common"] = masking.masked_adam_step(
-        *arrays,
-        since=state["since"],
-        common=state["common"],
-        threads=torch.get_num_threads(),
-        **options,
-    )
-    state["since"] += 1
-    # Autograd must notice that the parameter was edited.
-    torch.autograd.graph.increment_version(parameter)
-
-
-def _can_take_one_pass(parameter: torch.Tensor, state: dict[str, Any], options: dict[str, Any]) -> bool:
-    if torch.compiler.is_compiling() or parameter.dtype not in (torch.float32, torch.float64):
-        return False
-    tensors = [parameter, *(tensor for tensor in state.values() if isinstance(tensor, torch.Tensor))]
-    if not all(
-        type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" and t.is_contiguous()
-        for t in tensors
-    ):
-        return False
-    dtype = str(parameter.dtype).removeprefix("torch.")
-    return all(table_length(options[beta], dtype) <= _LONGEST_TABLE for beta in ("beta_1", "beta_2"))
-
-
-def _settle(state: dict[str, Any]) -> None:
-    if state["since"]:
-        state["step"].add_(state["trainable_mask"], alpha=state["since"])
-    state["since"], state["common"] = 0, None
+def _wide_dtype(parameter: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(parameter.dtype, torch.float32)
 
 
 def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
     return -torch.expm1(step.to(like.dtype) * (math.log(beta) if beta else -math.inf))
-
-
-def _check_group(group: dict[str, Any]) -> None:
-    _check_options(group["lr"], *(group[name] for name in ("beta_1", "beta_2", "epsilon", "weight_decay")))
-
-
-def _check_options(
-    learning_rate: float | torch.Tensor, beta_1: float, beta_2: float, epsilon: float, weight_decay: float
-) -> None:
-    if not isinstance(learning_rate, torch.Tensor):
-        check_number("learning_rate", learning_rate, low=0)
-    check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0))
-    check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0))
-    check_number("epsilon", epsilon, low=0)
-    check_number("weight_decay", weight_decay, low=0)
-
-
-def _as_counts(step: torch.Tensor) -> torch.Tensor:
-    step = as_tensor("step", step)
-    if step.dtype.is_floating_point or step.dtype.is_complex or step.dtype == torch.bool:
-        raise TypeError(f"step must hold integers; got {step.dtype}; remedy: step.int()")
-    return step
-
-
-def _as_mask(trainable_mask: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    parameter = as_floating("parameter", parameter)
-    trainable_mask = as_tensor("trainable_mask", trainable_mask)
-    if trainable_mask.dtype != torch.bool:
-        raise TypeError(f"trainable_mask must be bool (True = trainable); got {trainable_mask.dtype}")
-    check_broadcast("trainable_mask", trainable_mask.shape, parameter.shape, "parameter")
-    return trainable_mask

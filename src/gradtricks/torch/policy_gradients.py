@@ -46,13 +46,14 @@ def discounted_returns(
         tensor([ 0.2500,  0.5000,  1.0000, -0.5000, -1.0000])
     """
     r_t = as_rewards(r_t)
-    discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
+    wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
     if isinstance(v_t, torch.Tensor) or v_t:
-        after = as_coefficient("v_t", v_t, r_t, low=-math.inf)[-1:]
-        rewards = torch.cat([at_least_float32(r_t), after])
-        g_t = accumulate(rewards, torch.cat([discount_t, torch.zeros_like(after)]), False)[:-1]
+        after = as_coefficient("v_t", v_t, r_t, low=-math.inf).expand(r_t.shape)[-1:]
+        if discount_t.ndim:
+            discount_t = torch.cat([discount_t, torch.zeros_like(after)])
+        g_t = accumulate(torch.cat([wide, after]), discount_t, False)[:-1]
     else:
-        g_t = accumulate(at_least_float32(r_t), discount_t, False)
+        g_t = accumulate(wide, discount_t, False)
     g_t = g_t.to(r_t.dtype)
     return g_t.detach() if stop_target_gradients else g_t
 

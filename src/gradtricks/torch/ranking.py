@@ -1,20 +1,23 @@
 """Ranks that have a gradient, and the correlation of ranks."""
 
-import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_axis, check_number, check_shape
-from gradtricks.torch._edits import as_array, in_plain_reverse, refuse_compiled_duals
-from gradtricks.torch._tensors import as_floating, at_least_float32, in_gradient_batch
+from gradtricks.torch._edits import intercept, with_slope
+from gradtricks.torch._loops import as_operation
+from gradtricks.torch._tensors import as_floating, at_least_float32
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 
 
-def soft_rank(x: torch.Tensor, *, regularization_strength: float, axis: int = -1) -> torch.Tensor:
+def soft_rank(
+    x: torch.Tensor, *, regularization_strength: float | torch.Tensor, axis: int = -1
+) -> torch.Tensor:
     """Rank softly, smallest 1; passes each element what its gradient has beyond the mean of its block.
 
     The ranks are the point of the permutahedron, the convex hull of all rankings, that is nearest to
@@ -25,16 +28,17 @@ def soft_rank(x: torch.Tensor, *, regularization_strength: float, axis: int = -1
     Args:
         x: Floating-point, any shape but a scalar. A row that holds NaN or an infinity has NaN ranks and NaN
             gradients.
-        regularization_strength: Positive, in units of ``x``. Below the smallest gap between neighbours all
-            ranks are hard; from the largest on, all elements are in one block.
+        regularization_strength: Positive, in units of ``x``; a number, or a floating-point scalar, whose
+            value isn't checked. Below the smallest gap between neighbours all ranks are hard; from the
+            largest on, all elements are in one block.
         axis: The elements along it are ranked against each other.
 
     Returns:
         Shape and dtype of ``x``, computed in float64. On a GPU, ``x`` makes the way to the CPU and back.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or an option isn't a number.
-        ValueError: ``x`` has no such axis, or the strength isn't positive.
+        TypeError: ``x`` isn't a floating-point tensor, or an option is of the wrong type.
+        ValueError: ``x`` has no such axis, or the strength isn't positive or isn't a scalar.
         RuntimeError: A compiled function is called on dual numbers.
 
     References:
@@ -47,16 +51,14 @@ def soft_rank(x: torch.Tensor, *, regularization_strength: float, axis: int = -1
     x = as_floating("x", x)
     strength = _as_strength(regularization_strength)
     (axis,) = check_axis("axis", (axis,), x.ndim)
-    if axis == x.ndim - 1:
-        return _soft_rank(x, strength)
-    return _soft_rank(x.movedim(axis, -1), strength).movedim(-1, axis)
+    return _soft_rank(x, strength, axis)
 
 
 def spearman_correlation(
     x: torch.Tensor,
     y: torch.Tensor,
     *,
-    regularization_strength: float | None = None,
+    regularization_strength: float | torch.Tensor | None = None,
     axis: int = -1,
     soft_y: bool = False,
 ) -> torch.Tensor:
@@ -97,129 +99,80 @@ def spearman_correlation(
     (axis,) = check_axis("axis", (axis,), x.ndim)
     dtype = at_least_float32(x).dtype
     x, y = x.movedim(axis, -1).double(), y.movedim(axis, -1).double()
-    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(y.detach(), 0.0)[1]
+    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(y.detach(), _as_double(0.0))[0]
     return _correlate(_scaled_rank(x, strength), ranks_y).to(dtype)
 
 
-def _soft_rank(x: torch.Tensor, strength: float) -> torch.Tensor:
-    refuse_compiled_duals()
-    return _SoftRank.apply(x, strength) if in_plain_reverse(x) else _rank_by_arithmetic(x, strength)
+def _soft_rank(x: torch.Tensor, strength: torch.Tensor, axis: int = -1) -> torch.Tensor:
+    # Between two changes of the blocks the ranks are linear.
+    if axis in (-1, x.ndim - 1):
+        ranks, blocks = _pooled(x.detach(), strength)
+        return intercept(x, _deviations, blocks, strength, linear=True, value=ranks)
+
+    def rule(gradient: torch.Tensor, blocks: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+        return _deviations(gradient.movedim(axis, -1), blocks, strength).movedim(-1, axis)
+
+    ranks, blocks = _pooled(x.detach().movedim(axis, -1), strength)
+    return intercept(x, rule, blocks, strength, linear=True, value=ranks.movedim(-1, axis))
 
 
-class _SoftRank(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, strength: float) -> torch.Tensor:
-        from gradtricks._core.kernels import ranking
+def _pool(x: NDArray[Any], strength: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    from gradtricks._core.kernels.ranking import soft_ranks  # a compiler is dear to import
 
-        threads = torch.get_num_threads()
-        ranks, ctx.blocks = ranking.soft_ranks(_as_array(x), strength, threads=threads)
-        ctx.strength = strength
-        return torch.from_numpy(ranks).to(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _deviations(gradient, ctx.blocks, ctx.strength), None
+    return soft_ranks(x, float(strength), threads=torch.get_num_threads())
 
 
-def _deviations(x: torch.Tensor, blocks: np.ndarray, strength: float) -> torch.Tensor:
-    if in_plain_reverse(x) and not in_gradient_batch(x):
-        # Most backward passes aren't differentiated again, and can do without the detour.
-        again = torch.is_grad_enabled() and x.requires_grad
-        return (_Deviations.apply if again else _deviate_by_kernel)(x, blocks, strength)
-    known = torch.from_numpy(blocks).to(x.device)
-    deviations = _deviate_by_arithmetic(x.double(), known.clamp(min=0)) / strength
-    return torch.where(known < 0, math.nan, deviations).to(x.dtype)
+def _deviate(x: NDArray[Any], blocks: NDArray[Any], strength: NDArray[Any]) -> NDArray[Any]:
+    from gradtricks._core.kernels.ranking import deviations
+
+    return deviations(x, blocks, float(strength))
 
 
-class _Deviations(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, blocks: np.ndarray, strength: float) -> torch.Tensor:
-        ctx.blocks, ctx.strength = blocks, strength
-        return _deviate_by_kernel(x, blocks, strength)
+def _find_gaps(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    from gradtricks._core.kernels.ranking import usual_gaps
 
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _deviations(gradient, ctx.blocks, ctx.strength), None, None
+    return usual_gaps(x)
 
 
-def _deviate_by_kernel(x: torch.Tensor, blocks: np.ndarray, strength: float) -> torch.Tensor:
-    from gradtricks._core.kernels import ranking
-
-    return torch.from_numpy(ranking.deviations(_as_array(x), blocks, strength)).to(x)
-
-
-def _as_array(x: torch.Tensor) -> np.ndarray:
-    return as_array(at_least_float32(x.detach()))
-
-
-def _rank_by_arithmetic(x: torch.Tensor, strength: float) -> torch.Tensor:
-    # Transforms differentiate this form by themselves: only the blocks come from the kernel, and between two
-    # changes of the blocks the ranks are linear.
-    wide = x.double()
-    value = wide.detach()
-    blocks, ranks = _pooled(value, strength)
-    scale = torch.where(ranks.isnan(), ranks, strength)
-    return (ranks + _deviate_by_arithmetic(wide - value, blocks) / scale).to(x.dtype)
-
-
-def _deviate_by_arithmetic(x: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    zeros = torch.zeros_like(x)
-    sizes = zeros.scatter_add(-1, blocks, torch.ones_like(x)).gather(-1, blocks)
-    means = zeros.scatter_add(-1, blocks, x).gather(-1, blocks) / sizes
-    return torch.where(sizes > 1, x - means, 0)  # of one alone nothing is left, even if it is infinite
+_pooled = as_operation(
+    "pooled",
+    "(Tensor x, Tensor strength) -> (Tensor, Tensor)",
+    _pool,
+    lambda x, strength: (_like(x), _like(x).long()),
+)
+_gaps = as_operation(
+    "gaps",
+    "(Tensor x) -> (Tensor, Tensor)",
+    _find_gaps,
+    lambda x: (x.new_empty((*x.shape[:-1], 1)), _like(x)),
+)
+# Less the mean of its block, over the strength: a symmetric matrix.
+_deviations: Callable[..., torch.Tensor] = with_slope(
+    as_operation(
+        "deviations",
+        "(Tensor x, Tensor blocks, Tensor strength) -> Tensor",
+        _deviate,
+        lambda x, blocks, strength: _like(x),
+    ),
+    lambda gradient, output, x, *others: (_deviations(gradient, *others), None, None),
+    lambda tangents, output, x, *others: _deviations(tangents[0], *others),
+)
 
 
-@torch.library.custom_op("gradtricks::pooled", mutates_args=())
-def _pooled(x: torch.Tensor, strength: float) -> tuple[torch.Tensor, torch.Tensor]:
-    from gradtricks._core.kernels import ranking
-
-    ranks, blocks = ranking.soft_ranks(_as_array(x), strength)
-    return torch.from_numpy(np.maximum(blocks, 0)).to(x.device), torch.from_numpy(ranks).to(x.device)
+def _like(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@_pooled.register_fake
-def _pooled_shapes(x: torch.Tensor, strength: float) -> tuple[torch.Tensor, torch.Tensor]:
-    ranks = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return torch.empty_like(ranks, dtype=torch.int64), ranks
-
-
-@_pooled.register_vmap
-def _pooled_batches(
-    info: Any, in_dims: tuple[int, None], x: torch.Tensor, strength: float
-) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[int, int]]:
-    return _pooled(x.movedim(in_dims[0], 0), strength), (0, 0)
-
-
-def _scaled_rank(x: torch.Tensor, strength: float | None) -> torch.Tensor:
+def _scaled_rank(x: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
     if strength is not None:
         return _soft_rank(x, strength)
-    return _soft_rank(x / _usual_gap(x), _GAPS)
+    return _soft_rank(x / _usual_gap(x), _as_double(_GAPS))
 
 
 def _usual_gap(x: torch.Tensor) -> torch.Tensor:
     value = x.detach()
     gap, gradient = _gaps(value)
     return gap + (gradient * (x - value)).sum(-1, keepdim=True)
-
-
-@torch.library.custom_op("gradtricks::gaps", mutates_args=())
-def _gaps(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    from gradtricks._core.kernels import ranking
-
-    gap, gradient = ranking.usual_gaps(_as_array(x))
-    return torch.from_numpy(gap).to(x.device), torch.from_numpy(gradient).to(x.device)
-
-
-@_gaps.register_fake
-def _gaps_shapes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty((*x.shape[:-1], 1)), torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@_gaps.register_vmap
-def _gaps_batches(
-    info: Any, in_dims: tuple[int], x: torch.Tensor
-) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[int, int]]:
-    return _gaps(x.movedim(in_dims[0], 0)), (0, 0)
 
 
 def _correlate(ranks_x: torch.Tensor, ranks_y: torch.Tensor) -> torch.Tensor:
@@ -231,5 +184,14 @@ def _correlate(ranks_x: torch.Tensor, ranks_y: torch.Tensor) -> torch.Tensor:
     return torch.where(constant, 0, (x * y).sum(-1) / norms)
 
 
-def _as_strength(regularization_strength: float) -> float:
-    return check_number("regularization_strength", regularization_strength, low=sys.float_info.min)
+def _as_strength(value: float | torch.Tensor) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        value = as_floating("regularization_strength", value)
+        check_shape("regularization_strength", value.shape, (), "a scalar")
+        return value.detach().double()
+    return _as_double(check_number("regularization_strength", value, low=sys.float_info.min))
+
+
+def _as_double(number: float) -> torch.Tensor:
+    # A compiler would compile torch.full anew for each number, but not a product.
+    return number * torch.ones((), dtype=torch.float64, device="cpu")

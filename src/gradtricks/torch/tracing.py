@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -85,12 +85,26 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
     """
     call, named = _checked(function, inputs)
     recorder = Recorder([leaf for _, leaf in named])
-    with _ONE_AT_A_TIME, _eagerly(), _replaced(torch, "from_numpy", recorder.on_from_numpy()), recorder:
+    with _ONE_AT_A_TIME, eagerly(), replaced(torch, "from_numpy", recorder.on_from_numpy()), recorder:
         leaves = [leaf for _, leaf in named_leaves("output", call(), _parts)]
+    return explained(recorder, [name for name, _ in named], leaves)
+
+
+def explained(recorder: Recorder, names: Sequence[str], leaves: Sequence[Any]) -> GradientReport:
+    """Differentiate what was recorded, and say what became of the gradient of each input.
+
+    Args:
+        recorder: Has recorded what made the leaves.
+        names: Of its inputs.
+        leaves: What is differentiated; a number counts as one that was read out.
+
+    Returns:
+        The verdicts.
+    """
     outputs = [recorder.read_output(leaf) for leaf in leaves]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     gradients = recorder.differentiate(tensors)
-    given = [recorder.described(name, i, g) for i, ((name, _), g) in enumerate(zip(named, gradients))]
+    given = [recorder.described(name, i, g) for i, (name, g) in enumerate(zip(names, gradients))]
     value = merged(map(status_of, tensors))
     return explain(recorder.operations, given, outputs, recorder.outside, _REMEDIES, output=value)
 
@@ -121,13 +135,15 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
     return [("", value)] if isinstance(value, torch.Tensor) else None
 
 
-def _eagerly() -> AbstractContextManager[Any]:
+def eagerly() -> AbstractContextManager[Any]:
+    """Run what is compiled eagerly, for a while."""
     # Nothing has been compiled while the compiler isn't even imported, which takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put something in the place of an attribute, for a while."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

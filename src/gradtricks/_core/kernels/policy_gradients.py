@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.floating]
 
 
-def accumulate(x: Array, carry: Array | float, *, transposed: bool) -> Array:
+def accumulate(x: Array, carry: Array | float, transposed: bool) -> Array:
     """Return ``y_t = x_t + carry_t * y_(t+1)``, or its transpose ``y_t = x_t + carry_(t-1) * y_(t-1)``.
 
     Where ``carry`` is 0 nothing is carried, not even an infinity or NaN.
 
     Args:
         x: ``[T, ...]``, float32 or float64.
-        carry: Shape of ``x``, or one number for all. The last slice isn't read.
+        carry: Broadcasts to the shape of ``x``; or one number for all. The last slice isn't read.
         transposed: Run forward in time, as a gradient does.
 
     Returns:
@@ -22,9 +22,13 @@ def accumulate(x: Array, carry: Array | float, *, transposed: bool) -> Array:
     """
     y = np.empty(x.shape, x.dtype)
     if y.size:
-        arrays = (x, np.broadcast_to(np.asarray(carry, x.dtype), x.shape), y)
-        rows = (np.ascontiguousarray(array).reshape(len(x), -1) for array in arrays)
-        _accumulate(*rows, transposed)
+        factors = np.asarray(carry, x.dtype)
+        if factors.ndim:
+            factors = np.broadcast_to(factors, x.shape)
+        # One number stays one, rather than as much memory again.
+        shape = (len(x), -1) if factors.ndim else (1, 1)
+        rows = (np.ascontiguousarray(x).reshape(len(x), -1), np.ascontiguousarray(factors).reshape(shape))
+        _accumulate(*rows, y.reshape(len(x), -1), transposed)
     return y
 
 
@@ -35,8 +39,10 @@ def _accumulate(x: Array, carry: Array, y: Array, transposed: bool) -> None:
         t = k if transposed else steps - 1 - k
         before = t - 1 if transposed else t + 1
         factor = t - 1 if transposed else t
-        if k == 0:
+        if k == 0 or (carry.size == 1 and carry[0, 0] == 0):
             y[t] = x[t]
+        elif carry.size == 1:
+            _add_all(y[t], x[t], carry[0, 0], y[before])
         else:
             _add(y[t], x[t], carry[factor], y[before])
 
@@ -45,3 +51,9 @@ def _accumulate(x: Array, carry: Array, y: Array, transposed: bool) -> None:
 def _add(y: Array, x: Array, carry: Array, before: Array) -> None:
     for i in range(len(y)):
         y[i] = x[i] if carry[i] == 0 else x[i] + carry[i] * before[i]
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_all(y: Array, x: Array, carry: float, before: Array) -> None:
+    for i in range(len(y)):
+        y[i] = x[i] + carry * before[i]

@@ -1,15 +1,14 @@
 """What the command line asks for, checked before anything starts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gradtricks.lab.notebooks.schema import ParameterError, parse_values
+from gradtricks.lab.notebooks.schema import ParameterError
 
 if TYPE_CHECKING:
-    from gradtricks.lab.engine.cluster import Scheduler
-    from gradtricks.lab.sweeps.planning import Search, Sweep
+    from gradtricks.lab.runs.schedulers import Scheduler
+    from gradtricks.lab.sweeps.plans import Sweep
 
 
 def plan(
@@ -21,7 +20,7 @@ def plan(
     given: Sequence[str] = (),
     shown: Sequence[str] = (),
     threads: int | None = None,
-) -> "Sweep | Search":
+) -> "Sweep":
     """Plan a sweep as it is asked for on the command line. Nothing is started.
 
     Args:
@@ -40,26 +39,12 @@ def plan(
         FileNotFoundError: There is no such file.
         ParameterError: Anything is wrong; all of it is listed.
     """
-    from gradtricks.lab.sweeps.files import ENDING, read_file
-    from gradtricks.lab.sweeps.planning import plan_sweep, read_search, read_sweep
+    from gradtricks.lab.sweeps.files import ENDING
+    from gradtricks.lab.sweeps.plans import plan_sweep, read_sweep
 
     path = Path(source)
     if path.suffix == ".ipynb":
-        problems: list[str] = []
-        values: dict[str, Any] = {}
-        try:
-            values = parse_values(path, given)
-        except ParameterError as error:
-            problems.append(str(error))
-        try:
-            planned = plan_sweep(
-                path, grid=grid, zip=zip, seeds=seeds, given=values, threads=threads, shown=shown
-            )
-        except ParameterError as error:
-            problems.insert(0, str(error))
-        if problems:
-            raise ParameterError("\n".join(problems))
-        return planned
+        return plan_sweep(path, grid=grid, zip=zip, seeds=seeds, given=given, threads=threads, shown=shown)
     if not path.name.endswith(ENDING):
         raise ParameterError(f"expected a notebook or a file named NAME{ENDING}; got {path}")
     said = {"--grid": grid, "--zip": zip, "--seeds": seeds, "--set": given, "--show": shown}
@@ -69,10 +54,6 @@ def plan(
             f"{path}: nothing was run.\nexpected that the file says all that varies; got {options} too; "
             "remedy: write it into the file, or name the notebook instead"
         )
-    _, file, _ = read_file(path)
-    if file and file.optuna:
-        found = read_search(path)
-        return replace(found, threads=threads or found.threads)
     return read_sweep(path, threads=threads)
 
 
@@ -99,7 +80,7 @@ def cluster(
     Raises:
         ParameterError: It can't be used.
     """
-    from gradtricks.lab.engine.cluster import Scheduler
+    from gradtricks.lab.runs.schedulers import Scheduler
 
     if address is None:
         if ca_file or cert or key or plain_tcp:

@@ -83,6 +83,7 @@ OfNotebook = Annotated[
 Sql = Annotated[
     str | None, _option("--sql", text="A query for DuckDB; the table is called runs.", panel=WHAT)
 ]
+All = Annotated[bool, _option("--all", text="Every run in a row, with all that is known of it.", panel=WHAT)]
 Failed = Annotated[bool, _option("--failed", text="Delete failed runs too.", panel=WHAT)]
 Stale = Annotated[
     bool,
@@ -141,9 +142,7 @@ Mlflow = Annotated[
     str | None,
     _option("--mlflow", text="Log the runs to this MLflow server too.", panel=WHERE, metavar="URI"),
 ]
-To = Annotated[
-    Literal["parquet", "csv", "md"] | None, _option("--to", text="Form of the table.", panel=WHERE)
-]
+To = Annotated[Literal["parquet", "csv"] | None, _option("--to", text="Form of the table.", panel=WHERE)]
 Output = Annotated[
     Path | None, _option("--output", "-o", text="File to write; without it, the terminal.", panel=WHERE)
 ]

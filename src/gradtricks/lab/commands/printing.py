@@ -8,15 +8,19 @@ from rich.table import Table
 from rich.text import Text
 
 from gradtricks.lab.results.columns import values_of
+from gradtricks.lab.results.markup import one_line
 
 if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.commands.overviews import Description, Experiment, SweepStatus
+    from gradtricks.lab.results.grouping import Found
     from gradtricks.lab.storage.records import StoredRun
 
 _SHOWN = 20  # rows of a long table
 _LONGEST = 120  # letters of a value
+_ROOM = ("lowest", "highest")  # columns that a page has room for
+_SAID = "Each interval is a bootstrap interval of its interquartile mean, from ten runs on."
 
 
 def duration(seconds: float | None) -> str:
@@ -89,6 +93,37 @@ def record_of(run: "StoredRun") -> RenderableType:
     return Group(Text(run.title, style="bold"), table(("", ""), [*about, *values, *files]))
 
 
+def results_tables(found: Sequence["Found"]) -> RenderableType:
+    """Show what a sweep found: a table for each result, and in it a row for each configuration."""
+    from gradtricks.lab.results.drawing import number
+    from gradtricks.lab.results.grouping import spell
+    from gradtricks.lab.results.summaries import summary_columns
+
+    parts: list[RenderableType] = []
+    for each in found:
+        axes = each.axes[: len(each.parts[0].values)]
+        columns = {
+            axis.name: [spell(part.values[place]) for part in each.parts] for place, axis in enumerate(axes)
+        }
+        columns |= summary_columns(each, lambda value: "" if value != value else number(value))
+        columns = {name: cells for name, cells in columns.items() if name not in _ROOM}
+        rows = thinned([*zip(*columns.values())])
+        parts += [
+            Text(each.label, style="bold"),
+            table([*columns], rows, right=range(len(axes), len(columns))),
+        ]
+        parts.append(Text(""))
+    told = any("interval" in name for part in parts if isinstance(part, Table) for name in _names(part))
+    return Group(*parts, *([Text(_SAID)] if told else []))
+
+
+def runs_table(frame: "pandas.DataFrame") -> Table:
+    """Show runs, a line each; of many, some from the beginning and the end."""
+    columns = [values_of(frame[name]) for name in ("run", "status", "duration_s")]
+    rows = [(run, status, duration(seconds)) for run, status, seconds in zip(*columns)]
+    return table(("run", "status", "took"), thinned(rows), right={2})
+
+
 def short(value: Any) -> str:
     """Show a value in a line: numbers with four digits, and nothing for nothing."""
     if value is None:
@@ -97,11 +132,15 @@ def short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def frame_table(frame: "pandas.DataFrame") -> Table:
-    """Show a table of results; of many rows, some from the beginning and the end."""
-    values = [values_of(frame.iloc[:, place]) for place in range(frame.shape[1])]
-    rows = [tuple(short(value) for value in row) for row in zip(*values)]
-    return table([str(name) for name in frame.columns], thinned(rows))
+def whole_table(frame: "pandas.DataFrame") -> str:
+    """Show every column and every row, a line each however long; quick where there are thousands."""
+    columns = [
+        [str(frame.columns[place]), *(one_line(short(value)) for value in values_of(frame.iloc[:, place]))]
+        for place in range(frame.shape[1])
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in zip(*columns))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def thinned(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -114,16 +153,7 @@ def thinned(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> Table:
-    """Make a table whose cells are shown as they are.
-
-    Args:
-        header: Names of the columns.
-        rows: Texts.
-        right: Columns of numbers.
-
-    Returns:
-        For a Rich console.
-    """
+    """Make a table for Rich, whose cells are shown as they are; those of columns ``right`` stand there."""
     aligned = set(right)
     made = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(header):
@@ -131,3 +161,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterab
     for row in rows:
         made.add_row(*(Text(text) for text in row))
     return made
+
+
+def _names(made: Table) -> list[str]:
+    return [str(column.header) for column in made.columns]

@@ -11,18 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gradtricks.lab.commands.printing import duration
-from gradtricks.lab.engine.estimates import Pace, estimate_s
-from gradtricks.lab.engine.executing import (
-    Event,
-    Outcome,
-    count_workers,
-    execute_missing,
-    look_up,
-)
-from gradtricks.lab.runs.planning import Run
+from gradtricks.lab.runs.estimates import Pace
+from gradtricks.lab.runs.here import count_workers
+from gradtricks.lab.runs.many import Run, execute_missing, look_up
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store
-
-__all__ = ["Board", "estimate_s", "run_shown"]
 
 _LINES = 100  # that finished runs get altogether
 _QUIET_S = 30.0  # after which a finished run gets a line in any case
@@ -30,59 +23,55 @@ _WORKERS = 16  # that are shown at once
 _EXPLAINED = 5  # failures that are printed in full
 
 
-def run_shown(runs: Sequence[Run], store: Store, console: Console, **options: Any) -> list[Outcome]:
+def run_shown(
+    specs: Sequence[Spec], store: Store, console: Console, *, retry_failed: bool = False, **options: Any
+) -> list[Run]:
     """Execute runs, and show how far they are.
 
     Args:
-        runs: What is to be run.
+        specs: What is to be run.
         store: Where runs are kept.
         console: Where to show it: on a terminal a line for each worker that changes, elsewhere lines only.
-        **options: As in `gradtricks.lab.engine.executing.execute_all`.
+        retry_failed: Try those again that have failed before.
+        **options: Others of `gradtricks.lab.runs.many.execute_missing`.
 
     Returns:
-        What came of each run, in the order of ``runs``.
+        What came of each run, in the order of ``specs``.
 
     Raises:
         Interrupted: By Ctrl-C or SIGTERM.
         SchedulerError: The cluster can't be used, or is gone.
     """
-    on_event = options.pop("on_event", None)
-    outcomes = look_up(runs, store, retry_failed=options.pop("retry_failed", False))
-    board = Board(outcomes, store, console, workers=options.get("workers"))
-    chosen = {"workers": None, "scheduler": None, "timeout_s": None} | options
-
-    def tell(event: Event) -> None:
-        board.tell(event)
-        if on_event is not None:
-            on_event(event)
-
+    runs = look_up(specs, store, retry_failed=retry_failed)
+    board = Board(runs, store, console, workers=options.get("workers"))
     with board.shown():
-        return execute_missing(outcomes, store, tell=tell, **chosen)
+        execute_missing(runs, store, on_change=board.tell, on_stop=board.stop, **options)
+    return runs
 
 
 class Board:
     """What is shown of runs that go on.
 
     Args:
-        outcomes: From `gradtricks.lab.engine.executing.look_up`.
+        runs: From `gradtricks.lab.runs.many.look_up`.
         store: Where runs are kept.
         console: Where to show it.
         workers: How many go on at once; None means as many as there are cores for.
     """
 
     def __init__(
-        self, outcomes: Sequence[Outcome], store: Store, console: Console, *, workers: int | None = None
+        self, runs: Sequence[Run], store: Store, console: Console, *, workers: int | None = None
     ) -> None:
         self._console = console
-        self._all = len(outcomes)
-        self._left = {o.run.request: o.run for o in outcomes if o.stored is None and o.error is None}
+        self._all = len(runs)
+        self._left = {run.spec.request: run for run in runs if run.missing}
         self._total = len(self._left)
-        self._found = sum(outcome.stored is not None for outcome in outcomes)
-        self._failed_before = self._all - self._total - self._found
+        self._found = sum(run.stored is not None for run in runs)
+        self._failed_before = sum(run.error is not None for run in runs)
         self._failed = 0
-        self._going: dict[str, tuple[str, float]] = {}  # by request: worker and start
-        self._workers = workers or count_workers(self._left.values())
-        self._pace = Pace(list(self._left.values()), store)
+        specs = [run.spec for run in self._left.values()]
+        self._workers = workers or count_workers(specs)
+        self._pace = Pace(specs, store)
         self._stopping = False
         self._printed = monotonic()
 
@@ -100,36 +89,30 @@ class Board:
         with Live(console=self._console, get_renderable=self._render, transient=True, refresh_per_second=4):
             yield
 
-    def tell(self, event: Event) -> None:
-        """Take an event.
+    def stop(self) -> None:
+        """Say that no further run will be started."""
+        self._stopping = True
+        self._print("Stopping: what is going on is finished and kept. Ctrl-C again ends that too.")
+
+    def tell(self, run: Run) -> None:
+        """Take note of what has become of a run.
 
         Args:
-            event: From `gradtricks.lab.engine.executing.execute_all`.
+            run: That has begun or ended.
         """
-        if event.kind == "stopping":
-            self._stopping = True
-            self._print("Stopping: what is going on is finished and kept. Ctrl-C again ends that too.")
-        elif event.kind == "started":
-            self._going[event.request] = event.worker, monotonic()
-        else:
-            self._end(event)
-
-    def _end(self, event: Event) -> None:
-        self._going.pop(event.request, None)
-        run, seconds = self._left.pop(event.request, None), event.seconds or 0.0
-        if run is None:  # it was asked for twice
+        if run.missing or self._left.pop(run.spec.request, None) is None:
             return
-        place = f"{self._total - len(self._left)}/{self._total} {event.run}"
-        if event.kind == "finished":
-            self._pace.learn(run, seconds)
+        place = f"{self._total - len(self._left)}/{self._total} {run.spec.title}"
+        if run.stored:
+            self._pace.learn(run.spec, run.seconds)
             if self._is_due():
-                self._print(f"{place}: {duration(seconds)}{self._outlook()}")
+                self._print(f"{place}: {duration(run.seconds)}{self._outlook()}")
             return
         self._failed += 1
         if self._all == 1:  # whoever wants only this one says why
             self._print(f"{place}: failed", style="red")
         elif self._failed <= _EXPLAINED:
-            self._print(f"{place}: failed\n{event.error}", style="red")
+            self._print(f"{place}: failed\n{run.error}", style="red")
         elif self._is_due():
             self._print(f"{place}: failed, {self._failed} so far", style="red")
 
@@ -144,12 +127,14 @@ class Board:
         left = None if self._console.is_terminal else self._left_s()
         return f", {duration(left)} left" if left else ""
 
+    def _going(self) -> list[Run]:
+        return [run for run in list(self._left.values()) if run.state == "going"]
+
     def _left_s(self) -> float | None:
-        now = monotonic()
-        going, left = dict(self._going), dict(self._left)
-        waiting = [run for request, run in left.items() if request not in going]
-        since = [(left[request], now - start) for request, (_, start) in going.items() if request in left]
-        return self._pace.left_s(waiting, since, max(self._workers, len(going)))
+        left, now = list(self._left.values()), monotonic()
+        going = [(run.spec, now - run.began) for run in left if run.state == "going"]
+        waiting = (run.spec for run in left if run.state == "waiting")
+        return self._pace.left_s(waiting, going, max(self._workers, len(going)))
 
     def _greet(self) -> None:
         if self._found and self._all > 1:
@@ -167,10 +152,9 @@ class Board:
         grid.add_column(justify="right")
         grid.add_column(overflow="ellipsis", no_wrap=True)
         grid.add_column(justify="right")
-        left = dict(self._left)
-        going = sorted((*who, left[key].title) for key, who in dict(self._going).items() if key in left)
-        for worker, start, title in going[:_WORKERS]:
-            grid.add_row(Text(worker, style="dim"), Text(title), Text(duration(now - start)))
+        going = self._going()
+        for run in sorted(going, key=lambda run: run.worker)[:_WORKERS]:
+            grid.add_row(Text(run.worker, style="dim"), Text(run.spec.title), Text(duration(now - run.began)))
         more = [Text(f"and {len(going) - _WORKERS} more", style="dim")] * (len(going) > _WORKERS)
         return Group(grid, *more, Text(self._state(len(going)), style="bold"))
 

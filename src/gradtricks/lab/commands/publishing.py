@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gradtricks.lab.commands.running import SweepResult, sweep
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.provenance import describe_source
-from gradtricks.lab.sweeps.files import ENDING, read_file
-from gradtricks.lab.sweeps.planning import Sweep, read_sweep
+from gradtricks.lab.sweeps.files import ENDING
+from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def plan_sweeps(experiments: Path) -> list[Sweep]:
     Raises:
         ParameterError: A file is wrong.
     """
-    paths = sorted(experiments.glob(f"*{ENDING}"))
     source = describe_source(experiments)
-    return [read_sweep(path, source=source) for path in paths if not _is_search(path)]
+    found = [read_sweep(path, source=source) for path in sorted(experiments.glob(f"*{ENDING}"))]
+    return [sweep for sweep in found if not sweep.optuna]
 
 
 def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
@@ -83,8 +83,3 @@ def publish(
         found = sweep(planned, console=console, **options)
         kept = None if found.failed else str(keep(planned, found.finished))
         yield replace(found, published=kept)
-
-
-def _is_search(path: Path) -> bool:
-    _, file, _ = read_file(path)
-    return file is not None and file.optuna is not None

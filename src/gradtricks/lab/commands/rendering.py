@@ -25,15 +25,10 @@ table { border-collapse: collapse; } td, th { padding: .2rem .6rem; border: 1px 
 
 
 def to_html(node: NotebookNode, title: str) -> str:
-    """Render a notebook.
+    """Render a notebook, executed or not, as a page that runs no script, loads nothing and sends no form.
 
-    Args:
-        node: Executed or not.
-        title: Of the page.
-
-    Returns:
-        A page of HTML that runs no script, loads nothing and sends no form. HTML that a cell showed is in it
-        as it is, so it may still lead to another page: by a link, or by itself with a ``<meta>``.
+    HTML that a cell showed is in it as it is, so it may still lead to another page: by a link, or by itself
+    with a ``<meta>``.
     """
     formatter = HtmlFormatter(style="friendly")
     body = "\n".join(part for cell in node.cells for part in _cell(cell, formatter))

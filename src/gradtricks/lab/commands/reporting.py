@@ -1,33 +1,43 @@
 """What the commands say of a sweep or a rerun: before, and after."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gradtricks.lab.commands.printing import duration, frame_table, short, table, thinned
+from gradtricks.lab.commands.printing import (
+    duration,
+    results_tables,
+    runs_table,
+    short,
+    table,
+    thinned,
+    whole_table,
+)
 from gradtricks.lab.commands.terminal import near, output
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.columns import values_of
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.planning import Search, Sweep
+from gradtricks.lab.sweeps.files import Optuna
+from gradtricks.lab.sweeps.plans import Sweep
 
 if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.commands.running import SweepResult
-    from gradtricks.lab.engine.executing import Outcome
+    from gradtricks.lab.results.grouping import Found
+    from gradtricks.lab.runs.many import Run
     from gradtricks.lab.runs.reproduction import Verdict
 
 
-def dry_run_of(planned: Sweep | Search, *, store: str, workers: int | None) -> RenderableType:
+def dry_run_of(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
     """Show what a sweep would run, and how long that takes."""
-    from gradtricks.lab.commands.progress import estimate_s
-    from gradtricks.lab.engine.executing import count_workers
+    from gradtricks.lab.runs.estimates import estimate_s
+    from gradtricks.lab.runs.here import count_workers
 
-    if not isinstance(planned, Sweep):
-        return _search(planned)
+    if planned.optuna:
+        return _search(planned.optuna, len(planned.given))
     opened = Store(store)
     finished = opened.find_all(planned.runs)
     rows = [
@@ -48,8 +58,7 @@ def dry_run_of(planned: Sweep | Search, *, store: str, workers: int | None) -> R
     )
 
 
-def _search(spec: Search) -> RenderableType:
-    how, seeds = spec.optuna, max(1, len(spec.seeds))
+def _search(how: Optuna, seeds: int) -> RenderableType:
     rows = [
         (
             name,
@@ -57,7 +66,7 @@ def _search(spec: Search) -> RenderableType:
             if axis.choices is None
             else "one of " + ", ".join(map(repr, axis.choices)),
         )
-        for name, axis in spec.space.items()
+        for name, axis in how.parameters.items()
     ]
     return Group(
         table(("parameter", "is searched in"), rows),
@@ -67,7 +76,7 @@ def _search(spec: Search) -> RenderableType:
 
 def summary(found: "SweepResult") -> RenderableType:
     """Show what came of a sweep: how many, where, and why some failed."""
-    done = len(found.outcomes) - len(found.failed)
+    done = len(found.runs) - len(found.failed)
     lines = [f"{found.name}: {done} done, {len(found.failed)} failed."]
     lines += [f"Best: {near(run.location)}" for run in found.best]
     lines.append(f"Runs: {near(found.store)}")
@@ -75,7 +84,7 @@ def summary(found: "SweepResult") -> RenderableType:
     lines += [f"Plot: {path}" for path in found.plots if path.suffix == ".svg"]
     lines += [f"No plot: {found.unplotted}"] if found.unplotted else []
     opened = Store(found.store)
-    failed = [(outcome.run.title, _why(outcome, opened)) for outcome in found.failed]
+    failed = [(run.spec.title, _why(run, opened)) for run in found.failed]
     shown = [table(("failed run", "why"), thinned(failed))] if failed else []
     return Group(*shown, *(Text(line) for line in lines))
 
@@ -98,55 +107,42 @@ def verdict_of(verdict: "Verdict") -> RenderableType:
     return Group(head, *([table(("differs", "then", "now", "relative"), thinned(rows))] if rows else []))
 
 
-def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None, *, whole: bool = False) -> None:
-    """Show a table of results, print it as text, or write it to a file.
+def table_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> RenderableType:
+    """Show runs as people read them: what a sweep found, or a line for each of a store's runs."""
+    if not found:
+        return Group(runs_table(frame), Text(f"{len(frame)} runs. --all shows what is known of them."))
+    failed = sum(status == "failed" for status in frame["status"])
+    said = f"{len(frame)} runs{f', {failed} of them failed' if failed else ''}. --all shows each of them."
+    return Group(results_tables(found), Text(said))
 
-    Args:
-        frame: The table.
-        to: Its form; None leaves it to the ending of the file's name.
-        path: Of the file; None is the terminal.
-        whole: Whether the terminal gets every column.
 
-    Raises:
-        ParameterError: The form isn't clear or isn't text, or the form doesn't take the table.
-        FileNotFoundError: The file's folder isn't there.
+def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> None:
+    """Print every row and column of a table, or write it to a file.
+
+    Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
+    text, or that it doesn't take the table.
     """
     from gradtricks.lab.results.queries import QueryError
-    from gradtricks.lab.results.tables import FORMATS, export
+    from gradtricks.lab.results.tables import FORMATS, as_csv, export
 
     form = to or (path.suffix.removeprefix(".") if path else None)
     if form is None:
-        readable = frame if whole else _readable(frame)
-        output.print(frame_table(readable))
-        hidden = frame.shape[1] - readable.shape[1]
-        output.print(f"{len(frame)} rows" + (f", and {hidden} more columns: --to csv" if hidden else ""))
-        return
-    if form not in FORMATS:
+        output.out(whole_table(frame), end="", highlight=False)
+    elif form not in FORMATS:
         raise ParameterError(f"expected --to or an ending: one of {', '.join(FORMATS)}; got {path}")
-    if form == "parquet" and path is None:
-        raise ParameterError("expected --output FILE too, since parquet isn't text; got none")
-    try:
-        text = export(frame, form, path)
-    except QueryError as error:
-        raise ParameterError(str(error)) from error
-    if text is not None:
-        output.out(text, end="", highlight=False)
+    elif path is not None:
+        try:
+            export(frame, form, path)
+        except QueryError as error:
+            raise ParameterError(str(error)) from error
+    elif form == "csv":
+        output.out(as_csv(frame), end="", highlight=False)
+    else:
+        raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
 
 
-def _readable(frame: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Leave out what all runs have in common and where they came from: a terminal isn't wide."""
-    return frame[[name for name in frame.columns if _is_telling(name, frame)]]
-
-
-def _is_telling(name: str, frame: "pandas.DataFrame") -> bool:
-    group = name.partition(".")[0]
-    if group in ("run", "status", "results", "varying"):
-        return True
-    return group not in ("provenance", "started") and len(set(map(repr, values_of(frame[name])))) > 1
-
-
-def _why(outcome: "Outcome", store: Store) -> str:
+def _why(run: "Run", store: Store) -> str:
     """Reduce a failure to one line: the exception, without where and with which parameters."""
-    failure = store.failure(outcome.run)
-    error = failure.record["error"] if failure else outcome.error or ""
+    failure = store.failure(run.spec)
+    error = failure.record["error"] if failure else run.error or ""
     return next((line.strip() for line in error.splitlines() if line.strip()), "")

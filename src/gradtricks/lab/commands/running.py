@@ -1,25 +1,25 @@
 """Run a notebook or a sweep, and tidy up what they leave."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.commands import execution
 from gradtricks.lab.commands.arguments import plan
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.runs.planning import plan_run
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.many import Run, Scheduler, execute_all
+from gradtricks.lab.runs.planning import Spec, plan_run
 from gradtricks.lab.storage.opening import store_of_runs
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.planning import Search, Sweep
+from gradtricks.lab.sweeps.plans import Sweep, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from gradtricks.lab.engine.executing import Outcome, Scheduler
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SweepResult:
     Attributes:
         name: Of the sweep.
         store: Where its runs are.
-        outcomes: What came of each run, in the sweep's order.
+        runs: What came of each run, in the sweep's order.
         best: Of a search, the runs of the best trial, one for each seed.
         plots: Files of its plots.
         unplotted: Why there are none; None where there are some.
@@ -38,7 +38,7 @@ class SweepResult:
 
     name: str
     store: str
-    outcomes: tuple["Outcome", ...]
+    runs: tuple[Run, ...]
     best: tuple[StoredRun, ...] = ()
     plots: tuple[Path, ...] = ()
     unplotted: str | None = None
@@ -47,12 +47,12 @@ class SweepResult:
     @property
     def finished(self) -> list[StoredRun]:
         """The runs that are kept."""
-        return [outcome.stored for outcome in self.outcomes if outcome.stored]
+        return [run.stored for run in self.runs if run.stored]
 
     @property
-    def failed(self) -> list["Outcome"]:
+    def failed(self) -> list[Run]:
         """The runs that failed, now or, where they weren't tried again, before."""
-        return [outcome for outcome in self.outcomes if outcome.error]
+        return [run for run in self.runs if run.error]
 
 
 def run(
@@ -85,30 +85,21 @@ def run(
         RunError: The run failed; its notebook is kept.
         Interrupted: By Ctrl-C.
     """
-    from gradtricks.lab.runs.execution import RunError
-
     planned = plan_run(Path(notebook), parameters or {}, threads=threads)
-    execution.check_mlflow(mlflow)
+    _check_mlflow(mlflow)
     opened = store_of_runs(store)
-    (outcome,) = execution.execute(
-        [planned],
-        opened,
-        console,
-        workers=1,
-        timeout_s=timeout_s,
-        retry_failed=True,
-    )
-    execution.log(mlflow, [outcome], opened)
-    if outcome.stored is None:
-        raise RunError(outcome.error or f"{planned.title} wasn't run")
-    return outcome.stored
+    (done,) = execute([planned], opened, console, workers=1, timeout_s=timeout_s, retry_failed=True)
+    _log(mlflow, [done], opened)
+    if done.stored is None:
+        raise RunError(done.error or f"{planned.title} wasn't run")
+    return done.stored
 
 
 def sweep(
-    source: str | Path | Sweep | Search,
+    source: str | Path | Sweep,
     *,
     workers: int | None = None,
-    scheduler: "Scheduler | None" = None,
+    scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
     retry_failed: bool = False,
     store: str | Path = DEFAULT_STORE,
@@ -138,22 +129,54 @@ def sweep(
     wanted = plan(source) if isinstance(source, str | Path) else source
     opened = store_of_runs(store)
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
-    if isinstance(wanted, Search):
+    if wanted.optuna:
         if retry_failed:
             raise ParameterError(
                 f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search"
             )
-        execution.check_mlflow(mlflow)
-        found = execution.search(wanted, opened, console, **options)
-        result = SweepResult(wanted.name, opened.location, found.outcomes, best=found.best)
+        _check_mlflow(mlflow)
+        runs, best = _search(wanted, opened, console, **options)
+        result = SweepResult(wanted.name, opened.location, tuple(runs), best=tuple(best))
     else:
-        execution.check_mlflow(mlflow)
-        execution.freeze(wanted, opened)
+        _check_mlflow(mlflow)
+        freeze(wanted, opened)
         options["retry_failed"] = retry_failed
         options["timeout_s"] = wanted.timeout_s if timeout_s is None else timeout_s
-        outcomes = execution.execute(wanted.runs, opened, console, **options)
-        result = SweepResult(wanted.name, opened.location, tuple(outcomes))
+        runs = execute(wanted.runs, opened, console, **options)
+        result = SweepResult(wanted.name, opened.location, tuple(runs))
     return _finished(result, opened, mlflow)
+
+
+def execute(specs: Sequence[Spec], store: Store, console: "Console | None", **options: Any) -> list[Run]:
+    """Execute runs.
+
+    Args:
+        specs: What is to be run.
+        store: Of the runs.
+        console: Where to show how it goes; None shows nothing.
+        **options: Of `gradtricks.lab.runs.many.execute_all`.
+
+    Returns:
+        What came of each run, in the order of ``specs``.
+
+    Raises:
+        Interrupted: By Ctrl-C.
+    """
+    if console is None:
+        return execute_all(specs, store, **options)
+    from gradtricks.lab.commands.progress import run_shown
+
+    return run_shown(specs, store, console, **options)
+
+
+def freeze(planned: Sweep, store: Store) -> None:
+    """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`.
+
+    Args:
+        planned: The sweep.
+        store: Of its runs.
+    """
+    store.write_plan(planned.name, plan_of(planned))
 
 
 def clean(
@@ -180,8 +203,53 @@ def clean(
     return store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
 
 
+def _search(
+    wanted: Sweep, store: Store, console: "Console | None", **options: Any
+) -> tuple[list[Run], list[StoredRun]]:
+    """Search for good parameters, keeping the plan as it grows."""
+    from rich.text import Text
+
+    from gradtricks.lab.commands.printing import duration
+    from gradtricks.lab.sweeps.searching import search
+
+    ended = count(1)
+
+    def tell(run: Run) -> None:
+        if console is not None and not run.missing:
+            said = run.error or duration(run.seconds)
+            console.print(Text(f"{next(ended)}. {run.spec.title}: {said}"), soft_wrap=True)
+
+    return search(wanted, store, on_change=tell, on_planned=lambda grown: freeze(grown, store), **options)
+
+
+def _check_mlflow(uri: str | None) -> None:
+    """Find out before hours of work whether MLflow will take them."""
+    if uri is not None:
+        from gradtricks.lab.runs.tracking import log_to_mlflow
+
+        try:
+            log_to_mlflow(uri, [])
+        except (ParameterError, RunError) as error:
+            raise ParameterError(f"nothing was run.\n{error}") from error
+
+
+def _log(uri: str | None, runs: Sequence[Run], store: Store) -> None:
+    """Log what is kept of runs, finished and failed, to MLflow."""
+    if uri is not None:
+        from gradtricks.lab.runs.tracking import log_to_mlflow
+
+        log_to_mlflow(uri, _kept(runs, store))
+
+
+def _kept(runs: Sequence[Run], store: Store) -> Iterator[StoredRun]:
+    for run in runs:
+        stored = run.stored or store.failure(run.spec)
+        if stored:
+            yield stored
+
+
 def _finished(result: SweepResult, store: Store, mlflow: str | None) -> SweepResult:
-    execution.log(mlflow, result.outcomes, store)
+    _log(mlflow, result.runs, store)
     if not result.finished:
         return result
     try:

@@ -23,14 +23,7 @@ _LOOK_EVERY_S = 1.0
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Make a console that shows texts as they are: a value may well be "[red]" or ":smile:".
-
-    Args:
-        stderr: Whether it is for errors.
-
-    Returns:
-        The console.
-    """
+    """Make a console that shows texts as they are: a value may well be "[red]" or ":smile:"."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
@@ -52,14 +45,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Print what went wrong without a traceback, and exit.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        typer.Exit: 2 for a wrong request, 1 for a failure, 130 for an interruption.
-    """
+    """Print what went wrong without a traceback, and exit: 2 for a wrong request, 130 if interrupted."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -77,29 +63,21 @@ def explained() -> Iterator[None]:
 def _exit_code(error: Exception) -> int | None:
     """Return None for what nobody expects, which deserves its traceback."""
     # Imported when something went wrong: a command that only reads a notebook does without papermill.
-    from gradtricks.lab.engine.executing import Interrupted, SchedulerError
-    from gradtricks.lab.engine.tracking import TrackingError
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
+    from gradtricks.lab.runs.many import Interrupted, SchedulerError
     from gradtricks.lab.storage.store import StoreError
-    from gradtricks.lab.sweeps.adaptive import SearchError, TrialError
 
     codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
-        (1, (TrialError,)),
-        (2, (FileNotFoundError, ParameterError, SearchError)),
-        (1, (RunError, SchedulerError, StoreError, TrackingError, OSError)),
+        (2, (FileNotFoundError, ParameterError)),
+        (1, (RunError, SchedulerError, StoreError, OSError)),
         (130, (Interrupted,)),
     )
     return next((code for code, kinds in codes if isinstance(error, kinds)), None)
 
 
 def watch(look: "Callable[[], Sequence[SweepStatus]]", show: Callable[[Any], Any]) -> None:
-    """Show how far sweeps are until nothing is left, or somebody has seen enough.
-
-    Args:
-        look: Says how far they are.
-        show: Makes a table of it.
-    """
+    """Show how far sweeps are until nothing is left, or somebody has seen enough."""
     try:
         with Live(console=output, auto_refresh=False) as live:
             while True:

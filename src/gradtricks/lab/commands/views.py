@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.storage.dotted import split_name
 from gradtricks.lab.storage.opening import open_store, published_at
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun
@@ -20,7 +19,7 @@ from gradtricks.lab.sweeps.files import ENDING
 if TYPE_CHECKING:
     import pandas
 
-_DRAWN = 4  # figures of a sweep that doesn't say what is to be shown
+    from gradtricks.lab.results.grouping import Found
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,6 @@ class Shown:
 
     run: StoredRun
     page: Path | None
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    varied: tuple[str, ...]
-    shown: tuple[str, ...]
 
 
 def table(
@@ -64,15 +57,39 @@ def table(
         ParameterError: There is no such sweep, or DuckDB refuses the query.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import tables
-    from gradtricks.lab.results.queries import QueryError
+    from gradtricks.lab.results import queries, tables
 
     opened = open_store(store)
-    found = tables.table(opened, stem=notebook, sweep=None if sweep is None else find_sweep(opened, sweep))
+    plan = None if sweep is None else opened.plans()[find_sweep(opened, sweep)]
+    found = tables.table(opened, stem=notebook, plan=plan)
     try:
-        return found if sql is None else tables.query(found, sql)
-    except QueryError as error:
+        return found if sql is None else queries.ask(found, sql)
+    except queries.QueryError as error:
         raise ParameterError(str(error)) from error
+
+
+def found(sweep: str | None, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
+    """Sort a sweep's runs by configuration, for what it shows, or how long they took if that isn't there.
+
+    Args:
+        sweep: Its name; None means the only one of the store.
+        frame: From `table`, with at least one run.
+        store: Of the runs.
+
+    Returns:
+        What was found.
+    """
+    from gradtricks.lab.results import grouping, tables
+
+    opened = open_store(store)
+    plan = opened.plans()[find_sweep(opened, sweep)]
+    varied, shown = tables.planned_names(plan, "varied"), tables.planned_names(plan, "shown")
+    try:
+        return grouping.find_results(frame, varied, shown)
+    except grouping.PlotError:
+        axes = grouping.axes_of(frame, varied)
+        groups = grouping.groups_of(frame, axes, "duration_s")
+        return [grouping.Found("duration_s", axes, groups)]
 
 
 def plot(
@@ -97,17 +114,16 @@ def plot(
         ParameterError: There is no such sweep, or no result that could be drawn.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import plots, tables
+    from gradtricks.lab.results import grouping, plots, tables
 
     opened = open_store(store)
     name = find_sweep(opened, sweep)
     plan = opened.plans()[name]
-    frame = tables.table(opened, sweep=name)
+    frame = tables.table(opened, plan=plan)
     varied, planned = tables.planned_names(plan, "varied"), tables.planned_names(plan, "shown")
-    wanted = tuple(shown) or planned or _first_results(frame)
     try:
-        drawn = plots.plot_sweep(_Drawn(varied, wanted), frame)
-    except plots.PlotError as error:
+        drawn = plots.plot_results(grouping.find_results(frame, varied, tuple(shown) or planned))
+    except grouping.PlotError as error:
         raise ParameterError(str(error)) from error
     place = Path(folder) if folder else _beside(opened, plan) / name
     place.mkdir(parents=True, exist_ok=True)
@@ -143,18 +159,7 @@ def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -
 
 
 def find_run(store: Store | Published, text: str) -> StoredRun:
-    """Find the run that a text means.
-
-    Args:
-        store: Of the runs.
-        text: As typed.
-
-    Returns:
-        The run.
-
-    Raises:
-        ParameterError: There is none, or there are several.
-    """
+    """Find the run that a text means, as it was typed; a ParameterError says if there is none, or several."""
     try:
         return published_at(text) or store.lookup(text)
     except StoreError as error:
@@ -162,18 +167,7 @@ def find_run(store: Store | Published, text: str) -> StoredRun:
 
 
 def find_sweep(store: Store | Published, name: str | Path | None) -> str:
-    """Find a sweep of a store by its name, or by its file; None means the only one.
-
-    Args:
-        store: That may know it.
-        name: As typed.
-
-    Returns:
-        Its name.
-
-    Raises:
-        ParameterError: There is none, or None was given and there are several.
-    """
+    """Name the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
     there = sorted(store.plans())
     if name is None and len(there) == 1:
         return there[0]
@@ -190,14 +184,3 @@ def _beside(store: Store | Published, plan: Mapping[str, Any]) -> Path:
     """Name the folder for what is drawn; of runs at a URL or among the sources, the default store's."""
     location = DEFAULT_STORE if "://" in store.location or plan.get("published") else store.location
     return Path(location).parent / "sweeps"
-
-
-def _first_results(frame: "pandas.DataFrame") -> tuple[str, ...]:
-    """Choose what to draw of a sweep that doesn't say it: numbers first, then curves."""
-    from gradtricks.lab.results.columns import kind_of, values_of
-    from gradtricks.lab.results.plots import can_draw
-
-    results = [str(name) for name in frame.columns if str(name).startswith("results.")]
-    kinds = {name: kind_of(values_of(frame[name])) for name in results if can_draw(frame, name)}
-    found = [name for kind in ("float", "int", "list") for name in kinds if kinds[name] == kind]
-    return tuple(".".join(split_name(name)) for name in found[:_DRAWN])

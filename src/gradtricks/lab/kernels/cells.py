@@ -22,6 +22,7 @@ from papermill.exceptions import PapermillExecutionError
 from gradtricks.lab.kernels.choosing import Kernels, shared
 from gradtricks.lab.kernels.warm import Kernel
 from gradtricks.lab.kernels.writing import write_whole
+from gradtricks.lab.recording import REPORT_CELL
 
 _SAVE_EVERY_S = 1.0
 _SKIPPED = "skip-execution"  # the tag by which nbclient, and so plain papermill, passes a cell by
@@ -78,7 +79,7 @@ def execute(
     Raises:
         DeadKernelError: The process ended.
         TimeoutError: A cell, or the run, took too long.
-        KernelInterrupted: The kernels were interrupted.
+        KernelsClosed: The kernels were closed.
     """
     common = {"log_output": log_output, "stdout_file": stdout_file, "stderr_file": stderr_file}
     saving = {"output_path": output_path, "autosave_cell_every": autosave_cell_every}
@@ -171,7 +172,10 @@ class _Client(PapermillNotebookClient):
 def _run(
     manager: _Manager, kernel: Kernel, client: _Client, run_deadline: float, cell_timeout_s: float | None
 ) -> None:
+    over = False
     for index, cell in enumerate(manager.nb.cells):
+        if over and cell.source != REPORT_CELL:
+            continue
         manager.cell_start(cell, index)
         if cell.cell_type == "code" and cell.source.strip() and _SKIPPED not in cell.metadata.tags:
             client.clear_before_next_output = False
@@ -188,7 +192,15 @@ def _run(
                 manager.cell_exception(cell, index)
         manager.cell_complete(cell, index)
         if cell.metadata.papermill["exception"]:
-            return
+            if not _has_exited_well(cell):
+                return
+            over = True  # to papermill, that isn't a failure
+
+
+def _has_exited_well(cell: NotebookNode) -> bool:
+    """Say whether a cell called ``sys.exit(0)``, or without a number."""
+    errors = [(each.ename, each.evalue) for each in cell.outputs if each.output_type == "error"]
+    return errors in ([("SystemExit", "")], [("SystemExit", "0")])
 
 
 def _has_failed(cell: NotebookNode) -> bool:

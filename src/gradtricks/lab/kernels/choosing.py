@@ -12,13 +12,12 @@ from typing import Any
 
 import nbformat
 import papermill
-from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 from papermill.engines import papermill_engines
 
 from gradtricks.lab.kernels import WarmEngine
 from gradtricks.lab.kernels.imports import modules_of
-from gradtricks.lab.kernels.warm import ForkServer, Kernel
+from gradtricks.lab.kernels.warm import ForkServer, Kernel, KernelLostError
 from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.recording import CHECKPOINTS, FILES, REPORT_CELL
 
@@ -46,8 +45,8 @@ LOG = "kernel.log"
 LOG_LIMIT = 2_000_000  # bytes that are kept of what libraries write past the notebook
 
 
-class KernelInterrupted(Exception):  # noqa: N818  what happened isn't an error
-    """A run was ended by `Kernels.interrupt`."""
+class KernelsClosed(Exception):  # noqa: N818  what happened isn't an error
+    """A run was ended by `Kernels.close`, or came after it."""
 
 
 class Kernels:
@@ -62,7 +61,7 @@ class Kernels:
         self._lock = threading.Lock()
         self._servers: dict[Any, ForkServer] = {}
         self._going: set[Kernel] = set()
-        self._interrupts = 0
+        self._closed = False
 
     def run(
         self,
@@ -90,7 +89,7 @@ class Kernels:
             PapermillExecutionError: A cell raised an exception.
             DeadKernelError: The process ended.
             TimeoutError: The run took too long.
-            KernelInterrupted: `interrupt` was called.
+            KernelsClosed: `close` was called.
         """
         output = output.absolute()  # a notebook may change the working directory
         kept, left = output.with_name("files"), checkpoints or output.with_name("checkpoints")
@@ -127,17 +126,16 @@ class Kernels:
             The process.
 
         Raises:
-            DeadKernelError: There can't be one.
-            KernelInterrupted: `interrupt` was called meanwhile.
+            KernelLostError: There can't be one.
+            KernelsClosed: `close` was called before or meanwhile.
         """
-        interrupts, log = self._interrupts, 2 if log is None else log
+        log = 2 if log is None else log
         environment = {**_DEFAULTS, **os.environ} if environment is None else environment
         modules = modules_of(node)
         for imported in (modules, ()) if modules else ((),):
             with self._server(imported, environment) as server, server.fork(environment, log) as kernel:
                 with self._lock:
-                    if interrupts != self._interrupts:
-                        raise KernelInterrupted("the run was interrupted")
+                    self._refuse_closed()
                     if kernel is not None:
                         self._going.add(kernel)
                 if kernel is not None:
@@ -147,28 +145,27 @@ class Kernels:
                         with self._lock:
                             self._going.discard(kernel)
                     return
-        raise DeadKernelError("Kernel died: the process that forks is gone, or there can't be more processes")
-
-    def interrupt(self) -> None:
-        """End all runs that go on; their `run` raises `KernelInterrupted`. Later runs aren't concerned."""
-        with self._lock:
-            self._interrupts += 1
-            going = list(self._going)
-        for kernel in going:
-            kernel.interrupt(KernelInterrupted("the run was interrupted"))
-        self.close()  # a server may be importing, with runs that wait for it
+        raise KernelLostError("Kernel died: the process that forks is gone, or there can't be more processes")
 
     def close(self) -> None:
-        """End the processes that fork."""
+        """End all runs that go on, and the processes that fork; there are no more runs after it."""
         with self._lock:
+            self._closed = True
+            for kernel in self._going:
+                kernel.interrupt(KernelsClosed("the run was interrupted"))
             while self._servers:
-                self._servers.popitem()[1].close()
+                self._servers.popitem()[1].close()  # also one that is importing, with runs that wait for it
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise KernelsClosed("the run was interrupted")
 
     @contextmanager
     def _server(self, modules: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[ForkServer]:
         own = {name: value for name, value in environment.items() if name not in (FILES, CHECKPOINTS)}
         key = modules, frozenset(own.items())
         with self._lock:
+            self._refuse_closed()
             server = self._servers.pop(key, None)
             if server is not None and not server.is_alive():
                 server.close()

@@ -24,6 +24,10 @@ _PATIENCE_S = 5.0  # for a run's process to end by itself
 _CHUNK = 1 << 18
 
 
+class KernelLostError(DeadKernelError):
+    """A run's process ended with the one that it was forked from, or there was none to fork from."""
+
+
 class ForkServer:
     """The process that forks. Nothing but this object can reach it, and it ends with it.
 
@@ -143,6 +147,7 @@ class Kernel:
         Raises:
             DeadKernelError: The process ended, or nothing more can be heard of it; or what `interrupt` was
                 given.
+            KernelLostError: It ended with the process that it was forked from.
             TimeoutError: It took too long; the process goes on.
         """
         self.send(source)
@@ -152,7 +157,7 @@ class Kernel:
                 yield {**header, "header": header, "parent_header": {"msg_id": None}} | message
         except (EOFError, ConnectionError):
             with self._lock:
-                raise self._why or DeadKernelError(f"Kernel died: {self._how_it_ended()}") from None
+                raise self._why or self._how_it_ended() from None
 
     def interrupt(self, why: Exception) -> None:
         """End the process, and let whoever waits for it raise an exception."""
@@ -201,17 +206,18 @@ class Kernel:
                 self._parts = [part]
         return self._lines.popleft()
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self) -> DeadKernelError:
+        died = "Kernel died: its process "
         if not _wait_for([self._report], 1):
-            return "its process closed the channel to the lab"
+            return DeadKernelError(f"{died}closed the channel to the lab")
         status = os.read(self._report, 4)
         if not status:
-            return "its process ended with the one that it was forked from"
+            return KernelLostError(f"{died}ended with the one that it was forked from")
         code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
         if code >= 0:
-            return f"its process ended by itself, with exit status {code}"
+            return DeadKernelError(f"{died}ended by itself, with exit status {code}")
         names = {number.value: number.name for number in signal.Signals}
-        return f"its process was ended by {names.get(-code, f'signal {-code}')}"
+        return DeadKernelError(f"{died}was ended by {names.get(-code, f'signal {-code}')}")
 
 
 def _wait_for(descriptors: list[int], seconds: float) -> list[int]:

@@ -75,17 +75,7 @@ def resolve(node: ast.expr) -> tuple[Any, str]:
 
 
 def parse_annotation(text: str) -> ast.expr:
-    """Parse an annotation that is written as a text or in a comment.
-
-    Args:
-        text: Such as ``list[int]``.
-
-    Returns:
-        Its syntax.
-
-    Raises:
-        LookupError: It isn't the syntax of an annotation.
-    """
+    """Parse an annotation in a text or a comment; a LookupError says that it is none."""
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -93,28 +83,14 @@ def parse_annotation(text: str) -> ast.expr:
 
 
 def infer(default: Any) -> tuple[Any, str]:
-    """Take the type of a parameter that declares none from its default.
-
-    Args:
-        default: From `read_default`; None says nothing.
-
-    Returns:
-        As `resolve`.
-    """
+    """Take the type of a parameter that declares none from its default, as `resolve`; None says nothing."""
     return _NAMED["Any" if default is None else type(default).__name__]
 
 
 def read_default(node: ast.expr) -> Any:
-    """Read a default.
+    """Read a default: a literal, ``float("nan")`` and its like, ``date(...)`` or ``datetime(...)``.
 
-    Args:
-        node: Its syntax.
-
-    Returns:
-        The value of a literal, of ``float("nan")`` and its like, or of ``date(...)`` or ``datetime(...)``.
-
-    Raises:
-        ValueError: It is anything else, and so do TypeError, OverflowError and SyntaxError say.
+    Anything else raises ValueError, TypeError, OverflowError or SyntaxError.
     """
     match node:
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))], keywords=[]):

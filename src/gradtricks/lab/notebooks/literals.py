@@ -56,18 +56,10 @@ def literal(value: Any) -> str:
 
 
 def inject(node: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
-    """Set a notebook's parameters.
+    """Set a notebook's parameters, as `check_parameters` returned them, in a copy of it.
 
-    Args:
-        node: The notebook; it isn't changed.
-        parameters: By name, as `check_parameters` returned them.
-
-    Returns:
-        A copy with one cell tagged ``injected-parameters`` behind the one tagged ``parameters``, as papermill
-        puts it, in place of an older one.
-
-    Raises:
-        ValueError: There is no cell tagged ``parameters``, or a name can't be a variable.
+    One cell tagged ``injected-parameters`` stands behind the one tagged ``parameters``, as papermill puts it,
+    in place of an older one. A ValueError says that no cell is tagged so, or that a name can't be a variable.
     """
     node = deepcopy(node)
     node.cells = [cell for cell in node.cells if not _has_tag(cell, TAG)]

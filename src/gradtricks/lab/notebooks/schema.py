@@ -57,17 +57,7 @@ class Parameter:
         return TypeAdapter(self.type)
 
     def check(self, value: Any) -> Any:
-        """Check a value.
-
-        Args:
-            value: Of the declared type exactly; only an int may stand for a float.
-
-        Returns:
-            The value in the types that `literal` writes.
-
-        Raises:
-            ParameterError: It is of another type, or out of the declared range.
-        """
+        """Check a value: of the declared type exactly, but that an int may stand for a float."""
         try:
             checked = _plain(self._adapter.validate_python(value, strict=True))
             literal(checked)
@@ -80,18 +70,7 @@ class Parameter:
 
 
 def read_notebook(path: Path) -> NotebookNode:
-    """Read a notebook.
-
-    Args:
-        path: Where it is.
-
-    Returns:
-        The notebook.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ParameterError: The file is no notebook.
-    """
+    """Read a notebook; a FileNotFoundError or ParameterError says that none is there."""
     if not path.is_file():
         raise FileNotFoundError(f"expected a notebook at {path}; got nothing there")
     try:
@@ -173,18 +152,7 @@ def check_parameters(declared: Mapping[str, Parameter], given: Mapping[str, Any]
 
 
 def find_parameter(declared: Mapping[str, Parameter], name: str) -> Parameter:
-    """Find a parameter by its name.
-
-    Args:
-        declared: What `read_parameters` returned.
-        name: Of a parameter.
-
-    Returns:
-        The parameter.
-
-    Raises:
-        ParameterError: There is none of that name; the message names the nearest.
-    """
+    """Find a parameter by its name; a ParameterError names the nearest."""
     if name in declared:
         return declared[name]
     taken = ", ".join(declared) or "nothing"
@@ -198,15 +166,7 @@ def alike(name: str, known: Iterable[str]) -> str:
 
 
 def parse_value(parameter: Parameter, text: str) -> Any:
-    """Read a value from the command line by the parameter's type.
-
-    Args:
-        parameter: Says which type is expected.
-        text: What was typed; JSON for lists, dicts and None, otherwise the bare value.
-
-    Returns:
-        The value, or ``text`` itself where it doesn't fit, for `check_parameters` to refuse.
-    """
+    """Read a value from the command line by the parameter's type; what doesn't fit stays text."""
     try:
         return texts.read(texts.Plain(text), parameter.type)
     except texts.TextError:
@@ -214,18 +174,7 @@ def parse_value(parameter: Parameter, text: str) -> Any:
 
 
 def parse_values(notebook: Path, given: Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` texts from the command line by the types that a notebook declares.
-
-    Args:
-        notebook: Path of the source notebook.
-        given: Such as ``seed=3``.
-
-    Returns:
-        Values by name, for `check_parameters`.
-
-    Raises:
-        ParameterError: A text has another form, or a name comes twice.
-    """
+    """Read ``name=value`` texts from the command line by the types that a notebook declares."""
     declared = read_parameters(read_notebook(notebook), str(notebook))
     values: dict[str, Any] = {}
     for name, text in split_names(given).items():
@@ -234,17 +183,7 @@ def parse_values(notebook: Path, given: Iterable[str]) -> dict[str, Any]:
 
 
 def split_names(given: Iterable[str]) -> dict[str, str]:
-    """Split ``name=value`` texts.
-
-    Args:
-        given: Such as ``seed=3``.
-
-    Returns:
-        Texts by name.
-
-    Raises:
-        ParameterError: A text has another form, or a name comes twice; all such are listed.
-    """
+    """Split ``name=value`` texts; a ParameterError lists those of another form, and names that come twice."""
     problems = []
     values: dict[str, str] = {}
     for text in given:
@@ -260,14 +199,7 @@ def split_names(given: Iterable[str]) -> dict[str, str]:
 
 
 def shown(value: Any) -> str:
-    """Write a wrong value for a message.
-
-    Args:
-        value: Of any type and size.
-
-    Returns:
-        Its ``repr``, or the beginning of it.
-    """
+    """Write a wrong value of any size for a message: its ``repr``, or the beginning of it."""
     try:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python writes

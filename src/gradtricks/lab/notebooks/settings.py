@@ -46,18 +46,9 @@ class Settings(BaseModel):
 
 
 def read_settings(notebook: NotebookNode, path: str, **instead: Any) -> Settings:
-    """Read how a notebook is to be run.
+    """Read how a notebook is to be run; ``instead`` holds instead of what it says.
 
-    Args:
-        notebook: The notebook.
-        path: Where it is, for messages.
-        **instead: What is to hold instead of what the notebook says, by name.
-
-    Returns:
-        The settings.
-
-    Raises:
-        ParameterError: A key is unknown, or what it says doesn't fit; all such are listed.
+    A ParameterError lists the keys that are unknown, and what doesn't fit.
     """
     said = notebook.metadata.get("gradtricks", {})
     if not isinstance(said, dict):

@@ -31,17 +31,10 @@ class TextError(ValueError):
 
 
 def read(raw: Any, type_: Any) -> Any:
-    """Read a value.
+    """Read a value by the type that the notebook declares; a TextError says that none is written so.
 
-    Args:
-        raw: `Plain` texts, quoted ones (``str``), values that need no reading, or lists and dicts of them.
-        type_: That the notebook declares.
-
-    Returns:
-        The value.
-
-    Raises:
-        TextError: No value of that type is written so.
+    Texts are `Plain`, or ``str`` where they were quoted; lists and dicts may hold them, and all else needs no
+    reading.
     """
     if not isinstance(raw, str | list | dict):
         return raw
@@ -69,17 +62,7 @@ def read(raw: Any, type_: Any) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """Read JSON, numbers as plain texts.
-
-    Args:
-        text: As typed.
-
-    Returns:
-        What `read` takes.
-
-    Raises:
-        TextError: It is no JSON, or has a name twice.
-    """
+    """Read JSON for `read`, numbers as plain texts; a TextError refuses other text, and names given twice."""
     try:
         return json.loads(
             text, parse_int=Plain, parse_float=Plain, parse_constant=Plain, object_pairs_hook=_without_twins
@@ -92,15 +75,6 @@ def read_yaml(text: str) -> Any:
     """Read YAML without interpreting what isn't quoted.
 
     Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
-
-    Args:
-        text: Of a file.
-
-    Returns:
-        What `read` takes.
-
-    Raises:
-        TextError: It is no such YAML.
     """
     if len(text) > MAX_CHARACTERS:
         raise TextError(f"expected at most {MAX_CHARACTERS} characters; got more")
@@ -119,14 +93,7 @@ def read_yaml(text: str) -> Any:
 
 
 def split_values(text: str) -> list[str]:
-    """Split a text at its commas, but not within brackets or double quotes.
-
-    Args:
-        text: Such as ``0,0.5`` or ``[1, 2],[3]``.
-
-    Returns:
-        The parts, without the space around them.
-    """
+    """Split a text such as ``0,[1, 2]`` at its commas, but not within brackets or double quotes."""
     parts, depth, quoted, start = [], 0, False, 0
     for place, sign in enumerate(text):
         if sign == '"':

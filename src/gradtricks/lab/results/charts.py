@@ -1,202 +1,197 @@
-"""Figures of results that are numbers: points, heat maps and parallel coordinates."""
+"""Figures of what a sweep found, each with a sentence that says how to read it."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradtricks.lab.results.captions import interval_said, lost, means
 from gradtricks.lab.results.drawing import (
     add_color_bar,
     counted,
     drawable,
     new_figure,
     number,
-    places,
+    place_of,
     scale_of,
     set_parameter_axis,
     set_result_axis,
 )
-from gradtricks.lab.results.grouping import Axis, Group, key_of, spell
-from gradtricks.lab.results.points import draw_points, mark_lost
+from gradtricks.lab.results.grouping import Axis, Curve, Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
 _WRITTEN = (16, 9)  # rows and columns of a heat map up to which there is room for numbers
 _MOST_NAMES = 16  # at one side of a heat map
-_SIGN = 0.08  # width of a sign beside a coordinate, in inches
-_SPREAD = 0.06
+_MOST_COLOURS = 6  # of lines, before they get a scale
+_ABREAST = 3  # panels
 _BRIGHT = 0.42  # luminance from which on a cell's number is dark; dark pages show cells brighter
 
+Drawn = tuple["Figure", str]
 
-def draw_values(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> "Figure":
-    """Draw runs as points, with interquartile means and their intervals, for no parameter or for one.
 
-    Args:
-        title: Of the result.
-        axes: What was varied besides the seed: nothing, or one parameter.
-        groups: Configurations.
+def draw(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
+    """Choose a figure for numbers. Random pairs of values would leave most of a heat map empty."""
+    if len(axes) < 2:
+        return draw_points(title, axes, groups)
+    if len(axes) == 2 and 2 * len(groups) >= len(axes[0].values) * len(axes[1].values):
+        return draw_heat_map(title, axes, groups)
+    return draw_panels(title, axes, groups)
 
-    Returns:
-        The figure.
-    """
+
+def draw_points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
+    """Draw runs as points, and beside them interquartile means, for one parameter or for none."""
     axis = axes[0] if axes else Axis("", ("",), numeric=False)
-    vertical = not axis.numeric
-    at = [places(axis)[_rank(axis, group, 0)] for group in groups] if axes else [0.0]
-    figure, plot = new_figure(1.3 + 0.42 * len(axis.values) if vertical else 3.3)
-    draw_points(plot, axis, groups, at)
-    set_parameter_axis(plot, axis, vertical=vertical)
-    set_result_axis(plot, "x" if vertical else "y", [v for group in groups for v in _finite(group)])
-    mark_lost(plot, groups, at, vertical=vertical)
-    plot.set_title(drawable(spell(title, 60)))
-    if vertical:
-        plot.grid(axis="y", visible=False)
-    else:
+    side, other = ("x", "y") if axis.numeric else ("y", "x")
+    at = [place_of(axis, group.values[0] if axes else "") for group in groups]
+    figure, plot = new_figure(3.3 if axis.numeric else 1.3 + 0.42 * len(axis.values))
+    points = [(p, value) for group, p in zip(groups, at) for value in group.found if np.isfinite(value)]
+    x, y = np.array(points).reshape(-1, 2).T[:: 1 if axis.numeric else -1]
+    counts = [group.summary.n for group in groups]
+    label = f"a run ({counted(counts)} each)"
+    plot.plot(x, y, "o", ms=4, mew=0, alpha=0.8, color="C0", label=label)
+    if max(counts) > 1:
+        _draw_means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.summary.n], upright=axis.numeric)
+        figure.legend(loc="outside upper right", ncols=2, handletextpad=0.4, columnspacing=1.4)
+    set_parameter_axis(plot, axis, side)
+    set_result_axis(plot, other, [value for _, value in points])
+    plot.set_title(drawable(title))
+    if axis.numeric:
         plot.margins(y=0.12)
+    else:
+        plot.grid(axis="y", visible=False)
     if not axes:
         plot.set_yticks([])
-    return figure
+    read = "Points are runs."
+    if max(counts) > 1:
+        said = interval_said(counts, ", with their {}s")
+        read = f"Points are runs ({counted(counts)} each), diamonds interquartile means{said}."
+    return figure, read + lost(groups)
 
 
-def draw_heat_map(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> "Figure":
-    """Draw the interquartile mean for each pair of values.
+def _draw_means(plot: "Axes", drawn: Sequence[tuple[float, Any]], *, upright: bool) -> None:
+    from matplotlib.transforms import offset_copy
 
-    Args:
-        title: Of the result.
-        axes: The two parameters; the first one's values are rows.
-        groups: Configurations.
+    where, middle = [place for place, _ in drawn], [s.mean for _, s in drawn]
+    errors = np.clip([[s.mean - s.low for _, s in drawn], [s.high - s.mean for _, s in drawn]], 0, None)
+    known = np.isfinite(errors).any()
+    options: dict[str, Any] = {"fmt": "D", "ms": 5.5, "capsize": 4, "color": "C1", "zorder": 3}
+    options |= {"label": f"interquartile mean{', 95 % interval' if known else ''}", "elinewidth": 2}
+    # A little aside, so that they hide no run.
+    aside = {"x": 6, "y": 0} if upright else {"x": 0, "y": -7}
+    options["transform"] = offset_copy(plot.transData, plot.get_figure(root=True), units="points", **aside)
+    if upright:
+        plot.errorbar(where, middle, yerr=errors if known else None, **options)
+    else:
+        plot.errorbar(middle, where, xerr=errors if known else None, **options)
 
-    Returns:
-        The figure.
-    """
+
+def draw_heat_map(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
+    """Draw the interquartile mean for each pair of values; the first parameter's values are rows."""
     rows, columns = axes
-    means = np.full((len(rows.values), len(columns.values)), np.nan)
-    for group in groups:
-        means[_rank(rows, group, 0), _rank(columns, group, 1)] = group.summary.mean
+    cells = [[axis.rank(value) for axis, value in zip(axes, group.values)] for group in groups]
+    found = np.full((len(rows.values), len(columns.values)), np.nan)
+    for (row, column), group in zip(cells, groups):
+        found[row, column] = group.summary.mean
     figure, plot = new_figure(min(1.4 + 0.42 * len(rows.values), 7.0))
     plot.set_facecolor("none")
-    scale = scale_of(means)
-    plot.imshow(np.where(np.isfinite(means)[..., None], scale.to_rgba(means), 0), aspect="auto")
+    scale = scale_of(found)
+    plot.imshow(np.where(np.isfinite(found)[..., None], scale.to_rgba(found), 0), aspect="auto")
     plot.grid(visible=False)
-    _name_cells(plot, rows, columns)
-    plot.set(xlabel=drawable(spell(columns.name, 60)), ylabel=drawable(spell(rows.name, 40)))
-    _set_title(plot, title, groups)
-    add_color_bar(plot, scale)
-    if is_written(axes):
-        _write_cells(plot, scale, axes, groups)
-    return figure
-
-
-def is_written(axes: Sequence[Axis]) -> bool:
-    """Say whether the cells of a heat map have room for numbers.
-
-    Args:
-        axes: Of its rows and of its columns.
-
-    Returns:
-        Whether numbers are written in them.
-    """
-    return all(len(axis.values) <= most for axis, most in zip(axes, _WRITTEN, strict=True))
-
-
-def _set_title(plot: "Axes", title: str, groups: Sequence[Group]) -> None:
-    counts = [group.summary.n for group in groups]
-    means = f" (interquartile mean, {counted(counts)} each)" if max(counts) > 1 else ""
-    plot.set_title(drawable(f"{spell(title, 60 - len(means))}{means}"))
-
-
-def _name_cells(plot: "Axes", rows: Axis, columns: Axis) -> None:
-    """Write the values at rows and columns; of many only some."""
     for axis, set_ticks, longest in ((columns, plot.set_xticks, 14), (rows, plot.set_yticks, 24)):
         step = -(-len(axis.values) // _MOST_NAMES)
-        names = [drawable(spell(value, longest)) for value in axis.values[::step]]
+        names = [drawable(value, longest) for value in axis.values[::step]]
         set_ticks(range(0, len(axis.values), step), names)
         if axis is columns and sum(map(len, names)) > 40:
             plot.tick_params(axis="x", labelrotation=45)
+    plot.set(xlabel=drawable(columns.name), ylabel=drawable(rows.name, 40), title=_titled(title, groups))
+    add_color_bar(plot, scale)
+    written = all(len(axis.values) <= most for axis, most in zip(axes, _WRITTEN))
+    if written:
+        for (row, column), group in zip(cells, groups):
+            _write_cell(plot, row, column, group, scale.to_rgba(np.array(group.summary.mean)))
+    return figure, f"{'Numbers' if written else 'Colours'} are {means(groups)}.{lost(groups)}"
 
 
-def draw_parallel(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> "Figure":
-    """Draw each configuration as a line through its values, coloured by its interquartile mean.
-
-    Args:
-        title: Of the result.
-        axes: Two parameters or more.
-        groups: Configurations.
-
-    Returns:
-        The figure.
-    """
-    means = np.array([group.summary.mean for group in groups])
-    result = Axis(title, tuple(sorted(means[np.isfinite(means)].tolist())) or (0.0,), numeric=True)
-    coordinates = [*axes, result]
-    figure, plot = new_figure(4.0)
-    scale = scale_of(means)
-    room = figure.get_figwidth() / len(coordinates)
-    gutters = [_mark_coordinate(plot, place, axis, room) for place, axis in enumerate(coordinates)]
-    # The highest lines come last, on top; those without a number are dotted and end before the result.
-    order = sorted(range(len(groups)), key=lambda place: (np.isfinite(means[place]), means[place]))
-    for rank, place in enumerate(order):
-        known = bool(np.isfinite(means[place]))
-        beside = _SPREAD * (rank / max(1, len(groups) - 1) - 0.5)  # so that equal values stay apart
-        heights = [_share(axis, value) + beside for axis, value in zip(axes, groups[place].values)]
-        heights += [_share(result, float(means[place]))] if known else []
-        color = scale.to_rgba(means[place : place + 1])[0] if known else "C1"
-        for left, pair in enumerate(pairwise(heights)):
-            plot.plot([left + gutters[left], left + 1], pair, color=color, lw=1.4, ls="-" if known else ":")
-    _set_title(plot, title, groups)
-    plot.set(xlim=(-0.1, len(axes) + 0.4), ylim=(-0.06, 1.06), yticks=[])
-    names = [drawable(spell(axis.name, 70 // len(coordinates))) for axis in coordinates]
-    plot.set_xticks(range(len(coordinates)), names)
-    plot.grid(visible=False)
-    plot.spines[:].set_visible(False)
-    plot.tick_params(axis="x", length=0)
-    return figure
+def _write_cell(plot: "Axes", row: int, column: int, group: Group, color: np.ndarray) -> None:
+    red, green, blue, _ = color
+    bright = 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT
+    ink = ("black" if bright else "white") if group.summary.n else "C1"
+    text = number(group.summary.mean) if group.summary.n else "none"
+    plot.text(column, row, text, ha="center", va="center", color=ink, fontsize=9)
 
 
-def _mark_coordinate(plot: "Axes", place: int, axis: Axis, room: float) -> float:
-    """Write values beside their coordinate, of many numbers only some; return the share of room they need."""
-    plot.axvline(place, color=plot.spines["left"].get_edgecolor(), lw=1, zorder=0)
-    values: Sequence[Any] = axis.values
-    if axis.numeric and len(values) > 6:
-        values = [axis.values[0], axis.values[len(values) // 2], axis.values[-1]]
-    texts = [drawable(number(value) if isinstance(value, float) else spell(value, 10)) for value in values]
-    for text, value in zip(texts, values, strict=True):
-        plot.text(place + 0.04, _share(axis, value), text, va="center", fontsize=9)
-    return min(0.08 + max(map(len, texts)) * _SIGN / room, 0.7)
+def draw_panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
+    """Draw the interquartile means of all configurations against each parameter, in a panel each."""
+    down = -(-len(axes) // _ABREAST)
+    across = -(-len(axes) // down)
+    figure, spare = new_figure(0.6 + 2.6 * down)
+    spare.remove()
+    panels = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+    known = [group for group in groups if group.summary.n]
+    values = [group.summary.mean for group in known]
+    for place, (panel, axis) in enumerate(zip(panels, axes)):
+        at = [place_of(axis, group.values[place]) for group in known]
+        panel.plot(at, values, "o", ms=4, mew=0, alpha=0.6)
+        set_parameter_axis(panel, axis, "x", 10)
+        panel.margins(x=0.15)
+    set_result_axis(panels[0], "y", values)
+    for panel in panels[len(axes) :]:
+        panel.remove()
+    figure.suptitle(_titled(title, groups))
+    read = f"Each point is a configuration, and stands once in each panel: {means(groups)}."
+    return figure, read + lost(groups)
 
 
-def _share(axis: Axis, value: Any) -> float:
-    """Place a value on a coordinate from 0 to 1."""
-    if not axis.numeric:
-        rank = [key_of(item) for item in axis.values].index(key_of(value))
-        return 1 - (rank + 0.5) / len(axis.values)
-    low, high = axis.values[0], axis.values[-1]
-    if low == high:
-        return 0.5
-    if axis.logarithmic:
-        return float(np.log(value / low) / np.log(high / low))
-    return float((value - low) / (high - low))
+def draw_curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> Drawn:
+    """Draw a curve for each value of the first parameter, with its interval as a band."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, plot = new_figure()
+    drawn = [curve for curve in curves if curve.n]
+    many = len(drawn) > _MOST_COLOURS and axes[0].numeric
+    scale = scale_of(np.array(axes[0].values, dtype=np.float64)) if many else None
+    shown: list[np.ndarray] = [np.array([])]
+    for place, curve in enumerate(drawn):
+        color = scale.to_rgba(curve.values[0]) if scale else f"C{place}"
+        steps, name = np.arange(len(curve.mean)), drawable(curve.values[0], 16) if axes else None
+        plot.plot(steps, curve.mean, color=color, marker="o" if len(steps) == 1 else "", label=name)
+        banded = np.isfinite(curve.low).all()
+        if banded:
+            plot.fill_between(steps, curve.low, curve.high, color=color, alpha=0.22, lw=0)
+        shown += [curve.low, curve.high] if banded else [curve.mean]
+    set_result_axis(plot, "y", np.concatenate(shown).tolist())
+    counts = [curve.n for curve in drawn] or [0]
+    several = f" ({counted(counts)} each)" if max(counts) > 1 else ""
+    plot.set(title=drawable(title), xlabel=f"position in the list{several}")
+    plot.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+    plot.margins(x=0.02)
+    if scale:
+        add_color_bar(plot, scale, drawable(axes[0].name, 22))
+    elif axes and drawn:
+        figure.legend(loc="outside right upper", title=drawable(axes[0].name, 22))
+    return figure, _read_curves(axes, curves)
 
 
-def _write_cells(
-    plot: "Axes", scale: "ScalarMappable", axes: Sequence[Axis], groups: Sequence[Group]
-) -> None:
-    for group in groups:
-        row, column = (_rank(axis, group, place) for place, axis in enumerate(axes))
-        text = number(group.summary.mean) if group.summary.n else "none"
-        text += f"\n×{group.lost}" if group.lost else ""
-        red, green, blue, _ = scale.to_rgba(np.array(group.summary.mean))
-        bright = 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT
-        color = ("black" if bright else "white") if group.summary.n else "C1"
-        plot.text(column, row, text, ha="center", va="center", color=color, fontsize=9)
+def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
+    counts = [curve.n for curve in curves]
+    said = interval_said(counts, ", bands their {}s")
+    read = f"Lines are interquartile means ({counted(counts)} each){said}."
+    if max(counts) < 2:
+        read = "Lines are single runs."
+    pooled = ", ".join(axis.name for axis in axes[1:])
+    read += f" Runs with different {pooled} are taken together." if pooled else ""
+    if cut := sum(curve.cut for curve in curves):
+        read += f" Each line ends with the shortest of its runs: {cut} went on for longer."
+    if left_out := sum(curve.lost for curve in curves):
+        why = "failed, or recorded nothing or something that isn't finite"
+        read += f" Left out: {left_out} that {why}."
+    return read
 
 
-def _rank(axis: Axis, group: Group, place: int) -> int:
-    return [key_of(value) for value in axis.values].index(key_of(group.values[place]))
-
-
-def _finite(group: Group) -> list[float]:
-    return [value for value in group.found if np.isfinite(value)]
+def _titled(title: str, groups: Sequence[Group]) -> str:
+    counts = [group.summary.n for group in groups]
+    said = f" (interquartile mean, {counted(counts)} each)" if max(counts) > 1 else ""
+    return drawable(title, 60 - len(said)) + said

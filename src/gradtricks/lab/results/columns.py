@@ -1,9 +1,8 @@
-"""Columns of a table: their dotted names, and what their values are in pandas, in SQL and as text."""
+"""Columns of a table: what their values are in pandas, in SQL and as text."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +14,11 @@ if TYPE_CHECKING:
 
 _INT64, _HUGEINT = range(-(2**63), 2**63), range(-(2**127), 2**127)
 _EXACT_AS_FLOAT = range(-(2**53), 2**53 + 1)
-_SQL_TYPES = {
-    "bool": "BOOLEAN",
-    "int": "BIGINT",
-    "big": "HUGEINT",
-    "float": "DOUBLE",
-    "text": "VARCHAR",
-    "time": "TIMESTAMPTZ",
-    "local time": "TIMESTAMP",
-}
+_SQL = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "text": "VARCHAR"}
 
 
 def flatten(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Take nested dicts apart; lists stay whole, and an empty dict has no columns.
-
-    Args:
-        value: What was recorded.
-        path: Where it stands.
-
-    Yields:
-        A path and the value there.
-    """
+    """Take nested dicts apart, into paths and values; lists stay whole, and an empty dict has no columns."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flatten(item, (*path, key))
@@ -72,14 +55,7 @@ def kind_of(values: Iterable[Any]) -> str:
 
 
 def as_series(values: Sequence[Any]) -> "pandas.Series":
-    """Make a column of a DataFrame.
-
-    Args:
-        values: Built-in types; None is missing.
-
-    Returns:
-        A series that tells a recorded NaN from a missing number, and keeps every integer.
-    """
+    """Make a column of a DataFrame that tells a recorded NaN from a missing number and keeps all integers."""
     import numpy as np
     import pandas as pd
 
@@ -104,114 +80,69 @@ def as_series(values: Sequence[Any]) -> "pandas.Series":
 
 
 def values_of(series: "pandas.Series") -> list[Any]:
-    """Undo `as_series`.
-
-    Args:
-        series: Of any kind that pandas has.
-
-    Returns:
-        Built-in types; None is missing.
-    """
+    """Undo `as_series`, for a series of any kind: built-in types, None where one is missing."""
     if series.dtype == "float64":  # a column of its own kind holds missing numbers, so NaN is NaN here
         return series.tolist()
     if series.dtype == object:
-        return [None if value is None else _built_in(value) for value in series]
+        return [value.tolist() if hasattr(value, "tolist") else value for value in series]
     values = series.dt.to_pydatetime() if series.dtype.kind == "M" else series.tolist()
     return [None if gone else value for value, gone in zip(values, series.isna(), strict=True)]
 
 
-def sql_type(values: Sequence[Any]) -> str:
-    """Name the type that a column has in SQL.
+def as_sql(values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Choose the type that a column has in SQL.
 
     Args:
         values: Built-in types; None is missing.
 
     Returns:
-        A type, TIMESTAMPTZ where it has to be turned to UTC; a list of it where all are lists of one depth
-        and kind; JSON for other lists, those of times too, and for dicts; VARCHAR for what is mixed.
+        The type, and the values as it takes them: times are in UTC; lists of one depth and kind are lists,
+        other ones and what is beside them JSON; what else is mixed is text.
     """
-    kind = kind_of(values)
-    if kind == "big" and not all(value is None or value in _HUGEINT for value in values):
-        return "VARCHAR"
-    if kind == "list":
-        return _list_type(values)
-    if kind == "mixed":
-        return "JSON" if any(isinstance(value, list | dict) for value in values) else "VARCHAR"
-    return _SQL_TYPES[kind]
-
-
-def as_text(value: Any, *, for_json: bool = False) -> str | None:
-    """Write one value so that it can be read back exactly.
-
-    Args:
-        value: Of a built-in type; what records can't keep, such as a UUID of SQL's, is as `str` writes it.
-        for_json: Whether it is for a column of JSON, where a text has its quotation marks.
-
-    Returns:
-        The text; None for None.
-    """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False) if for_json else value
-    if isinstance(value, float):
-        return repr(value) if not for_json or math.isfinite(value) else json.dumps(encode(value, ""))
-    if isinstance(value, date) and not for_json:
-        return value.isoformat()
-    try:
-        encoded = encode(value, "")
-    except TypeError:
-        encoded = encode(_recordable(value), "")
-        if isinstance(encoded, str) and not for_json:
-            return encoded
-    return json.dumps(encoded, ensure_ascii=False)
-
-
-def list_text(value: Any) -> str | None:
-    """Write a list for a column of lists in SQL.
-
-    Args:
-        value: A list of one depth, or None.
-
-    Returns:
-        JSON in which NaN and the infinities are texts; None for None.
-    """
-    return None if value is None else json.dumps(_json_numbers(value), ensure_ascii=False)
-
-
-def _recordable(value: Any) -> Any:
-    """Replace what SQL gives and a record can't keep, in lists and dicts too; the rest stays as it is."""
-    if isinstance(value, list | tuple):
-        return [_recordable(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _recordable(item) for key, item in value.items()}
-    if isinstance(value, Decimal):
-        return float(value)
-    try:
-        encode(value, "")
-    except TypeError:
-        return str(value)
-    return value
-
-
-def _json_numbers(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_json_numbers(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _list_type(values: Iterable[Any]) -> str:
-    brackets = ""
-    level = [value for value in values if value is not None]
-    while level and all(isinstance(value, list) for value in level):
+    brackets, inner = "", [value for value in values if value is not None]
+    while inner and all(isinstance(value, list) for value in inner):
         brackets += "[]"
-        level = [item for value in level for item in value if item is not None]
-    kind = kind_of(level)
-    exact = kind in ("bool", "int", "float", "text")
-    return _SQL_TYPES[kind] + brackets if exact else "JSON"
+        inner = [item for value in inner for item in value if item is not None]
+    kind = kind_of(inner)
+    if kind in _SQL:
+        return _SQL[kind] + brackets, [*map(_as_float, values)] if kind == "float" else list(values)
+    if kind in ("time", "local time") and not brackets:
+        return "TIMESTAMP", [value if value is None or kind != "time" else _in_utc(value) for value in values]
+    if kind == "big" and not brackets and all(value in _HUGEINT for value in inner):
+        return "HUGEINT", list(values)
+    if any(isinstance(value, list | dict) for value in values):
+        return "JSON", [None if value is None else _as_json(value) for value in values]
+    return "VARCHAR", [*map(as_text, values)]
 
 
-def _built_in(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return float(value)
-    return value.tolist() if hasattr(value, "tolist") else value
+def as_text(value: Any) -> str | None:
+    """Write a value so that it can be read back exactly; what only SQL has, such as a UUID, as `str` does."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return _as_json(value) if isinstance(value, bool | int | list | tuple | dict) else str(value)
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return json.dumps(encode(value, ""), ensure_ascii=False)
+    except TypeError:
+        plain = {str(name): item for name, item in value.items()} if isinstance(value, dict) else value
+        return json.dumps(plain, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else str(value)
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value.astimezone(UTC).replace(tzinfo=None)
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_float(item) for item in value]
+    return None if value is None else float(value)

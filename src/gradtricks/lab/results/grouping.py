@@ -1,4 +1,4 @@
-"""The runs of a sweep by configuration: what was varied, and what came out for each value."""
+"""What a sweep found: the runs of each configuration, for each result that is to be shown."""
 
 import json
 import math
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradtricks.lab.results.columns import values_of
+from gradtricks.lab.results.columns import kind_of, values_of
 from gradtricks.lab.results.markup import one_line
-from gradtricks.lab.results.statistics import Summary, summarize
+from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
 from gradtricks.lab.storage.dotted import join_name, split_name
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ CASE = "case"  # the column that says what a configuration is called
 SEED = "seed"
 _GROUPS = ("results", "varying")
 _LISTED = 30
+_CHOSEN = 4  # results of a sweep that doesn't say which
 
 
 class PlotError(ValueError):
@@ -46,9 +47,9 @@ class Axis:
         """Whether the values ask for a logarithmic axis."""
         return self.numeric and wants_logarithm(self.values)
 
-    def spelled(self, value: Any) -> str:
-        """Write a name and a value, such as ``scale = 0.5``."""
-        return f"{self.name} = {spell(value)}"
+    def rank(self, value: Any) -> int:
+        """Which of the values it is."""
+        return [key_of(each) for each in self.values].index(key_of(value))
 
 
 @dataclass(frozen=True)
@@ -74,23 +75,87 @@ class Group:
         """Of numbers."""
         return summarize(self.found, strata=self.strata)
 
+
+@dataclass(frozen=True)
+class Curve:
+    """The curves of a group, as far as all of them go.
+
+    Attributes:
+        values: Of the axes.
+        mean: Interquartile mean at each position.
+        low: Lower end of its interval; NaN with too few runs for one.
+        high: Upper end.
+        n: How many runs are part of it.
+        lost: How many aren't, because they failed, recorded nothing or a number that isn't finite.
+        cut: How many of those that are part of it go on for longer.
+    """
+
+    values: tuple[Any, ...]
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n: int
+    lost: int
+    cut: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a sweep found under one name.
+
+    Attributes:
+        column: Of the table, such as ``results.growth.end``.
+        axes: What was varied besides the seed.
+        parts: A group for each configuration, or a curve for each value of the first axis.
+    """
+
+    column: str
+    axes: Sequence[Axis]
+    parts: Sequence[Group] | Sequence[Curve]
+
     @property
-    def lost(self) -> int:
-        """How many runs aren't part of the mean."""
-        return self.failed + self.missing + self.summary.non_finite
+    def label(self) -> str:
+        """The name for people, such as ``growth.end``."""
+        group, *rest = split_name(self.column)
+        return ".".join(rest) or group
+
+
+def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequence[str]) -> list[Found]:
+    """Sort the runs of a sweep by configuration.
+
+    Args:
+        frame: Its runs, from `gradtricks.lab.results.tables.table`.
+        varied: Parameters with several values.
+        shown: Results, such as ``results.loss``; ``loss`` does too. None means the first few that are
+            numbers or lists of numbers.
+
+    Returns:
+        What there is of each.
+
+    Raises:
+        PlotError: There are no runs, or a result isn't there or isn't made of numbers.
+    """
+    if frame.empty:
+        raise PlotError(
+            "expected runs to show; got none: none has been run, or code or libraries have changed since; "
+            "remedy: run the sweep, what is finished and unchanged isn't done again"
+        )
+    wanted = shown or _choose(frame)
+    if not wanted:
+        raise PlotError("expected a number, or a list of numbers, among the results; got none")
+    axes = axes_of(frame, varied)
+    return [_find(frame, axes, column_of(frame, name)) for name in wanted]
+
+
+def _find(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str) -> Found:
+    if not _is_curve(frame, column):
+        return Found(column, axes, groups_of(frame, axes, column))
+    pooled = groups_of(frame, axes, column, pooled=max(0, len(axes) - 1))
+    return Found(column, axes, [curve_of(group) for group in pooled])
 
 
 def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
-    """Describe what was varied besides the seed.
-
-    Args:
-        frame: The table of a sweep.
-        varied: Names of parameters.
-
-    Returns:
-        An axis for each that isn't the seed. Where configurations have names, one axis stands for all the
-        parameters that these set.
-    """
+    """Describe what was varied besides the seed; names of configurations stand for all that these set."""
     names = [name for name in varied if name != SEED]
     if CASE in frame.columns:
         cases = values_of(frame[CASE])
@@ -99,30 +164,12 @@ def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
 
 
 def varies_within(cases: Sequence[str], values: Sequence[Any]) -> bool:
-    """Say whether a parameter varies within named configurations too.
-
-    Args:
-        cases: What the configuration of each run is called.
-        values: Of the parameter, in each run.
-
-    Returns:
-        Whether some name has several values.
-    """
+    """Say whether a parameter has several values within a named configuration too; both by run."""
     return len({(case, key_of(value)) for case, value in zip(cases, values)}) > len(set(cases))
 
 
 def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pooled: int = 0) -> list[Group]:
-    """Sort runs by configuration.
-
-    Args:
-        frame: The table of a sweep.
-        axes: From `axes_of`.
-        column: Of the results.
-        pooled: How many axes, from the last, are to be pooled.
-
-    Returns:
-        A group for each configuration that has runs, in the order of the axes.
-    """
+    """Sort what runs recorded by configuration, in the order of the axes, the last ``pooled`` left aside."""
     kept = axes[: len(axes) - pooled]
     configurations = list(zip(*(_parameter(frame, axis.name) for axis in axes))) or [()] * len(frame)
     places: dict[tuple[str, ...], list[int]] = {}
@@ -146,19 +193,23 @@ def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pool
     return [group(places[keys]) for keys in ordered]
 
 
+def curve_of(group: Group) -> Curve:
+    """Summarize the lists of numbers that the runs of a group recorded."""
+    whole = [
+        (curve, stratum)
+        for curve, stratum in zip(group.found, group.strata, strict=True)
+        if curve and all(map(math.isfinite, curve))
+    ]
+    length = min((len(curve) for curve, _ in whole), default=0)
+    values = np.array([curve[:length] for curve, _ in whole], dtype=np.float64).reshape(len(whole), length)
+    low, high = bootstrap_interval(values, strata=[stratum for _, stratum in whole])
+    lost = group.failed + group.missing + len(group.found) - len(whole)
+    cut = sum(len(curve) > length for curve, _ in whole)
+    return Curve(group.values, interquartile_mean(values), low, high, len(whole), lost, cut)
+
+
 def column_of(frame: "pandas.DataFrame", name: str) -> str:
-    """Find the column of a result.
-
-    Args:
-        frame: The table of a sweep.
-        name: Such as ``results.loss``; ``loss`` does too.
-
-    Returns:
-        The column.
-
-    Raises:
-        PlotError: There is none; the message lists those that there are.
-    """
+    """Find the column of a result, such as ``results.loss`` or ``loss``; a PlotError lists what there is."""
     plain = {".".join(split_name(column)): column for column in map(str, frame.columns)}
     for wanted in (name, *(f"{group}.{name}" for group in _GROUPS)):
         if wanted in plain:
@@ -171,45 +222,22 @@ def column_of(frame: "pandas.DataFrame", name: str) -> str:
 
 
 def wants_logarithm(values: Iterable[float]) -> bool:
-    """Say whether numbers are better told apart on a logarithmic axis.
-
-    Args:
-        values: Finite numbers.
-
-    Returns:
-        Whether they are positive, span a factor of 20 or more, and lie more evenly on such an axis.
-    """
+    """Say whether numbers are positive, span a factor of 20, and lie more evenly on a logarithmic axis."""
     array = np.sort(np.asarray([*values], dtype=np.float64))
     if array.size < 3 or array[0] <= 0 or array[-1] < 20 * array[0]:
         return False
-    logs = np.log(array)
-    return bool(_skew(logs) < _skew(array))
+    return bool(_skew(np.log(array)) < _skew(array))
 
 
 def text_of(value: Any) -> str:
-    """Write a parameter's value in one line.
-
-    Args:
-        value: Any.
-
-    Returns:
-        Its text, with all digits.
-    """
+    """Write a parameter's value in one line, with all digits."""
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     return one_line(str(value))
 
 
 def spell(value: Any, longest: int = 24) -> str:
-    """Write a parameter's value for people.
-
-    Args:
-        value: Any.
-        longest: How many signs may be shown.
-
-    Returns:
-        Its text; a number has at most six digits, and a text that is too long ends in an ellipsis.
-    """
+    """Write a parameter's value for people: at most six digits, and an ellipsis where a text is too long."""
     text = text_of(value)
     if isinstance(value, float) and len(text) > len(f"{value:g}"):
         text = f"{value:.4g}"
@@ -217,15 +245,31 @@ def spell(value: Any, longest: int = 24) -> str:
 
 
 def key_of(value: Any) -> str:
-    """Tell values apart as Python does not: 1, 1.0 and True are three.
-
-    Args:
-        value: Any.
-
-    Returns:
-        A text that equal values have in common.
-    """
+    """Tell values apart as Python does not: 1, 1.0 and True are three."""
     return f"{type(value).__name__} {value!r}"
+
+
+def _choose(frame: "pandas.DataFrame") -> list[str]:
+    """Choose what to show of a sweep that doesn't say it: numbers first, then curves."""
+    kinds = {}
+    for name in (name for name in map(str, frame.columns) if name.startswith("results.")):
+        try:
+            _is_curve(frame, name)
+        except PlotError:
+            continue
+        kinds[".".join(split_name(name))] = kind_of(values_of(frame[name]))
+    return [name for kind in ("float", "int", "list") for name in kinds if kinds[name] == kind][:_CHOSEN]
+
+
+def _is_curve(frame: "pandas.DataFrame", column: str) -> bool:
+    values = [value for value in values_of(frame[column]) if value is not None]
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    odd = [item for item in items if not isinstance(item, bool | int | float)]
+    kinds = {isinstance(value, list) for value in values}
+    if odd or len(kinds) > 1:
+        got = f"{odd[0]!r:.60}" if odd else "both"
+        raise PlotError(f"{column} must be numbers, or lists of numbers, to be shown; got {got}")
+    return kinds == {True}
 
 
 def _skew(ordered: np.ndarray) -> float:

@@ -10,41 +10,22 @@ _LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 
 
 def one_line(text: str) -> str:
-    """Write a text in one line.
+    """Write a text in one line, with a space for each line's end.
 
-    Args:
-        text: Any text.
-
-    Returns:
-        The same with a space for each line's end; other signs that can't be seen, or that turn the direction
-        of writing, are shown by their number.
+    Signs that can't be seen, or that turn the direction of writing, are shown by their number.
     """
     joined = _LINE_ENDS.sub(" ", text.strip())
     return "".join(sign if sign.isprintable() else _number(sign) for sign in joined)
 
 
 def escape(text: str) -> str:
-    """Write a text so that Markdown shows it as it is.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        One line without markup, HTML, roles or ends of a table's cells.
-    """
+    """Write a text as one line of Markdown that shows it as it is: no markup, HTML, roles, ends of cells."""
     escaped = _SPECIAL.sub(r"\\\g<0>", one_line(text))
     return _TARGET.sub(r"\\", _LIST.sub(r"\1\\\2", escaped))
 
 
 def code(text: str) -> str:
-    """Write a text as code in Markdown, also within a table: every sign is shown, none is made prettier.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        One line.
-    """
+    """Write a text as code in Markdown, also within a table: every sign is shown, none is made prettier."""
     shown = one_line(text) or '""'
     longest = max(map(len, re.findall("`+", shown)), default=0)
     ticks = "`" * (longest + 1)

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.results import columns
+from gradtricks.lab.results.columns import as_series, as_sql, as_text, values_of
 from gradtricks.lab.storage.dotted import quote, split_name
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN = 80  # columns in a message
 
-# Parts by name; the expression of a column stands at its place under None.
+# Parts by name; the column that holds the values stands at its place under None.
 _Tree = dict[str | None, Any]
 
 
@@ -26,10 +26,15 @@ class QueryError(ValueError):
 
 
 def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
-    """Ask a table, the view ``runs``, with SQL.
+    """Ask a table, the view ``runs``, with SQL. It works on a copy in memory and reaches no file.
+
+    The columns ``parameters``, ``results``, ``varying`` and ``provenance`` are structs: ``SELECT
+    parameters.seed, results.loss FROM runs``. A name of which some runs record a value and others parts has
+    the value in its part ``value``. Of names that differ in case only, which SQL can't tell apart, the later
+    one ends in an underscore. Values of different kinds are text, lists of such are JSON.
 
     Args:
-        frame: What `tables.table` returned.
+        frame: What `gradtricks.lab.results.tables.table` returned.
         sql: For DuckDB.
 
     Returns:
@@ -39,38 +44,40 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
         QueryError: DuckDB refuses, or there is no query.
     """
     import duckdb
+    import pandas as pd
 
     with closing(_connect()) as connection:
-        tree = _load(connection, frame)
+        names = _load(connection, frame)
+        tree: _Tree = {}
+        for column, name in names.items():
+            place = tree
+            for part in split_name(name):
+                place = place.setdefault(part, {})
+            place[None] = column
+        selected = ", ".join(f"{_expression(item)} AS {quote(name)}" for name, item in _parts(tree))
+        connection.execute(f"CREATE TABLE runs AS SELECT {selected} FROM loaded; DROP TABLE loaded")  # noqa: S608  # all is quoted
         # From here on nothing reaches a file or the network, and nothing can change that.
         connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         try:
             if not connection.extract_statements(sql):
                 raise QueryError(f"expected a query; got {sql!r}; remedy: gradtricks table --help shows one")
             answer = connection.execute(sql)
-            rows, names = answer.fetchall(), [column[0] for column in answer.description or ()]
+            rows, found = answer.fetchall(), [column[0] for column in answer.description or ()]
         except duckdb.Error as error:
             raise QueryError(f"{error}\nThe columns of runs are:\n{_listed(tree)}") from None
-    return _frame(rows, names)
+    columns = [[_plain(row[place]) for row in rows] for place in range(len(found))]
+    asked = pd.concat([as_series(values) for values in columns], axis=1) if columns else pd.DataFrame()
+    asked.columns = pd.Index(found)
+    return asked
 
 
 def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
-    """Write a table as Parquet, under the same names of columns.
-
-    Args:
-        frame: What `tables.table` or `tables.query` returned.
-        path: Of the file.
-
-    Raises:
-        QueryError: Two columns have the same name.
-    """
+    """Write a table or an answer as Parquet, under the same names; a QueryError says if one comes twice."""
     with closing(_connect()) as connection:
-        expressions = _register(connection, frame)
-        # Parquet knows no integers beyond 64 bits, and DuckDB would make floats of them.
-        exact = {n: e.replace("AS HUGEINT", "AS VARCHAR") for n, e in expressions.items()}
-        selected = ", ".join(f"{expression} AS {quote(name)}" for name, expression in exact.items())
+        names = _load(connection, frame, parquet=True)
+        selected = ", ".join(f"{column} AS {quote(name)}" for column, name in names.items())
         target = str(path).replace("'", "''")
-        connection.execute(f"COPY (SELECT {selected} FROM texts) TO '{target}' (FORMAT parquet)")  # noqa: S608  quoted above
+        connection.execute(f"COPY (SELECT {selected} FROM loaded) TO '{target}' (FORMAT parquet)")  # noqa: S608  # quoted above
 
 
 def _connect() -> "duckdb.DuckDBPyConnection":
@@ -80,56 +87,25 @@ def _connect() -> "duckdb.DuckDBPyConnection":
     return duckdb.connect(config={"python_enable_replacements": False})
 
 
-def _load(connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame") -> _Tree:
-    tree: _Tree = {}
-    for name, expression in _register(connection, frame).items():
-        place = tree
-        for part in split_name(name):
-            place = place.setdefault(part, {})
-        place[None] = expression
-    selected = ", ".join(f"{_expression(item)} AS {quote(name)}" for name, item in _parts(tree))
-    connection.execute(f"CREATE TABLE runs AS SELECT {selected} FROM texts")  # noqa: S608  # all is quoted
-    connection.unregister("texts")
-    return tree
-
-
-def _register(connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame") -> dict[str, str]:
-    """Hand over all values as texts, and return the expression that reads each column from them.
-
-    As numbers they would lose something on the way: DuckDB takes the NaN of pandas for NULL.
-    """
-    import pandas as pd
-
+def _load(
+    connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame", *, parquet: bool = False
+) -> dict[str, str]:
+    """Make the table ``loaded``, and return the names of its columns by what they are called in there."""
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if twice:
         raise QueryError(
             f"expected columns of different names; got several called {', '.join(twice)}; "
             "remedy: rename them in the query with AS"
         )
-    texts: dict[str, list[str | None]] = {}
-    expressions: dict[str, str] = {}
-    for number, name in enumerate(frame.columns):
-        values = columns.values_of(frame.iloc[:, number])
-        column = f"c{number}"
-        texts[column], expressions[str(name)] = _as_sql(column, values, columns.sql_type(values))
-    connection.register("texts", pd.DataFrame(texts, dtype="str"))
-    return expressions
-
-
-def _as_sql(column: str, values: list[Any], kind: str) -> tuple[list[str | None], str]:
-    if kind.endswith("[]"):
-        return [columns.list_text(value) for value in values], f"from_json({column}, '{_structure(kind)}')"
-    if kind == "TIMESTAMPTZ":
-        expression = f"CAST({column} AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
-    else:
-        expression = f"CAST({column} AS {kind})"
-    return [columns.as_text(value, for_json=kind == "JSON") for value in values], expression
-
-
-def _structure(kind: str) -> str:
-    """Write a type of lists as `from_json` wants it: ``DOUBLE[]`` is ``["DOUBLE"]``."""
-    depth = kind.count("[]")
-    return "[" * depth + quote(kind.removesuffix("[]" * depth)) + "]" * depth
+    # As lists: of a frame's own columns DuckDB would take NaN for NULL.
+    loaded = [as_sql(values_of(frame.iloc[:, place])) for place in range(frame.shape[1])]
+    if parquet:  # which knows no integers beyond 64 bits; DuckDB would make floats of them
+        loaded = [("VARCHAR", [*map(as_text, v)]) if kind == "HUGEINT" else (kind, v) for kind, v in loaded]
+    selected = ", ".join(
+        f"unnest(CAST(${place + 1} AS {kind}[])) AS c{place}" for place, (kind, _) in enumerate(loaded)
+    )
+    connection.execute(f"CREATE TABLE loaded AS SELECT {selected}", [values for _, values in loaded])
+    return {f"c{place}": str(name) for place, name in enumerate(frame.columns)}
 
 
 def _parts(tree: _Tree) -> Iterator[tuple[str, _Tree]]:
@@ -162,15 +138,6 @@ def _paths(tree: _Tree) -> Iterator[tuple[str, ...]]:
     for name, item in _parts(tree):
         written = name if _PLAIN.fullmatch(name) else quote(name)
         yield from [(written,)] if item.keys() == {None} else ((written, *rest) for rest in _paths(item))
-
-
-def _frame(rows: list[tuple[Any, ...]], names: list[str]) -> "pandas.DataFrame":
-    import pandas as pd
-
-    answers = [columns.as_series([_plain(row[place]) for row in rows]) for place in range(len(names))]
-    frame = pd.concat(answers, axis=1) if answers else pd.DataFrame()
-    frame.columns = pd.Index(names)
-    return frame
 
 
 def _plain(value: Any) -> Any:

@@ -11,18 +11,9 @@ class RecordError(ValueError):
 
 
 def result_from(results: Any, name: str) -> Any:
-    """Look up one result by its dotted name.
+    """Look up one result by its dotted name, such as ``curve.0`` or ``norms.hidden``.
 
-    Args:
-        results: What a run recorded: a mapping of names to values.
-        name: Names of mappings and positions in lists, joined by dots: ``curve.0``, ``norms.hidden``. A key
-            that itself holds a dot, as in ``share.0.1``, is found too.
-
-    Returns:
-        The value.
-
-    Raises:
-        RecordError: There is no such result; the message lists those that there are.
+    A key that itself holds a dot, as in ``share.0.1``, is found too. A RecordError lists what there is.
     """
     return _descend(results, name.split("."))
 

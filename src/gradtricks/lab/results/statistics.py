@@ -40,14 +40,9 @@ class Summary:
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
     """Take the mean of the middle half: a quarter of the values, rounded down, is left out at each end.
 
-    It depends less on single runs than the mean, and varies less from sample to sample than the median.
-
-    Args:
-        values: Numbers. NaN anywhere makes NaN; infinities count as very large and may so be left out.
-        axis: Along which the runs are.
-
-    Returns:
-        The mean, without that axis; NaN where there are no values.
+    It depends less on single runs than the mean, and varies less from sample to sample than the median. NaN
+    anywhere makes NaN, and so does no value; infinities count as very large and may so be left out. SciPy's
+    ``trim_mean`` is the same for finite numbers.
 
     References:
         R. Agarwal and others, Deep Reinforcement Learning at the Edge of the Statistical Precipice, 2021.
@@ -99,11 +94,11 @@ def bootstrap_interval(
     if len(array) < FEWEST_RUNS:
         nothing = np.full(array.shape[1:], np.nan)
         return nothing[()], nothing[()]
-    rng = np.random.default_rng(seed)
+    draws = _draw(len(array), strata, resamples, np.random.default_rng(seed))
     flat = array.reshape(len(array), -1)
-    block = max(1, _AT_ONCE // len(array))
-    counts = [min(block, resamples - done) for done in range(0, resamples, block)]
-    means = np.concatenate([_means(flat, _draw(len(array), strata, count, rng)) for count in counts])
+    width = max(1, _AT_ONCE // draws.size)  # columns at a time: memory is finite
+    parts = [flat[:, at : at + width] for at in range(0, flat.shape[1], width)]
+    means = np.concatenate([interquartile_mean(part[draws], axis=1) for part in parts], axis=1)
     tail = (1 - confidence) / 2
     with np.errstate(invalid="ignore"):  # where there is a NaN or both infinities, the answer is NaN
         low, high = np.quantile(means, [tail, 1 - tail], axis=0)
@@ -111,44 +106,20 @@ def bootstrap_interval(
 
 
 def summarize(values: ArrayLike, *, strata: Sequence[Any] | None = None) -> Summary:
-    """Summarize one result of several runs.
-
-    Args:
-        values: One number a run.
-        strata: As for `bootstrap_interval`.
-
-    Returns:
-        Its interquartile mean and interval, and how many runs had a finite value.
-    """
+    """Summarize one result, one number a run; ``strata`` as for `bootstrap_interval`."""
     array = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(array)
     kept = array[finite]
     groups = None if strata is None else [group for group, keep in zip(strata, finite, strict=True) if keep]
-    low, high = bootstrap_interval(kept, strata=groups)
-    lowest, highest = (kept.min(), kept.max()) if kept.size else (np.nan, np.nan)
-    return Summary(
-        mean=float(interquartile_mean(kept)),
-        low=float(low),
-        high=float(high),
-        lowest=float(lowest),
-        highest=float(highest),
-        n=int(kept.size),
-        non_finite=int(array.size - kept.size),
-    )
+    low, high = map(float, bootstrap_interval(kept, strata=groups))
+    lowest, highest = (float(kept.min()), float(kept.max())) if kept.size else (np.nan, np.nan)
+    mean = float(interquartile_mean(kept))
+    return Summary(mean, low, high, lowest, highest, n=int(kept.size), non_finite=int(array.size - kept.size))
 
 
 def _draw(n: int, strata: Sequence[Any] | None, resamples: int, rng: np.random.Generator) -> np.ndarray:
     """Draw the positions of the runs, within each stratum as many as it has."""
     if strata is None:
         return rng.integers(n, size=(resamples, n))
-    order = {group: place for place, group in enumerate(dict.fromkeys(strata))}
-    groups = np.array([order[group] for group in strata])
-    members = [np.flatnonzero(groups == place) for place in range(len(order))]
-    return np.concatenate([rng.choice(m, size=(resamples, len(m))) for m in members], axis=1)
-
-
-def _means(flat: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Take the interquartile mean of each draw, for a few columns at a time."""
-    width = max(1, _AT_ONCE // draws.size)
-    parts = [flat[:, at : at + width] for at in range(0, flat.shape[1], width)]
-    return np.concatenate([interquartile_mean(part[draws], axis=1) for part in parts], axis=1)
+    members = [[at for at, own in enumerate(strata) if own == group] for group in dict.fromkeys(strata)]
+    return np.concatenate([rng.choice(each, size=(resamples, len(each))) for each in members], axis=1)

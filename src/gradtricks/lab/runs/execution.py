@@ -15,10 +15,11 @@ from packaging.requirements import Requirement
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.recording import encode, package_digests
-from gradtricks.lab.runs.outcomes import OutcomeError, finish, strip_report
-from gradtricks.lab.runs.planning import Run
+from gradtricks.lab.runs.outputs import OutputError, finish, strip_report
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.folders import KEPT
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, installed_version, write_record
@@ -28,7 +29,7 @@ from gradtricks.lab.storage.troubles import is_trouble, public, trouble
 __all__ = ["RunError", "execute"]
 
 # What a notebook, its process or its time can do to a run: not an interruption, and no mistake of the lab's.
-FAILURES = (PapermillExecutionError, DeadKernelError, OSError, OutcomeError)
+FAILURES = (PapermillExecutionError, DeadKernelError, OSError, OutputError)
 
 _LONGEST_REASON = 2000
 _CHECKPOINTED = (
@@ -49,58 +50,69 @@ class RunError(RuntimeError):
         self.stored = stored
 
 
-def execute(run: Run, store: Store, kernels: Kernels, *, timeout_s: float | None = None) -> StoredRun:
+def execute(
+    spec: Spec, store: Store, kernels: Kernels, *, timeout_s: float | None = None, again: bool = False
+) -> StoredRun:
     """Execute a run unless it is finished already.
 
     Args:
-        run: From `gradtricks.lab.runs.planning.plan_run`.
+        spec: From `gradtricks.lab.runs.planning.plan_run`.
         store: Where finished runs are.
         kernels: Where the cells run.
         timeout_s: How long it may take, counted from when its process is there.
+        again: Whether a run that ends with the process that it was forked from is to be done again; then
+            nothing is kept of it but its checkpoints.
 
     Returns:
         The finished run.
 
     Raises:
         RunError: A cell failed, the kernel died, or time was up; the store keeps the notebook.
+        KernelLostError: With ``again``: its process ended with another one.
         StoreError: The store can't be written to; nothing is kept.
     """
-    finished = store.find(run)
+    finished = store.find(spec)
     if finished:
         return finished
-    failed = store.failure(run)
-    with store.claim(run) as folder:
-        finished = store.find(run)
+    failed = store.failure(spec)
+    with store.claim(spec) as folder:
+        finished = store.find(spec)
         if finished:
             return finished
-        meanwhile = store.failure(run)
+        meanwhile = store.failure(spec)
         if meanwhile and meanwhile != failed:  # another process had it claimed, and it failed there
-            raise RunError(_message(run, "in another process", meanwhile), meanwhile)
-        return _execute(run, store, kernels, folder, timeout_s)
+            raise RunError(_message(spec, "in another process", meanwhile), meanwhile)
+        return _execute(spec, store, kernels, folder, timeout_s, again)
 
 
-def _execute(run: Run, store: Store, kernels: Kernels, folder: Path, timeout_s: float | None) -> StoredRun:
+def _execute(
+    spec: Spec, store: Store, kernels: Kernels, folder: Path, timeout_s: float | None, again: bool
+) -> StoredRun:
     clock, before, output = time.monotonic(), package_digests(), folder / "notebook.ipynb"
-    record = _about(run)
+    record = _about(spec)
     # Then neither its duration nor its processor time is all that was spent on it.
     record["provenance"]["resumed"] = int(store.keeps_checkpoints(folder))
     try:
         kernels.run(
-            run.source,
-            run.parameters,
+            spec.source,
+            spec.parameters,
             output,
-            threads=run.threads,
+            threads=spec.threads,
             timeout_s=timeout_s,
             checkpoints=store.checkpoints(folder),
         )
-        finished = record | _outcome(output, before)
-        finished["provenance"] = record["provenance"] | finished["provenance"]
+        parts = finish(output)
+        _refuse_edited(parts["inputs"]["files"], before)
+        _check_files(output.with_name(KEPT), parts["files"])
+        finished = record | parts | {"provenance": record["provenance"] | parts["provenance"]}
         finished["duration_s"] = round(time.monotonic() - clock, 3)
         _check_record(finished)
     except FAILURES as error:
+        if again and isinstance(error, KernelLostError):
+            raise
         if is_trouble(error, folder):
             raise trouble(store.location, error) from error
-        if isinstance(error, OutcomeError):  # after the last cell: there is nothing to go on with
+        if isinstance(error, OutputError):  # after the last cell: there is nothing to go on with
             store.drop_checkpoints(folder)
         where = _where(error, output)
         _strip(output)
@@ -108,24 +120,14 @@ def _execute(run: Run, store: Store, kernels: Kernels, folder: Path, timeout_s: 
         record["duration_s"] = round(time.monotonic() - clock, 3)
         stored = store.keep_failure(folder, record)
         more = _CHECKPOINTED if store.keeps_checkpoints(folder) else ""
-        raise RunError(_message(run, where, stored) + more, stored) from error
+        raise RunError(_message(spec, where, stored) + more, stored) from error
     return store.commit(folder, finished)
 
 
-def _outcome(output: Path, before: Mapping[str, str | None]) -> dict[str, Any]:
-    outcomes = finish(output)
-    changed = [name for name, digest in outcomes.inputs["files"].items() if before.get(name) != digest]
+def _refuse_edited(files: Mapping[str, str], before: Mapping[str, str | None]) -> None:
+    changed = [name for name, digest in files.items() if before.get(name) != digest]
     if changed:
-        raise OutcomeError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
-    _check_files(output.with_name(KEPT), outcomes.files)
-    return {
-        "results": outcomes.results,
-        "varying": outcomes.varying,
-        "figures": outcomes.figures,
-        "files": outcomes.files,
-        "inputs": outcomes.inputs,
-        "provenance": outcomes.measured,
-    }
+        raise OutputError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
 
 
 def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
@@ -133,7 +135,7 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
     odd = [name for name in {**digests, **files} if digests.get(name) != files.get(name, {}).get("sha256")]
     if odd:
-        raise OutcomeError(
+        raise OutputError(
             f"expected only files that record_file kept; got something else in place of {', '.join(odd)}; "
             "remedy: call it in the notebook's own process, and leave its copies alone"
         )
@@ -144,23 +146,23 @@ def _check_record(record: Mapping[str, Any]) -> None:
     try:
         write_record(record)
     except ValueError as error:
-        raise OutcomeError(str(error)) from error
+        raise OutputError(str(error)) from error
 
 
-def _about(run: Run) -> dict[str, Any]:
+def _about(spec: Spec) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
-        "stem": run.stem,
-        "name": run.name,
-        "title": run.title,
+        "stem": spec.stem,
+        "name": spec.name,
+        "title": spec.title,
         "status": "finished",
-        "parameters": {name: encode(value, name) for name, value in run.parameters.items()},
+        "parameters": {name: encode(value, name) for name, value in spec.parameters.items()},
         "results": {},
         "varying": {},
         "figures": {},
         "files": {},
-        "request": run.request,
-        "provenance": run.provenance | describe_machine() | {"threads": run.threads},
+        "request": spec.request,
+        "provenance": spec.provenance | describe_machine() | {"threads": spec.threads},
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -179,10 +181,10 @@ def _strip(output: Path) -> None:
         nbformat.write(strip_report(nbformat.read(output, as_version=4)), output)
 
 
-def _message(run: Run, where: str, stored: StoredRun) -> str:
-    given = "\n".join(f"    {name} = {shown(value)}" for name, value in run.parameters.items())
+def _message(spec: Spec, where: str, stored: StoredRun) -> str:
+    given = "\n".join(f"    {name} = {shown(value)}" for name, value in spec.parameters.items())
     return (
-        f"{run.notebook} failed {where}\n  {stored.record['error']}\n  with parameters\n{given}\n"
+        f"{spec.notebook} failed {where}\n  {stored.record['error']}\n  with parameters\n{given}\n"
         f"  The notebook as far as it came: {public(stored.location)}/notebook.ipynb"
     )
 
@@ -192,7 +194,7 @@ def _where(error: Exception, output: Path) -> str:
         return "before its first cell"
     if isinstance(error, PapermillExecutionError):
         return f"in cell {error.exec_count} ({_first_line(error.source)})"
-    if isinstance(error, OutcomeError):
+    if isinstance(error, OutputError):
         return "after its last cell"
     started = [
         cell
@@ -214,7 +216,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, PapermillExecutionError):
         text = f"{error.ename}: {error.evalue}"
     else:
-        text = str(error) if isinstance(error, OutcomeError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, OutputError) else f"{type(error).__name__}: {error}"
     text = text.encode(errors="replace").decode()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 

@@ -31,7 +31,7 @@ _TAGS = {TAG, "papermill-error-cell-tag"}  # of cells that an earlier run of pap
 
 
 @dataclass(frozen=True)
-class Run:
+class Spec:
     """What is to be run.
 
     Attributes:
@@ -67,7 +67,7 @@ class Run:
         return _name(self.stem, self.parameters)
 
 
-def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = None) -> Run:
+def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = None) -> Spec:
     """Check a notebook and the parameters for it, before anything starts.
 
     Args:
@@ -76,7 +76,7 @@ def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = 
         threads: That the kernel may use; None leaves it to the notebook's metadata, or else it is 1.
 
     Returns:
-        The run.
+        What is to be run.
 
     Raises:
         FileNotFoundError: There is no such notebook.
@@ -91,7 +91,7 @@ def plan_runs(
     *,
     threads: int | None = None,
     source: Mapping[str, Any] | None = None,
-) -> list[Run]:
+) -> list[Spec]:
     """Check a notebook and many configurations for it, before anything starts.
 
     Args:
@@ -101,7 +101,7 @@ def plan_runs(
         source: What `describe_source` says of the notebook's folder; None asks it. Git takes its time.
 
     Returns:
-        The runs, in the same order.
+        What is to be run, in the same order.
 
     Raises:
         FileNotFoundError: There is no such notebook.
@@ -116,11 +116,12 @@ def plan_runs(
         settings, problems = Settings.model_validate({}), {problem: [] for problem in str(error).splitlines()}
     how = settings.model_dump(include={"threads", "alone", "expected_s"})
     how["provenance"] = source or describe_source(notebook.resolve().parent)
-    if settings.reads:
-        folder = os.path.relpath(notebook.parent)
-        node.metadata["gradtricks"] |= {"read": digests(Path(folder), settings.reads), "folder": folder}
+    note_reads(node, notebook, settings)
+    for cell in node.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []  # a cluster is sent the notebook with each run
     digest = source_digest(node)
-    runs: list[Run] = []
+    specs: list[Spec] = []
     seen: dict[str, int] = {}
     number = 0
     for number, given in enumerate(givens, 1):
@@ -134,10 +135,10 @@ def plan_runs(
         title = make_title(notebook.stem, parameters, declared)
         if seen.setdefault(request, number) != number:
             problems.setdefault(f"{title}: asked for more than once", [seen[request]]).append(number)
-        runs.append(Run(notebook, node, parameters, request=request, title=title, **how))
+        specs.append(Spec(notebook, node, parameters, request=request, title=title, **how))
     if problems:
         raise ParameterError("\n".join([f"{notebook}: nothing was run.", *_listed(problems, number)]))
-    return runs
+    return specs
 
 
 def source_digest(node: NotebookNode) -> str:
@@ -178,8 +179,21 @@ def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, 
     return _UNSAFE.sub("_", title)[:LONGEST_TITLE].lstrip(".") or "run"
 
 
+def note_reads(node: NotebookNode, notebook: Path, settings: Settings) -> None:
+    """Write into a notebook what the files say that it reads, for those who repeat the run.
+
+    Args:
+        node: The notebook; it is changed, where it reads files.
+        notebook: Its path.
+        settings: What it says of itself.
+    """
+    if settings.reads:
+        folder = os.path.relpath(notebook.parent)
+        node.metadata["gradtricks"] |= {"read": digests(Path(folder), settings.reads), "folder": folder}
+
+
 def digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """Digest the files that a notebook says it reads; the run keeps that for those who repeat it.
+    """Digest the files that a notebook says it reads.
 
     Args:
         folder: Of the notebook.

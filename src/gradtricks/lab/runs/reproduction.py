@@ -15,9 +15,10 @@ from gradtricks.lab.notebooks.literals import TAG
 from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.recording import decode
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
-from gradtricks.lab.runs.outcomes import Outcomes, finish
-from gradtricks.lab.runs.planning import digests, source_digest
+from gradtricks.lab.runs.outputs import finish
+from gradtricks.lab.runs.planning import digests, note_reads, source_digest
 from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, request_digest
 from gradtricks.lab.storage.troubles import StoreError, public
 
@@ -103,16 +104,19 @@ def reproduce(
             f"expected a finished run; got {stored.title}, which failed; remedy: run it until it finishes"
         )
     source = recorded_source(stored.read_notebook())
+    if isinstance(stored, PublishedRun):  # that is the notebook as it is now, with the files as they are
+        note_reads(source, stored.notebook, read_settings(source, stored.title))
     threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
     if request_digest(source_digest(source), stored.parameters, threads) != stored.request:
         raise StoreError(
             f"expected the notebook that was run in {public(stored.location)}; got one that was edited "
-            f"since, or a record that was; remedy: run it again, or check out {commit or 'the code of then'}"
+            "since, or a file that it reads, or a record; remedy: run it again, or check out "
+            f"{commit or 'the code of then'}"
         )
     how = read_settings(source, stored.title)
     files = compare(how.read, digests(Path(how.folder), how.reads), "reads")
-    outcomes = _rerun(stored, source, kernels, timeout_s)
-    now = {"results": decode(outcomes.results), "files": _digests(outcomes.files)}
+    parts = _rerun(stored, source, kernels, timeout_s)
+    now = {"results": decode(parts["results"]), "files": _digests(parts["files"])}
     before = {"results": stored.results, "files": _digests(stored.files)}
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     return Verdict(
@@ -120,7 +124,7 @@ def reproduce(
         _judge(differences, rtol),
         _count(now),
         differences,
-        (*_compare_environment(stored.record, outcomes), *files),
+        (*_compare_environment(stored.record, parts["inputs"]), *files),
         rtol,
     )
 
@@ -200,7 +204,9 @@ def _digests(files: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: about["sha256"] for name, about in files.items()}
 
 
-def _rerun(stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s: float | None) -> Outcomes:
+def _rerun(
+    stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s: float | None
+) -> dict[str, dict[str, Any]]:
     with TemporaryDirectory(prefix="gradtricks-") as folder:
         output = Path(folder, "notebook.ipynb")
         threads = stored.record["provenance"]["threads"]
@@ -214,8 +220,8 @@ def _rerun(stored: StoredRun, source: NotebookNode, kernels: Kernels, timeout_s:
             ) from error
 
 
-def _compare_environment(record: Mapping[str, Any], outcomes: Outcomes) -> Iterator[Difference]:
+def _compare_environment(record: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Difference]:
     before, machine = record["provenance"], describe_machine()
     yield from compare({name: before[name] for name in machine}, machine, "machine")
     for name in ("versions", "files"):
-        yield from compare(record["inputs"][name], outcomes.inputs[name], name)
+        yield from compare(record["inputs"][name], inputs[name], name)

@@ -28,14 +28,7 @@ _RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")
 
 
 def folder_at(location: str) -> "LocalFolder | RemoteFolder":
-    """Return the files at a location.
-
-    Args:
-        location: A path, or a URL that fsspec knows.
-
-    Returns:
-        Its files.
-    """
+    """Return the files at a location, a path or a URL that fsspec knows."""
     if is_url(location):
         from gradtricks.lab.storage.remote import RemoteFolder
 
@@ -180,23 +173,12 @@ class LocalFolder:
 
 
 def is_run(path: str) -> bool:
-    """Say whether a folder of a store can be a run's: whatever else lies there is nobody's business.
-
-    Args:
-        path: Relative to the store.
-
-    Returns:
-        Whether it is named so, by request and inputs.
-    """
+    """Say whether a folder of a store is named as a run's: whatever else lies there is nobody's business."""
     return _RUN.fullmatch(path) is not None
 
 
 def flush(path: Path) -> None:
-    """Have a file or a folder on the disk before going on.
-
-    Args:
-        path: Of the file or folder.
-    """
+    """Have a file or a folder on the disk before going on."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

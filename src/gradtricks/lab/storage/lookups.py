@@ -14,17 +14,7 @@ _LISTED = 5
 
 
 def run_at(text: str) -> StoredRun | None:
-    """Read the run that lies at a path.
-
-    Args:
-        text: Path or URL of a run's folder, or of its record or notebook.
-
-    Returns:
-        The run; None where the text is no path, or no run lies there.
-
-    Raises:
-        StoreError: The place can't be read.
-    """
+    """Read the run whose folder, record or notebook lies at a path or URL; None where no run lies there."""
     if "/" not in text and not Path(text).is_dir():
         return None
     location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", text)
@@ -34,15 +24,7 @@ def run_at(text: str) -> StoredRun | None:
 
 
 def matching(text: str, folders: Iterable[str]) -> list[str]:
-    """Name the folders that a text may mean.
-
-    Args:
-        text: A title or its beginning, or the beginning of a request.
-        folders: Names of all, which are title and request.
-
-    Returns:
-        Those with exactly this title, if there are any; else all that begin so.
-    """
+    """Name the folders that a text may mean: those with exactly this title, else all that begin so."""
     folders = list(folders)
     digits = text[:_IN_NAME] if _REQUEST.fullmatch(text) else "-"
     exact = [name for name in folders if text in (name, name[: -_IN_NAME - 1])]
@@ -50,18 +32,10 @@ def matching(text: str, folders: Iterable[str]) -> list[str]:
 
 
 def only_one(text: str, candidates: Iterable[StoredRun], location: str) -> StoredRun:
-    """Choose the run that is meant.
+    """Choose the run that is meant among those in the folders that `matching` named.
 
-    Args:
-        text: What was asked for.
-        candidates: Runs in the folders that `matching` named.
-        location: Of the store, for messages.
-
-    Returns:
-        Of several with the same request a finished one, and of these the valid one, or else the newest.
-
-    Raises:
-        StoreError: There is none, or there are several.
+    Of several with the same request it is a finished one, and of these the valid one, or else the newest. A
+    StoreError says that there is none, or that several are meant.
     """
     fitting = [stored for stored in candidates if _fits(text, stored)]
     names = sorted({folder_name(stored.title, stored.request) for stored in fitting})

@@ -106,30 +106,12 @@ class Manifest(_Strict):
 
 
 def manifests(root: Path) -> list[str]:
-    """Name the sweeps that are published in a folder.
-
-    Args:
-        root: The folder.
-
-    Returns:
-        Their names, sorted.
-    """
+    """Name the sweeps that are published in a folder, sorted."""
     return sorted(path.name.removesuffix(ENDING) for path in root.glob(f"[!.]*{ENDING}"))
 
 
 def read_manifest(root: Path, sweep: str) -> Manifest:
-    """Read the manifest of a sweep.
-
-    Args:
-        root: Folder of the published sweeps.
-        sweep: Its name.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        StoreError: Somebody edited it.
-    """
+    """Read the manifest of a sweep; a StoreError says that somebody edited it."""
     path = root / f"{sweep}{ENDING}"
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
@@ -145,14 +127,7 @@ def read_manifest(root: Path, sweep: str) -> Manifest:
 
 
 def shared(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Say what is the same in all records.
-
-    Args:
-        records: At least one.
-
-    Returns:
-        Parts of a record.
-    """
+    """Say what is the same in all of some records: parts of a record."""
     same = _same([{part: each[part] for part in _SHARED if part in each} for each in records])
     same["provenance"] = _same([each["provenance"] for each in records])
     # Where files lie, the manifest says.
@@ -160,14 +135,7 @@ def shared(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def used_by(records: Sequence[Mapping[str, Any]]) -> tuple[Used, dict[str, Used]]:
-    """Say what runs used.
-
-    Args:
-        records: At least one.
-
-    Returns:
-        What all used, and by the digest of all that a run used, what it used besides.
-    """
+    """Say what runs used: what all did, and what each did besides, by the digest of all that it used."""
     inputs = {inputs_digest(each["inputs"]): each["inputs"] for each in records}
     everywhere = {part: _same([each[part] for each in inputs.values()]) for part in Used.model_fields}
     besides = {
@@ -178,17 +146,7 @@ def used_by(records: Sequence[Mapping[str, Any]]) -> tuple[Used, dict[str, Used]
 
 
 def row_of(record: Mapping[str, Any], same: Mapping[str, Any], label: str, case: str) -> dict[str, Any]:
-    """Leave out of a record what the manifest says.
-
-    Args:
-        record: Of a run.
-        same: From `shared`.
-        label: What the table calls the run.
-        case: What its configuration is called; empty where it has no name.
-
-    Returns:
-        Its row.
-    """
+    """Leave out of a record what the manifest says; add what run and configuration are called."""
     row: dict[str, Any] = {LABEL: label} | ({CASE: case} if case else {})
     row |= _without(record, dict.fromkeys(same))
     row["provenance"] = _without(record["provenance"], same["provenance"])
@@ -196,16 +154,7 @@ def row_of(record: Mapping[str, Any], same: Mapping[str, Any], label: str, case:
 
 
 def record_of(row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `row_of`.
-
-    Args:
-        row: Of the table.
-        manifest: Of the sweep.
-        inputs: From `inputs_of`.
-
-    Returns:
-        The record.
-    """
+    """Undo `row_of`."""
     files = {
         kept.name: {"bytes": kept.bytes, "sha256": kept.sha256}
         for kept in manifest.files.values()
@@ -217,14 +166,7 @@ def record_of(row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, A
 
 
 def inputs_of(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Say what runs used.
-
-    Args:
-        manifest: Of their sweep.
-
-    Returns:
-        The ``inputs`` of records, by digest.
-    """
+    """Say what the runs of a manifest used: the ``inputs`` of records, by digest."""
     used = manifest.used.model_dump()
     return {
         digest: {

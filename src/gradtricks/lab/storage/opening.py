@@ -10,14 +10,7 @@ from gradtricks.lab.storage.troubles import StoreError, is_url
 
 
 def is_published(location: str | Path) -> bool:
-    """Say whether runs are published in a folder.
-
-    Args:
-        location: The folder, or a URL.
-
-    Returns:
-        Whether there is a manifest with its table.
-    """
+    """Say whether runs are published in a folder: whether there is a manifest with its table."""
     root = Path(location)
     return not is_url(str(location)) and any(
         (root / f"{sweep}.parquet").exists() or staged(root) for sweep in manifests(root)
@@ -25,29 +18,12 @@ def is_published(location: str | Path) -> bool:
 
 
 def open_store(location: str | Path) -> Store | Published:
-    """Open runs to be read: those of a store, or published ones.
-
-    Args:
-        location: A folder, or a URL.
-
-    Returns:
-        The store.
-    """
+    """Open runs to be read: those of a store, or published ones."""
     return Published(location) if is_published(location) else Store(location)
 
 
 def store_of_runs(location: str | Path) -> Store:
-    """Open a store to be written to.
-
-    Args:
-        location: A folder, or a URL.
-
-    Returns:
-        The store.
-
-    Raises:
-        StoreError: Published runs are there.
-    """
+    """Open a store to be written to; a StoreError refuses published runs."""
     if is_published(location):
         raise StoreError(
             f"expected a store of runs; got published ones in {location}, which nothing but "
@@ -57,17 +33,7 @@ def store_of_runs(location: str | Path) -> Store:
 
 
 def published_at(path: str) -> PublishedRun | None:
-    """Find the published run that a path means.
-
-    Args:
-        path: Such as ``experiments/published/pong/torch-140``, or of a file that the run kept.
-
-    Returns:
-        The run; None where the path means none.
-
-    Raises:
-        StoreError: Its sweep isn't as it was published.
-    """
+    """Find the published run that a path means, or that kept the file there; None where it means none."""
     if is_url(path):
         return None
     place = Path(path).resolve()

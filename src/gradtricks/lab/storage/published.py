@@ -44,14 +44,7 @@ class PublishedRun(StoredRun):
     executed: ClassVar[bool] = False
 
     def read_notebook(self) -> NotebookNode:
-        """Read the notebook as it is now.
-
-        Returns:
-            The notebook, not executed.
-
-        Raises:
-            FileNotFoundError: It is gone.
-        """
+        """Read the notebook as it is now, not executed."""
         return read_notebook(self.notebook)
 
     def _read_kept(self, name: str) -> bytes | None:
@@ -76,25 +69,11 @@ class Published:
                     settle(self._root)
 
     def plans(self) -> Mapping[str, dict[str, Any]]:
-        """Say which runs belong to which sweep.
-
-        Returns:
-            Plans by name, as those of a store; each is read when it is asked for.
-        """
+        """Say which runs belong to which sweep: plans by name, as those of a store, read when asked for."""
         return _Plans(self)
 
     def plan(self, sweep: str) -> dict[str, Any]:
-        """Say which runs belong to a sweep.
-
-        Args:
-            sweep: Its name.
-
-        Returns:
-            Its plan, as of a store.
-
-        Raises:
-            StoreError: It isn't as it was published.
-        """
+        """Say which runs belong to a sweep: its plan, as of a store."""
         [(manifest, runs)] = self._read([sweep])
         listed = [
             {"request": run.request, "title": run.title, "place": _place(run)}
@@ -106,34 +85,14 @@ class Published:
         return {"name": sweep, **about, **lists, "runs": listed, "published": True}
 
     def runs(self, stem: str | None = None) -> Iterator[PublishedRun]:
-        """Yield all runs, each once even if several sweeps have it.
-
-        Args:
-            stem: Of the notebook; None means every notebook.
-
-        Yields:
-            One run after another.
-
-        Raises:
-            StoreError: A sweep isn't as it was published.
-        """
+        """Yield all runs, or those of one notebook, each once even if several sweeps have it."""
         runs = [run for _, some in self._read(manifests(self._root)) for run in some]
         for run in {(run.request, inputs_digest(run.record["inputs"])): run for run in runs}.values():
             if stem in (None, run.record["stem"]):
                 yield run
 
     def find_all(self, runs: Iterable[Any]) -> dict[str, StoredRun]:
-        """Find runs of a plan.
-
-        Args:
-            runs: Of `plan`.
-
-        Returns:
-            Those that are there, by their request.
-
-        Raises:
-            StoreError: A sweep isn't as it was published.
-        """
+        """Find runs of a plan that are there, by their request."""
         places = {getattr(run, "place", "") for run in runs}
         sweeps = {place.partition("/")[0] for place in places} & set(manifests(self._root))
         found = (run for _, some in self._read(sorted(sweeps)) for run in some)
@@ -148,30 +107,13 @@ class Published:
         return set()
 
     def lookup(self, text: str) -> StoredRun:
-        """Find the one run that a text means.
-
-        Args:
-            text: A title or its beginning, or the beginning of a request.
-
-        Returns:
-            The run.
-
-        Raises:
-            StoreError: There is none, or there are several.
-        """
+        """Find the one run that a text means: a title or its beginning, or that of a request."""
         named = [(folder_name(run.title, run.request), run) for run in self.runs()]
         wanted = set(matching(text, (name for name, _ in named)))
         return only_one(text, [run for name, run in named if name in wanted], self.location)
 
     def at(self, place: str) -> PublishedRun | None:
-        """Find the run that lies at a place.
-
-        Args:
-            place: Sweep and run, such as ``pong/torch-140``, or a file of the run.
-
-        Returns:
-            The run; None where there is none.
-        """
+        """Find the run at a place such as ``pong/torch-140``, or that kept the file there."""
         [(_, runs)] = self._read([place.partition("/")[0]])
         return next((run for run in runs if place in (_place(run), *run.kept.values())), None)
 
@@ -204,20 +146,7 @@ class _Plans(Mapping[str, dict[str, Any]]):
 
 
 def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str, Any]]) -> list[PublishedRun]:
-    """Make runs of the rows of a table.
-
-    Args:
-        root: Folder of the published sweeps.
-        sweep: Name of the sweep.
-        manifest: Its manifest.
-        rows: Of its table.
-
-    Returns:
-        The runs.
-
-    Raises:
-        KeyError: The rows are those of another table.
-    """
+    """Make runs of the rows of a table; a KeyError says that they are another table's."""
     inputs = inputs_of(manifest)
     kept: dict[str | None, dict[str, str]] = {}
     for path, file in manifest.files.items():

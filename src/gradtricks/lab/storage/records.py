@@ -142,14 +142,7 @@ class Installed:
     _versions: dict[str, str | None] = field(default_factory=dict)
 
     def matches(self, inputs: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Say whether a run's inputs are what is there now.
-
-        Args:
-            inputs: Of a record.
-
-        Returns:
-            Whether all are the same.
-        """
+        """Say whether a run's inputs are what is there now."""
         files, versions = inputs["files"], inputs["versions"]
         self._digests |= file_digests(files.keys() - self._digests.keys())
         for name in versions.keys() - self._versions.keys():
@@ -160,14 +153,7 @@ class Installed:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Look up the version of a library.
-
-    Args:
-        distribution: Its name.
-
-    Returns:
-        The version; None where it isn't installed.
-    """
+    """Look up the version of a library; None where it isn't installed."""
     try:
         return metadata.version(distribution)
     except (metadata.PackageNotFoundError, ValueError):
@@ -175,77 +161,30 @@ def installed_version(distribution: str) -> str | None:
 
 
 def request_digest(source: str, parameters: Mapping[str, Any], threads: int) -> str:
-    """Digest what is asked of a run.
-
-    Args:
-        source: Of the notebook.
-        parameters: By name.
-        threads: That the kernel may use.
-
-    Returns:
-        SHA-256 in hexadecimal.
-    """
+    """Digest what is asked of a run: SHA-256 in hexadecimal."""
     encoded = sorted((name, encode(value, name)) for name, value in parameters.items())
     return hashlib.sha256(json.dumps([SCHEMA_VERSION, source, encoded, threads]).encode()).hexdigest()
 
 
 def folder_name(title: str, request: str) -> str:
-    """Name the folder of all that was run for one request.
-
-    Args:
-        title: Of the run.
-        request: Its digest.
-
-    Returns:
-        A name that can't leave the store.
-
-    Raises:
-        StoreError: Title or digest would.
-    """
+    """Name the folder of all that was run for one request; refuse what would leave the store."""
     if not _TITLE.fullmatch(title) or not _DIGEST.fullmatch(request):
         raise StoreError(f"expected a title and a digest made by plan_run; got {title!r} and {request!r}")
     return f"{title}-{request[:12]}"
 
 
 def inputs_digest(inputs: Mapping[str, Any]) -> str:
-    """Digest what a run used.
-
-    Args:
-        inputs: Of a record.
-
-    Returns:
-        The first twelve digits of a SHA-256.
-    """
+    """Digest what a run used: the first twelve digits of a SHA-256."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def path_of(record: Mapping[str, Any]) -> str:
-    """Name the folder of a finished run, relative to its store.
-
-    Args:
-        record: Its record.
-
-    Returns:
-        The folder for its request, and in it that for its inputs.
-
-    Raises:
-        StoreError: It would leave the store.
-    """
+    """Name the folder of a finished run within its store: by its request, in there by its inputs."""
     return f"{folder_name(record['title'], record['request'])}/{inputs_digest(record['inputs'])}"
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:
-    """Write a record as JSON.
-
-    Args:
-        record: With a status and all that belongs to it.
-
-    Returns:
-        The text of ``record.json``.
-
-    Raises:
-        ValueError: It wouldn't be believed when it is read again.
-    """
+    """Write a record as JSON; a ValueError refuses one that wouldn't be believed when it is read again."""
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     if len(text) > LARGEST or read_record(text) is None:
         raise ValueError(
@@ -256,15 +195,10 @@ def write_record(record: Mapping[str, Any]) -> bytes:
 
 
 def read_record(text: bytes | None, inputs: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """Read a record.
+    """Read a record; None where it can't be believed.
 
-    Args:
-        text: Content of ``record.json``.
-        inputs: Of a record that was read before, to be shared where they are the same: thousands of runs
-            often have the same inputs.
-
-    Returns:
-        The record, or None where it can't be believed.
+    The inputs of one that was read before are shared where they are the same: thousands of runs often have
+    the same ones.
     """
     text = text or b""
     try:

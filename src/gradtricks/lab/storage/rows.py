@@ -44,17 +44,7 @@ def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
-    """Read what `write_rows` wrote.
-
-    Args:
-        paths: Of files.
-
-    Returns:
-        The records of each.
-
-    Raises:
-        ValueError: One is no such file.
-    """
+    """Read what `write_rows` wrote, the records of each file; a ValueError says that one is no such file."""
     with _connect() as connection:  # one for all, since it takes longer than to read a file
         return [_read(connection, path) for path in paths]
 

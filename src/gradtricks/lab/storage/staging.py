@@ -19,17 +19,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @contextmanager
 def alone(root: Path, *, timeout_s: float = -1) -> Iterator[Path]:
-    """Keep other processes from publishing in a folder.
+    """Keep other processes from publishing in a folder, and yield one for what isn't finished yet.
 
-    Args:
-        root: The folder.
-        timeout_s: How long to wait for one that does; -1 means as long as it takes.
-
-    Yields:
-        A folder for what isn't finished yet.
-
-    Raises:
-        Timeout: It took longer.
+    It waits for whoever publishes, by default as long as that takes, else raises Timeout.
     """
     folder = root / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,27 +30,12 @@ def alone(root: Path, *, timeout_s: float = -1) -> Iterator[Path]:
 
 
 def staged(root: Path) -> list[Path]:
-    """List the files that aren't at their names yet.
-
-    Args:
-        root: Folder of the published sweeps.
-
-    Returns:
-        Their paths.
-    """
+    """List the files that aren't at their names yet."""
     return [path for path in (root / _FOLDER).glob("*") if _DIGEST.fullmatch(path.name)]
 
 
 def stage(root: Path, path: Path) -> str:
-    """Have a file under its digest.
-
-    Args:
-        root: Folder of the published sweeps, which is claimed.
-        path: Of the file, in the folder that `alone` yielded; it is moved.
-
-    Returns:
-        The digest.
-    """
+    """Move a file, from the folder that `alone` yielded, to where it waits under its digest; return that."""
     digest = digest_of(path)
     flush(path)
     os.replace(path, root / _FOLDER / digest)
@@ -67,13 +44,7 @@ def stage(root: Path, path: Path) -> str:
 
 
 def put(root: Path, name: str, data: bytes) -> None:
-    """Write a file in one step.
-
-    Args:
-        root: Folder of the published sweeps, which is claimed.
-        name: Path of the file.
-        data: What is to be in it.
-    """
+    """Write a file in one step."""
     path, beside = root / name, root / _FOLDER / "new"
     beside.write_bytes(data)
     flush(beside)
@@ -83,11 +54,7 @@ def put(root: Path, name: str, data: bytes) -> None:
 
 
 def settle(root: Path) -> None:
-    """Copy what is staged to where the manifests mean it, and delete what none means.
-
-    Args:
-        root: Folder of the published sweeps, which is claimed.
-    """
+    """Copy what is staged to where the manifests mean it, and delete what none means."""
     understood = True
     for sweep in manifests(root):
         try:
@@ -107,29 +74,13 @@ def settle(root: Path) -> None:
 
 
 def find(root: Path, name: str, digest: str) -> Path | None:
-    """Find a file that a manifest means, wherever it is by now.
-
-    Args:
-        root: Folder of the published sweeps.
-        name: Its path.
-        digest: Of what is in it.
-
-    Returns:
-        Where it is; None where it isn't.
-    """
+    """Find a file that a manifest means by path and digest, wherever it is by now; None where it is gone."""
     # It may be moved from the second place to the first one meanwhile.
     places = (root / name, root / _FOLDER / digest, root / name)
     return next((path for path in places if path.is_file() and digest_of(path) == digest), None)
 
 
 def digest_of(path: Path) -> str:
-    """Digest a file.
-
-    Args:
-        path: Of the file.
-
-    Returns:
-        SHA-256 in hexadecimal.
-    """
+    """Digest a file: SHA-256 in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -66,57 +66,25 @@ class Store:
         self._warned: set[str] = set()
 
     def find(self, run: Requested) -> StoredRun | None:
-        """Find a finished run that is still valid.
-
-        Args:
-            run: From `gradtricks.lab.runs.planning.plan_run`.
-
-        Returns:
-            The run, or None.
-        """
+        """Find a finished run that is still valid."""
         return self._find_all([run], "finished").get(run.request)
 
     def failure(self, run: Requested) -> StoredRun | None:
-        """Find the last failure of a run, unless something that may have been its reason has changed since.
-
-        Args:
-            run: From `gradtricks.lab.runs.planning.plan_run`.
-
-        Returns:
-            The failure, or None.
-        """
+        """Find the last failure of a run, unless what may have been its reason has changed since."""
         return self._find_all([run], "failed").get(run.request)
 
     def find_all(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
-        """Find many finished runs that are still valid.
-
-        Args:
-            runs: From `gradtricks.lab.runs.planning.plan_runs`.
-
-        Returns:
-            Those that were found, by their request.
-        """
+        """Find many finished runs that are still valid, by their request."""
         return self._find_all(runs, "finished")
 
     def failures(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
-        """Find the last failures of many runs, as `failure` does.
-
-        Args:
-            runs: From `gradtricks.lab.runs.planning.plan_runs`.
-
-        Returns:
-            Those that were found, by their request.
-        """
+        """Find the last failures of many runs, by their request, as `failure` does."""
         return self._find_all(runs, "failed")
 
     def runs(self, stem: str | None = None) -> Iterator[StoredRun]:
-        """Yield all runs, finished and failed, valid or not; records that can't be believed are warned of.
+        """Yield all runs by title, finished and failed, valid or not, or those of the notebook ``stem``.
 
-        Args:
-            stem: Of the notebook; None means every notebook.
-
-        Yields:
-            One run after another, by title.
+        Of records that can't be believed it warns.
         """
         names = self._requests()
         if stem and _PLAIN.fullmatch(stem):  # then a title begins with it
@@ -130,16 +98,10 @@ class Store:
         self._warn(damaged)
 
     def lookup(self, text: str) -> StoredRun:
-        """Find the one run that a text means.
+        """Find the one run that a text means: a title or its beginning, that of a request, a path or a URL.
 
-        Args:
-            text: A title or its beginning, the beginning of a request, or the path or URL of a run.
-
-        Returns:
-            The run; of several with the same request the valid one, else the newest.
-
-        Raises:
-            StoreError: There is none, or there are several.
+        Of several with the same request it is the valid one, else the newest. A StoreError says that there is
+        none, or that several are meant.
         """
         stored = run_at(text)
         if stored:
@@ -151,14 +113,7 @@ class Store:
     def claim(self, run: Requested) -> Iterator[Path]:
         """Claim a run that is to be done, and wait while another process of this machine has it.
 
-        Args:
-            run: From `gradtricks.lab.runs.planning.plan_run`.
-
-        Yields:
-            An empty folder of this machine to write it in; what is left of it at the end is deleted.
-
-        Raises:
-            StoreError: The store can't be written to.
+        Yields an empty folder of this machine to write it in; what is left of it at the end is deleted.
         """
         folder_name(run.title, run.request)  # refuses what would leave the store
         with ExitStack() as stack:
@@ -167,17 +122,9 @@ class Store:
             yield folder
 
     def commit(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
-        """Put a finished run in its place, in one step.
+        """Put a finished run in its place, in one step; the folder from `claim` has all but its record.
 
-        Args:
-            folder: From `claim`, with all files but the record.
-            record: What came out.
-
-        Returns:
-            The run. Where another process has finished the same one meanwhile, that one stays.
-
-        Raises:
-            StoreError: The store can't be written to.
+        Where another process has finished the same one meanwhile, that one stays and is returned.
         """
         path = path_of(record)
         with explained(self.location):
@@ -190,69 +137,31 @@ class Store:
     def checkpoints(self, folder: Path) -> Path:
         """Name the folder of this machine in which the attempts at a run leave checkpoints to one another.
 
-        Args:
-            folder: From `claim`.
-
-        Returns:
-            The folder; nobody has made it yet where no attempt needed it. At a URL it ends with the claim.
+        Nobody has made it yet where no attempt needed it. At a URL it ends with the claim.
         """
         return self._folder.checkpoints(folder)
 
     def keeps_checkpoints(self, folder: Path) -> bool:
-        """Say whether a run has left checkpoints that its next attempt will find.
-
-        Args:
-            folder: From `claim`.
-
-        Returns:
-            Whether it has; never at a URL.
-        """
+        """Say whether a run has left checkpoints that its next attempt will find; never at a URL."""
         return not is_url(self.location) and self.checkpoints(folder).exists()
 
     def drop_checkpoints(self, folder: Path) -> None:
-        """Delete the checkpoints of a run.
-
-        Args:
-            folder: From `claim`.
-        """
+        """Delete the checkpoints of a run."""
         shutil.rmtree(self.checkpoints(folder), ignore_errors=True)
 
     def keep_failure(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
-        """Keep a failed run, instead of an older failure of the same one.
-
-        Args:
-            folder: From `claim`, with all files but the record.
-            record: What is known of it.
-
-        Returns:
-            The run.
-
-        Raises:
-            StoreError: The store can't be written to.
-        """
+        """Keep a failed run, instead of an older failure of the same one."""
         path = f"{folder_name(record['title'], record['request'])}/{_FAILED}"
         with explained(self.location):
             return self._place(folder, path, record)
 
     def claimed(self) -> set[str]:
-        """List the requests that processes of this machine are running now.
-
-        Returns:
-            Digests of requests; none where the store is at a URL.
-        """
+        """List the requests that processes of this machine are running now; at a URL none."""
         with explained(self.location):
             return self._folder.claimed()
 
     def write_plan(self, name: str, plan: Mapping[str, Any]) -> None:
-        """Keep the plan of a sweep, instead of an older one of that name.
-
-        Args:
-            name: Of the sweep.
-            plan: JSON.
-
-        Raises:
-            StoreError: The name could leave the store, or the store can't be written to.
-        """
+        """Keep the plan of a sweep, instead of an older one; refuse a name that could leave the store."""
         if not _SWEEP_NAME.fullmatch(name):
             raise StoreError(f"expected a sweep's name of letters, digits and _.=,+-; got {name!r}")
         text = json.dumps(plan, indent=1, ensure_ascii=False, allow_nan=False)
@@ -260,11 +169,7 @@ class Store:
             self._folder.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        """Read the plans of all sweeps.
-
-        Returns:
-            Plans by name; those that can't be read are left out.
-        """
+        """Read the plans of all sweeps, by name; those that can't be read are left out."""
         plans = {}
         for file in self._folder.names(_SWEEPS):
             name, _, ending = file.rpartition(".")

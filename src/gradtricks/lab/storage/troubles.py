@@ -22,15 +22,7 @@ class StoreError(RuntimeError):
 
 
 def is_trouble(error: BaseException, folder: Path) -> TypeGuard[OSError]:
-    """Say whether an error means that files of a run can't be written.
-
-    Args:
-        error: Whatever was raised.
-        folder: Where the files are to be.
-
-    Returns:
-        Whether the disk, and not what was run, is the reason.
-    """
+    """Say whether an error means that files can't be written to a folder: the disk, not what was run."""
     if not isinstance(error, OSError) or error.errno not in _REMEDIES:
         return False
     # What can't be written to says no name: only what can't be opened does.
@@ -39,17 +31,7 @@ def is_trouble(error: BaseException, folder: Path) -> TypeGuard[OSError]:
 
 @contextmanager
 def explained(location: str) -> Iterator[None]:
-    """Turn errors of reading and writing into errors that name the store.
-
-    Args:
-        location: Of the store.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        StoreError: Something couldn't be read or written.
-    """
+    """Turn errors of reading and writing into a StoreError that names the store."""
     # Each of fsspec's file systems has exceptions of its own.
     errors = Exception if is_url(location) else OSError
     try:
@@ -61,15 +43,7 @@ def explained(location: str) -> Iterator[None]:
 
 
 def trouble(location: str, error: Exception) -> StoreError:
-    """Say what is wrong with a store.
-
-    Args:
-        location: Of the store.
-        error: What the system said.
-
-    Returns:
-        An error that names the store.
-    """
+    """Say what is wrong with a store, in an error that names it."""
     number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
     remedy = _REMEDIES.get(number or 0, "see that it can be reached, and run again")
     return StoreError(
@@ -79,24 +53,10 @@ def trouble(location: str, error: Exception) -> StoreError:
 
 
 def public(location: str) -> str:
-    """Take a password out of a URL.
-
-    Args:
-        location: A path or a URL.
-
-    Returns:
-        What may be shown.
-    """
+    """Take the passwords out of a path or URL that is to be shown."""
     return re.sub(r"://[^/]*@", "://", location)  # a chain of URLs may have several
 
 
 def is_url(location: str) -> bool:
-    """Say whether a location isn't a folder of this machine.
-
-    Args:
-        location: A path or a URL.
-
-    Returns:
-        Whether fsspec is needed to reach it.
-    """
+    """Say whether fsspec is needed to reach a location, because it isn't a folder of this machine."""
     return "://" in location and not location.startswith("file://")

@@ -17,125 +17,63 @@ Configuration = dict[str, Any]
 Rule = dict[str, list[Any]]  # by name the values of which it must have one
 
 
-class Expansion:
-    """Reads what a space holds by the declared types, and multiplies it out.
-
-    Args:
-        declared: What the notebook takes.
-
-    Attributes:
-        problems: What didn't fit so far.
-    """
+class Reader:
+    """Reads what a space holds by the types of a notebook, notes what doesn't fit, and multiplies."""
 
     def __init__(self, declared: Mapping[str, Parameter]) -> None:
-        self.problems: list[str] = []
         self._declared = declared
+        self._problems: list[str] = []
 
-    def read_values(self, name: str, values: Sequence[Any], part: str) -> list[Any]:
-        """Read the values of one parameter.
+    def refuse(self, problems: Sequence[str]) -> None:
+        """Raise what was wrong before, and what didn't fit."""
+        if problems := [*problems, *self._problems]:
+            raise ParameterError("\n".join(dict.fromkeys(problems)))
 
-        Args:
-            name: Of the parameter.
-            values: As in the file.
-            part: Of the space, for messages.
-
-        Returns:
-            Those that fit.
-        """
-        read = []
+    def values(self, name: str, values: Sequence[Any], part: str) -> list[Any]:
+        """Read the values of one parameter."""
+        fitting = []
         for raw in values:
             with self._noting(part):
-                read.append(read_value(find_parameter(self._declared, name), raw))
-        return read
+                fitting.append(read_value(find_parameter(self._declared, name), raw))
+        return fitting
 
-    def read_case(self, case: Mapping[str, Any], part: str) -> Configuration:
-        """Read one value for each of some parameters.
+    def case(self, case: Mapping[str, Any], part: str) -> Configuration:
+        """Read one value for each of some parameters."""
+        return {name: value for name, raw in case.items() for value in self.values(name, [raw], part)}
 
-        Args:
-            case: Values by name, as in the file.
-            part: Of the space, for messages.
-
-        Returns:
-            Those that fit.
-        """
-        return {name: value for name, raw in case.items() for value in self.read_values(name, [raw], part)}
-
-    def read_axes(self, axes: Mapping[str, Axis], part: str) -> dict[str, Axis]:
-        """Read what parameters are drawn from.
-
-        Args:
-            axes: By name, as in the file.
-            part: Of the space, for messages.
-
-        Returns:
-            Those that fit, typed.
-        """
-        read = {}
+    def axes(self, axes: Mapping[str, Axis], part: str) -> dict[str, Axis]:
+        """Read what parameters are drawn from."""
+        typed = {}
         for name, axis in axes.items():
             with self._noting(part):
-                read[name] = axis.typed(find_parameter(self._declared, name))
-        return read
+                typed[name] = axis.typed(find_parameter(self._declared, name))
+        return typed
 
-    def draw(self, samples: Samples, axes: Mapping[str, Axis], part: str) -> list[Configuration]:
-        """Draw configurations.
-
-        Args:
-            samples: Says how many.
-            axes: From `read_axes`.
-            part: Of the space: ``sobol`` or ``random``.
-
-        Returns:
-            The configurations, each once however often it was drawn; none where something is wrong.
-        """
+    def draw(self, samples: Samples, part: str) -> list[Configuration]:
+        """Draw configurations, each once however often it was drawn."""
+        axes = self.axes(samples.parameters, part)
         with self._noting(part):
             drawn = samples.draw(axes, sobol=part == "sobol")
             return list({self.key(each, list(axes)): each for each in drawn}.values())
         return []
 
-    def read_rule(self, rule: Mapping[str, Any], part: str) -> Rule:
-        """Read a rule: by name a value, or a list of values.
-
-        Args:
-            rule: As in the file.
-            part: Of the space, for messages.
-
-        Returns:
-            Lists of values that fit.
-        """
+    def rule(self, rule: Mapping[str, Any], part: str) -> Rule:
+        """Read a rule: by name a value, or a list of values."""
         if not rule:
-            self.problems.append(f"{part}: expected some parameters in each rule; got none")
-        return {
-            name: self.read_values(name, self._alternatives(name, raw), part) for name, raw in rule.items()
-        }
+            self._problems.append(f"{part}: expected some parameters in each rule; got none")
+        return {name: self.values(name, self._alternatives(name, raw), part) for name, raw in rule.items()}
 
     def key(self, configuration: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-        """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0.
-
-        Args:
-            configuration: Values by name; what isn't there has its default.
-            names: Of the parameters that count.
-
-        Returns:
-            The values as source.
-        """
+        """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0."""
         return tuple(literal(self._value(configuration, name)) for name in names)
 
     def expand(
-        self, factors: Sequence[list[Configuration]], conditions: Mapping[str, Rule], excluded: Sequence[Rule]
+        self,
+        factors: Sequence[list[Configuration]],
+        conditions: Mapping[str, Rule],
+        excluded: Sequence[Rule],
     ) -> list[Configuration]:
-        """Multiply the parts out.
-
-        Args:
-            factors: Lists of which each configuration has one item each.
-            conditions: By name, when a parameter varies.
-            excluded: What isn't run.
-
-        Returns:
-            The configurations.
-
-        Raises:
-            ParameterError: One comes twice, an exclusion matches nothing, or nothing is left.
-        """
+        """Multiply the parts out, and leave out what isn't meant."""
         every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
         names = list(dict.fromkeys(name for factor in factors for part in factor for name in part))
         keys = [self.key(configuration, names) for configuration in every]
@@ -143,9 +81,6 @@ class Expansion:
         if conditions:
             every = [self._conditioned(configuration, conditions) for configuration in every]
             every = list({self.key(configuration, names): configuration for configuration in every}.values())
-        return self._left(every, excluded)
-
-    def _left(self, every: list[Configuration], excluded: Sequence[Rule]) -> list[Configuration]:
         matched = [[self._holds(rule, configuration) for rule in excluded] for configuration in every]
         idle = [n for n, column in enumerate(zip(*matched), 1) if not any(column)]
         if idle:
@@ -186,7 +121,7 @@ class Expansion:
         try:
             yield
         except ParameterError as error:
-            self.problems.append(f"{part}: {error}")
+            self._problems.append(f"{part}: {error}")
 
 
 def _refuse_twins(every: Sequence[Configuration], keys: Sequence[tuple[str, ...]]) -> None:

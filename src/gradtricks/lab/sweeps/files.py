@@ -96,8 +96,17 @@ def read_file(path: Path) -> tuple[str, SweepFile | None, list[str]]:
     if not isinstance(raw, dict):
         return name, None, [*problems, f"expected 'notebook: PATH' and what varies; got {shown(raw)}"]
     file, wrong = _validate(raw)
-    problems += [*wrong, *(unreadable(file.shown, "shown") if file else ())]
+    problems += [*wrong, *(_unlike(file) if file else ())]
     return name, file, problems
+
+
+def _unlike(file: SweepFile) -> Iterator[str]:
+    """Yield what can be seen to be wrong without the notebook."""
+    yield from unreadable(file.shown, "shown")
+    if file.optuna:
+        yield from unreadable([file.optuna.objective], "optuna.objective")
+        parts = ("exclude", "only_if", "max_runs", "published")
+        yield from (f"{part}: not for a search" for part in parts if part in file.model_fields_set)
 
 
 def _validate(raw: Mapping[str, Any]) -> tuple[SweepFile | None, list[str]]:

@@ -15,7 +15,7 @@ from gradtricks.lab.storage.keeping import write_published
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, installed_version, request_digest
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.planning import Sweep, plan_of
+from gradtricks.lab.sweeps.plans import Sweep, plan_of
 
 FOLDER = "published"  # beside the sweeps' files
 

@@ -79,8 +79,12 @@ class Axis(BaseModel):
             value = low + share * (high - low)
         if integer:
             return min(max(math.floor(value), self.low), self.high)
-        rounded = float(f"{value:.{_DIGITS}g}")
-        return rounded if self.low <= rounded <= self.high else min(max(value, self.low), self.high)
+        return self.rounded(min(max(value, self.low), self.high))
+
+    def rounded(self, value: float) -> float:
+        """Round a value of a typed axis to six digits where that keeps it there: nobody reads seventeen."""
+        short = float(f"{value:.{_DIGITS}g}")
+        return short if self.low <= short <= self.high else value
 
 
 class Samples(BaseModel):

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import nbformat
 
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.recording import decode
-from gradtricks.lab.runs.outcomes import collect_figures
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.troubles import StoreError, public
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from gradtricks.lab.storage.store import StoredRun
-
-__all__ = ["TrackingError", "log_to_mlflow"]
 
 EXPERIMENT = "gradtricks"
 
@@ -34,10 +34,6 @@ _PARAMETERS_A_REQUEST = 100
 _METRICS_A_REQUEST = 1000
 
 _FORBIDDEN = re.compile(r"[^\w.\- ]")
-
-
-class TrackingError(RuntimeError):
-    """MLflow isn't installed, or its server doesn't take what it is sent."""
 
 
 def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str = EXPERIMENT) -> int:
@@ -58,7 +54,8 @@ def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str 
         How many runs were new to MLflow.
 
     Raises:
-        TrackingError: MLflow isn't installed, can't be reached or refuses.
+        ParameterError: MLflow isn't installed, or the address can't be one.
+        RunError: It can't be reached, or refuses.
     """
     client, error_type = _connect(uri)
     try:
@@ -76,7 +73,7 @@ def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str 
             logged[digest] = ("", "FINISHED")
             new += 1
     except error_type as error:
-        raise TrackingError(
+        raise RunError(
             f"expected MLflow at {public(uri)} to take the runs; got {_without(uri, error)}; "
             "remedy: start its server there, "
             "then log them again: what is there already isn't logged twice"
@@ -94,13 +91,13 @@ def _connect(uri: str) -> tuple["MlflowClient", type[Exception]]:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
     except ImportError as error:
-        raise TrackingError(
+        raise ParameterError(
             "expected MLflow, which logs runs; got none; remedy: pip install 'gradtricks[mlflow]'"
         ) from error
     try:
         return MlflowClient(tracking_uri=uri), MlflowException
     except MlflowException as error:
-        raise TrackingError(
+        raise ParameterError(
             f"expected the address of an MLflow server or database; got {public(uri)!r} "
             f"({_without(uri, error)}); "
             "remedy: for instance http://127.0.0.1:5000 or sqlite:///mlflow.db"

@@ -10,10 +10,12 @@ from textwrap import dedent
 
 import pytest
 
-from gradtricks.lab.engine.executing import Scheduler
+from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.many import Scheduler
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.adaptive import SearchError, TrialError, search
-from gradtricks.lab.sweeps.planning import read_search
+from gradtricks.lab.sweeps.plans import read_sweep
+from gradtricks.lab.sweeps.searching import search
 from gradtricks.lab.sweeps.studies import Study
 from notebooks import write_notebook
 from sweeping import Cluster
@@ -64,7 +66,7 @@ def written(tmp_path):
             text = text.replace(old, new)
         path = notebook.with_name(f"{name}.sweep.yaml")
         path.write_text(text)
-        return read_search(path)
+        return read_sweep(path)
 
     return write
 
@@ -74,7 +76,7 @@ def proposals(spec, store):
     with closing(Study(spec, store)) as study:
         told = {trial.number: trial.value for trial in study._study.get_trials()}
         return [
-            (told[trial.number], *(trial.runs[0].parameters[name] for name in spec.space))
+            (told[trial.number], *(trial.runs[0].parameters[name] for name in spec.optuna.parameters))
             for trial in study.trials()
         ]
 
@@ -82,15 +84,16 @@ def proposals(spec, store):
 def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
     store, events, plans = Store(tmp_path / "runs"), [], []
     spec = written()
-    found = search(spec, store, workers=1, on_event=events.append, on_planned=plans.append)
+    runs, best = search(
+        spec, store, workers=1, on_change=lambda run: events.append(run.state), on_planned=plans.append
+    )
     told = proposals(spec, store)
-    assert len(told) == len(found.outcomes) == len(plans) == 6
-    assert found.value == min(value for value, *_ in told if value is not None)
-    (best,) = found.best
-    assert best.results["loss"] == found.value
-    assert found.sweep.varied == ("rate", "layers", "kind")
-    assert found.sweep.shown == ("results.loss",)
-    assert {event.kind for event in events} <= {"started", "finished", "failed"}
+    assert len(told) == len(runs) == len(plans) == 6
+    assert [run.results["loss"] for run in best] == [min(value for value, *_ in told if value is not None)]
+    assert [run.spec for run in runs] == list(plans[-1].runs)
+    assert plans[-1].varied == ("rate", "layers", "kind")
+    assert plans[-1].shown == ("results.loss",)
+    assert set(events) <= {"going", "finished", "failed"}
 
     # The same seed proposes the same; more trials continue where the first ones ended.
     other = Store(tmp_path / "other")
@@ -98,13 +101,14 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
     assert proposals(spec, other) == told
     longer = written(("trials: 6", "trials: 8"))
     events.clear()
-    again = search(longer, store, workers=2, on_event=events.append)
+    again = search(longer, store, workers=2, on_change=lambda run: events.append(run.state))
     assert proposals(longer, store)[:6] == told
-    assert len(again.outcomes) == 8
-    assert sum(event.kind == "started" for event in events) == 2
+    assert len(again[0]) == 8
+    assert events.count("going") == 2
     events.clear()
-    last = search(longer, store, on_event=events.append)
-    assert (last.value, last.best, last.sweep) == (again.value, again.best, again.sweep)
+    last = search(longer, store, on_change=lambda run: events.append(run.state))
+    assert last[1] == again[1]
+    assert [run.spec.request for run in last[0]] == [run.spec.request for run in again[0]]
     assert events == []
 
 
@@ -112,28 +116,29 @@ def test_trials_whose_runs_are_done_already_enter_the_plan(written, tmp_path):
     store, plans = Store(tmp_path / "runs"), []
     search(written(("trials: 6", "trials: 2"), ("[a, b]", "[a]")), store, workers=1)
     twin = written(("trials: 6", "trials: 2"), ("[a, b]", "[a]"), name="twin")
-    found = search(twin, store, workers=1, on_planned=plans.append)
-    assert [run.request for run in plans[-1].runs] == [run.request for run in found.sweep.runs]
-    assert len(found.sweep.runs) == 2
+    runs, _ = search(twin, store, workers=1, on_planned=plans.append)
+    assert [spec.request for spec in plans[-1].runs] == [run.spec.request for run in runs]
+    assert len(runs) == 2
 
 
 def test_failed_runs_are_failed_trials(written, tmp_path):
     store = Store(tmp_path / "runs")
     spec = written(("choices: [a, b]", "choices: [b]"), ("low: 1, high: 3", "low: 2, high: 3"))
-    found = search(spec, store, workers=2)
+    runs, _ = search(spec, store, workers=2)
     for value, _, layers, _ in proposals(spec, store):
         assert (value is None) == (layers == 3)
-    errors = [outcome.error for outcome in found.outcomes if outcome.error]
+    errors = [run.error for run in runs if run.error]
     assert errors
     assert all("this configuration fails" in error for error in errors)
 
 
 def test_the_objective_is_the_mean_over_seeds(written, tmp_path):
     spec = written(("trials: 6", "trials: 2"), ("choices: [a, b]", "choices: [a]"), more="seeds: [1, 4]\n")
-    found = search(spec, Store(tmp_path / "runs"), workers=2)
-    assert [run.parameters["seed"] for run in found.best] == [1, 4]
-    assert found.value == sum(run.results["loss"] for run in found.best) / 2
-    assert found.sweep.varied[-1] == "seed"
+    store = Store(tmp_path / "runs")
+    _, best = search(spec, store, workers=2)
+    assert [run.parameters["seed"] for run in best] == [1, 4]
+    assert min(value for value, *_ in proposals(spec, store)) == sum(r.results["loss"] for r in best) / 2
+    assert spec.varied[-1] == "seed"
 
 
 @pytest.mark.parametrize(
@@ -145,15 +150,14 @@ def test_the_objective_is_the_mean_over_seeds(written, tmp_path):
 )
 def test_an_objective_that_no_run_records_ends_the_search(written, tmp_path, objective, message):
     spec = written(("results.loss", objective), ("choices: [a, b]", "choices: [a]"))
-    with pytest.raises(TrialError, match=message):
+    with pytest.raises(RunError, match=message):
         search(spec, Store(tmp_path / "runs"), workers=1)
 
 
 def test_nan_is_no_value(written, tmp_path):
     store = Store(tmp_path / "runs")
     spec = written(("results.loss", "results.nothing"), ("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
-    found = search(spec, store, workers=1)
-    assert (found.value, found.best) == (None, ())
+    assert search(spec, store, workers=1)[1] == []
     assert [value for value, *_ in proposals(spec, store)] == [None]
 
 
@@ -161,11 +165,13 @@ def test_trials_of_another_search_are_not_believed(written, tmp_path):
     store = Store(tmp_path / "runs")
     spec = written(("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
     search(spec, store, workers=1)
-    with pytest.raises(SearchError, match=r"got trials from before it or its notebook was changed; remedy: "):
+    with pytest.raises(
+        ParameterError, match=r"got trials from before it or its notebook was changed; remedy: "
+    ):
         search(written(("minimize", "minimize\n  # the same"), ("high: 1.0", "high: 2.0")), store)
     for folder in (tmp_path / "runs").glob("small*"):
         folder.rename(tmp_path / folder.name)
-    with pytest.raises(SearchError, match="those of 1 of its 1 trials are gone"):
+    with pytest.raises(ParameterError, match="those of 1 of its 1 trials are gone"):
         search(spec, store)
 
 
@@ -176,7 +182,7 @@ def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path):
     spec = written(("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
     with closing(Study(spec, store)) as study:
         study._study.ask({"layers": IntDistribution(1, 3)})  # and then the driver was killed
-    assert len(search(spec, store, workers=1).outcomes) == 1
+    assert len(search(spec, store, workers=1)[0]) == 1
     undisturbed = Store(tmp_path / "undisturbed")
     search(spec, undisturbed, workers=1)
     assert proposals(spec, store) == proposals(spec, undisturbed)
@@ -186,7 +192,7 @@ def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path):
 
 def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path):
     spec = written(("[a, b]", "[a]"))
-    with pytest.raises(TrialError, match=r"expected .*small.ipynb to stay as it was"):
+    with pytest.raises(RunError, match=r"expected .*small.ipynb to stay as it was"):
         search(
             spec,
             Store(tmp_path / "runs"),
@@ -198,10 +204,10 @@ def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path):
 def test_a_database_that_cannot_be_had(written, tmp_path):
     spec = written(("seed: 1", "storage: sqlite:////nowhere/at/all.db"))
     with pytest.raises(
-        SearchError, match=r"expected a database .*sqlite:////nowhere/at/all.db; got Operational"
+        ParameterError, match=r"expected a database .*sqlite:////nowhere/at/all.db; got Operational"
     ):
         search(spec, Store(tmp_path / "runs"))
-    with pytest.raises(SearchError, match=r"which memory://runs can't hold; got none; remedy: say 'storage'"):
+    with pytest.raises(ParameterError, match="which memory://runs can't hold; got none; remedy: say"):
         search(written(), Store("memory://runs"))
 
 
@@ -210,16 +216,16 @@ def test_a_study_of_somebody_else_and_a_store_that_is_a_file(written, tmp_path):
 
     url = f"sqlite:///{tmp_path}/theirs.db"
     optuna.create_study(storage=url, study_name="small").ask()
-    with pytest.raises(SearchError, match="got trials from before it or its notebook was changed"):
+    with pytest.raises(ParameterError, match="got trials from before it or its notebook was changed"):
         search(written(("seed: 1", f"storage: {url}")), Store(tmp_path / "runs"))
     (tmp_path / "file").touch()
-    with pytest.raises(SearchError, match=r"expected a folder .*; got .*Not a directory"):
+    with pytest.raises(ParameterError, match=r"expected a folder .*; got .*Not a directory"):
         search(written(), Store(tmp_path / "file"))
 
 
 def test_without_optuna_the_remedy_is_said(written, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(SearchError, match=r"got none; remedy: pip install 'gradtricks\[optuna\]'"):
+    with pytest.raises(ParameterError, match=r"got none; remedy: pip install 'gradtricks\[optuna\]'"):
         search(written(), Store(tmp_path / "runs"))
 
 
@@ -228,21 +234,26 @@ def test_a_cluster_searches_too(written, tmp_path):
     with Cluster(tmp_path) as cluster:
         events = []
         scheduler = Scheduler(**cluster.known_as)
-        found = search(spec, Store(tmp_path / "runs"), scheduler=scheduler, on_event=events.append)
-    assert len(found.outcomes) == 4
-    assert found.best[0].results["loss"] == found.value
-    assert {event.worker.partition("/")[0] for event in events} <= {"w0", "w1"}
+        runs, best = search(
+            spec,
+            Store(tmp_path / "runs"),
+            scheduler=scheduler,
+            on_change=lambda run: events.append(run.worker),
+        )
+    assert len(runs) == 4
+    assert best[0].results["loss"] == min(run.stored.results["loss"] for run in runs)
+    assert {worker.partition("/")[0] for worker in events} <= {"w0", "w1"}
 
 
 DRIVER = """\
 import sys
 from pathlib import Path
-from gradtricks.lab.sweeps.adaptive import search
-from gradtricks.lab.engine.executing import Interrupted
+from gradtricks.lab.sweeps.searching import search
+from gradtricks.lab.runs.many import Interrupted
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.planning import read_search
+from gradtricks.lab.sweeps.plans import read_sweep
 try:
-    search(read_search(Path(sys.argv[1])), Store(sys.argv[2]), workers=int(sys.argv[3]))
+    search(read_sweep(Path(sys.argv[1])), Store(sys.argv[2]), workers=int(sys.argv[3]))
 except Interrupted:
     sys.exit(130)
 """
@@ -277,7 +288,7 @@ def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path):
     for count in (2, 4):
         process = start(spec, store, 1, log)
         wait_for_lines(log, count, process)
-        with pytest.raises(SearchError, match="is going on in another process"):
+        with pytest.raises(ParameterError, match="is going on in another process"):
             search(spec, store)
         time.sleep(0.15)  # into the run that comes next
         process.kill()

@@ -1,9 +1,8 @@
-"""What an executed notebook says: its results and figures, and what it ran on."""
+"""What an executed notebook shows: its results and figures, and what it ran on."""
 
 import binascii
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,55 +18,38 @@ from gradtricks.lab.recording import (
     VARYING_MIME,
 )
 
-__all__ = ["OutcomeError", "Outcomes", "collect", "collect_figures", "finish", "strip_report"]
+__all__ = ["OutputError", "collect_figures", "finish", "strip_report"]
 
 _SVG = "image/svg+xml"
 _PNG = "image/png"
 
 
-class OutcomeError(ValueError):
+class OutputError(ValueError):
     """What a notebook recorded can't be kept."""
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """What came out of a run, in JSON.
-
-    Attributes:
-        results: By name.
-        varying: Results that are never the same twice, by name.
-        figures: What each figure shows, by its name.
-        files: Of each file that was kept, by its name, ``bytes`` and ``sha256``.
-        inputs: Digests of the package's files that were imported, and the libraries' versions.
-        measured: ``cpu_s`` and ``peak_memory_mib``.
-    """
-
-    results: dict[str, Any]
-    varying: dict[str, Any]
-    figures: dict[str, str]
-    files: dict[str, dict[str, Any]]
-    inputs: dict[str, dict[str, Any]]
-    measured: dict[str, Any]
-
-
-def finish(output: Path) -> Outcomes:
+def finish(output: Path) -> dict[str, dict[str, Any]]:
     """Read what came out of a run, and take the lab's own last cell off its notebook.
 
     Args:
         output: The executed notebook.
 
     Returns:
-        What came out.
+        Parts of a record, by their names: ``results``, ``varying``, ``figures`` (what each shows), ``files``,
+        ``inputs`` (what the run used), and ``provenance`` (processor time and memory).
 
     Raises:
-        OutcomeError: Something was recorded twice, a figure was too large, or what the run used isn't said.
+        OutputError: Something was recorded twice, a figure was too large, or what the run used isn't said.
     """
     node = nbformat.read(output, as_version=4)
     report = _take_report(node)
-    outcomes = collect(node, report)
+    parts = _collect(node)
     node.metadata.get("papermill", {}).pop("output_path", None)  # it won't stay there
     nbformat.write(node, output)
-    return outcomes
+    return parts | {
+        "inputs": {name: report.pop(name) for name in ("files", "versions")},
+        "provenance": report,
+    }
 
 
 def strip_report(node: NotebookNode) -> NotebookNode:
@@ -102,48 +84,36 @@ def collect_figures(node: NotebookNode) -> dict[str, bytes]:
     return figures
 
 
-def collect(node: NotebookNode, report: dict[str, Any]) -> Outcomes:
-    """Take what a notebook recorded.
-
-    Args:
-        node: An executed notebook.
-        report: What its last cell said.
-
-    Returns:
-        What came out.
-
-    Raises:
-        OutcomeError: Something was recorded twice, or a figure was too large.
-    """
-    kept: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
+def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
     figures: dict[str, str] = {}
     files: dict[str, dict[str, Any]] = {}
     for output in _outputs(node):
         tag = _said(output.get("metadata", {}), "gradtricks")
-        for mime, results in kept.items():
+        for mime, kept in results.items():
             new = _said(output.get("data", {}), mime)
-            _refuse_twice(new.keys() & {name for there in kept.values() for name in there})
-            results.update(new)
+            _refuse_twice(new.keys() & {name for there in results.values() for name in there})
+            kept.update(new)
         files.update(_said(output.get("data", {}), FILES_MIME))
         if "figure" in tag:
             if not isinstance(tag["figure"], str) or "alt" not in tag:
-                raise OutcomeError(f"expected figures as record_figure writes them; got {tag!r}")
+                raise OutputError(f"expected figures as record_figure writes them; got {tag!r}")
             _refuse_twice({tag["figure"]} & figures.keys())
             if not _figure_file(tag["figure"], output.data):
-                raise OutcomeError(
+                raise OutputError(
                     f"expected figure {tag['figure']} as SVG or PNG; got none, or one too large for its "
                     "cell; remedy: draw less, or with rasterized=True"
                 )
             figures[tag["figure"]] = tag["alt"]
-    inputs = {name: report.pop(name) for name in ("files", "versions")}
-    return Outcomes(kept[RESULTS_MIME], kept[VARYING_MIME], figures, files, inputs, report)
+    kept, varying = results.values()
+    return {"results": kept, "varying": varying, "figures": figures, "files": files}
 
 
 def _said(there: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Take what a notebook wrote by our functions, or in our name."""
     said = there.get(name, {})
     if not isinstance(said, dict):
-        raise OutcomeError(f"expected results and files as record and record_file write them; got {said!r}")
+        raise OutputError(f"expected results and files as record and record_file write them; got {said!r}")
     return said
 
 
@@ -159,7 +129,7 @@ def _figure_file(name: str, data: NotebookNode) -> dict[str, bytes]:
 
 def _refuse_twice(names: set[str]) -> None:
     if names:
-        raise OutcomeError(
+        raise OutputError(
             f"recorded twice: {', '.join(sorted(names))}; remedy: give each result and figure its own name"
         )
 
@@ -168,7 +138,7 @@ def _take_report(node: NotebookNode) -> dict[str, Any]:
     outputs = node.cells.pop().get("outputs", []) if node.cells else []
     report = next((o.data[REPORT_MIME] for o in outputs if REPORT_MIME in o.get("data", {})), None)
     if report is None:
-        raise OutcomeError(
+        raise OutputError(
             "expected gradtricks.lab.recording.report() to say at the end what the run used; got nothing; "
             "remedy: don't exit in a cell, and leave the lab's modules and IPython's display as they are"
         )

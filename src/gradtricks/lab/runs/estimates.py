@@ -1,12 +1,12 @@
 """How long runs will take: as long as similar ones that are recorded, then as long as those just done."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
-from gradtricks.lab.runs.planning import Run
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 
 _RECENT = 64  # records of each notebook and backend that are compared with
@@ -17,54 +17,56 @@ class Pace:
     """Knows how long runs take.
 
     Args:
-        runs: To be asked about.
+        specs: Of the runs to be asked about.
         store: Has records of earlier ones.
     """
 
-    def __init__(self, runs: Sequence[Run], store: Store) -> None:
-        self._done: defaultdict[str, list[float]] = defaultdict(list)
-        earlier = _earlier(runs, store)
-        self._recorded = {run.request: _of_similar(run, earlier[run.name]) for run in runs}
+    def __init__(self, specs: Sequence[Spec], store: Store) -> None:
+        self._done: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        earlier = _earlier(specs, store)
+        self._recorded = {spec.request: _of_similar(spec, earlier[spec.name]) for spec in specs}
 
-    def learn(self, run: Run, seconds: float) -> None:
+    def learn(self, spec: Spec, seconds: float) -> None:
         """Take note of a run that has just finished.
 
         Args:
-            run: Which one.
+            spec: Of the run.
             seconds: How long it took.
         """
-        self._done[run.name].append(seconds)
+        self._done[spec.name] += 1
+        self._seconds[spec.name] += seconds
 
-    def expected_s(self, run: Run) -> float | None:
+    def expected_s(self, spec: Spec) -> float | None:
         """Say how long a run takes.
 
         Args:
-            run: Which one.
+            spec: Of the run.
 
         Returns:
             Seconds; None where nothing is known.
         """
-        done = self._done[run.name]
-        recorded = self._recorded.get(run.request)
-        if len(done) >= _ENOUGH or (done and recorded is None):
-            return fmean(done)
-        return run.expected_s if recorded is None else recorded
+        done = self._done[spec.name]
+        recorded = self._recorded.get(spec.request)
+        if done >= _ENOUGH or (done and recorded is None):
+            return self._seconds[spec.name] / done
+        return spec.expected_s if recorded is None else recorded
 
     def left_s(
-        self, waiting: Iterable[Run], going: Iterable[tuple[Run, float]], workers: int
+        self, waiting: Iterable[Spec], going: Iterable[tuple[Spec, float]], workers: int
     ) -> float | None:
         """Say how long it takes until all is done.
 
         Args:
-            waiting: Runs that haven't started.
+            waiting: Of the runs that haven't started.
             going: Those that have, with the seconds since.
             workers: How many go on at once.
 
         Returns:
             Seconds; None where a run is among them of which nothing is known.
         """
-        lengths = [(self.expected_s(run), 0.0) for run in waiting]
-        lengths += [(self.expected_s(run), since) for run, since in going]
+        lengths = [(self.expected_s(spec), 0.0) for spec in waiting]
+        lengths += [(self.expected_s(spec), since) for spec, since in going]
         left = [max(expected - since, 0.0) for expected, since in lengths if expected is not None]
         if len(left) < len(lengths):
             return None
@@ -72,26 +74,26 @@ class Pace:
         return max(sum(left) / workers, max(left, default=0.0))
 
 
-def estimate_s(runs: Sequence[Run], store: Store, workers: int) -> float | None:
+def estimate_s(specs: Sequence[Spec], store: Store, workers: int) -> float | None:
     """Say how long it takes to execute what isn't finished yet.
 
     Args:
-        runs: What is to be run.
+        specs: What is to be run.
         store: Where runs are kept.
         workers: How many go on at once.
 
     Returns:
         Seconds; None where nothing is known of one of them.
     """
-    finished = store.find_all(runs)
-    missing = [run for run in runs if run.request not in finished]
+    finished = store.find_all(specs)
+    missing = [spec for spec in specs if spec.request not in finished]
     return Pace(missing, store).left_s(missing, (), workers)
 
 
-def _earlier(runs: Iterable[Run], store: Store) -> defaultdict[str, list[StoredRun]]:
+def _earlier(specs: Iterable[Spec], store: Store) -> defaultdict[str, list[StoredRun]]:
     """Collect the newest finished runs of each notebook and backend."""
     found: defaultdict[str, list[StoredRun]] = defaultdict(list)
-    for stem in {run.stem for run in runs}:
+    for stem in {spec.stem for spec in specs}:
         for stored in store.runs(stem):
             if stored.status == "finished":
                 found[stored.record["name"]].append(stored)
@@ -100,9 +102,9 @@ def _earlier(runs: Iterable[Run], store: Store) -> defaultdict[str, list[StoredR
     return found
 
 
-def _of_similar(run: Run, earlier: Sequence[StoredRun]) -> float | None:
+def _of_similar(spec: Spec, earlier: Sequence[StoredRun]) -> float | None:
     """Take the median of those with the most parameters in common: a quick run tells little of a full one."""
-    alike = [_count_equal(run.parameters, stored.record["parameters"]) for stored in earlier]
+    alike = [_count_equal(spec.parameters, stored.record["parameters"]) for stored in earlier]
     most = max(alike, default=0)
     best = [stored for stored, count in zip(earlier, alike) if count == most]
     return median(float(stored.record["duration_s"]) for stored in best) if best else None

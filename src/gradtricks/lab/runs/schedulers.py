@@ -1,7 +1,6 @@
 """Where a dask scheduler listens that somebody else has started, and what can be wrong with it."""
 
 import ipaddress
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,54 +86,6 @@ class Scheduler:
         if context is None:
             raise ValueError(f"tls:// needs ca_file, cert and key; got none for {self.address}")
         return security
-
-
-def gone(scheduler: Scheduler) -> SchedulerError:
-    """Say that the scheduler is gone.
-
-    Args:
-        scheduler: Which one.
-
-    Returns:
-        The error.
-    """
-    return SchedulerError(
-        f"the dask scheduler at {scheduler.address} is gone; finished runs are kept; "
-        "remedy: start it and its workers again, and give the same command"
-    )
-
-
-def no_workers(scheduler: Scheduler) -> SchedulerError:
-    """Say that nobody is there to work.
-
-    Args:
-        scheduler: Without workers.
-
-    Returns:
-        The error.
-    """
-    return SchedulerError(
-        f"expected a worker at {scheduler.address}; got none within {scheduler.patience_s:.0f} s; "
-        f"finished runs are kept; remedy: dask worker {scheduler.address}"
-    )
-
-
-def unfit(scheduler: Scheduler, problems: Iterable[str]) -> SchedulerError:
-    """Say that workers can't do what is asked.
-
-    Args:
-        scheduler: Theirs.
-        problems: A line each.
-
-    Returns:
-        The error.
-    """
-    lines = "\n".join(f"  {problem}" for problem in problems)
-    return SchedulerError(
-        f"scheduler and workers at {scheduler.address} must have the same packages as this process, and see "
-        f"the same store; got\n{lines}\n  remedy: install the same versions there, put the store where all "
-        "see it, and start them again"
-    )
 
 
 def _check_files(given: dict[str, Path | str]) -> None:

@@ -13,19 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from distributed import Future
-from distributed.comm.core import CommClosedError
 
-from gradtricks.lab.engine import connecting, environments, pool, tasks
-from gradtricks.lab.engine.dispatch import Dispatch, dispatching
-from gradtricks.lab.engine.executing import (
-    Outcome,
-    Scheduler,
-    SchedulerError,
-    count_workers,
-    execute_all,
-)
+from gradtricks.lab.runs import cluster as clusters
+from gradtricks.lab.runs import environments
 from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.here import count_cores, count_workers
+from gradtricks.lab.runs.many import Run, Scheduler, SchedulerError, execute_all, execute_missing
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from sweeping import Cluster, end, free_port, plan, start_driver, wait_for, write_certificates, write_sweep
 
@@ -68,35 +61,34 @@ def below(process):
 
 
 def test_one_failure_stops_nothing_and_nothing_is_done_twice(notebook, store):
-    runs = [*plan(notebook, 1), *plan(notebook, 1, fate="raise"), *plan(notebook, 3)[1:]]
-    events, listened = [], []
+    specs = [*plan(notebook, 1), *plan(notebook, 1, fate="raise"), *plan(notebook, 3)[1:]]
+    seen, listened = [], []
 
-    def hear(event):
-        events.append(event)
+    def hear(run):
+        seen.append((run.spec, run.state, run.worker))
         listened.extend(listening())
 
-    outcomes = execute_all(runs, store, workers=2, on_event=hear)
-    assert [outcome.run for outcome in outcomes] == runs
-    assert [outcome.stored is not None for outcome in outcomes] == [True, False, True, True]
-    assert "RuntimeError: as asked" in outcomes[1].error
-    assert outcomes[2].stored.results["seed"] == 1
+    runs = execute_all([*specs, specs[0]], store, workers=2, on_change=hear)
+    assert [run.spec for run in runs] == [*specs, specs[0]]
+    assert [run.state for run in runs] == ["finished", "failed", "finished", "finished", "finished"]
+    assert "RuntimeError: as asked" in runs[1].error
+    assert runs[2].stored.results["seed"] == 1
     assert listened == []
 
     for run in runs:
-        started, ended = (event for event in events if event.request == run.request)
-        assert (started.kind, started.run, started.worker) == ("started", run.title, ended.worker)
-        assert ended.kind == ("failed" if run is runs[1] else "finished")
-        assert ended.seconds > 0
-        assert ended.worker in ("1", "2")
+        began, ended = (each for each in seen if each[0] is run.spec)
+        assert (began[1:], ended[1:]) == (("going", run.worker), (run.state, run.worker))
+        assert run.seconds > 0
+        assert run.worker in ("1", "2")
     assert threading.active_count() < 10
 
-    events.clear()
-    again = execute_all(runs, store, on_event=hear)
-    assert events == []
-    assert [outcome.stored for outcome in again][::2] == [outcome.stored for outcome in outcomes][::2]
+    seen.clear()
+    again = execute_all(specs, store, on_change=hear)
+    assert seen == []
+    assert [run.stored for run in again][::2] == [run.stored for run in runs[:4]][::2]
     assert "RuntimeError: as asked\n  It failed before; its notebook: " in again[1].error
-    execute_all(runs, store, retry_failed=True, on_event=hear)
-    assert [event.kind for event in events] == ["started", "failed"]
+    execute_all(specs, store, retry_failed=True, on_change=hear)
+    assert [state for _, state, _ in seen] == ["going", "failed"]
 
 
 def test_the_search_for_listening_sockets_finds_one():
@@ -105,8 +97,7 @@ def test_the_search_for_listening_sockets_finds_one():
 
 
 def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store, stand_in, monkeypatch):
-    monkeypatch.setattr("dask.system.CPU_COUNT", 4)
-    monkeypatch.setattr(pool, "CPU_COUNT", 4)
+    monkeypatch.setattr("gradtricks.lab.runs.here.count_cores", lambda: 4)
     lock, busy, most, order = threading.Lock(), [], [], []
 
     def execute(run):
@@ -163,73 +154,63 @@ def test_whatever_goes_wrong_with_one_run_the_others_go_on(notebook, store, stan
         return StoredRun("", {})
 
     stand_in(execute)
-    outcomes = execute_all(plan(notebook, 4), store)
-    errors = [outcome.error for outcome in outcomes]
+    errors = [run.error for run in execute_all(plan(notebook, 4), store)]
     assert errors == [None, "small-seed=1: ZeroDivisionError: in the lab itself", "all is said here", None]
 
 
 def test_what_goes_wrong_here_ends_what_was_started(notebook, store):
-    def fail(event):
-        raise KeyError(event.kind)
+    def fail(run):
+        raise KeyError(run.state)
 
-    with pytest.raises(KeyError, match="started"):
-        execute_all(plan(notebook, 2, pause=60.0), store, on_event=fail)
+    with pytest.raises(KeyError, match="going"):
+        execute_all(plan(notebook, 2, pause=60.0), store, on_change=fail)
     assert wait_for(lambda: below(psutil.Process()) == [], 10)
     assert list(store.runs()) == []
 
 
 def test_a_run_that_takes_too_long_is_ended_and_the_others_are_not(notebook, store):
-    runs = [*plan(notebook, 1, pause=60.0), *plan(notebook, 3)]
-    outcomes = execute_all(runs, store, timeout_s=8)
-    assert [outcome.error is None for outcome in outcomes] == [False, True, True, True]
-    assert "TimeoutError" in outcomes[0].error
-
-
-def test_what_goes_wrong_in_dask_itself_is_no_reason_to_stop(notebook, store, stand_in, monkeypatch):
-    stand_in(lambda run: StoredRun("", {}))
-    result, troubles = Future.result, [TimeoutError(), ValueError("as asked")]
-    monkeypatch.setattr(Future, "result", lambda *args, **options: fail(troubles) or result(*args, **options))
-    outcomes = execute_all(plan(notebook, 3), store, workers=1)
-    assert [outcome.error for outcome in outcomes].count(None) == 2
-    assert any(str(outcome.error).endswith(": ValueError: as asked") for outcome in outcomes)
-
-
-def fail(troubles):
-    """Raise the next trouble, if there is one left."""
-    if troubles:
-        raise troubles.pop(0)
-
-
-def test_dask_that_stops_is_said(notebook, store, stand_in):
-    stand_in(lambda run: time.sleep(1))
-    outcomes = [Outcome(run) for run in plan(notebook, 1)]
-    with dispatching(outcomes, store, workers=1, scheduler=None) as cluster:
-
-        def cancel(_):
-            cluster.client.cancel(list(dispatch._flying.values()))
-
-        dispatch = Dispatch(cluster, outcomes, store, timeout_s=None, tell=cancel)
-        with pytest.raises(RuntimeError, match="dask inside of this process has stopped"):
-            dispatch.run()
+    runs = execute_all([*plan(notebook, 1, pause=60.0), *plan(notebook, 3)], store, timeout_s=8)
+    assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
+    assert "TimeoutError" in runs[0].error
 
 
 def test_further_runs_can_follow_from_what_came_of_others(notebook, store, stand_in):
     stand_in(lambda run: StoredRun("", {}))
-    more = plan(notebook, 4)
-    outcomes = [Outcome(more.pop(0))]
-    with dispatching(outcomes, store, workers=2, scheduler=None) as cluster:
-        assert cluster.room() == 2
-        dispatch = Dispatch(
-            cluster,
-            outcomes,
-            store,
-            timeout_s=None,
-            tell=lambda _: None,
-            then=lambda _: [more.pop(0)] if more else [],
-        )
-        dispatch.run()
-    assert [outcome.run.parameters["seed"] for outcome in dispatch.outcomes] == [0, 1, 2, 3]
-    assert all(outcome.stored for outcome in dispatch.outcomes)
+    more, rooms = [Run(spec) for spec in plan(notebook, 4)], []
+    first, *rest = more
+
+    def then(room):
+        rooms.append((room, first.state))
+        return [rest.pop(0)] if rest else []
+
+    execute_missing([first], store, workers=2, then=then)
+    assert [run.state for run in more] == ["finished"] * 4
+    assert rooms[0] == (2, "waiting")
+    assert len(rooms) == 5
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_run_that_loses_its_process_to_another_one_is_done_again_alone(notebook, store, tmp_path, times):
+    kill = tmp_path / "kill"
+    kill.write_text("." * times)
+    specs = [*plan(notebook, 1, fate="kill its server", log=str(kill)), *plan(notebook, 3, pause=0.2)]
+    runs = execute_all(specs, store, workers=2)
+    assert [run.state for run in runs[1:]] == ["finished"] * 3
+    assert runs[0].state == ("finished" if times == 1 else "failed")
+    if times == 2:
+        assert "its process ended with the one that it was forked from" in runs[0].error
+        assert store.failure(specs[0]) is not None
+    else:
+        assert store.failure(specs[0]) is None
+
+
+def test_the_cores_of_a_container_are_counted(monkeypatch, tmp_path):
+    monkeypatch.setattr("gradtricks.lab.runs.here._QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert count_cores() == 8
+    for text, cores in [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("990000 100000", 8)]:
+        (tmp_path / "cpu.max").write_text(text)
+        assert count_cores() == cores
 
 
 def test_two_sweeps_at_once_do_each_run_once(notebook, store, tmp_path):
@@ -248,7 +229,7 @@ def started(driver, number):
     titles = []
     while len(titles) < number:
         kind, title, _ = driver.stdout.readline().split()
-        titles += [title] * (kind == "started")
+        titles += [title] * (kind == "going")
     return titles
 
 
@@ -264,9 +245,12 @@ def test_a_first_signal_lets_runs_finish(notebook, store):
         assert sorted(stored.title for stored in store.runs()) == sorted(titles)
     finally:
         end(driver)
-    events = []
-    execute_all(plan(notebook, 3, **given), store, on_event=events.append)
-    assert [event.run for event in events if event.kind == "started"] == ["small-seed=2,pause=1.0"]
+    begun = []
+    execute_all(
+        plan(notebook, 3, **given), store, on_change=lambda run: begun.append((run.state, run.spec.title))
+    )
+    assert begun[0] == ("going", "small-seed=2,pause=1.0")
+    assert len(begun) == 2
 
 
 def test_a_second_signal_ends_them(notebook, store):
@@ -312,11 +296,11 @@ def interrupted_while_it_waits(notebook, store):
 
 def test_another_thread_can_execute_too(notebook, store, stand_in):
     stand_in(lambda run: StoredRun("", {}))
-    outcomes = []
-    thread = threading.Thread(target=lambda: outcomes.extend(execute_all(plan(notebook, 2), store)))
+    runs = []
+    thread = threading.Thread(target=lambda: runs.extend(execute_all(plan(notebook, 2), store)))
     thread.start()
     thread.join(30)
-    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert [run.state for run in runs] == ["finished", "finished"]
 
 
 # Clusters
@@ -330,30 +314,32 @@ def cluster(tmp_path_factory):
 
 
 def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_path):
-    runs = [*plan(notebook, 5), *plan(notebook, 1, fate="raise")]
-    events = []
-    outcomes = execute_all(runs, store, scheduler=Scheduler(**cluster.known_as), on_event=events.append)
-    here = execute_all(runs[:5], Store(tmp_path / "here"))
-    assert [o.stored.results for o in outcomes[:5]] == [o.stored.results for o in here]
-    assert "RuntimeError: as asked" in outcomes[5].error
-    assert {event.worker for event in events} == {"w0/1", "w1/1"}
+    specs = [*plan(notebook, 5), *plan(notebook, 1, fate="raise")]
+    seen = []
+    scheduler = Scheduler(**cluster.known_as)
+    runs = execute_all(
+        specs, store, scheduler=scheduler, on_change=lambda run: seen.append((run.spec, run.state))
+    )
+    here = execute_all(specs[:5], Store(tmp_path / "here"))
+    assert [run.stored.results for run in runs[:5]] == [run.stored.results for run in here]
+    assert "RuntimeError: as asked" in runs[5].error
+    assert {run.worker for run in runs} == {"w0/1", "w1/1"}
     for run in runs:
-        kinds = [event.kind for event in events if event.request == run.request]
-        assert kinds == ["started", "failed" if run is runs[5] else "finished"]
-    events.clear()
-    execute_all(runs, store, scheduler=Scheduler(**cluster.known_as), on_event=events.append)
-    assert events == []
+        assert [state for spec, state in seen if spec is run.spec] == ["going", run.state]
+    seen.clear()
+    execute_all(specs, store, scheduler=scheduler, on_change=seen.append)
+    assert seen == []
     assert not list((tmp_path / "runs").glob(".probe*"))
 
 
 def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):
     going, most = set(), []
 
-    def hear(event):
-        (going.add if event.kind == "started" else going.discard)(event.request)
+    def hear(run):
+        (going.add if run.state == "going" else going.discard)(run)
         most.append(len(going))
 
-    execute_all(plan(notebook, 4), store, workers=1, scheduler=Scheduler(**cluster.known_as), on_event=hear)
+    execute_all(plan(notebook, 4), store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
     assert max(most) == 1
 
 
@@ -391,14 +377,14 @@ def test_a_sweep_that_is_ended_takes_no_other_one_with_it(cluster, notebook, sto
 def test_workers_with_other_packages_are_refused(cluster, notebook, store, monkeypatch):
     here = environments.environment() | {"numpy": "0.1"}
     monkeypatch.setattr(environments, "environment", lambda: here)
-    events = []
+    seen, scheduler = [], Scheduler(**cluster.known_as)
     with pytest.raises(SchedulerError, match=r"(?s)numpy: expected 0.1, got \d.*remedy: install the same"):
-        execute_all(plan(notebook, 2), store, scheduler=Scheduler(**cluster.known_as), on_event=events.append)
+        execute_all(plan(notebook, 2), store, scheduler=scheduler, on_change=seen.append)
     # A worker that comes later isn't asked before, and says so itself.
-    monkeypatch.setattr(connecting, "_check_workers", lambda *_: None)
-    with pytest.raises(SchedulerError, match=r"w\d/1: numpy: expected 0.1, got \d"):
-        execute_all(plan(notebook, 2), store, scheduler=Scheduler(**cluster.known_as), on_event=events.append)
-    assert events == []
+    monkeypatch.setattr(clusters, "_check_workers", lambda *_: None)
+    with pytest.raises(SchedulerError, match=r"(?s)w\d/1 must .* numpy: expected 0.1, got \d"):
+        execute_all(plan(notebook, 2), store, scheduler=scheduler, on_change=seen.append)
+    assert seen == []
 
 
 def test_a_scheduler_with_other_packages_is_refused(cluster, notebook, store, monkeypatch):
@@ -415,32 +401,9 @@ def test_a_store_that_a_cluster_can_not_write_to_is_said(cluster, notebook, tmp_
 
 
 def test_workers_that_see_another_store_are_refused(cluster, notebook, store, monkeypatch):
-    monkeypatch.setattr(connecting, "_probe", lambda _: contextlib.nullcontext("/nowhere/at/all"))
+    monkeypatch.setattr(clusters, "_probe", lambda _: contextlib.nullcontext("/nowhere/at/all"))
     with pytest.raises(SchedulerError, match="doesn't see the store"):
         execute_all(plan(notebook, 1), store, scheduler=Scheduler(**cluster.known_as))
-
-
-def test_workers_that_cannot_answer_are_refused(cluster, notebook, store, monkeypatch):
-    def inspect(probe):
-        raise OSError("as asked")
-
-    monkeypatch.setattr(tasks, "inspect", inspect)
-    with pytest.raises(SchedulerError, match=r"(?s)the scheduler: OSError: as asked.*tls://.*: OSError"):
-        execute_all(plan(notebook, 1), store, scheduler=Scheduler(**cluster.known_as))
-
-
-def test_a_scheduler_that_ends_while_it_is_asked_is_missed(cluster, notebook, store, monkeypatch):
-    def check(error):
-        def raise_it(*_):
-            raise error
-
-        monkeypatch.setattr(connecting, "_check_workers", raise_it)
-        execute_all(plan(notebook, 1), store, scheduler=Scheduler(**cluster.known_as))
-
-    with pytest.raises(SchedulerError, match="is gone; finished runs are kept"):
-        check(CommClosedError("as asked"))
-    with pytest.raises(KeyError, match="of ours"):
-        check(KeyError("of ours"))
 
 
 def test_certificates_of_others_are_refused(cluster, notebook, store, tmp_path):
@@ -488,10 +451,10 @@ def test_a_run_that_kills_its_worker_each_time_fails_and_the_others_do_not(
 ):
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     with Cluster(tmp_path, workers=1, nanny=True) as cluster:
-        runs = [*plan(notebook, 1, fate="kill its worker"), *plan(notebook, 3)]
-        outcomes = execute_all(runs, store, scheduler=Scheduler(**cluster.known_as))
-    assert [outcome.error is None for outcome in outcomes] == [False, True, True, True]
-    assert "its worker died each time" in outcomes[0].error
+        specs = [*plan(notebook, 1, fate="kill its worker"), *plan(notebook, 3)]
+        runs = execute_all(specs, store, scheduler=Scheduler(**cluster.known_as))
+    assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
+    assert "its process was ended each time" in runs[0].error
 
 
 @pytest.fixture

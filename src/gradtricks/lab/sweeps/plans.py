@@ -12,26 +12,25 @@ from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
+    parse_values,
     read_notebook,
     read_parameters,
     split_names,
 )
 from gradtricks.lab.notebooks.texts import Plain, TextError, read_json, split_values
-from gradtricks.lab.runs.planning import Run, make_title, plan_runs
-from gradtricks.lab.sweeps.expansion import Expansion
+from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
 from gradtricks.lab.sweeps.files import Optuna, explain, read_file, unreadable
-from gradtricks.lab.sweeps.sampling import Axis
 from gradtricks.lab.sweeps.spaces import Space
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Many runs of one notebook.
+    """Many runs of one notebook: all of them, or, of a search, those that have been proposed so far.
 
     Attributes:
         name: What it is called: its file's name without ``.sweep.yaml``.
         notebook: Path of the notebook.
-        runs: In order.
+        runs: What is to be run, in order.
         shown: Results to plot, such as ``results.loss``; empty where nothing is said.
         title: Of its page.
         question: That it answers.
@@ -42,11 +41,14 @@ class Sweep:
         published: Whether the book's build leaves its runs to ``gradtricks publish``.
         changed: Of published runs, what isn't any more what it was when they ran.
         cases: By the request of a run, what its configuration is called; empty where the list has no names.
+        optuna: Of a search, how to search, with typed axes; None where the runs are known.
+        given: Of a search, the parameters of each of a trial's runs that aren't searched.
+        threads: Of a run of a search; None leaves it to the notebook.
     """
 
     name: str
     notebook: Path
-    runs: tuple[Run, ...]
+    runs: tuple[Spec, ...]
     shown: tuple[str, ...]
     title: str
     question: str
@@ -57,41 +59,13 @@ class Sweep:
     published: bool = False
     changed: tuple[str, ...] = ()
     cases: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Search:
-    """A search for good parameters, checked against its notebook.
-
-    Attributes:
-        name: Its file's name without ``.sweep.yaml``.
-        notebook: Path of the notebook.
-        given: Parameters that don't vary.
-        seeds: Values of the parameter ``seed`` that each trial is run with; empty leaves it at its default.
-        space: What each parameter is searched in, typed.
-        optuna: How to search.
-        threads: Of a run; None leaves it to the notebook.
-        timeout_s: Seconds that a run may take; None where nothing is said.
-        shown: Results to plot.
-        title: Of its page.
-        question: That it answers.
-    """
-
-    name: str
-    notebook: Path
-    given: dict[str, Any]
-    seeds: tuple[int, ...]
-    space: dict[str, Axis]
-    optuna: Optuna
-    threads: int | None
-    timeout_s: float | None
-    shown: tuple[str, ...]
-    title: str
-    question: str
+    optuna: Optuna | None = None
+    given: tuple[dict[str, Any], ...] = ()
+    threads: int | None = None
 
 
 def read_sweep(path: Path, *, threads: int | None = None, source: Mapping[str, Any] | None = None) -> Sweep:
-    """Read a sweep file.
+    """Read a sweep file, of a search too.
 
     Args:
         path: Of a file named ``<name>.sweep.yaml``.
@@ -99,94 +73,49 @@ def read_sweep(path: Path, *, threads: int | None = None, source: Mapping[str, A
         source: As for `plan_runs`.
 
     Returns:
-        The sweep, its runs planned.
+        The sweep, its runs planned; a search has none yet.
 
     Raises:
         FileNotFoundError: There is no such file.
         ParameterError: Something in it is wrong; all of it is listed.
     """
     name, file, problems = read_file(path)
-    if file and file.optuna:
-        problems.append("optuna: expected a sweep; got a search; remedy: gradtricks.lab.sweep(path) runs it")
     notebook = path.parent / (file.notebook if file else "")
+    more: dict[str, Any] = {}
     configurations: list[dict[str, Any]] = []
     cases: list[str] = []
-    if file:
-        try:
+    try:
+        if file and file.optuna:
+            given, space = file.trial(_declared(notebook), file.optuna.parameters)
+            several = ["seed"] if len(given) > 1 else []
+            how = file.optuna.model_copy(update={"parameters": space})
+            more = {"optuna": how, "given": tuple(given), "varied": (*space, *several)}
+        elif file:
             declared = _declared(notebook)
             configurations = file.configurations(declared)
             cases = file.case_names(declared, configurations)
-        except (ParameterError, FileNotFoundError) as error:
-            problems.append(str(error))
+    except (ParameterError, FileNotFoundError) as error:
+        problems.append(str(error))
     if problems or not file:
         raise ParameterError("\n".join([f"{path}: nothing was run.", *problems]))
     threads = file.threads if threads is None else threads
-    runs = plan_runs(notebook, configurations, threads=threads, source=source)
-    return Sweep(
-        name=name,
-        notebook=notebook,
-        runs=tuple(runs),
-        shown=tuple(file.shown),
-        title=file.title or name,
-        question=file.question,
-        varied=_varied(file, runs),
-        timeout_s=file.timeout_s,
-        meanings=file.shown if isinstance(file.shown, dict) else {},
-        path=path,
-        published=file.published,
-        cases={run.request: case for run, case in zip(runs, cases)},
-    )
-
-
-def read_search(path: Path) -> Search:
-    """Read a sweep file that says how to search.
-
-    Args:
-        path: Of a file named ``<name>.sweep.yaml``, with ``optuna``.
-
-    Returns:
-        The search.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ParameterError: Something in it is wrong; all of it is listed.
-    """
-    name, file, problems = read_file(path)
-    if file and not file.optuna:
-        problems.append("optuna: expected how to search; got nothing")
-    if not file or not file.optuna:
-        raise ParameterError("\n".join([f"{path}: nothing was run.", *problems]))
-    notebook = path.parent / file.notebook
-    parts = file.parts() | {"optuna": list(file.optuna.parameters)}
-    problems += [*file.clashes(parts), *file.seed_problems()]
-    unused = [part for part in parts if part not in ("fixed", "seeds", "optuna")]
-    others = ("exclude", "only_if", "max_runs", "published")
-    unused += [part for part in others if part in file.model_fields_set]
-    problems += [f"{part}: not for a search" for part in unused]
-    problems += unreadable([file.optuna.objective], "optuna.objective")
-    try:
-        expansion = Expansion(_declared(notebook))
-        given = expansion.read_case(file.fixed, "fixed")
-        space = expansion.read_axes(file.optuna.parameters, "optuna")
-        seeds = expansion.read_values("seed", file.seed_list(), "seeds")
-        problems += expansion.problems
-    except (ParameterError, FileNotFoundError) as error:
-        problems.append(str(error))
-    if problems:
-        raise ParameterError("\n".join([f"{path}: nothing was run.", *problems]))
-    return Search(
-        name=name,
-        notebook=notebook,
-        given=given,
-        seeds=tuple(seeds),
-        space=space,
-        optuna=file.optuna,
-        threads=file.threads,
-        timeout_s=file.timeout_s,
-        shown=tuple(file.shown),
-        title=file.title or name,
-        question=file.question,
-    )
+    specs = plan_runs(notebook, configurations, threads=threads, source=source) if configurations else []
+    about: dict[str, Any] = {
+        "name": name,
+        "notebook": notebook,
+        "runs": tuple(specs),
+        "shown": tuple(file.shown) or ((file.optuna.objective,) if file.optuna else ()),
+        "title": file.title or name,
+        "question": file.question,
+        "varied": _varied(file, specs),
+        "timeout_s": file.timeout_s,
+        "meanings": file.shown if isinstance(file.shown, dict) else {},
+        "path": path,
+        "published": file.published,
+        "cases": {spec.request: case for spec, case in zip(specs, cases)},
+        "threads": threads,
+    }
+    return Sweep(**about | more)
 
 
 def plan_sweep(
@@ -195,7 +124,7 @@ def plan_sweep(
     grid: Mapping[str, Iterable[Any]] | Iterable[str] = (),
     zip: Mapping[str, Iterable[Any]] | Iterable[str] = (),  # noqa: A002  # the word of sweep files
     seeds: int | Iterable[int] | None = None,
-    given: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any] | Iterable[str] = (),
     threads: int | None = None,
     shown: Iterable[str] = (),
     max_runs: int | None = None,
@@ -207,7 +136,7 @@ def plan_sweep(
         grid: Values by name that vary freely, or texts such as ``scale=0,0.5,1``.
         zip: The same for values that vary together.
         seeds: How many seeds, from 0 on, or a list of them.
-        given: Parameters that don't vary, of the declared types.
+        given: Parameters that don't vary, of the declared types, or texts such as ``scale=0.5``.
         threads: Of a run; None leaves it to the notebook.
         shown: Results to plot, such as ``results.loss``; ``loss`` does too.
         max_runs: Largest number of runs that is meant; None stands for 100,000.
@@ -221,8 +150,13 @@ def plan_sweep(
     """
     shown = tuple(shown)
     problems = unreadable(shown, "shown", short=True)
+    fixed: Mapping[str, Any] = {}
     try:
-        parts: dict[str, Any] = {"grid": _columns(grid), "zip": _columns(zip), "fixed": dict(given or {})}
+        fixed = given if isinstance(given, Mapping) else parse_values(notebook, given)
+    except ParameterError as error:
+        problems.append(str(error))
+    try:
+        parts: dict[str, Any] = {"grid": _columns(grid), "zip": _columns(zip), "fixed": dict(fixed)}
         parts["seeds"] = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
         parts |= {"max_runs": max_runs} if max_runs is not None else {}
         space = Space.model_validate({name: part for name, part in parts.items() if part not in (None, {})})
@@ -233,10 +167,10 @@ def plan_sweep(
         problems += explain(error)
     if problems:
         raise ParameterError("\n".join([f"{notebook}: nothing was run.", *problems]))
-    runs = plan_runs(notebook, configurations, threads=threads)
-    digest = hashlib.sha256("".join(run.request for run in runs).encode()).hexdigest()
+    specs = plan_runs(notebook, configurations, threads=threads)
+    digest = hashlib.sha256("".join(spec.request for spec in specs).encode()).hexdigest()
     name = f"{make_title(notebook.stem, {}, {})}-{digest[:8]}"
-    return Sweep(name, notebook, tuple(runs), shown, name, "", _varied(space, runs))
+    return Sweep(name, notebook, tuple(specs), shown, name, "", _varied(space, specs))
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
@@ -256,9 +190,9 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
         "shown": list(sweep.shown),
         "varied": list(sweep.varied),
         "runs": [
-            {"request": run.request, "title": run.title}
-            | ({"case": sweep.cases[run.request]} if sweep.cases else {})
-            for run in sweep.runs
+            {"request": spec.request, "title": spec.title}
+            | ({"case": sweep.cases[spec.request]} if sweep.cases else {})
+            for spec in sweep.runs
         ],
     }
 
@@ -267,10 +201,10 @@ def _declared(notebook: Path) -> dict[str, Parameter]:
     return read_parameters(read_notebook(notebook), str(notebook))
 
 
-def _varied(space: Space, runs: Iterable[Run]) -> tuple[str, ...]:
-    runs = list(runs)
+def _varied(space: Space, specs: Iterable[Spec]) -> tuple[str, ...]:
+    specs = list(specs)
     names = dict.fromkeys(name for some in space.parts().values() for name in some)
-    return tuple(name for name in names if len({literal(run.parameters.get(name)) for run in runs}) > 1)
+    return tuple(name for name in names if len({literal(spec.parameters.get(name)) for spec in specs}) > 1)
 
 
 def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str]) -> dict[str, list[Any]]:

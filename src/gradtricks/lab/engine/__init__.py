@@ -1,1 +1,0 @@
-"""Many runs: how they are carried out."""

@@ -1,0 +1,305 @@
+"""Many runs: given to an executor as there is room for them, and told of as they begin and end."""
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+
+from gradtricks.lab.kernels.choosing import KernelsClosed
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.here import here, on_signal
+from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.pools import Pool
+from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
+from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.lab.storage.troubles import public
+
+__all__ = ["Interrupted", "Run", "Scheduler", "SchedulerError", "execute_all", "execute_missing"]
+
+_LOOK_EVERY_S = 1.0
+_PATIENCE_S = 10.0  # for runs to end that were told to
+
+
+@dataclass(eq=False)
+class Run:
+    """A run, from when it is wanted to what came of it.
+
+    Attributes:
+        spec: What is to be run.
+        stored: What was found or done; None where it failed, or hasn't ended.
+        error: Why it failed, now or, where it wasn't tried again, before.
+        worker: Who does it, or did; empty where nobody has begun.
+        began: When that was, by `time.monotonic`.
+        seconds: That it took.
+        lost: Whether the process that it ran in was ended once by something else.
+    """
+
+    spec: Spec
+    stored: StoredRun | None = None
+    error: str | None = None
+    worker: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
+    lost: bool = False
+
+    @property
+    def state(self) -> str:
+        """``waiting``, ``going``, ``finished`` or ``failed``."""
+        if self.stored is not None:
+            return "finished"
+        if self.error is not None:
+            return "failed"
+        return "going" if self.worker else "waiting"
+
+    @property
+    def missing(self) -> bool:
+        """Whether it is still to be done."""
+        return self.stored is None and self.error is None
+
+
+class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
+    """Somebody pressed Ctrl-C, or this process was told to end."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        left = sum(run.missing for run in runs)
+        super().__init__(f"interrupted: {left} of {len(runs)} runs are left; the same command does them")
+
+
+def _ignore(*_: object) -> None:
+    """Nobody wants to be told."""
+
+
+def _nothing(_: int) -> Iterable[Run]:
+    return ()
+
+
+def execute_all(
+    specs: Sequence[Spec],
+    store: Store,
+    *,
+    workers: int | None = None,
+    scheduler: Scheduler | None = None,
+    timeout_s: float | None = None,
+    retry_failed: bool = False,
+    on_change: Callable[[Run], object] = _ignore,
+) -> list[Run]:
+    """Execute runs, several at once; one that fails doesn't stop the others.
+
+    Ctrl-C or SIGTERM once: no further run starts, and those that are going on are finished and kept. Twice:
+    they are ended. Either way the same call does later what is left.
+
+    Args:
+        specs: What is to be run. What is finished already isn't done again.
+        store: Where runs are kept.
+        workers: How many runs go on at once; None means as many as there are cores for. With a scheduler it
+            is a limit, and None means none.
+        scheduler: Of a dask cluster that sees the same store; None means this machine.
+        timeout_s: Ends a run that takes longer.
+        retry_failed: Try those again that have failed before.
+        on_change: Called in this thread with a run whenever that begins or ends.
+
+    Returns:
+        What came of each, in the order of ``specs``.
+
+    Raises:
+        Interrupted: By Ctrl-C or SIGTERM.
+        SchedulerError: The cluster can't be used, or is gone.
+        ValueError: ``workers`` isn't positive.
+    """
+    runs = look_up(specs, store, retry_failed=retry_failed)
+    execute_missing(
+        runs, store, workers=workers, scheduler=scheduler, timeout_s=timeout_s, on_change=on_change
+    )
+    return runs
+
+
+def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[Run]:
+    """Find what is known of runs before any is started.
+
+    Args:
+        specs: What is to be run.
+        store: Where runs are kept.
+        retry_failed: Forget failures.
+
+    Returns:
+        A run each; what is asked for twice is one.
+    """
+    finished = store.find_all(specs)
+    failed = {} if retry_failed else store.failures(spec for spec in specs if spec.request not in finished)
+
+    def known(spec: Spec) -> Run:
+        failure = failed.get(spec.request)
+        if failure is None:
+            return Run(spec, finished.get(spec.request))
+        where = f"{public(failure.location)}/notebook.ipynb"
+        return Run(spec, error=f"{failure.record['error']}\n  It failed before; its notebook: {where}")
+
+    runs = {spec.request: known(spec) for spec in specs}
+    return [runs[spec.request] for spec in specs]
+
+
+def execute_missing(
+    runs: Sequence[Run],
+    store: Store,
+    *,
+    workers: int | None = None,
+    scheduler: Scheduler | None = None,
+    timeout_s: float | None = None,
+    on_change: Callable[[Run], object] = _ignore,
+    on_stop: Callable[[], object] = _ignore,
+    then: Callable[[int], Iterable[Run]] = _nothing,
+) -> None:
+    """Execute what `look_up` didn't find; the runs change as they begin and end.
+
+    Args:
+        runs: From `look_up`.
+        store: As in `execute_all`, which raises the same.
+        workers: As there.
+        scheduler: As there.
+        timeout_s: As there.
+        on_change: As there.
+        on_stop: Called in this thread when no further run will be started.
+        then: Is asked first, and whenever a run has ended, for further runs; it is told how many can go on.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1; got {workers}")
+    specs = [run.spec for run in runs if run.missing]
+    if not specs:
+        return
+    news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    pool: AbstractContextManager[Pool]
+    driver = _Driver(runs, store, news, on_change, on_stop, then)
+
+    def begun(request: str, worker: str) -> None:
+        news.put(partial(driver.begun, request, worker))
+
+    if scheduler is None:
+        pool = here(specs, store, begun, workers=workers, timeout_s=timeout_s)
+    else:
+        from gradtricks.lab.runs.cluster import cluster  # dask takes a second to import
+
+        pool = cluster(scheduler, store, begun, limit=workers, timeout_s=timeout_s)
+    with pool as opened, on_signal(lambda: news.put(driver.interrupt)):
+        driver.execute(opened)
+    if driver.signals:
+        raise Interrupted(driver.runs)
+
+
+@dataclass
+class _Driver:
+    """What is to be done, and what of it goes on."""
+
+    wanted: Sequence[Run]
+    store: Store
+    news: "queue.SimpleQueue[Callable[[], None]]"
+    on_change: Callable[[Run], object]
+    on_stop: Callable[[], object]
+    then: Callable[[int], Iterable[Run]]
+
+    def __post_init__(self) -> None:
+        self.signals = 0
+        self.runs = list(dict.fromkeys(self.wanted))
+        self._going: dict[str, tuple[Run, Future[StoredRun]]] = {}
+        self._deadline = float("inf")
+        # Long runs first: a long one that starts last keeps all others waiting. Those that need the machine
+        # for themselves come last, so that it doesn't have to run empty for them in between.
+        order = sorted(self.runs, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0)))
+        self._waiting = deque(run for run in order if run.missing)
+
+    def execute(self, pool: Pool) -> None:
+        """Execute all of them, or those that go on when somebody interrupts."""
+        self._pool = pool
+        self._look()
+        self._add(self.then(self._room))
+        while self._going or (not self.signals and self._waiting):
+            while not self.signals and (run := self._next()):
+                self._submit(run)
+            with suppress(queue.Empty):
+                self.news.get(timeout=_LOOK_EVERY_S)()
+            if monotonic() - self._looked > _LOOK_EVERY_S:
+                self._look()
+            if monotonic() > self._deadline:
+                return
+
+    def begun(self, request: str, worker: str) -> None:
+        """Take note of who does a run."""
+        if request in self._going:
+            run, _ = self._going[request]
+            run.worker, run.began = worker, monotonic()
+            self.on_change(run)
+
+    def interrupt(self) -> None:
+        """Begin nothing more; the second time, end what goes on."""
+        self.signals += 1
+        if self.signals == 1:
+            self.on_stop()
+            for run, future in list(self._going.values()):
+                if not run.worker:
+                    future.cancel()
+        else:
+            self._deadline = min(self._deadline, monotonic() + _PATIENCE_S)
+            self._pool.end()
+
+    def _add(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self.runs.append(run)
+            if run.missing:
+                self._waiting.append(run)
+
+    def _look(self) -> None:
+        self._looked = monotonic()
+        self._claimed = self.store.claimed() - self._going.keys()
+        self._room = self._pool.room()
+
+    def _next(self) -> Run | None:
+        """Choose a run that there is room for, and that no other sweep is doing: that one does it for us."""
+        if len(self._going) >= self._room:
+            return None
+        run = next((run for run in self._waiting if run.spec.request not in self._claimed), None)
+        going = [run for run, _ in self._going.values()]
+        if run is None or (going and (run.lost or going[0].lost)):
+            return None
+        cores = sum(map(self._cores, going)) + self._cores(run)
+        return run if cores <= self._pool.cores else None
+
+    def _cores(self, run: Run) -> float:
+        return self._pool.cores if run.spec.alone else min(run.spec.threads, self._pool.cores)
+
+    def _submit(self, run: Run) -> None:
+        self._waiting.remove(run)
+        run.began = monotonic()
+        future = self._pool.executor.submit(self._pool.perform, run.spec, again=not run.lost)
+        self._going[run.spec.request] = run, future
+        future.add_done_callback(lambda _: self.news.put(partial(self._ended, run, future)))
+
+    def _ended(self, run: Run, future: "Future[StoredRun]") -> None:
+        del self._going[run.spec.request]
+        run.seconds = monotonic() - run.began
+        try:
+            run.stored = future.result()
+        except KernelsClosed:  # by us: that isn't a failure, and must not be shown as one
+            return
+        except CancelledError as error:
+            if self.signals:
+                return
+            raise self._pool.gone() from error
+        except SchedulerError:
+            raise
+        except RunError as error:
+            run.error = str(error)
+        except self._pool.lost as error:
+            if not run.lost:
+                # Something else that went on may have been the reason, so it is alone the next time.
+                run.lost, run.worker = True, ""
+                self._waiting.append(run)
+            else:
+                run.error = f"{run.spec.title}: its process was ended each time: {error}"
+        except Exception as error:  # whatever it is, the other runs go on
+            run.error = f"{run.spec.title}: {type(error).__name__}: {error}"
+        self.on_change(run)
+        if not (run.missing or self.signals):
+            self._add(self.then(self._room))

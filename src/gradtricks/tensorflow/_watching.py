@@ -1,0 +1,241 @@
+"""Watching training steps of TensorFlow without changing them."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from gradtricks._core.diagnosing import Backward, EnoughSeen, Event, Record
+from gradtricks._core.recorded import Place, calling_place
+from gradtricks.tensorflow._graph import array_of, status_of, unwrapped
+from gradtricks.tensorflow._late import LateRecorder
+from gradtricks.tensorflow._listening import replaced
+from gradtricks.tensorflow._updates import Updates, dense
+from gradtricks.tensorflow.tracing import eagerly, explained
+
+_LIBRARIES = ("tensorflow", "keras")
+_CLIPS = ("clip_by_global_norm", "clip_by_norm", "clip_by_value")
+_MOMENTS = 8  # uses of one weight that make it a recurrent one
+
+
+class Watch:
+    """Watches what a training does: its operations, gradients, clips, modes and updates."""
+
+    def __init__(self, *, limit: int = 0) -> None:
+        self.depth, self.limit, self.optimizers = 0, limit, set[int]()
+        self.models: list[keras.Layer] = []
+        self.names: dict[int, str] = {}
+        self.variables: list[Any] = []
+        self.record = Record()
+        self.updates = Updates(self.record, self.names)
+        self.recorder = LateRecorder([])
+
+    def add(self, model: keras.Layer, prefix: str = "") -> None:
+        """Watch the variables of one more model."""
+        self.models.append(model)
+        for variable in model.variables:
+            if tf.as_dtype(variable.dtype).is_floating and id(unwrapped(variable)) not in self.names:
+                name = self.names[id(unwrapped(variable))] = prefix + variable.path
+                self.variables.append(variable)
+                self.record.trainable += [name] if variable.trainable else []
+                self.recorder.add_input(variable)
+
+    def __enter__(self) -> "Watch":
+        """Begin to watch."""
+        owner = next(kind for kind in keras.optimizers.Optimizer.__mro__ if "apply" in vars(kind))
+        scaler = keras.optimizers.LossScaleOptimizer
+        dropout, normalization = keras.layers.Dropout, keras.layers.BatchNormalization
+        self.stack = ExitStack()
+        self.stack.enter_context(eagerly())
+        for place, name, new in (
+            (tf.GradientTape, "gradient", self.on_gradient(tf.GradientTape.gradient)),
+            (owner, "apply", self.on_apply(owner.apply)),
+            (scaler, "apply", self.on_scaled(scaler.apply)),
+            (keras.Layer, "__call__", self.on_layer(keras.Layer.__call__)),
+            (dropout, "call", self.on_call(dropout.call)),
+            (normalization, "call", self.on_call(normalization.call)),
+            *((tf, name, self.on_clip(getattr(tf, name))) for name in _CLIPS),
+        ):
+            self.stack.enter_context(replaced(place, name, new))
+        self.begin()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop watching."""
+        self.recorder.__exit__(*error)
+        self.stack.close()
+
+    def begin(self) -> None:
+        """Forget the operations of the step before."""
+        self.recorder = LateRecorder(list(self.variables))
+        self.calls: list[tuple[Any, bool, Place | None]] = []
+        self.silent: list[tuple[Event, list[tf.Tensor]]] = []
+        self.recorder.__enter__()
+
+    def end_step(self) -> None:
+        """Keep what was run as in training, and used for no loss."""
+        self.record.events += [event for event, _ in self.silent]
+        self.recorder.__exit__(None, None, None)
+        self.begin()
+
+    def on_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what asks a tape for gradients."""
+
+        def gradient(tape: tf.GradientTape, target: Any, sources: Any, *rest: Any, **options: Any) -> Any:
+            if self.recorder.is_deaf or tape is self.recorder.tape:
+                return original(tape, target, sources, *rest, **options)
+            place = calling_place(_LIBRARIES)
+            asked = tf.nest.flatten(sources)
+            if not all(id(unwrapped(source)) in self.names for source in asked):
+                self.note_coupling(asked, place)
+                return original(tape, target, sources, *rest, **options)
+            with self.recorder.unheard(), self.recorder.tape.stop_recording():
+                found = original(tape, target, sources, *rest, **options)
+            with self.recorder.unheard(), self.recorder.tape.stop_recording():
+                self.judge(
+                    tf.nest.flatten(target), asked, tf.nest.flatten(found, expand_composites=False), place
+                )
+            return found
+
+        return gradient
+
+    def judge(self, targets: list[Any], asked: list[Any], found: list[Any], place: Place | None) -> None:
+        """Look at the gradients; where one isn't well, find out why."""
+        targets = [tf.convert_to_tensor(target) for target in targets]
+        statuses = self.updates.take(asked, found)
+        self.record.reached |= {name for name, status in statuses.items() if status != "none"}
+        loss = next((s for s in map(status_of, targets) if s in ("nan", "inf")), "fine")
+        missing = set(self.record.trainable) - self.record.reached
+        self.record.events.append(Event("backward", place))
+        self.note_mode()
+        self.use(targets)
+        self.measure(targets)
+        if not missing and loss == "fine" and all(s in ("fine", "none") for s in statuses.values()):
+            return
+        spoilt = self.recorder.settle()
+        report = explained(self.recorder, list(self.names.values()), targets)
+        # A gradient that nobody asked for would have arrived.
+        asked_for = {self.names[id(unwrapped(source))] for source in asked}
+        self.record.reached |= {e.name for e in report.inputs if e.connected and e.name not in asked_for}
+        self.record.unwell.append(Backward(report, loss, spoilt, "", place))
+
+    def note_mode(self) -> None:
+        """Say so where no dropout or normalization ran as in training."""
+        calls, self.calls = self.calls, []
+        if calls and not any(training for _, training, _ in calls):
+            names = tuple(dict.fromkeys(type(layer).__name__ for layer, *_ in calls))
+            self.record.events.append(Event("trained", calls[0][2], subjects=names))
+
+    def note_coupling(self, asked: list[Any], place: Place | None) -> None:
+        """Say so where the gradient of samples is asked for that normalization couples."""
+        names = [type(layer).__name__ for layer, training, _ in self.calls if training and _normalizes(layer)]
+        samples = [s for s in asked if isinstance(s, tf.Tensor) and s.shape.rank and s.shape.rank > 1]
+        if names and any(len(sample) > 1 for sample in samples):
+            self.record.events.append(Event("coupled", place, subjects=tuple(dict.fromkeys(names))))
+
+    def use(self, targets: list[tf.Tensor]) -> None:
+        """Forget the calls as in training whose results went into a loss."""
+        needed, read = self.recorder.needed(targets) if self.silent else set(), self.recorder.read
+        self.silent = [(event, made) for event, made in self.silent if needed.isdisjoint(map(read, made))]
+
+    def measure(self, targets: list[tf.Tensor]) -> None:
+        """Look how gradients grow from use to use of one weight, once."""
+        if self.record.moments or self.record.updates:
+            return
+        made, self.record.chained = self.recorder.longest_chain()
+        if len(made) < _MOMENTS:
+            return
+        found = self.recorder.tape.gradient(targets, made)
+        self.record.moments = [float(np.abs(array_of(dense(g))).max()) for g in found if g is not None]
+
+    def on_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs a layer that depends on the mode."""
+
+        @wraps(original)  # Keras reads the signature
+        def call(layer: Any, inputs: Any, training: Any = None, **options: Any) -> Any:
+            made = original(layer, inputs, training=training, **options)
+            idle = not layer.trainable if _normalizes(layer) else layer.rate == 0
+            if idle or not tf.executing_eagerly() or not isinstance(made, tf.Tensor):
+                return made
+            place = calling_place(_LIBRARIES)
+            self.calls.append((layer, bool(training), place))
+            if training:
+                event = Event("evaluated", place, subjects=(type(layer).__name__,))
+                self.silent.append((event, [made]))
+            return made
+
+        return call
+
+    def on_layer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what calls a layer; an outermost one is a model that the program trains."""
+
+        @wraps(original)
+        def call(layer: Any, *args: Any, **options: Any) -> Any:
+            if not self.limit or not tf.executing_eagerly():
+                return original(layer, *args, **options)
+            self.depth += 1
+            try:
+                made = original(layer, *args, **options)
+            finally:
+                self.depth -= 1
+            # A model that is being built calls its layers too, on what isn't a tensor yet.
+            real = any(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(made))
+            if real and not self.depth and not any(layer is model for model in self.models):
+                self.add(layer, f"{layer.name} {len(self.models)}: " if self.models else "")
+            return made
+
+        return call
+
+    def on_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what clips tensors; only those that are gradients are of interest."""
+
+        def clip(tensors: Any, *rest: Any, **options: Any) -> Any:
+            if not self.recorder.is_deaf:
+                given = [tensor for tensor in tf.nest.flatten(tensors) if self.updates.is_gradient(tensor)]
+                event = Event("clip", calling_place(_LIBRARIES), len(given))
+                if given:
+                    self.updates.clipped.append((event, given))
+                    self.record.events.append(event)
+            return original(tensors, *rest, **options)
+
+        return clip
+
+    def on_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what updates variables."""
+
+        def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if self.recorder.is_deaf:
+                return original(optimizer, grads, trainable_variables)
+            place = calling_place(_LIBRARIES)
+            variables = trainable_variables
+            variables = optimizer._trainable_variables if variables is None else variables
+            with self.recorder.unheard(), self.recorder.tape.stop_recording():
+                self.updates.before(optimizer, list(grads), list(variables), place)
+                result = original(optimizer, grads, trainable_variables)
+                self.updates.after()
+            self.record.events.append(Event("update", place))
+            self.optimizers.add(id(optimizer))
+            if self.limit:
+                self.end_step()
+                if len(self.record.updates) >= self.limit * len(self.optimizers):
+                    raise EnoughSeen
+            return result
+
+        return apply
+
+    def on_scaled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what undoes the scaling of the loss, and may leave out the update."""
+
+        def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            self.record.events.append(Event("unscale", calling_place(_LIBRARIES)))
+            return original(optimizer, grads, trainable_variables)
+
+        return apply
+
+
+def _normalizes(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.BatchNormalization)

@@ -1,0 +1,143 @@
+"""Naming what is wrong with the gradients of a training."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from gradtricks._core.checks import check_callable, check_integer
+from gradtricks._core.diagnosing import Diagnosis, EnoughSeen, diagnosed
+from gradtricks.tensorflow._watching import Watch
+
+REMEDIES = {
+    "backward fails": "read the line that failed; explain_gradient(function, inputs) follows one output",
+    "not finite, data": "look at the batch: tf.debugging.assert_all_finite; or at weights that were loaded",
+    "not finite, backward": "keep arguments off 0 before a root, a norm, a logarithm or a division",
+    "no backward pass": "call tape.gradient(loss, model.trainable_variables) in the step",
+    "cut by a checkpoint": "give tf.recompute_grad a function whose inputs are watched",
+    "not in the optimizer": "give tape.gradient and optimizer.apply all of model.trainable_variables",
+    "not registered": "make layers and variables attributes of the model, or tape.watch them",
+    "twice in the optimizer": "give each variable once",
+    "never updated": "call optimizer.apply(gradients, variables) after tape.gradient",
+    "never zeroed": "start each update from the gradients of its own batch",
+    "clip of nothing": "clip what tape.gradient returned",
+    "clip unused": "gradients, _ = tf.clip_by_global_norm(gradients, norm), and apply those",
+    "clip after the update": "clip between tape.gradient and optimizer.apply",
+    "clip before unscaling": "let the optimizer clip: LossScaleOptimizer(Adam(global_clipnorm=1.0))",
+    "frozen but moving": "gradtricks.tensorflow.MaskedAdam; or leave it out of what is applied",
+    "learning rate of 0": "look at optimizer.learning_rate and the schedule",
+    "rounded away": "keep the variables in float32: the dtype policy 'mixed_bfloat16'",
+    "training in evaluation mode": "model(x, training=True) in the training step",
+    "evaluation in training mode": "model(x, training=False) in an evaluation",
+    "coupled samples": "use LayerNormalization, or training=False where you take gradients of samples",
+    "parts not averaged": "divide the loss of each part by their number",
+    "parts of unequal weight": "take losses as sums, divided by the elements of the whole batch",
+    "vanishing": "residual connections, normalization, another activation or initialization",
+    "exploding": "a smaller initialization, normalization, or Adam(global_clipnorm=1.0)",
+}
+
+
+def diagnose(
+    step: Callable[[], Any],
+    model: keras.Layer | Iterable[keras.Layer],
+    optimizer: keras.optimizers.Optimizer | Iterable[keras.optimizers.Optimizer],
+    *,
+    num_steps: int = 3,
+) -> Diagnosis:
+    """Watch some training steps; say what is wrong with their gradients, where, and what to do.
+
+    The steps are part of the training: weights, state of the optimizer and random numbers come out as they
+    would have, bit for bit, where the step runs eagerly. A `tf.function` is run eagerly meanwhile, which may
+    round and draw otherwise than its graph. All tensors of a step are kept until its end, so it takes more
+    memory. Where a gradient is missing, zero everywhere or not finite, it is differentiated once more.
+
+    Args:
+        step: Takes one whole training step with an optimizer, without arguments: forward, backward, update.
+        model: The models or layers whose gradients are judged, built.
+        optimizer: Those that the step uses.
+        num_steps: How often the step is called; some things show in the second only.
+
+    Returns:
+        What was found, in the order in which it should be mended; print it.
+
+    Raises:
+        TypeError: ``step`` isn't callable, or a model or optimizer is something else.
+        ValueError: ``num_steps`` isn't a positive integer.
+        RuntimeError: Called within a `tf.function`.
+
+    References:
+        What it finds is collected from trackers: ``tests/issues_tensorflow.py`` names the threads.
+
+    Example:
+        >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+        >>> optimizer = keras.optimizers.SGD(0.1)
+        >>> def step():
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean(tf.round(model(tf.ones([4, 2]))))
+        ...     gradients = tape.gradient(loss, model.trainable_variables)
+        >>> diagnose(step, model, optimizer).kinds
+        ('cut', 'never updated')
+    """
+    models = _checked(step, model, optimizer, num_steps)
+    watch = Watch()
+    for index, each in enumerate(models):
+        watch.add(each, f"{index}." if len(models) > 1 else "")
+    with watch, _without_gradients():
+        for _ in range(num_steps):
+            step()
+            watch.end_step()
+    return diagnosed(watch.record, REMEDIES)
+
+
+def diagnose_program(program: Callable[[], Any], num_updates: int) -> Diagnosis:
+    """Run a program until its optimizers have made some updates each, and say what is wrong with them.
+
+    Args:
+        program: Trains, with models and optimizers of its own, which are noticed when they are used.
+        num_updates: After how many the program is left.
+
+    Returns:
+        What was found.
+    """
+    watch = Watch(limit=num_updates)
+    with suppress(EnoughSeen), watch, _without_gradients():
+        program()
+    return diagnosed(watch.record.of_held(), REMEDIES)
+
+
+@contextmanager
+def _without_gradients() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        # Keras refuses to update without any gradient, which the record says more of.
+        if "No gradients provided" not in str(error):
+            raise
+
+
+def _checked(step: Any, model: Any, optimizer: Any, num_steps: Any) -> list[keras.Layer]:
+    check_callable("step", step)
+    check_integer("num_steps", num_steps, low=1)
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            "diagnose must be called eagerly; got a call within tf.function; "
+            "remedy: call it outside, around the whole step"
+        )
+    models, optimizers = _listed(model, keras.Layer), _listed(optimizer, keras.optimizers.Optimizer)
+    for name, things, kind in (
+        ("model", models, keras.Layer),
+        ("optimizer", optimizers, keras.optimizers.Optimizer),
+    ):
+        wrong = [thing for thing in things if not isinstance(thing, kind)]
+        if wrong or not things:
+            got = type(wrong[0]).__name__ if wrong else "none"
+            raise TypeError(
+                f"{name} must be a Keras {kind.__name__}, or several; got {got}; remedy: pass it itself"
+            )
+    return models
+
+
+def _listed(value: Any, kind: type) -> list[Any]:
+    return [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)

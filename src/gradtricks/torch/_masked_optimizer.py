@@ -1,0 +1,157 @@
+"""Any optimizer, with elements that can be frozen."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradtricks.torch._tensors import as_mask
+
+
+class MaskedOptimizer(torch.optim.Optimizer):
+    """Any optimizer, in which elements can be frozen and thawed at every step.
+
+    The optimizer sees 0 for a frozen element and for its gradient. After its step the element, and all
+    that state tensors of the parameter's shape hold of it, are as they were. That is two copies of
+    parameters and state at each step; `MaskedAdam` needs none.
+
+    What elements share can't be frozen: a step count, by which bias corrections and decaying rates go on
+    (under `MaskedAdam` each element has its own); state of another shape, such as factored moments;
+    norms over parameters, which see the zeros. Sparse gradients are refused, and optimizers that want
+    several evaluations of the model in a step, such as LBFGS, raise their own error.
+
+    Args:
+        optimizer: Has the parameters, the options and the state. Schedulers and scalers take the masked one.
+
+    Raises:
+        TypeError: ``optimizer`` isn't one.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> optimizer = MaskedOptimizer(torch.optim.SGD([weight], lr=0.1, momentum=0.9))
+        >>> optimizer.set_trainable_mask(weight, torch.tensor([True, False]))
+        >>> weight.grad = torch.ones(2)
+        >>> optimizer.step()
+        >>> weight.data
+        tensor([-0.1000,  0.0000])
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}")
+        self._masks: dict[torch.Tensor, torch.Tensor] = {}
+        super().__init__([dict(group) for group in optimizer.param_groups], optimizer.defaults)
+        self._share(optimizer)
+
+    def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
+        """Say which elements of a parameter may move, from the next step on.
+
+        Args:
+            parameter: One of the optimizer's parameters.
+            trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
+                None lets all of them move.
+
+        Raises:
+            TypeError: ``trainable_mask`` isn't a bool tensor.
+            ValueError: ``parameter`` isn't the optimizer's, or the mask doesn't broadcast to its shape.
+        """
+        if not any(parameter is p for p in self._parameters()):
+            raise ValueError("parameter must be one that the optimizer was given; got another tensor")
+        self._masks.pop(parameter, None)
+        if trainable_mask is not None:
+            self._masks[parameter] = as_mask(trainable_mask, parameter).detach().clone().to(parameter.device)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step with the gradients that the parameters hold.
+
+        Args:
+            closure: Evaluates the model and returns the loss; it is called once, before the step.
+
+        Returns:
+            What ``closure`` returned, or None.
+
+        Raises:
+            TypeError: The gradient of a parameter with a mask is sparse.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        masked = [(p, p.grad, mask) for p, mask in self._masks.items() if p.grad is not None]
+        for _, gradient, _ in masked:
+            if gradient.layout != torch.strided:
+                raise TypeError(
+                    f"gradients must be dense; got layout {gradient.layout}; remedy: sparse=False"
+                )
+        before = [{n: t.clone() for n, t in self._tensors_of(p).items()} for p, _, _ in masked]
+        for parameter, gradient, mask in masked:
+            # State that is created at this step then knows nothing of frozen elements, their decay neither.
+            parameter.masked_fill_(~mask, 0)
+            parameter.grad = torch.where(mask, gradient, 0)
+        try:
+            self.optimizer.step()
+        finally:
+            for (parameter, gradient, mask), kept in zip(masked, before, strict=True):
+                parameter.grad = gradient
+                after = self._tensors_of(parameter)
+                for name, tensor in kept.items():
+                    after[name].copy_(torch.where(mask, after[name], tensor))
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state and the masks.
+
+        Returns:
+            What the optimizer's ``state_dict`` returns, and ``trainable_masks`` by the number of the
+            parameter.
+        """
+        masks = {i: self._masks[p] for i, p in enumerate(self._parameters()) if p in self._masks}
+        return {**self.optimizer.state_dict(), "trainable_masks": masks}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict()`` returned, or that of the optimizer alone, which leaves all trainable.
+
+        Args:
+            state_dict: Of an optimizer with the same groups.
+        """
+        self.optimizer.load_state_dict(state_dict)
+        self._share(self.optimizer)
+        self._masks.clear()
+        parameters = self._parameters()
+        for index, mask in state_dict.get("trainable_masks", {}).items():
+            self.set_trainable_mask(parameters[index], mask)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs.
+
+        Returns:
+            The optimizer and the masks.
+        """
+        return {"optimizer": self.optimizer, "masks": self._masks}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become the copy.
+
+        Args:
+            state: As from ``__getstate__``.
+        """
+        super().__setstate__({"defaults": state["optimizer"].defaults, "_masks": state["masks"]})
+        self._share(state["optimizer"])
+
+    def _share(self, optimizer: torch.optim.Optimizer) -> None:
+        # Schedulers and scalers change groups in place, so there must be only one of each.
+        self.optimizer = optimizer
+        self.defaults, self.param_groups, self.state = (
+            optimizer.defaults,
+            optimizer.param_groups,
+            optimizer.state,
+        )
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _tensors_of(self, parameter: torch.Tensor) -> dict[str | None, torch.Tensor]:
+        state = self.state.get(parameter, {}).items()
+        shaped = {n: t for n, t in state if isinstance(t, torch.Tensor) and t.shape == parameter.shape}
+        return {None: parameter, **shaped}

@@ -1,0 +1,131 @@
+"""What optimizers of PyTorch are given, and what they make of it."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from gradtricks._core.diagnosing import Event, Record, Update, Weight
+from gradtricks._core.recorded import Place
+from gradtricks.torch._graph import memory_of, statuses_of, tensors_of
+
+_SHORT = (torch.float16, torch.bfloat16)
+# These bound a gradient, and make no zeros of it.
+_BOUNDS = ("clamp_", "clamp_min_", "clamp_max_", "_foreach_clamp_min_", "_foreach_clamp_max_")
+_SCALES = ("_foreach_mul_", "div_", "_foreach_div_")
+
+
+class Updates:
+    """Follows the gradients of parameters from update to update."""
+
+    def __init__(self, record: Record, names: dict[torch.Tensor, str]) -> None:
+        self.record, self.names = record, names
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.sizes: dict[torch.Tensor, float] = {}
+        self.statuses: dict[torch.Tensor, str] = {}
+        self.kept: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}  # gradients that an update has used
+        self.again: set[torch.Tensor] = set()  # parameters that another backward pass has reached since
+        self.edits: dict[torch.Tensor, Place | None] = {}
+        self.weights: dict[torch.Tensor, tuple[Weight, torch.Tensor, torch.Tensor | None]] = {}
+
+    def meet(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note what an optimizer holds."""
+        if any(optimizer is other for other in self.optimizers):
+            return
+        self.optimizers.append(optimizer)
+        self.count()
+
+    def count(self) -> None:
+        """Note how often each parameter is held, and what is held that no model knows."""
+        held = [p for optimizer in self.optimizers for p in parameters_of(optimizer)]
+        self.record.held = dict(Counter(self.names.get(p, "") for p in held))
+        self.record.unknown = [str(tuple(p.shape)) for p in held if p not in self.names]
+
+    def held(self, parameter: torch.Tensor) -> bool:
+        """Say whether an optimizer holds a parameter."""
+        return bool(parameter in self.names and self.record.held.get(self.names[parameter]))
+
+    def note_edit(self, short: str, args: Any, place: Place | None, events: list[Event]) -> None:
+        """Note that the user's code edits gradients in place."""
+        memories = {memory_of(p.grad): p for p in self.names if p.grad is not None}
+        edited = [memories[m] for t in tensors_of(args[:1]) if (m := memory_of(t)) in memories]
+        scale = args[1] if len(args) > 1 else None
+        scaled = isinstance(scale, float | int) or (isinstance(scale, torch.Tensor) and scale.numel() == 1)
+        if not edited or short in _SCALES or (short in ("mul_", "__imul__") and scaled and scale != 0):
+            return
+        if short in _BOUNDS:
+            if not events or events[-1].kind != "clip" or events[-1].place != place:
+                events.append(Event("clip", place, len(edited)))
+            return
+        self.edits |= dict.fromkeys(edited, place)
+
+    def before_backward(self) -> None:
+        """Look which gradients have been reset since an update used them."""
+        for parameter, (gradient, version) in list(self.kept.items()):
+            same = parameter.grad is gradient and gradient._version == version
+            if not same or not bool(gradient.any()):
+                del self.kept[parameter]
+                self.again.discard(parameter)
+
+    def after_backward(self, statuses: dict[torch.Tensor, tuple[str, float]]) -> None:
+        """Take over what a backward pass has made of the gradients."""
+        for parameter, (status, size) in statuses.items():
+            self.statuses[parameter], self.sizes[parameter] = status, size
+            if parameter in self.kept and parameter.grad is not None:
+                if parameter.grad._version != self.kept[parameter][1]:
+                    self.again.add(parameter)
+                self.kept[parameter] = parameter.grad, parameter.grad._version
+
+    def before(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
+        """Keep what an update starts from."""
+        self.meet(optimizer)
+        self.weights = {}
+        rates = [float(group.get("lr", 1.0)) for group in optimizer.param_groups]
+        held = [p for p in parameters_of(optimizer) if p in self.names]
+        statuses = statuses_of([p.grad for p in held])
+        for parameter, (status, _) in zip(held, statuses):
+            gradient = parameter.grad
+            weight = Weight(
+                self.names[parameter],
+                str(parameter.dtype).removeprefix("torch."),
+                parameter.requires_grad,
+                status,
+                masked=self.edits.get(parameter),
+                leftover=parameter in self.again,
+            )
+            kept = gradient if gradient is not None and not gradient.is_sparse else None
+            # Some optimizers change gradients in place, by adding decay or by a sign.
+            kept = kept.clone() if kept is not None and weight.masked else kept
+            self.weights[parameter] = weight, parameter.detach().clone(), kept
+        weights = [self.weights[p][0] for p in held]
+        self.record.updates.append(Update(weights, max(rates, default=0.0), place))
+
+    def after(self, optimizer: torch.optim.Optimizer) -> None:
+        """Compare it with what the update came to."""
+        for parameter, (weight, before, gradient) in self.weights.items():
+            _compare(weight, before, parameter.detach(), gradient)
+            if parameter.grad is not None:
+                self.kept[parameter] = parameter.grad, parameter.grad._version
+        self.again -= self.weights.keys()
+        self.edits = {}
+        self.weights = {}
+
+
+def _compare(
+    weight: Weight, before: torch.Tensor, after: torch.Tensor, gradient: torch.Tensor | None
+) -> None:
+    if weight.gradient == "nan" or torch.equal(before, after):
+        weight.moved = 0.0
+        return
+    if not weight.trainable or gradient is None or weight.gradient == "none":
+        weight.moved, weight.drifted = None, True
+        return
+    if weight.masked or before.dtype in _SHORT:
+        changed, has = before != after, gradient != 0
+        weight.drifted = bool((changed & ~has).any())
+        weight.moved = float((changed & has).sum() / has.sum()) if bool(has.any()) else None
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return what an optimizer holds, as often as it holds it."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,300 @@
+"""Watching training steps of PyTorch without changing them."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from gradtricks._core.diagnosing import Backward, EnoughSeen, Event, Record
+from gradtricks._core.recorded import Place, calling_place
+from gradtricks.torch._graph import is_floating, status_of, statuses_of, tensors_of
+from gradtricks.torch._late import LateRecorder
+from gradtricks.torch._updates import Updates, parameters_of
+from gradtricks.torch.tracing import eagerly, explained, replaced
+
+_ADDING = ("zero_", "_foreach_zero_", "add_", "sub_", "detach_", "requires_grad_", "copy_")
+# Properties that hold no tensor, and are asked for all the time.
+_PLAIN = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_nested")
+_ENGINE = "_engine_run_backward"  # what both backward and grad call
+_MOMENTS = 8  # uses of one weight that make it a recurrent one
+
+
+class Watch(TorchFunctionMode):
+    """Watches what a training does: its operations, backward passes, clips, modes and updates."""
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
+        super().__init__()
+        self.deaf, self.depth, self.failed, self.limit = 0, 0, False, limit
+        self.models: list[torch.nn.Module] = []
+        self.names: dict[torch.Tensor, str] = {}
+        self.record = Record()
+        self.updates = Updates(self.record, self.names)
+        for optimizer in optimizers:
+            self.updates.meet(optimizer)
+        self.begin()
+
+    def add(self, model: torch.nn.Module, prefix: str = "") -> None:
+        """Watch the parameters of one more model."""
+        self.models.append(model)
+        for name, parameter in model.named_parameters():
+            if is_floating(parameter) and parameter not in self.names:
+                self.names[parameter] = prefix + name
+                self.record.trainable += [prefix + name] if parameter.requires_grad else []
+                self.recorder.add_input(parameter)
+        self.updates.count()
+
+    def begin(self) -> None:
+        """Forget the operations of the update before."""
+        self.recorder = LateRecorder(list(self.names))
+        self.normalized: list[str] = []
+        self.silent: list[tuple[Event, list[torch.Tensor]]] = []
+
+    def __enter__(self) -> "Watch":
+        """Begin to watch."""
+        self.stack = ExitStack()
+        self.stack.enter_context(eagerly())
+        for handle in (
+            register_optimizer_step_pre_hook(self.before_update),
+            register_optimizer_step_post_hook(self.after_update),
+            register_module_forward_pre_hook(self.before_module),
+            register_module_forward_hook(self.after_module, always_call=True),
+        ):
+            self.stack.callback(handle.remove)
+        clips, scaler = torch.nn.utils.clip_grad, torch.amp.grad_scaler.GradScaler
+        for owner, name, new in (
+            (torch.autograd, _ENGINE, self.on_backward()),
+            (clips, "_get_total_norm", self.on_clip(clips._get_total_norm)),
+            (clips, "_clip_grads_with_norm_", self.unheard(clips._clip_grads_with_norm_)),
+            (torch.utils.checkpoint, "check_backward_validity", self.on_checkpoint()),
+            (scaler, "unscale_", self.on_unscale(scaler.unscale_)),
+        ):
+            self.stack.enter_context(replaced(owner, name, new))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop watching."""
+        super().__exit__(*error)
+        self.stack.close()
+        self.end_step()
+
+    def end_step(self) -> None:
+        """Keep what was run without gradients, and used for none."""
+        self.record.events += [event for event, _ in self.silent]
+        self.begin()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch and record it."""
+        short = getattr(func, "__name__", "")
+        if self.deaf or (short == "__get__" and getattr(func.__self__, "__name__", "") in _PLAIN):
+            return func(*args, **(kwargs or {}))
+        result = self.recorder.__torch_function__(func, types, args, kwargs)
+        in_place = short.endswith("_") and short[:2] != "__" and short not in _ADDING
+        if in_place or short in ("__setitem__", "__imul__"):
+            self.updates.note_edit(short, args, calling_place(("torch",)), self.record.events)
+        return result
+
+    def on_backward(self) -> Callable[..., Any]:
+        """Return what runs the engine of autograd."""
+        original = getattr(torch.autograd, _ENGINE)
+
+        def run(
+            outputs: Any, incoming: Any, retain: Any, create: Any, inputs: Any, *rest: Any, **options: Any
+        ) -> Any:
+            if self.deaf:
+                return original(outputs, incoming, retain, create, inputs, *rest, **options)
+            accumulates = options.get("accumulate_grad", False)
+            place = calling_place(("torch",))
+            self.updates.before_backward()
+            error = ""
+            self.deaf += 1
+            try:
+                # The graph is kept, so that it can be asked again where a gradient isn't well.
+                found = original(outputs, incoming, True, create, inputs, *rest, **options)
+            except RuntimeError as failure:
+                error, self.failed, found = str(failure).splitlines()[0], True, None
+                raise
+            finally:
+                self.judge(outputs, place, error)
+                self.deaf -= 1
+            self.after_backward(outputs, inputs, found, place, accumulates)
+            return found
+
+        return run
+
+    def judge(self, outputs: Any, place: Place | None, error: str) -> None:
+        """Look at the gradients; where one isn't well, find out why."""
+        gradients = {p: p.grad for p in self.names if p.requires_grad}
+        statuses = dict(zip(gradients, statuses_of(list(gradients.values()))))
+        self.updates.after_backward(statuses)
+        self.record.reached |= {self.names[p] for p, (status, _) in statuses.items() if status != "none"}
+        loss = "fine" if error else next((s for s in map(status_of, outputs) if s in ("nan", "inf")), "fine")
+        missing = {self.names[p] for p in gradients} - self.record.reached
+        unwell = any(status not in ("fine", "none") for status, _ in statuses.values())
+        if not error and not unwell and not missing and loss == "fine":
+            return
+        recorder, names = self.recorder, list(self.names.values())
+        spoilt = recorder.settle()
+        try:
+            report = explained(recorder, names, list(outputs))
+        except RuntimeError:  # a reentrant checkpoint can't be asked again
+            report = None
+        self.record.unwell.append(Backward(report, loss, spoilt, error, place))
+
+    def after_backward(
+        self, outputs: Any, inputs: Any, found: Any, place: Place | None, accumulates: bool
+    ) -> None:
+        """Note a backward pass that went through."""
+        if accumulates:
+            size, divided = self.recorder.lineage(outputs[0])
+            self.record.events.append(Event("backward", place, size, divided))
+            self.use(outputs)
+            self.measure(outputs)
+            self.find_unregistered()
+            return
+        given = [tensor for tensor in inputs or () if isinstance(tensor, torch.Tensor)]
+        self.record.reached |= {
+            self.names[p] for p, g in zip(given, found or ()) if g is not None and p in self.names
+        }
+        samples = [tensor for tensor in given if tensor not in self.names and tensor.ndim > 1]
+        if self.normalized and any(len(tensor) > 1 for tensor in samples):
+            names = tuple(dict.fromkeys(self.normalized))
+            self.record.events.append(Event("coupled", place, subjects=names))
+
+    def use(self, outputs: Any) -> None:
+        """Forget the calls without a gradient whose results went into a loss all the same."""
+        needed, read = self.recorder.needed(outputs) if self.silent else set(), self.recorder.read
+        self.silent = [(e, made) for e, made in self.silent if needed.isdisjoint(map(read, made))]
+
+    def find_unregistered(self) -> None:
+        """Note where parameters are used that get a gradient, and that nobody knows."""
+        known = {id(p) for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
+        unknown = {
+            state.number: state.tensor
+            for state in self.recorder.states.values()
+            if isinstance(state.tensor, torch.nn.Parameter)
+            and state.tensor.grad is not None
+            and state.tensor not in self.names
+            and id(state.tensor) not in known
+        }
+        if unknown and not self.record.unregistered:
+            places = {n: o.place for o in self.recorder.operations for n in unknown.keys() & set(o.inputs)}
+            self.record.unregistered += [place for place in places.values() if place]
+
+    def measure(self, outputs: Any) -> None:
+        """Look how gradients grow from use to use of one weight, once."""
+        if self.record.moments or self.record.updates:
+            return
+        made, self.record.chained = self.recorder.longest_chain()
+        if len(made) < _MOMENTS:
+            return
+        ones = [torch.ones_like(tensor) for tensor in outputs]
+        grad = self.unheard(torch.autograd.grad)
+        try:
+            found = grad(outputs, made, ones, True, allow_unused=True)
+        except RuntimeError:  # a reentrant checkpoint
+            return
+        self.record.moments = [size for _, size in statuses_of([g for g in found if g is not None])]
+
+    def on_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what takes the norm of gradients that are clipped."""
+
+        def total_norm(tensors: Any, *rest: Any, **options: Any) -> Any:
+            tensors = list(tensors)
+            self.record.events.append(Event("clip", calling_place(("torch",)), len(tensors)))
+            return original(tensors, *rest, **options)
+
+        return total_norm
+
+    def on_unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what undoes the scaling of the loss."""
+
+        def unscale_(scaler: Any, optimizer: Any) -> Any:
+            if scaler.is_enabled() and scaler.get_scale() != 1:
+                self.record.events.append(Event("unscale", calling_place(("torch",))))
+            return self.unheard(original)(scaler, optimizer)
+
+        return unscale_
+
+    def unheard(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose operations aren't recorded."""
+
+        def run(*args: Any, **options: Any) -> Any:
+            self.deaf += 1
+            try:
+                return original(*args, **options)
+            finally:
+                self.deaf -= 1
+
+        return run
+
+    def on_checkpoint(self) -> Callable[..., Any]:
+        """Return what looks at the inputs of a reentrant checkpoint."""
+        original = torch.utils.checkpoint.check_backward_validity
+
+        def check(inputs: Any) -> None:
+            if not any(tensor.requires_grad for tensor in tensors_of(list(inputs))):
+                self.record.events.append(Event("checkpointed", calling_place(("torch",))))
+            original(inputs)
+
+        return check
+
+    def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """See what the optimizer is given."""
+        self.deaf += 1
+        closure = any(map(callable, [*args, *kwargs.values()]))
+        self.updates.before(optimizer, calling_place(("torch",)))
+        self.deaf -= closure  # what a closure runs is the user's
+        self.closed = closure
+
+    def after_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """See what it made of that."""
+        self.deaf += self.closed
+        self.updates.after(optimizer)
+        self.deaf -= 1
+        self.record.events.append(Event("update", self.record.updates[-1].place))
+        if not self.record.chain:
+            matrices = {p: name for p, name in self.names.items() if p.ndim > 1}
+            sizes = self.updates.sizes
+            self.record.chain = {n: sizes[p] for p, n in matrices.items() if sizes.get(p)}
+        if self.limit:
+            self.end_step()
+            if len(self.record.updates) >= self.limit * len(self.updates.optimizers):
+                raise EnoughSeen
+
+    def before_module(self, module: torch.nn.Module, args: Any) -> None:
+        """Enter a module."""
+        if self.limit and not self.depth and not any(module is model for model in self.models):
+            self.add(module, f"{type(module).__name__} {len(self.models)}: " if self.models else "")
+        self.depth += 1
+        if isinstance(module, _BatchNorm) and module.training:
+            self.normalized.append(type(module).__name__)
+
+    def after_module(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+        """Leave a module; look at the mode of an outermost one."""
+        self.depth -= 1
+        if self.depth or self.deaf:
+            return
+        touchy = [child for child in module.modules() if _depends_on_mode(child)]
+        training = any(child.training for child in touchy)
+        names = tuple(dict.fromkeys(type(child).__name__ for child in touchy))
+        if touchy and training and not torch.is_grad_enabled():
+            event = Event("evaluated", calling_place(("torch",)), subjects=names)
+            self.silent.append((event, list(tensors_of(result))))
+        wanted = any(tensor.requires_grad for tensor in tensors_of(result))
+        held = any(self.updates.held(p) for p in module.parameters() if p.requires_grad)
+        if touchy and wanted and held and not training and not module.training:
+            self.record.events.append(Event("trained", calling_place(("torch",)), subjects=names))
+
+
+def _depends_on_mode(module: torch.nn.Module) -> bool:
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    return isinstance(module, _BatchNorm) and module.track_running_stats

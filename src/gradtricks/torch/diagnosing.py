@@ -1,0 +1,144 @@
+"""Naming what is wrong with the gradients of a training."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from gradtricks._core.checks import check_callable, check_integer
+from gradtricks._core.diagnosing import Diagnosis, EnoughSeen, diagnosed
+from gradtricks.torch._edits import in_transform
+from gradtricks.torch._watching import Watch
+
+REMEDIES = {
+    "backward fails": "read the line that failed; explain_gradient(function, inputs) follows one output",
+    "not finite, data": "look at the batch: (~batch.isfinite()).any(); or at weights that were loaded",
+    "not finite, backward": "keep arguments off 0 before a root, a norm, a logarithm or a division",
+    "no backward pass": "call loss.backward() in the step",
+    "cut by a checkpoint": "torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)",
+    "not in the optimizer": "make the optimizer after the model is complete: Adam(model.parameters())",
+    "not registered": "keep layers in torch.nn.ModuleList, and tensors in ParameterList, not in a list",
+    "twice in the optimizer": "give each parameter once: Adam(dict.fromkeys(parameters))",
+    "never updated": "call optimizer.step() after loss.backward()",
+    "never zeroed": "call optimizer.zero_grad() once for each update, before loss.backward()",
+    "clip of nothing": "clip between loss.backward() and optimizer.step(); give it list(model.parameters())",
+    "clip unused": "give the optimizer what the clip returned",
+    "clip after the update": "clip between loss.backward() and optimizer.step()",
+    "clip before unscaling": "call scaler.unscale_(optimizer) before the clip",
+    "frozen but moving": "gradtricks.torch.MaskedAdam; or leave it out of the optimizer",
+    "learning rate of 0": "look at optimizer.param_groups[0]['lr'] and the schedule",
+    "rounded away": "keep the weights in float32, and compute in 16 bits with torch.autocast",
+    "training in evaluation mode": "call model.train() after each evaluation",
+    "evaluation in training mode": "call model.eval() before an evaluation, and model.train() after it",
+    "coupled samples": "use GroupNorm or LayerNorm, or model.eval() while you take gradients of samples",
+    "parts not averaged": "divide the loss of each part by their number",
+    "parts of unequal weight": "take losses with reduction='sum', divided by the elements of the whole batch",
+    "vanishing": "residual connections, normalization, another activation or initialization",
+    "exploding": "a smaller initialization, normalization, or clip_grad_norm_",
+}
+
+
+def diagnose(
+    step: Callable[[], Any],
+    model: torch.nn.Module | Iterable[torch.nn.Module],
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+    *,
+    num_steps: int = 3,
+) -> Diagnosis:
+    """Watch some training steps; say what is wrong with their gradients, where, and what to do.
+
+    The steps are part of the training: weights, state of the optimizer and random numbers come out as they
+    would have, bit for bit, where nothing is compiled; what is runs eagerly meanwhile. All tensors of a step
+    are kept until its end, so it takes more memory. Where a gradient is missing, zero everywhere or not
+    finite, the graph is differentiated once more.
+
+    Args:
+        step: Takes one whole training step with an optimizer, without arguments: forward, backward, update.
+        model: The modules whose gradients are judged.
+        optimizer: Those that the step uses.
+        num_steps: How often the step is called; some things show in the second only.
+
+    Returns:
+        What was found, in the order in which it should be mended; print it. A backward pass that fails is
+        found too; the steps that were left aren't taken then.
+
+    Raises:
+        TypeError: ``step`` isn't callable, or a model or optimizer is something else.
+        ValueError: ``num_steps`` isn't a positive integer.
+        RuntimeError: Called within a compiled function or a `torch.func` transform.
+
+    References:
+        What it finds is collected from trackers: ``tests/issues_torch.py`` names the threads.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> def step():
+        ...     model(torch.ones(4, 2)).pow(2).mean().backward()
+        ...     optimizer.step()
+        >>> diagnose(step, model, optimizer).kinds
+        ('never zeroed',)
+    """
+    models, optimizers = _checked(step, model, optimizer, num_steps)
+    watch = Watch(optimizers)
+    for index, each in enumerate(models):
+        watch.add(each, f"{index}." if len(models) > 1 else "")
+    try:
+        with watch:
+            for _ in range(num_steps):
+                step()
+                watch.end_step()
+    except RuntimeError:
+        if not watch.failed:
+            raise
+    return diagnosed(watch.record, REMEDIES)
+
+
+def diagnose_program(program: Callable[[], Any], num_updates: int) -> Diagnosis:
+    """Run a program until its optimizers have made some updates each, and say what is wrong with them.
+
+    Args:
+        program: Trains, with models and optimizers of its own, which are noticed when they are used.
+        num_updates: After how many the program is left.
+
+    Returns:
+        What was found.
+    """
+    watch = Watch(limit=num_updates)
+    try:
+        with watch:
+            program()
+    except EnoughSeen:
+        pass
+    except RuntimeError:
+        if not watch.failed:
+            raise
+    return diagnosed(watch.record.of_held(), REMEDIES)
+
+
+def _checked(
+    step: Any, model: Any, optimizer: Any, num_steps: Any
+) -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer]]:
+    check_callable("step", step)
+    check_integer("num_steps", num_steps, low=1)
+    if torch.compiler.is_compiling() or in_transform():
+        raise RuntimeError(
+            "diagnose must be called eagerly; got a call within torch.compile or a torch.func transform; "
+            "remedy: call it outside, around the whole step"
+        )
+    models, optimizers = _listed(model, torch.nn.Module), _listed(optimizer, torch.optim.Optimizer)
+    for name, things, kind in (
+        ("model", models, torch.nn.Module),
+        ("optimizer", optimizers, torch.optim.Optimizer),
+    ):
+        wrong = [thing for thing in things if not isinstance(thing, kind)]
+        if wrong or not things:
+            got = type(wrong[0]).__name__ if wrong else "none"
+            raise TypeError(
+                f"{name} must be a torch {kind.__name__}, or several; got {got}; remedy: pass it itself"
+            )
+    return models, optimizers
+
+
+def _listed(value: Any, kind: type) -> list[Any]:
+    return [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)

@@ -1,0 +1,441 @@
+"""Public issues, each replayed as a small training in TensorFlow with the mistake that its thread is about.
+
+A script returns what `diagnose` takes: a step, the model and the optimizer.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+CASES = {}
+
+
+def issue(address, kind, code):
+    """Register a script with its thread, the kind of its cause and a part of the line to blame."""
+
+    def register(script):
+        CASES[script.__name__] = (address, kind, code, script)
+        return script
+
+    return register
+
+
+def fault(kind, code):
+    """Register a script that no thread is about."""
+    return issue("", kind, code)
+
+
+def data(size=16):
+    """A batch of two classes."""
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(size, 8)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(np.int64)
+
+
+def network(*more):
+    """Two layers, and what is to stand between them."""
+    return keras.Sequential([keras.Input([8]), layers.Dense(16, "relu"), *more, layers.Dense(2, name="last")])
+
+
+def cross_entropy(y, logits):
+    """The usual loss."""
+    losses = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+    return tf.reduce_mean(losses)
+
+
+def usual(model, optimizer, loss, variables=None):
+    """The usual step."""
+
+    def step():
+        with tf.GradientTape() as tape:
+            value = loss()
+        asked = model.trainable_variables if variables is None else variables
+        optimizer.apply_gradients(zip(tape.gradient(value, asked), asked, strict=True))
+
+    return step
+
+
+@issue("https://github.com/pytorch/ao/pull/1124", "rounded away", "optimizer.apply_gradients")
+def bfloat16_weights():
+    x, y = data()
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        model = network()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    optimizer = keras.optimizers.Adam(1e-5)
+
+    def loss():
+        return cross_entropy(y, tf.cast(model(tf.cast(x, tf.bfloat16)), tf.float32))
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/VGraphRNN/VGRNN/issues/4", "clip after the update", "clip_by_global_norm")
+def clip_after_step():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.Adam()
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 10.0)
+
+    return step, model, optimizer
+
+
+@issue(
+    "https://github.com/jcwleo/random-network-distillation-pytorch/issues/17",
+    "clip unused",
+    "clip_by_global_norm",
+)
+def clip_without_effect():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.Adam()
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        tf.clip_by_global_norm(gradients, 0.5)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/eriklindernoren/Keras-GAN/issues/253", "coupled samples", "inner.gradient")
+def gradient_penalty_with_batch_normalization():
+    x, _ = data()
+    critic = keras.Sequential(
+        [
+            keras.Input([8]),
+            layers.Dense(16),
+            layers.BatchNormalization(momentum=0.8),
+            layers.LeakyReLU(negative_slope=0.2),
+            layers.Dense(1),
+        ]
+    )
+    optimizer = keras.optimizers.RMSprop(5e-5)
+
+    def loss():
+        mixed = tf.convert_to_tensor(x) + tf.random.uniform([16, 1]) * (tf.random.normal([16, 8]) - x)
+        with tf.GradientTape() as inner:
+            inner.watch(mixed)
+            value = critic(mixed, training=True)
+        slope = inner.gradient(value, mixed)
+        size = tf.sqrt(tf.reduce_sum(slope**2, axis=1) + 1e-12)
+        return tf.reduce_mean(value) + 10 * tf.reduce_mean((size - 1) ** 2)
+
+    return usual(critic, optimizer, loss), critic, optimizer
+
+
+@issue("https://github.com/tensorflow/tensorflow/issues/12071", "not finite, backward", "tf.norm")
+def norm_of_zero():
+    x, y = data()
+    x[0] = 0
+    model = keras.Sequential([keras.Input([8]), layers.Dense(2, use_bias=False)])
+    optimizer = keras.optimizers.SGD(0.1)
+
+    def loss():
+        features = model(x)
+        return tf.reduce_mean((tf.norm(features, axis=1) - tf.cast(y, tf.float32)) ** 2)
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/huggingface/diffusers/issues/1009", "frozen but moving", "optimizer.apply")
+def masked_rows_decay():
+    data()
+    model = keras.Sequential([keras.Input([], dtype="int64"), layers.Embedding(12, 8), layers.Dense(2)])
+    tokens = tf.range(12, dtype=tf.int64)
+    optimizer = keras.optimizers.AdamW(1e-3, weight_decay=1e-2)
+    mask = tf.one_hot(11, 12)[:, None]
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(tokens % 2, model(tokens))
+        embedding, *rest = tape.gradient(loss, model.trainable_variables)
+        gradients = [tf.convert_to_tensor(embedding) * mask, *rest]
+        optimizer.apply(gradients, model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/pytorch/pytorch/issues/68425", "not finite, backward", "tf.where")
+def where_around_exp():
+    x, y = data()
+    x[0] = 60
+    model = keras.Sequential([keras.Input([8]), layers.Dense(1, kernel_initializer="ones")])
+    optimizer = keras.optimizers.SGD(1e-4)
+
+    def loss():
+        a = model(x)[:, 0]
+        b = tf.where(a <= 0, tf.exp(a), 1 + a)
+        return tf.reduce_mean((b - tf.cast(y, tf.float32)) ** 2)
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue(
+    "https://github.com/yusugomori/deeplearning-keras-tf2-torch/issues/2",
+    "training in evaluation mode",
+    "model(x)",
+)
+def training_not_said():
+    x, y = data()
+    model = network(layers.Dropout(0.5))
+    optimizer = keras.optimizers.SGD(0.1)
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+
+
+@issue(
+    "https://github.com/udacity/deep-learning-v2-pytorch/issues/3",
+    "evaluation in training mode",
+    "model(x, training=True)",
+)
+def dropout_while_validating():
+    x, y = data()
+    model = network(layers.Dropout(0.2))
+    optimizer = keras.optimizers.Adam()
+    train = usual(model, optimizer, lambda: cross_entropy(y, model(x, training=True)))
+
+    def step():
+        train()
+        return tf.reduce_mean(tf.cast(tf.argmax(model(x, training=True), -1) == y, tf.float32)).numpy()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/keras-team/keras/issues/4175", "cut", "round")
+def rounded_in_the_loss():
+    x, y = data()
+    model = keras.Sequential([keras.Input([8]), layers.Dense(16, "relu"), layers.Dense(1, "sigmoid")])
+    optimizer = keras.optimizers.SGD(0.1)
+
+    def loss():
+        return tf.reduce_mean((tf.round(model(x)[:, 0]) - tf.cast(y, tf.float32)) ** 2)
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/spro/practical-pytorch/issues/9", "not in the optimizer", "")
+def model_made_twice():
+    x, y = data()
+    model = network()
+    variables = model.trainable_variables
+    twin = network()
+    optimizer = keras.optimizers.SGD(0.005)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, twin(x))
+        gradients = tape.gradient(loss, twin.trainable_variables)
+        optimizer.apply(gradients, variables)
+
+    return step, twin, optimizer
+
+
+@issue("https://github.com/zjunlp/HVPNeT/issues/5", "not in the optimizer", "")
+def layer_never_asked_for():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.AdamW()
+    variables = model.layers[0].trainable_variables
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x)), variables), model, optimizer
+
+
+@issue(
+    "https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/5",
+    "not finite, forward",
+    "softmax",
+)
+def attention_with_nothing_to_attend_to():
+    data()
+    embed, out = layers.Embedding(12, 8), layers.Dense(12)
+    model = keras.Sequential([keras.Input([4], dtype="int64"), embed, out])
+    tokens = tf.constant([[1, 2, 3, 4], [0, 0, 0, 0]], tf.int64)
+    optimizer = keras.optimizers.Adam()
+
+    def loss():
+        x = embed(tokens)
+        scores = tf.matmul(x, x, transpose_b=True)
+        scores = tf.where((tokens == 0)[:, None], -np.inf, scores)
+        mixed = tf.matmul(tf.nn.softmax(scores), x)
+        return cross_entropy(tokens, out(mixed))
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/lucidrains/deep-cross-attention/issues/2", "zero everywhere", "relu")
+def zeros_before_relu():
+    x, y = data()
+    first = layers.Dense(16, use_bias=False, kernel_initializer="zeros")
+    last = layers.Dense(2)
+    model = keras.Sequential([keras.Input([8]), first, last])
+    optimizer = keras.optimizers.Adam()
+
+    def loss():
+        hidden = tf.nn.relu(first(x))
+        return cross_entropy(y, last(hidden))
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/keras-team/keras/issues/16663", "cut", "argsort")
+def sorted_orders_compared():
+    x, y = data()
+    model = keras.Sequential([keras.Input([8]), layers.Dense(1)])
+    optimizer = keras.optimizers.Adam()
+
+    def loss():
+        order = tf.argsort(tf.argsort(model(x)[:, 0]))
+        return tf.reduce_sum(tf.cast(tf.abs(order - tf.argsort(tf.argsort(y))), tf.float32))
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/keras-team/keras/issues/11157", "cut", "argmax")
+def argmax_between_layers():
+    x, y = data()
+    encode, decode = layers.Dense(12, "softmax"), layers.Dense(2)
+    model = keras.Sequential([keras.Input([8]), encode])
+    model.decode = decode
+    optimizer = keras.optimizers.RMSprop()
+
+    def loss():
+        words = tf.argmax(encode(x), axis=-1)
+        return cross_entropy(y, decode(tf.cast(words, tf.float32)[:, None]))
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@fault("learning rate of 0", "optimizer.apply_gradients")
+def learning_rate_of_zero():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.Adam(0.0)
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+
+
+@fault("not finite, data", "model(x)")
+def spoilt_batch():
+    x, y = data()
+    x[3, 2] = np.nan
+    x = tf.constant(x)
+    model = keras.Sequential([keras.Input([8]), layers.Dense(2)])
+    optimizer = keras.optimizers.SGD(0.1)
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+
+
+@fault("vanishing", "")
+def many_sigmoids():
+    x, y = data()
+    hidden = [layers.Dense(8, "sigmoid") for _ in range(12)]
+    model = keras.Sequential([keras.Input([8]), *hidden, layers.Dense(2)])
+    optimizer = keras.optimizers.Adam()
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+
+
+@fault("exploding", "hidden @ kernel")
+def many_moments():
+    x, _ = data()
+    model = keras.Sequential(
+        [
+            keras.Input([8]),
+            layers.Dense(8, use_bias=False, kernel_initializer=keras.initializers.Orthogonal(3.0)),
+        ]
+    )
+    optimizer = keras.optimizers.SGD(1e-9)
+    kernel = model.layers[0].kernel
+
+    def loss():
+        hidden = tf.constant(1e-3 * x)
+        for _ in range(20):
+            hidden = hidden @ kernel
+        return 1e-6 * tf.reduce_mean(hidden**2)
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@fault("never updated", "tape.gradient")
+def never_updated():
+    x, y = data()
+    model = network()
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x))
+        tape.gradient(loss, model.trainable_variables)
+
+    return step, model, keras.optimizers.SGD(0.1)
+
+
+@fault("no backward pass", "")
+def no_backward_pass():
+    x, y = data()
+    model = network()
+    return lambda: cross_entropy(y, model(x)), model, keras.optimizers.SGD(0.1)
+
+
+@fault("frozen but moving", "optimizer.apply")
+def frozen_after_some_steps():
+    x, y = data()
+    model = network()
+    variables = model.trainable_variables
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+
+    def update():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x))
+        asked = model.trainable_variables
+        found = dict(zip([v.path for v in asked], tape.gradient(loss, asked), strict=True))
+        gradients = [found.get(v.path, tf.zeros_like(v)) for v in variables]
+        optimizer.apply(gradients, variables)
+
+    update()
+    model.layers[0].trainable = False
+    return update, model, optimizer
+
+
+@fault("not in the graph", "")
+def a_layer_that_nobody_calls():
+    x, y = data()
+    used, spare = layers.Dense(2), layers.Dense(2)
+    model = keras.Model(inputs := keras.Input([8]), [used(inputs), spare(inputs)])
+    optimizer = keras.optimizers.SGD(0.1)
+    return usual(model, optimizer, lambda: cross_entropy(y, used(x))), model, optimizer
+
+
+@fault("twice in the optimizer", "")
+def variable_twice():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.SGD(0.1)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x))
+        asked = [*model.trainable_variables, model.layers[0].kernel]
+        optimizer.apply(tape.gradient(loss, asked), asked)
+
+    return step, model, optimizer
+
+
+def rounding(weights, updates):
+    """Add updates to weights in bfloat16, by plain descent."""
+    model = layers.Layer(dtype="bfloat16")
+    model.weight = model.add_weight(shape=weights.shape, name="weight")
+    optimizer = keras.optimizers.SGD(1.0)
+
+    def step():
+        model.weight.assign(weights)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cast(model.weight, tf.float64) * -updates)
+        optimizer.apply(tape.gradient(loss, [model.weight]), [model.weight])
+
+    return step, model, optimizer

@@ -1,0 +1,514 @@
+"""Public issues, each replayed as a small training in PyTorch with the mistake that its thread is about.
+
+A script returns what `diagnose` takes: a step, the model and the optimizer.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+CASES = {}
+
+
+def issue(address, kind, code):
+    """Register a script with its thread, the kind of its cause and a part of the line to blame."""
+
+    def register(script):
+        CASES[script.__name__] = (address, kind, code, script)
+        return script
+
+    return register
+
+
+def fault(kind, code):
+    """Register a script that no thread is about."""
+    return issue("", kind, code)
+
+
+def data(seed=0, size=16):
+    """A batch of two classes."""
+    torch.manual_seed(seed)
+    x = torch.randn(size, 8)
+    return x, (x[:, 0] > 0).long()
+
+
+def network():
+    """Two layers."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def usual(model, optimizer, loss):
+    """The usual step."""
+
+    def step():
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    return step
+
+
+@issue("https://github.com/huggingface/transformers/issues/21381", "cut by a checkpoint", "checkpoint(")
+def checkpoint_after_frozen_layers():
+    x, y = data()
+    frozen, head, last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+    frozen.requires_grad_(False)
+    model = nn.ModuleList([frozen, head, last])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss():
+        hidden = checkpoint(head, frozen(x), use_reentrant=True)
+        return functional.cross_entropy(last(hidden), y)
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/pytorch/ao/pull/1124", "rounded away", "optimizer.step()")
+def bfloat16_weights():
+    x, y = data()
+    model = network().bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
+
+    def loss():
+        return functional.cross_entropy(model(x.bfloat16()).float(), y)
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/VGraphRNN/VGRNN/issues/4", "clip after the update", "clip_grad_norm_")
+def clip_after_step():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 10)
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/milesial/Pytorch-UNet/issues/468", "clip before unscaling", "clip_grad_norm_")
+def clip_before_unscaling():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def step():
+        optimizer.zero_grad()
+        scaler.scale(functional.cross_entropy(model(x), y)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/yandex-research/tabm/issues/20", "clip of nothing", "clip_grad_norm_")
+def clip_before_backward():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        loss.backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/facebookresearch/nwm/issues/16", "never zeroed", "backward()")
+def never_zeroed():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/eriklindernoren/Keras-GAN/issues/253", "coupled samples", "autograd.grad")
+def gradient_penalty_with_batch_normalization():
+    x, _ = data()
+    critic = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-4)
+
+    def loss():
+        mixed = (x + torch.rand(16, 1) * (torch.randn(16, 8) - x)).requires_grad_()
+        value = critic(mixed)
+        (slope,) = torch.autograd.grad(value, mixed, torch.ones_like(value), create_graph=True)
+        return critic(x).mean() + 10 * ((slope.norm(2, dim=1) - 1) ** 2).mean()
+
+    return usual(critic, optimizer, loss), critic, optimizer
+
+
+@issue("https://github.com/richzhang/PerceptualSimilarity/issues/69", "not finite, backward", "torch.sqrt")
+def root_of_zero():
+    x, y = data()
+    x[0] = 0
+    model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 2, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss():
+        features = model(x)
+        size = torch.sqrt(torch.sum(features**2, dim=1, keepdim=True))
+        return functional.cross_entropy(features / (size + 1e-10), y)
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/huggingface/diffusers/issues/1009", "frozen but moving", "grad")
+def masked_rows_decay():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 2))
+    tokens, y = torch.arange(12), torch.arange(12) % 2
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
+
+    def step():
+        optimizer.zero_grad()
+        functional.cross_entropy(model(tokens), y).backward()
+        model[0].weight.grad.data[:11, :] = model[0].weight.grad.data[:11, :].fill_(0)
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/huggingface/transformers/issues/24725", "parts of unequal weight", "backward()")
+def accumulated_means_of_unequal_length():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
+    optimizer = torch.optim.AdamW(model.parameters())
+    samples = [torch.randint(12, (11,)), torch.randint(12, (101,))]
+
+    def step():
+        optimizer.zero_grad()
+        for tokens in samples:
+            loss = functional.cross_entropy(model(tokens[:-1]), tokens[1:])
+            (loss / len(samples)).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/karpathy/nanoGPT/issues/206", "parts not averaged", "backward()")
+def accumulated_means_not_divided():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        for part in range(4):
+            rows = slice(4 * part, 4 * part + 4)
+            functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/pytorch/pytorch/issues/68425", "not finite, backward", "torch.exp")
+def where_around_exp():
+    x, y = data()
+    x[0] = 60
+    model = nn.Linear(8, 1)
+    nn.init.constant_(model.weight, 1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def loss():
+        a = model(x)[:, 0]
+        b = torch.where(a <= 0, torch.exp(a), 1 + a)
+        return functional.mse_loss(b, y.float())
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/shubhamagarwal92/mmd/issues/14", "training in evaluation mode", "model(x)")
+def evaluation_mode_never_left():
+    x, y = data()
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad():
+            return (model(x).argmax(-1) == y).float().mean()
+
+    evaluate()
+
+    def step():
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@issue(
+    "https://github.com/udacity/deep-learning-v2-pytorch/issues/3", "evaluation in training mode", "model(x)"
+)
+def dropout_while_validating():
+    x, y = data()
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            accuracy = (model(x).argmax(-1) == y).float().mean()
+        return accuracy.item()
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/keras-team/keras/issues/4175", "zero everywhere", "round")
+def rounded_in_the_loss():
+    x, y = data()
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss():
+        return functional.mse_loss(torch.round(model(x)[:, 0]), y.float())
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/pytorch/pytorch/issues/59925", "not registered", "layer(x)")
+def layers_in_a_list():
+    x, y = data()
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [nn.Linear(8, 8) for _ in range(2)]
+            self.last = nn.Linear(8, 2)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = torch.relu(layer(x))
+            return self.last(x)
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+
+
+@issue("https://github.com/spro/practical-pytorch/issues/9", "not in the optimizer", "")
+def model_made_twice():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
+    model = network()
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+
+
+@issue("https://github.com/zjunlp/HVPNeT/issues/5", "not in the optimizer", "")
+def group_never_appended():
+    x, y = data()
+    model = network()
+    groups = [{"params": model[0].parameters(), "lr": 3e-5}]
+    {"params": model[2].parameters(), "lr": 5e-2}
+    optimizer = torch.optim.AdamW(groups)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+
+
+@issue("https://github.com/pytorch/pytorch/issues/40967", "twice in the optimizer", "")
+def parameter_twice():
+    x, y = data()
+    model = network()
+    parameters = [*model.parameters(), *model[2].parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+
+
+@issue(
+    "https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/5",
+    "not finite, forward",
+    "softmax",
+)
+def attention_with_nothing_to_attend_to():
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"embed": nn.Embedding(12, 8), "out": nn.Linear(8, 12)})
+    tokens = torch.tensor([[1, 2, 3, 4], [0, 0, 0, 0]])
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def loss():
+        x = model["embed"](tokens)
+        scores = x @ x.transpose(1, 2)
+        scores = scores.masked_fill((tokens == 0)[:, None], float("-inf"))
+        mixed = torch.softmax(scores, -1) @ x
+        return functional.cross_entropy(model["out"](mixed).flatten(0, 1), tokens.flatten())
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/lucidrains/deep-cross-attention/issues/2", "zero everywhere", "relu")
+def zeros_before_relu():
+    x, y = data()
+    model = network()
+    nn.init.zeros_(model[0].weight)
+    model[0].bias = None
+
+    def loss():
+        hidden = torch.relu(model[0](x))
+        return functional.cross_entropy(model[2](hidden), y)
+
+    optimizer = torch.optim.Adam(model.parameters())
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@issue("https://github.com/keras-team/keras/issues/16663", "cut", "argsort")
+def sorted_orders_compared():
+    x, y = data()
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def loss():
+        order = torch.argsort(torch.argsort(model(x)[:, 0]))
+        return (order - torch.argsort(torch.argsort(y))).abs().float().sum()
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@fault("learning rate of 0", "optimizer.step()")
+def learning_rate_of_zero():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+
+
+@fault("not finite, data", "model(x)")
+def spoilt_batch():
+    x, y = data()
+    x[3, 2] = float("nan")
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+
+
+@fault("vanishing", "")
+def many_sigmoids():
+    x, y = data()
+    layers = [layer for _ in range(12) for layer in (nn.Linear(8, 8), nn.Sigmoid())]
+    model = nn.Sequential(*layers, nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+
+
+@fault("exploding", "hidden @ model.weight")
+def many_moments():
+    x, _ = data()
+    model = nn.Linear(8, 8, bias=False)
+    nn.init.orthogonal_(model.weight, gain=3.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+
+    def loss():
+        hidden = 1e-3 * x
+        for _ in range(20):
+            hidden = hidden @ model.weight
+        return 1e-6 * (hidden**2).mean()
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@fault("never updated", "backward()")
+def never_updated():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        model.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+
+    return step, model, optimizer
+
+
+@fault("no backward pass", "")
+def no_backward_pass():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return lambda: functional.cross_entropy(model(x), y), model, optimizer
+
+
+@fault("backward fails", "backward()")
+def edited_in_place():
+    x, _ = data()
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss():
+        odds = model(x).exp()
+        odds += 1
+        return odds.log().mean()
+
+    return usual(model, optimizer, loss), model, optimizer
+
+
+@fault("frozen but moving", "optimizer.step()")
+def frozen_after_some_steps():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    model[0].requires_grad_(False)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@fault("not in the graph", "")
+def a_layer_that_nobody_calls():
+    x, y = data()
+    model = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model[0](x), y)), model, optimizer
+
+
+@fault("clip after the update", "clip_grad_value_")
+def values_clipped_after_step():
+    x, y = data()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train = usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+
+    def step():
+        train()
+        nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+
+    return step, model, optimizer
+
+
+def rounding(weights, updates):
+    """Add updates to weights in bfloat16, by plain descent."""
+    model = nn.ParameterList([torch.tensor(weights, dtype=torch.bfloat16)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+    def step():
+        model[0].data.copy_(torch.tensor(weights))
+        optimizer.zero_grad()
+        (model[0] * torch.tensor(-updates)).sum().backward()
+        optimizer.step()
+
+    return step, model, optimizer

@@ -1,0 +1,177 @@
+"""Healthy trainings of small models in TensorFlow, in which nothing is to be found."""
+
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+CASES = {}
+
+
+def state(model, optimizer):
+    """Everything that a training has changed: weights, the optimizer's state, random numbers."""
+    variables = [*model.variables, *optimizer.variables]
+    return [np.array(variable) for variable in variables] + [tf.random.uniform([3]).numpy()]
+
+
+def training(script):
+    """Register a training: what makes a step, the model and the optimizer."""
+    CASES[script.__name__] = script
+    return script
+
+
+def image_data():
+    """Sixteen small images of two classes."""
+    x = np.random.default_rng(0).normal(size=(16, 8, 8, 1)).astype(np.float32)
+    return x, (x[:, 0, 0, 0] > 0).astype(np.int64)
+
+
+def token_data():
+    """Eight sequences of twelve tokens."""
+    tokens = np.random.default_rng(0).integers(20, size=(8, 12))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def mlp():
+    """Dense layers, dropout and batch normalization."""
+    stack = [layers.Flatten(), layers.Dense(32), layers.BatchNormalization(), layers.ReLU()]
+    return keras.Sequential(
+        [keras.Input([8, 8, 1]), *stack, layers.Dropout(0.2), layers.Dense(2)]
+    ), image_data()
+
+
+def cnn():
+    """Convolutions with a residual connection."""
+    x = keras.Input([8, 8, 1])
+    hidden = layers.ReLU()(
+        layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same", use_bias=False)(x))
+    )
+    hidden = layers.ReLU()(hidden + layers.Conv2D(8, 3, padding="same")(hidden))
+    pooled = layers.GlobalAveragePooling2D()(layers.MaxPooling2D()(hidden))
+    return keras.Model(x, layers.Dense(2)(pooled)), image_data()
+
+
+def rnn():
+    """A recurrent network."""
+    tokens = keras.Input([11], dtype="int64")
+    hidden = layers.GRU(16, return_sequences=True)(layers.Embedding(20, 16)(tokens))
+    return keras.Model(tokens, layers.Dense(20)(hidden)), token_data()
+
+
+def transformer():
+    """A block with a causal mask."""
+    tokens = keras.Input([11], dtype="int64")
+    x = layers.Embedding(20, 16)(tokens)
+    normal = layers.LayerNormalization()(x)
+    x = x + layers.MultiHeadAttention(2, 8)(normal, normal, use_causal_mask=True)
+    x = x + layers.Dense(16)(layers.Dense(32, "gelu")(layers.LayerNormalization()(x)))
+    return keras.Model(tokens, layers.Dense(20)(layers.Dropout(0.1)(x))), token_data()
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=1e-4),
+    "adam": lambda: keras.optimizers.Adam(1e-3),
+    "adamw": lambda: keras.optimizers.AdamW(1e-3, weight_decay=0.1, global_clipnorm=1.0),
+    "rmsprop": lambda: keras.optimizers.RMSprop(1e-3),
+}
+
+
+def cross_entropy(y, logits):
+    """The usual loss."""
+    losses = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+    return tf.reduce_mean(tf.cast(losses, tf.float32))
+
+
+def usual(made, optimize):
+    """Return a script of a usual training."""
+
+    def script():
+        keras.utils.set_random_seed(0)
+        model, (x, y) = made()
+        optimizer = optimize()
+
+        def step():
+            with tf.GradientTape() as tape:
+                loss = cross_entropy(y, model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return float(loss)
+
+        return step, model, optimizer
+
+    return script
+
+
+for made, (name, optimize) in itertools.product((mlp, cnn, rnn, transformer), OPTIMIZERS.items()):
+    CASES[f"{made.__name__}_{name}"] = usual(made, optimize)
+
+
+@training
+def scaled():
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model, (x, y) = mlp()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW(), initial_scale=2.0**60)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(cross_entropy(y, model(x, training=True)) * 1e20)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@training
+def fitted_and_evaluated():
+    keras.utils.set_random_seed(0)
+    model, (x, y) = mlp()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(), loss, metrics=["accuracy"], run_eagerly=True)
+
+    def step():
+        model.fit(x, y, batch_size=8, epochs=1, verbose=0, validation_data=(x, y))
+
+    return step, model, model.optimizer
+
+
+@training
+def accumulated_and_clipped():
+    keras.utils.set_random_seed(0)
+    model, (x, y) = mlp()
+    optimizer = keras.optimizers.AdamW()
+
+    def step():
+        total = None
+        for rows in np.split(np.arange(16), 4):
+            with tf.GradientTape() as tape:
+                loss = cross_entropy(y[rows], model(x[rows], training=True)) / 4
+            found = tape.gradient(loss, model.trainable_variables)
+            total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+        total, _ = tf.clip_by_global_norm(total, 1.0)
+        optimizer.apply(total, model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@training
+def frozen_and_recomputed():
+    keras.utils.set_random_seed(0)
+    model, (x, y) = cnn()
+    model.layers[1].trainable = False
+    block = tf.recompute_grad(lambda x: tf.nn.tanh(x) * 2.0)
+    optimizer = keras.optimizers.Adam()
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, block(model(x, training=True)))
+        gradients = [tf.clip_by_norm(g, 1.0) for g in tape.gradient(loss, model.trainable_variables)]
+        optimizer.apply(gradients, model.trainable_variables)
+        model(x, training=False)
+
+    return step, model, optimizer

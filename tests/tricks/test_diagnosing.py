@@ -1,0 +1,246 @@
+"""diagnose: what is wrong with the gradients of a training, and what isn't."""
+
+import importlib
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gradtricks._core.diagnosing import Backward, Event, Record, Update, Weight, diagnosed
+from gradtricks._core.recorded import Place
+from gradtricks._core.reports import Finding, GradientReport, InputReport
+from gradtricks._load import BACKENDS
+from gradtricks.cli import app
+from gradtricks.reference.diagnosing import moving
+
+
+def cases(kind):
+    """Return the names of the scripts of each framework that is installed."""
+    found = []
+    for framework in BACKENDS:
+        if importlib.util.find_spec(framework):
+            module = importlib.import_module(f"{kind}_{framework}")
+            found += [pytest.param(framework, name, id=f"{framework}-{name}") for name in module.CASES]
+    return found
+
+
+@pytest.mark.parametrize(("framework", "name"), cases("issues"))
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+@pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+def test_the_cause_is_named(framework, name):
+    _, kind, code, script = importlib.import_module(f"issues_{framework}").CASES[name]
+    diagnosis = importlib.import_module(f"gradtricks.{framework}").diagnose(*script())
+    assert diagnosis.kinds[:1] == (kind,), str(diagnosis)
+    place = diagnosis.causes[0].place
+    assert code in (place.code if place else "")
+    assert kind in str(diagnosis)
+
+
+@pytest.mark.parametrize(("framework", "name"), cases("trainings"))
+@pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")
+def test_a_healthy_training_is_left_in_peace(framework, name):
+    module = importlib.import_module(f"trainings_{framework}")
+    tricks = importlib.import_module(f"gradtricks.{framework}")
+    step, *things = module.CASES[name]()
+    for _ in range(2):
+        step()
+    unwatched = module.state(*things)
+    watched_step, *watched = module.CASES[name]()
+    diagnosis = tricks.diagnose(watched_step, *watched, num_steps=2)
+    assert diagnosis.healthy, str(diagnosis)
+    assert str(diagnosis).endswith("nothing found")
+    for one, other in zip(unwatched, module.state(*watched), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_twenty_public_issues_are_replayed():
+    found = [importlib.import_module(f"issues_{framework}").CASES for framework in BACKENDS]
+    addresses = {address for scripts in found for address, *_ in scripts.values() if address}
+    assert len(addresses) >= 20
+
+
+def test_what_moves_in_16_bits_is_what_the_format_says(backend):
+    module, tricks = importlib.import_module(f"issues_{backend.name}"), backend.tricks
+    weights = np.array([1.0, 1.0, 1.0, -1.0, 0.75, 3.0, 0.01, 200.0])
+    updates = np.array([2**-8, 2**-9, -(2**-9), 2**-8, 2**-9, 2**-7, 1e-5, 0.9])
+    step, model, optimizer = module.rounding(weights, updates)
+    share = moving(weights, updates, mantissa=7).mean()
+    diagnosis = tricks.diagnose(step, model, optimizer, num_steps=2)
+    assert diagnosis.kinds == ("rounded away",)
+    assert diagnosis.causes[0].seen.startswith(f"{share:.0%} of ")
+
+
+def test_arguments_are_checked(backend):
+    module, diagnose = importlib.import_module(f"issues_{backend.name}"), backend.tricks.diagnose
+    step, model, optimizer = module.CASES["never_updated"][-1]()
+    with pytest.raises(TypeError, match="step must be callable; got int"):
+        diagnose(3, model, optimizer)
+    with pytest.raises(TypeError, match=r"model must be a .*, or several; got function; remedy: "):
+        diagnose(step, [model, step], optimizer)
+    with pytest.raises(TypeError, match=r"optimizer must be a .*, or several; got none; remedy: "):
+        diagnose(step, model, [])
+    with pytest.raises(TypeError, match=r"model must be a .*, or several; got int"):
+        diagnose(step, 3, optimizer)
+    with pytest.raises(ValueError, match="num_steps must be at least 1; got 0"):
+        diagnose(step, model, optimizer, num_steps=0)
+    with pytest.raises(RuntimeError, match="diagnose must be called eagerly"):
+        backend.traced(lambda x: diagnose(step, model, optimizer) and x, np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, ValueError, RuntimeError])
+def test_an_error_of_the_step_itself_is_the_users(backend, error):
+    _, model, optimizer = importlib.import_module(f"issues_{backend.name}").CASES["never_updated"][-1]()
+
+    def step():
+        raise error("of the step's own")
+
+    with pytest.raises(error, match="of the step's own"):
+        backend.tricks.diagnose(step, model, optimizer)
+
+
+# The command.
+
+SCRIPT = """
+import sys
+import issues_{framework} as issues
+
+step, model, optimizer = issues.CASES["{name}"][-1]()
+for _ in range(int(sys.argv[1])):
+    step()
+raise SystemExit("not reached")
+"""
+
+
+def doctor(tmp_path, backend, name, *, first="import {framework}"):
+    path = tmp_path / "train.py"
+    path.write_text(first.format(framework=backend.name) + SCRIPT.format(framework=backend.name, name=name))
+    return CliRunner().invoke(app, ["doctor", str(path), "99"])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("learning_rate_of_zero", "learning rate of 0"),
+        ("model_made_twice", "not in the optimizer"),
+        ("sorted_orders_compared", "cut"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+def test_the_command_examines_a_script(backend, tmp_path, name, kind):
+    result = doctor(tmp_path, backend, name)
+    assert result.exit_code == 1
+    assert f"1 found\n1. {kind}" in result.stdout
+
+
+def test_the_command_says_what_it_needs(backend, tmp_path):
+    missing = CliRunner().invoke(app, ["doctor", "nowhere.py"])
+    assert (missing.exit_code, missing.stderr.strip()) == (
+        2,
+        "script must be a file; got nowhere.py, which isn't there",
+    )
+    neither = doctor(tmp_path, backend, "never_updated", first="import math")
+    assert neither.exit_code == 2
+    assert "imports neither; remedy: call gradtricks.<framework>.diagnose" in neither.stderr
+    broken = doctor(tmp_path, backend, "never_updated", first="import torch, keras, (")
+    assert (broken.exit_code, "script must be Python" in broken.stderr) == (2, True)
+
+
+def test_a_script_that_is_well_says_so_and_its_own_errors_stay(backend, tmp_path):
+    path = tmp_path / "train.py"
+    trainings = f"import {backend.name}, trainings_{backend.name} as t\n"
+    path.write_text(trainings + "step = t.CASES['mlp_adam']()[0]\nwhile True:\n    step()\n")
+    result = CliRunner().invoke(app, ["doctor", str(path), "--updates", "2"])
+    assert (result.exit_code, result.stdout) == (0, "2 updates watched, nothing found\n")
+    path.write_text(f"import {backend.name}\nraise RuntimeError('of its own')")
+    result = CliRunner().invoke(app, ["doctor", str(path)])
+    assert str(result.exception) == "of its own"
+
+
+# The rules themselves, on records that no framework made.
+
+PLACE = Place("train.py", 7, "step")
+REMEDIES = dict.fromkeys(
+    [
+        "backward fails",
+        "not finite, data",
+        "not finite, backward",
+        "parts not averaged",
+        "vanishing",
+        "exploding",
+    ],
+    "remedy",
+)
+
+
+def kinds(**seen):
+    """Return what is found in a record of one trainable weight that a gradient reaches."""
+    return diagnosed(Record(["w"], {"w"}, {"w": 1}, **seen), REMEDIES).kinds
+
+
+def updated(*weights):
+    """Updates of one weight."""
+    return [Update([weight], 0.1, PLACE) for weight in weights]
+
+
+def report(gradient, *findings, connected=True):
+    """Verdict on one weight."""
+    return GradientReport((InputReport("w", connected, gradient, origins=findings),), "fine")
+
+
+def test_one_healthy_update_is_no_finding():
+    assert kinds(updates=updated(Weight("w", "float32"))) == ()
+
+
+def test_infinite_gradients_that_no_update_used_are_no_finding():
+    inf = [Backward(report("inf", Finding("exp", "inf", PLACE, "")))]
+    used = updated(Weight("w", "float32", gradient="inf"))
+    assert kinds(unwell=inf, updates=updated(Weight("w", "float32"))) == ()
+    assert kinds(unwell=inf, updates=used) == ("not finite, backward",)
+    assert kinds(unwell=[Backward(report("inf"))], updates=used) == ("not finite, backward",)
+
+
+def test_zeros_that_last_one_update_are_no_finding():
+    zero, fine = Weight("w", "float32", gradient="zero everywhere"), Weight("w", "float32")
+    assert kinds(updates=updated(zero, fine)) == ()
+    # What cancels is no single operation's fault, and often meant: a bias before a normalization.
+    unwell = [Backward(report("zero everywhere", Finding("", "zero everywhere", None, "")))]
+    assert kinds(updates=updated(zero, zero), unwell=unwell) == ()
+
+
+def test_parts_come_from_one_line_and_are_means():
+    parts = [Event("backward", PLACE, 4), Event("backward", PLACE, 4), Event("update", PLACE)]
+    updates = updated(Weight("w", "float32"))
+    assert kinds(events=parts, updates=updates) == ("parts not averaged",)
+    sums = [Event("backward", PLACE), *parts[1:]]
+    assert kinds(events=sums, updates=updates) == ()
+    two_losses = [Event("backward", Place("train.py", 6, "step"), 4), *parts[1:]]
+    assert kinds(events=two_losses, updates=updates) == ()
+
+
+def test_gradients_are_steep_only_where_they_grow_one_way():
+    assert kinds(chain={"a": 1.0, "b": 1e-8, "c": 1.0, "d": 1e-8, "e": 1e-9, "f": 1e-8}) == ()
+    assert kinds(chain={"a": 1.0, "b": 1e-3, "c": 1e-6}) == ()
+    assert kinds(chain=dict(zip("abcd", [1e6, 1e4, 1e2, 1.0]))) == ("exploding",)
+    assert kinds(moments=[1e-9, 1e-6, 1e-3, 1.0], chained=PLACE) == ("vanishing",)
+
+
+def test_a_diagnosis_prints_like_a_compiler():
+    chain = {f"layer{i}.weight": 10.0**-i for i in range(7)}
+    diagnosis = diagnosed(Record([], held={}, chain=chain, updates=updated(Weight("w", "float32"))), REMEDIES)
+    assert not diagnosis.healthy
+    assert str(diagnosis).splitlines() == [
+        "1 update watched, 1 found",
+        "1. exploding: layer0.weight",
+        "  seen: from the last to the first of 7 layers the gradient grows 1.0e+06 times",
+        "  remedy: remedy",
+    ]
+
+
+def test_many_names_are_counted():
+    events = [Event("checkpointed", PLACE), Event("backward", PLACE)]
+    updates = updated(Weight("v", "float32"))
+    record = Record([f"w{i}" for i in range(6)], events=events, updates=updates)
+    text = str(diagnosed(record, {"cut by a checkpoint": "remedy"}))
+    assert "cut by a checkpoint: w0, w1, w2, w3 and 2 more\n" in text
+    assert "  --> train.py:7, in step\n" in text
