@@ -217,7 +217,7 @@ def test_every_width(backend, dtype):
     assert tricks.group_advantages(x).dtype == x.dtype
 
 
-def test_clips_that_change_are_compiled_once(compiler):
+def test_clips_that_change_are_compiled_once():
     torch = pytest.importorskip("torch")
     tricks = pytest.importorskip("gradtricks.torch")
     torch.compiler.reset()

@@ -136,13 +136,13 @@ def check_callable(name: str, value: object) -> None:
         raise TypeError(f"{name} must be callable; got {type(value).__name__}")
 
 
-def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raise unless ``value`` is one of ``choices``.
 
     Args:
         name: What the caller calls the value.
         value: Anything.
-        choices: The strings that pass.
+        choices: What passes.
 
     Raises:
         ValueError: It is another.

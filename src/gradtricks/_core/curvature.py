@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_integer
+from gradtricks._core.checks import check_choice, check_integer
 
 _ROUNDING = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}  # by bytes; of 16 bits, bfloat16's
 _ORDERS: tuple[str | int, ...] = ("fro", 2)
@@ -96,8 +96,7 @@ def check_norm(ord: object, method: object, samples: object, seed: object) -> No
         ValueError: An option has another value.
     """
     for name, value, allowed in (("ord", ord, _ORDERS), ("method", method, _METHODS)):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
+        check_choice(name, value, allowed)
     check_integer("samples", samples, low=1)
     check_integer("seed", seed, low=0)
 

@@ -60,8 +60,7 @@ def group_advantages(rewards: tf.Tensor, *, baseline: str = "mean", scale: str =
     if baseline == "leave_one_out":
         if rewards.shape[-1] == 1:
             raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
-        size = tf.cast(tf.shape(wide)[-1], wide.dtype)
-        advantages *= size / (size - 1)
+        advantages *= 1 + 1 / tf.cast(tf.shape(wide)[-1] - 1, wide.dtype)
     if scale != "none":
         std = _deviation(wide, -1) if scale == "group" else _deviation(tf.reshape(wide, [-1]), 0)
         advantages = tf.where(std == 0, tf.zeros_like(advantages), advantages / _nonzero(std))
