@@ -26,10 +26,10 @@ def failed(record: Record, remedies: Remedies) -> Iterator[Cause]:
 
 def not_finite(record: Record, remedies: Remedies) -> Iterator[Cause]:
     """NaN or infinity in the loss, or in a gradient that the optimizer was given."""
-    given = {weight.name for update in record.updates for weight in update.weights if _bad(weight.gradient)}
+    given = {n for n, seen in record.weights().items() if any(_bad(weight.gradient) for weight in seen)}
     for backward in record.unwell:
         names = tuple(entry.name for entry in backward.entries if _bad(entry.gradient))
-        if not _bad(backward.loss) and not given.intersection(names):
+        if not (_bad(backward.loss) or given.intersection(names)):
             continue
         first = backward.report.overflow if backward.report else None
         if first:
@@ -57,12 +57,11 @@ def _backward_cause(backward: Backward, names: tuple[str, ...], remedies: Remedi
 def unreached(record: Record, remedies: Remedies) -> Iterator[Cause]:
     """Trainable parameters that no gradient reaches, together where one line is to blame."""
     missing = [name for name in record.trainable if name not in record.reached]
-    checkpoint = next((event for event in record.events if event.kind == "checkpointed"), None)
+    checkpoint = record.first("checkpointed")
     if not missing:
         return
-    if not any(event.kind == "backward" for event in record.events) and not record.unwell:
-        seen = "no backward pass was seen"
-        yield Cause("no backward pass", (), seen, None, remedies["no backward pass"])
+    if not record.first("backward") and not record.unwell:
+        yield Cause("no backward pass", (), "none was seen", None, remedies["no backward pass"])
         return
     if checkpoint:
         seen = "a reentrant checkpoint was given nothing that wants a gradient, so it passes none on"
@@ -72,9 +71,8 @@ def unreached(record: Record, remedies: Remedies) -> Iterator[Cause]:
     for finding, names in _by_finding(record, missing, lambda entry: not entry.connected):
         kind = "not in the graph" if finding.reason in ("unused", "replaced", "made outside") else "cut"
         blamed = f" ({finding.operation})" if finding.operation else ""
-        yield Cause(
-            kind, names, f"no gradient arrives: {finding.reason}{blamed}", finding.place, finding.remedy
-        )
+        seen = f"no gradient arrives: {finding.reason}{blamed}"
+        yield Cause(kind, names, seen, finding.place, finding.remedy)
 
 
 def zero_everywhere(record: Record, remedies: Remedies) -> Iterator[Cause]:
@@ -110,7 +108,7 @@ def held_wrongly(record: Record, remedies: Remedies) -> Iterator[Cause]:
 def never_updated(record: Record, remedies: Remedies) -> Iterator[Cause]:
     """Gradients that no optimizer ever used."""
     passes = [event for event in record.events if event.kind == "backward"]
-    if passes and not record.updates and not any(event.kind == "unscale" for event in record.events):
+    if passes and not record.updates and not record.first("unscale"):
         seen = f"{len(passes)} backward passes, and no step of an optimizer"
         yield Cause("never updated", (), seen, passes[-1].place, remedies["never updated"])
 
