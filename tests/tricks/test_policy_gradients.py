@@ -313,6 +313,8 @@ def test_an_infinity_comes_through_in_forward_mode_and_in_unknown_lengths(steps)
 
     rewards = tf.constant(INFINITE)
     expected = [np.inf] * 69 + [1.0]
+    vanished = tf.function(lambda r: returns(tf.cast(r, tf.float32)), signature, autograph=False)
+    np.testing.assert_array_equal(vanished(rewards), INFINITE)
     graph = tf.function(returns, signature, autograph=False)
     np.testing.assert_array_equal(graph(rewards), expected)
     with tf.autodiff.ForwardAccumulator(rewards, tf.ones_like(rewards)):
@@ -743,6 +745,7 @@ def test_xla_takes_lengths_that_it_knows_and_ranks_must_be_known():
     tricks = pytest.importorskip("gradtricks.tensorflow")
     returns = tf.function(lambda r_t: tricks.discounted_returns(r_t, 0.5), jit_compile=True, autograph=False)
     np.testing.assert_array_equal(returns(tf.ones(3)), [1.75, 1.5, 1.0])
+    np.testing.assert_array_equal(returns(tf.constant([1.0, np.inf, 1.0])), [np.inf, np.inf, 1.0])
     signature = [tf.TensorSpec(None, tf.float32)]
     unknown = tf.function(returns.python_function, input_signature=signature, autograph=False)
     with pytest.raises(ValueError, match="r_t must have a known rank; got none"):

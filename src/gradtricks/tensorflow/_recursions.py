@@ -34,6 +34,8 @@ def _cotangents(
 def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
     if tf.is_tensor(carry):
         carry = tf.concat([carry[:1], carry[:-1]], 0) if transposed else tf.reverse(carry, [0])
+    else:
+        carry = float(x.dtype.as_numpy_dtype(carry))  # which may be 0
     # XLA's loops are cheap, but what accumulators make of them isn't compiled.
     in_steps = in_xla() and all(in_plain_reverse(t) for t in (x, carry) if tf.is_tensor(t))
     y = (_by_steps if in_steps else _by_doubling)(x if transposed else tf.reverse(x, [0]), carry)
