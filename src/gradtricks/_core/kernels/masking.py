@@ -2,6 +2,8 @@
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -12,7 +14,7 @@ from gradtricks._core.masking import one_minus_exp
 
 Array = NDArray[np.floating]
 
-_ELEMENTS_PER_THREAD = 2**17  # fewer aren't worth the start of a thread
+_ELEMENTS_PER_PART = 2**19  # fewer aren't worth the start of a thread
 # Sums of products may be fused, in all loops alike. No other fast mathematics, because an element must come
 # out the same bit for bit whichever loop it went through.
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -67,16 +69,25 @@ def masked_adam_step(
     numbers = (*map(number, [*same, *rates, most, *factors, *options]), series, twos)
     arrays = parameter, gradient, m, v, v_max, own_steps, trainable_mask
 
-    def work(start: int, stop: int) -> None:
-        _step(*(array if array is None else array[start:stop] for array in arrays), *numbers)
-
-    parts = max(1, min(threads, len(parameter) // _ELEMENTS_PER_THREAD))
+    parts = max(1, len(parameter) // _ELEMENTS_PER_PART)
     bounds = [part * len(parameter) // parts for part in range(parts + 1)]
-    if parts == 1:
-        work(*bounds)
+    left = list(pairwise(bounds))
+
+    def work() -> None:  # threads take the next part when they are ready, since some begin late
+        with suppress(IndexError):
+            while True:
+                start, stop = left.pop()
+                _step(*(array if array is None else array[start:stop] for array in arrays), *numbers)
+
+    helpers = min(threads, parts) - 1
+    if helpers < 1:
+        work()
     else:
-        with ThreadPoolExecutor(parts) as pool:
-            list(pool.map(work, bounds[:-1], bounds[1:]))
+        with ThreadPoolExecutor(helpers) as pool:
+            helping = [pool.submit(work) for _ in range(helpers)]
+            work()
+            for future in helping:
+                future.result()
 
 
 @_compiled
