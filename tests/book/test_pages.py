@@ -844,3 +844,17 @@ def test_the_examples_on_pages_run(page, code):
     report = []
     doctest.DocTestRunner(verbose=False).run(example, out=report.append)
     assert not report, "".join(report)
+
+
+def test_code_that_pages_show_is_there():
+    shown = re.compile(r"\{literalinclude\} (\S+)\n:pyobject: (\S+)")
+    found = 0
+    for page in (ROOT / "book").glob("*.md"):
+        for path, name in shown.findall(page.read_text(encoding="utf-8")):
+            body = ast.parse((page.parent / path).read_text(encoding="utf-8")).body
+            for part in name.split("."):
+                there = [node for node in body if getattr(node, "name", None) == part]
+                assert there, f"{page.name}: {path} has no {name}"
+                body = there[0].body
+            found += 1
+    assert found > 0
