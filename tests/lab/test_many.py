@@ -62,7 +62,7 @@ def below(process):
 
 def test_one_failure_stops_nothing_and_nothing_is_done_twice(notebook, store):
     specs = [*plan(notebook, 1), *plan(notebook, 1, fate="raise"), *plan(notebook, 3)[1:]]
-    seen, listened = [], []
+    seen, listened, before = [], [], listening()  # other tests may keep a server
 
     def hear(run):
         seen.append((run.spec, run.state, run.worker))
@@ -73,7 +73,7 @@ def test_one_failure_stops_nothing_and_nothing_is_done_twice(notebook, store):
     assert [run.state for run in runs] == ["finished", "failed", "finished", "finished", "finished"]
     assert "RuntimeError: as asked" in runs[1].error
     assert runs[2].stored.results["seed"] == 1
-    assert listened == []
+    assert set(listened) <= set(before)
 
     for run in runs:
         began, ended = (each for each in seen if each[0] is run.spec)
