@@ -369,6 +369,18 @@ def test_an_explorable_figure_brings_its_data_and_its_page_the_script(project):
     assert "explorable" not in (project.source.parent / "html" / "plain.html").read_text()
 
 
+def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(project):
+    (project.source / "plain.md").write_text("# Plain\n")
+    drawing = "```{graph}\n:alt: What it shows.\nx <1- [loss] <1- L\n```"
+    status, messages, page = project(f"# Page\n\n{drawing}\n\n```{{toctree}}\nplain\n```\n", "-W")
+    assert (status, messages) == (0, "")
+    assert (
+        '<div class="graph" role="img" aria-label="What it shows."><div><div class="graph-panel"><svg' in page
+    )
+    # The PDF has the head of the first page.
+    assert "_static/graph.css" in (project.source.parent / "html" / "plain.html").read_text()
+
+
 def test_pages_are_listed_with_their_answers(project):
     (project.source / "second.md").write_text(
         "# Why?\n\n```{admonition} Answer\n:class: answer\nBecause, $x$.\n```\n\n```{toctree}\nthird\n```\n"
@@ -589,12 +601,16 @@ WRONG = {
         "expected the option log to be x, y or xy; got 'z'"
     ),
     "```{explorable} grid\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": "expected stem/backend/name",
+    "x <1- y -> x\n```": "expected no way from y back to itself",
+    "```{graph}\n\nx <1- y\n```": "graph: expected the option alt",
     "$\\frac{1$": "formula '\\\\frac{1'",
 }
 
 
 def test_a_wrong_reference_or_formula_fails_the_build_and_says_where(project):
-    page = "# Page\n\n" + "\n\n".join(WRONG) + "\n"
+    # The line of a drawing is named, not its first one.
+    drawing = "```{graph}\n:alt: a\npanel: one\n"
+    page = "# Page\n\n" + "\n\n".join(drawing * w.startswith("x ") + w for w in WRONG) + "\n"
     status, messages, _ = project(page, "-W", "--keep-going")
     assert status == 1
     for wrong, message in WRONG.items():
