@@ -1,10 +1,13 @@
 """Results and figures of runs on a page: a role for numbers in running text, a directive for figures."""
 
+from pathlib import PurePosixPath
+
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.directives.patches import Figure
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+from gradtricks.book.margins import provenance
 from gradtricks.book.numbers import format_result
 from gradtricks.book.records import NAMED, figure_of, problem, record_of
 from gradtricks.lab.results.quoting import RecordError, result_from
@@ -44,11 +47,17 @@ class RunFigure(Figure, SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Build the figure; an unknown one is a warning."""
         name = self.arguments[0]
+        target = NAMED.fullmatch(name)
         try:
             self.arguments[0], self.options["alt"] = figure_of(self.env, name)
         except RecordError as error:
             return problem(self, name, error)
-        return super().run()
+        figure, *rest = super().run()
+        page = str(PurePosixPath(self.arguments[0]).parent)
+        # The run's own page needs no link to itself.
+        if target and page[1:] in self.env.found_docs and not self.env.docname.startswith("experiments/"):
+            figure += provenance(target["stem"], target["backend"], page)
+        return [figure, *rest]
 
 
 def setup(app: Sphinx) -> None:
