@@ -247,7 +247,13 @@ def project(tmp_path, forks):
     write_record(
         source / "experiments",
         "masking-torch",
-        {"accuracy": 0.9, "loss": {"$float": "nan"}, "note": "<script>", "grid": encode(GRID, "grid")},
+        {
+            "accuracy": 0.9,
+            "loss": {"$float": "nan"},
+            "note": "<script>",
+            "grid": encode(GRID, "grid"),
+            "times": [["what", "ratio"], ["`norm`", 0.12345], ["sum", 1e-7]],
+        },
         varying={"seconds": 1.25},
         figures={"curve": 'a "curve" <up>'},
         provenance={"processor": "<i>fast</i>", "commit": "0123456789abcdef", "dirty": True, "threads": 2},
@@ -289,6 +295,9 @@ $$\frac{a}{b}$$ (ratio)
 ```{run-figure} masking/torch/curve
 Caption.
 ```
+
+```{result-table} masking/torch/times:.3g
+```
 """
 
 
@@ -304,6 +313,9 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert '<span class="eqno">(1)' in page
     assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in page
     assert "&lt;i&gt;fast&lt;/i&gt;" in page
+    cells = [re.sub("<[^>]+>", "", cell).strip() for cell in re.findall("<t[dh].*?</t[dh]>", page, re.DOTALL)]
+    assert cells[-6:] == ["what", "ratio", "norm", "0.123", "sum", "1 × 10⁻⁷"]
+    assert re.search("<code.*?>norm<", page.replace("\n", ""))
     assert "0123456789ab with uncommitted changes" in page
     card = html.unescape(re.sub("<[^>]+>", "", page))
     options = "--threads 2 -p backend=torch -p seed=0 -p learning_rate=1e-05 -p 'label=<b>'"
@@ -394,6 +406,18 @@ def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(
         "figures.js",
         "moving/trial.js",
     ]
+
+
+def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(project):
+    (project.source / "plain.md").write_text("# Plain\n")
+    drawing = "```{graph}\n:alt: What it shows.\nx <1- [loss] <1- L\n```"
+    status, messages, page = project(f"# Page\n\n{drawing}\n\n```{{toctree}}\nplain\n```\n", "-W")
+    assert (status, messages) == (0, "")
+    assert (
+        '<div class="graph" role="img" aria-label="What it shows."><div><div class="graph-panel"><svg' in page
+    )
+    # The PDF has the head of the first page.
+    assert "_static/graph.css" in (project.source.parent / "html" / "plain.html").read_text()
 
 
 def test_pages_are_listed_with_their_answers(project):
@@ -596,13 +620,15 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
 
 GIVEN = ":prompt: Why?\n:x: a\n:y: b\n"
 WRONG = {
-    "{result}`masking/torch/acuracy`": "expected one of: accuracy, loss, note, grid, seconds; got 'acuracy'",
+    "{result}`masking/torch/acuracy`": "accuracy, loss, note, grid, times, seconds; got 'acuracy'",
     "{result}`masking/jax/accuracy`": "expected the record masking-jax.json; got the records: masking-torch",
     "{result}`accuracy`": "expected stem/backend/name",
     "{result}`masking/torch/accuracy:.d`": "expected a format that fits 0.9; got '.d'",
     "```{run-card} masking/jax\n```": "expected the record masking-jax.json",
     "```{run-card} masking\n```": "expected the record masking.json",
     "```{run-card} masking/torch/accuracy\n```": "expected stem/backend",
+    "```{result-table} masking/torch/note\n```": "expected rows of one length, heads first; got",
+    "```{result-table} times\n```": "expected stem/backend/name",
     "```{run-figure} masking/torch/kurve\n```": "expected one of: curve; got 'kurve'",
     "```{run-figure} kurve\n```": "expected stem/backend/figure",
     f"```{{explorable}} masking/torch/girds\n:fallback: masking/torch/curve\n{GIVEN}```": "got 'girds'",
@@ -616,12 +642,16 @@ WRONG = {
     ),
     f"```{{explorable}} grid\n:fallback: masking/torch/curve\n{GIVEN}```": "expected stem/backend/name",
     "```{moving} gone\n:alt: a\n:prompt: b\n```": "expected one of: ",
+    "x <1- y -> x\n```": "expected no way from y back to itself",
+    "```{graph}\n\nx <1- y\n```": "graph: expected the option alt",
     "$\\frac{1$": "formula '\\\\frac{1'",
 }
 
 
 def test_a_wrong_reference_or_formula_fails_the_build_and_says_where(project):
-    page = "# Page\n\n" + "\n\n".join(WRONG) + "\n"
+    # The line of a drawing is named, not its first one.
+    drawing = "```{graph}\n:alt: a\npanel: one\n"
+    page = "# Page\n\n" + "\n\n".join(drawing * w.startswith("x ") + w for w in WRONG) + "\n"
     status, messages, _ = project(page, "-W", "--keep-going")
     assert status == 1
     for wrong, message in WRONG.items():
@@ -836,7 +866,7 @@ def recorded_names(stem, backend):
     return names
 
 
-RESULT = r"\{result\}`(\w+)(?:/(torch|tensorflow|sweep))?/([^./:`]+)"
+RESULT = r"(?:\{result\}`|\{result-table\} )(\w+)(?:/(torch|tensorflow|sweep))?/([^./:`\n]+)"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

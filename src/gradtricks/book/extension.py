@@ -11,7 +11,18 @@ from sphinx import addnodes
 from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
 from sphinx.config import Config
 
-from gradtricks.book import cards, citing, entries, explorables, formulas, images, moving, roles, trimming
+from gradtricks.book import (
+    cards,
+    citing,
+    drawings,
+    entries,
+    explorables,
+    formulas,
+    images,
+    moving,
+    roles,
+    trimming,
+)
 
 __all__ = ["notebook_of", "setup"]
 
@@ -25,7 +36,7 @@ _CARD = {
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register roles, directives and renderers, and what describes the pages and finishes the site."""
-    for part in (cards, citing, entries, explorables, formulas, images, moving, roles, trimming):
+    for part in (cards, citing, drawings, entries, explorables, formulas, images, moving, roles, trimming):
         part.setup(app)
     app.connect("doctree-read", _describe)
     app.connect("html-page-context", _announce_notebook)
