@@ -20,6 +20,7 @@ from gradtricks.book import (
     formulas,
     images,
     margins,
+    moving,
     roles,
     trimming,
 )
@@ -36,7 +37,19 @@ _CARD = {
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register roles, directives and renderers, and what describes the pages and finishes the site."""
-    for part in (cards, citing, drawings, entries, explorables, formulas, images, margins, roles, trimming):
+    for part in (
+        cards,
+        citing,
+        drawings,
+        entries,
+        explorables,
+        formulas,
+        images,
+        margins,
+        moving,
+        roles,
+        trimming,
+    ):
         part.setup(app)
     app.connect("doctree-read", _describe)
     app.connect("html-page-context", _announce)
