@@ -639,7 +639,7 @@ STILL = """(figure) => {
     const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", ...LETTERS];
     const drawn = figure.querySelector(".explorable-view svg");
     const ground = getComputedStyle(document.body).backgroundColor;
-    const ink = getComputedStyle(document.body).color;
+    const inks = [document.body, drawn.parentElement].map((node) => getComputedStyle(node).color);
     const copy = drawn.cloneNode(true);
     copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
     copy.setAttribute("font-family", "sans-serif");
@@ -649,7 +649,7 @@ STILL = """(figure) => {
         for (const name of LOOKS) {
             const value = style.getPropertyValue(name).replaceAll("px", "");
             if (LETTERS.includes(name) && node.tagName !== "text") continue;
-            node.setAttribute(name, value === ground ? "none" : value === ink ? "#68717d" : value);
+            node.setAttribute(name, value === ground ? "none" : inks.includes(value) ? "#68717d" : value);
         }
         node.removeAttribute("style");
     }
