@@ -766,7 +766,7 @@ def test_no_page_of_the_book_has_barriers(part, serve, page):
     chapters = [path for path in built_pages() if "/" not in path]
     generated = [path for path in built_pages() if "/" in path]
     for path in [*chapters, *generated[::5]][part::2]:
-        # The list of all pages is the same on each of them; code in notebooks has the colours of chapters.
+        # The list of chapters is the same on each page; code in notebooks has the colours of chapters.
         known = [] if path == "masking.html" else ["#pst-primary-sidebar"]
         known += [".highlight"] if path.startswith("experiments/") else []
         found += barriers(page, f"{root}/{path}", *known)
@@ -796,16 +796,17 @@ def test_tabs_are_in_step_across_pages(serve, page):
 
 
 BELOW = """(limit) => [...document.querySelectorAll(
-    '.questions dd a, .landing-lead, .landing-commands pre, .results .sd-col > p, .results img')]
+    '.questions dd a, .landing-lead, .landing-lead pre, .landing-moving figure')]
     .filter(e => !(e.getBoundingClientRect().bottom <= limit)).map(e => e.outerHTML.slice(0, 120))"""
 
 
 @needs_the_book
-def test_the_landing_page_shows_every_question_and_result_on_the_first_screen(serve, page, findings):
+def test_the_landing_page_says_shows_and_asks_all_on_the_first_screen(serve, page, findings):
     page.set_viewport_size({"width": WIDTHS[0], "height": 800})
     page.goto(f"{serve(SITE)}/index.html", wait_until="load")
     assert page.evaluate(BELOW, 800) == []
-    assert page.locator(".results img").count() == 3
+    assert page.locator(".landing-lead pre").count() == page.locator(".landing-moving figure").count() == 1
+    assert page.locator(".results img").count() == 2
     answered = []
     for address in page.evaluate("[...document.querySelectorAll('.questions dd a')].map(a => a.href)"):
         page.goto(address)
@@ -870,17 +871,35 @@ def test_a_name_to_search_for_is_known_of_every_stem():
     assert sorted(FOUND_BY) == sorted(path.stem for path in stems)
 
 
+def search(page, root, query):
+    """Return the pages that a search finds, best first."""
+    page.goto(f"{root}/search.html?q={query}")
+    page.get_by_text("Search finished").wait_for(timeout=20_000)
+    links = "[...document.querySelectorAll('#search-results li a')].map(a => new URL(a.href).pathname)"
+    return page.evaluate(links)
+
+
 @needs_the_book
 def test_search_finds_every_stem(serve, page):
     root = serve(SITE)
-    missing = []
-    for stem, name in FOUND_BY.items():
-        page.goto(f"{root}/search.html?q={name}")
-        page.get_by_text("Search finished").wait_for(timeout=20_000)
-        links = page.evaluate("[...document.querySelectorAll('#search-results li a')].map(a => a.href)")
-        if not any(f"/api/{stem}.html" in link for link in links):
-            missing.append((name, links))
-    assert missing == []
+    found = {stem: search(page, root, name) for stem, name in FOUND_BY.items()}
+    assert [stem for stem, pages in found.items() if f"/api/{stem}.html" not in pages] == []
+
+
+@needs_the_book
+def test_search_puts_the_chapter_first_that_answers(serve, page):
+    asked = {
+        "freeze layer": "masking",
+        "gradient None": "tracing",
+        "nan where": "branching",
+        "clip hidden state": "clipping",
+        "negative reward": "policy_gradients",
+        "hessian": "curvature",
+    }
+    root = serve(SITE)
+    assert {words: search(page, root, words)[0] for words in asked} == {
+        words: f"/{chapter}.html" for words, chapter in asked.items()
+    }
 
 
 # Screens
