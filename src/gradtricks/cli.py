@@ -9,6 +9,8 @@ from gradtricks.lab.cli import app
 from gradtricks.lab.commands.options import DEFAULT_STORE, StoreLocation, Workers, examples
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from gradtricks.agents.evaluation import FrozenPolicy
@@ -104,7 +106,7 @@ def evaluate(
         loaded = [_load(path) for path in agents]
         for agent in loaded:
             _check(agent, how)
-        played = [(path, _play(agent, how)) for path, agent in zip(agents, loaded, strict=True)]
+        played = [(path, _play(agent, how)) for path, agent in _shown(agents, loaded)]
     except (FileNotFoundError, ValueError) as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(2) from error
@@ -116,6 +118,41 @@ def evaluate(
         )
     output.print(table)
     say(f"{games} games each.")
+
+
+@app.command(
+    rich_help_panel="Results",
+    epilog=examples(
+        "gradtricks watch policy.safetensors", "gradtricks watch policy.safetensors --sticky 0.25"
+    ),
+)
+def watch(
+    agent: Annotated[Path, typer.Argument(help="A file that a run of pong.ipynb kept.", metavar="AGENT")],
+    film: Annotated[Path, typer.Option(help="The file to write, an animated PNG.")] = Path("game.png"),
+    seconds: Annotated[
+        float, typer.Option(min=1, help="After which the film ends, if the game hasn't.")
+    ] = 60,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the game and the moves.")] = 2_000_000,
+    sticky: Annotated[
+        float, typer.Option(min=0, max=1, help="Probability that a frame repeats the last move.")
+    ] = 0.0,
+) -> None:
+    """Film a trained agent in a game of Pong, for a browser to show; the agent is on the right."""
+    from gradtricks.agents.evaluation import FrozenPolicy
+    from gradtricks.agents.evaluation import film as play
+    from gradtricks.lab.commands.terminal import say
+    from gradtricks.lab.films import encode_film
+
+    try:
+        policy = FrozenPolicy.load(agent)
+    except (FileNotFoundError, ValueError) as error:
+        typer.secho(str(error), err=True, fg="red")
+        raise typer.Exit(2) from error
+    skipped = policy.about.get("frame_skip", 4)
+    game = play(policy, seconds=seconds, seed=seed, frame_skip=skipped, sticky=sticky)
+    film.write_bytes(encode_film(game.screens, game.frames_per_second))
+    won, lost = (int((sign * game.rewards > 0).sum()) for sign in (1, -1))
+    say(f"{won} points won and {lost} lost: open {film.resolve().as_uri()}")
 
 
 @app.command(
@@ -152,6 +189,23 @@ def _load(path: Path) -> "FrozenPolicy | FrozenAgent":
 
     kind = load_checkpoint(path).about.get("kind")
     return FrozenAgent.load(path) if kind == KIND else FrozenPolicy.load(path)
+
+
+def _shown(
+    paths: list[Path], agents: "list[FrozenPolicy | FrozenAgent]"
+) -> "Iterator[tuple[Path, FrozenPolicy | FrozenAgent]]":
+    """Say on a terminal whose turn it is: a hundred games of Pong take an agent a minute."""
+    from rich.progress import Progress
+
+    from gradtricks.lab.commands.terminal import make_console, near
+
+    console = make_console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(paths))
+        for path, agent in zip(paths, agents, strict=True):
+            progress.update(task, description=near(str(path.resolve())))
+            yield path, agent
+            progress.advance(task)
 
 
 def _check(agent: "FrozenPolicy | FrozenAgent", how: _Play) -> None:

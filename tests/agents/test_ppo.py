@@ -1,6 +1,7 @@
 """The Pong player that wins: what it sees, that both frameworks learn the same, and that it can be killed."""
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from gradtricks.agents import evaluation, pong, ppo, progress
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.evaluation import FrozenPolicy
 from gradtricks.agents.history import History
+from gradtricks.lab.films import encode_film
 from gradtricks.lab.storage.published import Published
 from gradtricks.reference import (
     clipped_surrogate_pg_loss,
@@ -34,19 +36,22 @@ def agents(request):
     return importlib.import_module(f"gradtricks.agents.{request.param}")
 
 
-def make_games(num_envs=4, **options):
-    return pong.PongGames(num_envs, frame_skip=4, view=pong.CELLS, **options)
+def make_games(num_envs=4, cells=True, **options):
+    view = pong.CELLS if cells else pong.PLACES
+    return pong.PongGames(num_envs, frame_skip=4, view=view, **options)
 
 
-def draw(mirror=True, scale=1.0):
-    """Draw weights whose heads say something."""
-    weights = ppo.draw_weights(1, hidden_units=UNITS, mirror=mirror)
+def draw(mirror=True, scale=1.0, cells=True):
+    """Draw weights whose heads say something, of one layer for cells and of two for places."""
+    weights = ppo.draw_weights(
+        1, hidden_units=UNITS, second_units=0 if cells else 8, cells=cells, mirror=mirror
+    )
     heads = np.random.default_rng(2).normal(0, scale, weights["heads"].shape)
     return {**weights, "heads": heads.astype(np.float32)}
 
 
-def some_observations(count=32):
-    games, rng, seen = make_games(8, seed=5), np.random.default_rng(0), []
+def some_observations(count=32, cells=True):
+    games, rng, seen = make_games(8, cells, seed=5), np.random.default_rng(0), []
     for _ in range(40):
         games.step(rng.integers(0, 3, 8))
     while len(seen) * 8 < count:
@@ -55,10 +60,10 @@ def some_observations(count=32):
     return np.concatenate(seen)[:count]
 
 
-def some_minibatch(count=32):
+def some_minibatch(count=32, cells=True):
     rng = np.random.default_rng(3)
     return ppo.Minibatch(
-        some_observations(count),
+        some_observations(count, cells),
         rng.integers(0, 3, count),
         np.log(rng.uniform(0.2, 0.6, count)).astype(np.float32),
         rng.normal(size=count).astype(np.float32),
@@ -67,18 +72,27 @@ def some_minibatch(count=32):
 
 
 def apply_by_matrix(weights, observations, mirror):
-    """The network as a product of matrices, in float64."""
+    """The network as products of matrices, in float64."""
+    weights = {name: value.astype(float) for name, value in weights.items()}
 
-    def half(lit):
-        hidden = np.maximum(lit @ weights["cells"][:-1].astype(float) + weights["bias"], 0)
-        return hidden @ weights["heads"].astype(float)
+    def half(seen):
+        first = weights["cells"][:-1] if "cells" in weights else weights["places"]
+        hidden = np.maximum(seen @ first + weights["bias"], 0)
+        if "second" in weights:
+            hidden = np.maximum(hidden @ weights["second"] + weights["second_bias"], 0)
+        return hidden @ weights["heads"]
 
-    lit = np.zeros((len(observations), pong.NO_CELL + 1))
-    np.put_along_axis(lit, observations, 1, axis=1)
-    courts = lit[:, :-1].reshape(-1, 2, pong.CELL_ROWS, pong.CELL_COLUMNS)
-    outputs = half(courts.reshape(len(lit), -1))
+    if "cells" in weights:
+        lit = np.zeros((len(observations), pong.NO_CELL + 1))
+        np.put_along_axis(lit, observations, 1, axis=1)
+        courts = lit[:, :-1].reshape(-1, 2, pong.CELL_ROWS, pong.CELL_COLUMNS)
+        seen, mirrored = (x.reshape(len(lit), -1) for x in (courts, courts[:, :, ::-1]))
+    else:
+        seen = observations.astype(float)
+        mirrored = (observations.reshape(-1, 3, 7) * [1, 1, -1, 1, 1, -1, -1]).reshape(-1, 21)
+    outputs = half(seen)
     if mirror:
-        outputs = outputs + half(courts[:, :, ::-1].reshape(len(lit), -1))[:, [0, 2, 1, 3]]
+        outputs = outputs + half(mirrored)[:, [0, 2, 1, 3]]
     return outputs[:, :3], outputs[:, 3]
 
 
@@ -118,6 +132,41 @@ def test_an_observation_holds_this_picture_and_the_one_before():
         before = games.observations
 
 
+def test_places_are_the_centres_of_what_is_lit():
+    frames = np.full((2, 1, *pong.FRAME_SHAPE), 87, np.uint8)
+    frames[0, 0, 44:60, 16:20] = 200  # the other's paddle, at the rows 10 to 25 of the court
+    frames[0, 0, 100:104, 20:22] = 236  # a ball beside it
+    frames[1, 0, 34:194, 140] = 140
+    expected = np.zeros((2, 3, 3))
+    expected[0, 0] = 1, (17.5 - 79.5) / 80, (17.5 - 79.5) / 80
+    expected[0, 1] = 1, (20.5 - 79.5) / 80, (67.5 - 79.5) / 80
+    expected[1, 2] = 1, (140 - 79.5) / 80, 0
+    np.testing.assert_allclose(pong.find_places(frames), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="grey Atari screens"):
+        pong.find_places(frames[:, :, 1:])
+
+
+def test_an_observation_of_places_tells_motion_of_what_was_seen_twice():
+    before, after = np.zeros((2, 1, 3, 3), np.float32)
+    before[0, :2], after[0, 1:] = (1, 0.5, -0.25), (1, 0.375, 0.5)
+    after[0, 2] = 1, 0.75, 0.25
+    seen = pong.PLACES.compare(before, after).reshape(3, 7)
+    np.testing.assert_array_equal(seen[0], [0, 0, 0, 1, 0, 0, 0])
+    np.testing.assert_array_equal(seen[1], [1, 0.75, 2, 1, -2, 4, 0])  # 12 would be too much
+    np.testing.assert_array_equal(seen[2], [1, 1.5, 1, 0, 0, 0, 2])
+    after[0, 1] = 0
+    assert not pong.PLACES.compare(before, after).reshape(3, 7)[1:, 4:].any()
+
+
+def test_games_that_are_started_play_as_those_that_are_stepped():
+    one, other, rng = make_games(2, seed=1), make_games(2, seed=1), np.random.default_rng(0)
+    for _ in range(5):
+        actions = rng.integers(0, 3, 2)
+        other.start(actions)
+        np.testing.assert_array_equal(one.step(actions), other.finish())
+        np.testing.assert_array_equal(one.observations, other.observations)
+
+
 def test_mirrored_twice_is_as_it_was():
     mirrored = ppo.mirror_cells()
     np.testing.assert_array_equal(mirrored[mirrored], np.arange(pong.NO_CELL + 1))
@@ -129,9 +178,9 @@ def test_mirrored_twice_is_as_it_was():
 # What it learns.
 
 
-@pytest.mark.parametrize("mirror", [True, False])
-def test_the_network_is_a_product_of_matrices(agents, mirror):
-    weights, observations = draw(mirror), some_observations()
+@pytest.mark.parametrize(("cells", "mirror"), [(True, True), (True, False), (False, True)])
+def test_the_network_is_a_product_of_matrices(agents, cells, mirror):
+    weights, observations = draw(mirror, cells=cells), some_observations(cells=cells)
     logits, values = agents.PPOLearner(weights, mirror=mirror, device="cpu").infer(observations)
     expected = apply_by_matrix(weights, observations, mirror)
     np.testing.assert_allclose(logits, expected[0], rtol=1e-4, atol=1e-4)
@@ -142,6 +191,15 @@ def test_upside_down_up_is_down(agents):
     learner, observations = agents.PPOLearner(draw(), device="cpu"), some_observations()
     logits, values = learner.infer(observations)
     mirrored_logits, mirrored_values = learner.infer(ppo.mirror_cells()[observations])
+    np.testing.assert_allclose(mirrored_logits, logits[:, [0, 2, 1]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
+
+
+def test_upside_down_up_is_down_for_places_too(agents):
+    learner = agents.PPOLearner(draw(cells=False), device="cpu")
+    observations = some_observations(cells=False)
+    logits, values = learner.infer(observations)
+    mirrored_logits, mirrored_values = learner.infer(ppo.mirror_places() * observations)
     np.testing.assert_allclose(mirrored_logits, logits[:, [0, 2, 1]], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
 
@@ -174,22 +232,24 @@ def test_advantages_are_estimated_and_standardised(agents):
     np.testing.assert_allclose(targets, expected + values[:-1], rtol=1e-4, atol=1e-5)
 
 
-def test_both_frameworks_take_the_same_steps():
+@pytest.mark.parametrize("cells", [True, False])
+def test_both_frameworks_take_the_same_steps(cells):
     learners = []
     for name in BACKENDS:
         pytest.importorskip(name)
         module = importlib.import_module(f"gradtricks.agents.{name}")
-        learners.append(module.PPOLearner(draw(), OPTIONS, device="cpu"))
-    batch = some_minibatch()
+        learners.append(module.PPOLearner(draw(cells=cells), OPTIONS, device="cpu"))
+    batch = some_minibatch(cells=cells)
     for _ in range(5):
         one, other = (learner.update(batch, rate=0.5) for learner in learners)
         assert one == pytest.approx(other, rel=1e-4)
-    for name, start in draw().items():
+    for name, start in draw(cells=cells).items():
         one, other = (learner.state()[name] for learner in learners)
         assert np.abs(one - start).max() > 1e-4
         np.testing.assert_allclose(one, other, atol=2e-5)
-    assert not learners[0].state()["cells"][pong.NO_CELL].any()
-    assert not learners[1].state()["cells"][pong.NO_CELL].any()
+    if cells:
+        for learner in learners:
+            assert not learner.state()["cells"][pong.NO_CELL].any()
 
 
 def test_it_learns_which_way_is_rewarded(agents):
@@ -235,6 +295,10 @@ def test_weights_that_arent_the_networks_are_refused(agents):
         agents.PPOLearner({**weights, "heads": weights["heads"][:, :3]})
     with pytest.raises(ValueError, match="weights\\['bias'\\]"):
         agents.PPOLearner({**weights, "bias": np.zeros((8, 5), np.float32)})
+    with pytest.raises(ValueError, match="missing or unknown: \\['second_bias'\\]"):
+        agents.PPOLearner({**weights, "second": np.zeros((8, 4), np.float32)})
+    with pytest.raises(ValueError, match="weights\\['second'\\]"):
+        agents.PPOLearner({**draw(cells=False), "second": np.zeros((8, 5), np.float32)})
     with pytest.raises(ValueError, match="hidden_units"):
         ppo.draw_weights(hidden_units=1)
 
@@ -292,7 +356,7 @@ def test_enough_points_won_end_a_training(agents, monkeypatch):
     histories = []
     for stop_at in (0.0, 1.0):
         learner = agents.PPOLearner(draw(), OPTIONS, device="cpu")
-        histories.append(ppo.train(learner, make_games(), decisions=640, stop_at=stop_at))
+        histories.append(ppo.train(learner, [make_games()], decisions=640, stop_at=stop_at))
     assert histories[1].decisions == 640
     assert sum(time <= histories[0].decisions - 64 for time in histories[0].point_times) < 4
     assert len(histories[0].point_times) >= 4, "as soon as there are enough"
@@ -301,7 +365,7 @@ def test_enough_points_won_end_a_training(agents, monkeypatch):
     history.point_rewards = [-1.0, -1.0, 1.0, 1.0, 1.0]
     assert ppo._share_won(history) == 0.75
     with pytest.raises(ValueError, match="stop_at must lie in"):
-        ppo.train(learner, make_games(), decisions=64, stop_at=1.5)
+        ppo.train(learner, [make_games()], decisions=64, stop_at=1.5)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +383,7 @@ def test_the_cost_of_entropy_falls_to_zero_and_the_learning_rate_to_its_last_sha
     learner, seen = _Valuing(), []
     learner.options, learner.mirror = replace(OPTIONS, final_rate=final_rate), False
     learner.update = lambda batch, rate, entropy: seen.append((rate, entropy)) or 0.0
-    ppo.train(learner, make_games(), decisions=320, anneal_decisions=anneal_decisions)
+    ppo.train(learner, [make_games()], decisions=320, anneal_decisions=anneal_decisions)
     np.testing.assert_allclose(seen[:: len(seen) // 5], list(zip(rates, entropies)), rtol=1e-3)
 
 
@@ -328,7 +392,7 @@ def test_a_training_that_diverges_says_so(agents):
     weights["heads"][:] = np.nan
     learner = agents.PPOLearner(weights, OPTIONS, device="cpu")
     with pytest.raises(ValueError, match="the loss must be finite; got nan"):
-        ppo.train(learner, make_games(), decisions=64)
+        ppo.train(learner, [make_games()], decisions=64)
 
 
 # Killed and gone on with.
@@ -336,9 +400,8 @@ def test_a_training_that_diverges_says_so(agents):
 
 def train(agents, path=None, *, decisions=6 * 64, seed=7, **games):
     learner = agents.PPOLearner(ppo.draw_weights(0, hidden_units=UNITS), OPTIONS, device="cpu")
-    history = ppo.train(
-        learner, make_games(seed=11, **games), decisions=decisions, seed=seed, checkpoint=path
-    )
+    groups = [make_games(2, seed=game_seed, **games) for game_seed in (11, 13)]
+    history = ppo.train(learner, groups, decisions=decisions, seed=seed, checkpoint=path)
     return learner.state(), history
 
 
@@ -399,7 +462,7 @@ train(agents, Path({str(path)!r}), decisions=10**7)
         process.send_signal(signal.SIGKILL)
         process.wait()
     arrays, about = load_checkpoint(path)  # whole, whenever the signal came
-    assert len(arrays["actions"]) == about["updates"] * OPTIONS.rollout_steps
+    assert len(arrays["actions"]) == about["updates"] * OPTIONS.rollout_steps * 2  # groups
 
 
 def test_a_checkpoint_of_another_training_is_refused(agents, tmp_path, monkeypatch):
@@ -412,7 +475,7 @@ def test_a_checkpoint_of_another_training_is_refused(agents, tmp_path, monkeypat
         train(agents, path, decisions=128, sticky=0.5)
     learner = agents.PPOLearner(ppo.draw_weights(1, hidden_units=UNITS), OPTIONS, device="cpu")
     with pytest.raises(ValueError, match="must be of the same training"):
-        ppo.train(learner, make_games(seed=11), decisions=128, seed=7, checkpoint=path)
+        ppo.train(learner, [make_games(seed=11)], decisions=128, seed=7, checkpoint=path)
     path.write_bytes(b"torn")
     with pytest.raises(ValueError, match="can't be read"):
         train(agents, path, decisions=128)
@@ -431,6 +494,15 @@ def test_a_frozen_policy_plays_as_its_learner_would(agents, tmp_path):
     logits = learner.infer(observations)[0]
     assert np.abs(loaded.logits(observations) - logits).max() < 0.02 * np.abs(logits).max()
     assert loaded.weights["cells"].dtype == np.int8
+
+
+def test_a_frozen_policy_that_sees_places_plays_exactly_as_its_learner(agents):
+    learner = agents.PPOLearner(draw(cells=False), device="cpu")
+    policy, observations = FrozenPolicy.freeze(learner.state(), mirror=True), some_observations(cells=False)
+    assert policy.view is pong.PLACES
+    np.testing.assert_allclose(
+        policy.logits(observations), learner.infer(observations)[0], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_each_game_counts_once_and_the_same_seed_is_the_same_games(monkeypatch):
@@ -472,9 +544,10 @@ def test_what_isnt_a_policy_is_refused(tmp_path):
         FrozenPolicy.load(tmp_path)
 
 
-def gradtricks(*arguments):
-    command = [str(Path(sys.executable).with_name("gradtricks")), "evaluate", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def gradtricks(*arguments, command="evaluate", **environment):
+    words = [str(Path(sys.executable).with_name("gradtricks")), command, *map(str, arguments)]
+    environment = {**os.environ, **environment}
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_the_command_plays_what_was_saved(tmp_path):
@@ -483,13 +556,34 @@ def test_the_command_plays_what_was_saved(tmp_path):
     )
     path = tmp_path / "policy.safetensors"
     policy.save(path)
-    done = gradtricks(path, "--games", 2)
+    done = gradtricks(path, "--games", 2, FORCE_COLOR="1")
     assert done.returncode == 0, done.stderr
+    assert "policy.safetensors" in done.stderr, "whose turn it is, where somebody looks"
     expected = evaluation.evaluate(policy, games=2)
     assert f"{expected.returns.mean():+.2f}" in done.stdout
     assert "2 games each." in done.stdout
     for part in ("Pong,", "temperature 0.5,", "sticky 0"):  # the cell may be broken into lines
         assert part in done.stdout
+
+
+def test_the_command_films_a_game(tmp_path):
+    policy = FrozenPolicy(ppo.draw_weights(0, cells=False), mirror=True, about={"frame_skip": 4})
+    policy.save(tmp_path / "policy.safetensors")
+    path = tmp_path / "film.png"
+    done = gradtricks(tmp_path / "policy.safetensors", "--film", path, "--seconds", 20, command="watch")
+    assert done.returncode == 0, done.stderr
+    game = evaluation.film(policy, seconds=20, seed=2_000_000)
+    assert game.screens.shape == (300, *pong.FRAME_SHAPE)
+    assert path.read_bytes() == encode_film(game.screens, 15)
+    assert f"{(game.rewards > 0).sum()} points won and {(game.rewards < 0).sum()} lost" in done.stdout
+    assert gradtricks(tmp_path / "none.safetensors", command="watch").returncode == 2
+
+
+def test_a_film_ends_with_its_game():
+    policy = FrozenPolicy(ppo.draw_weights(0, hidden_units=UNITS), mirror=True)
+    game = evaluation.film(policy, seconds=300)
+    assert len(game.rewards) < 300 * 15
+    assert np.abs([(game.rewards > 0).sum(), (game.rewards < 0).sum()]).max() == 21
 
 
 def test_a_published_policy_plays_again_as_its_record_says():

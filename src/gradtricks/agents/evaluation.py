@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.history import sample_actions
-from gradtricks.agents.pong import CELLS, NO_CELL, PongGames
-from gradtricks.agents.ppo import check_weights, mirror_cells
+from gradtricks.agents.pong import CELLS, NO_CELL, PLACES, PongGames
+from gradtricks.agents.ppo import NAMES, check_weights, mirror_cells, mirror_places
 
 Array = NDArray[np.float64]
 
@@ -20,6 +20,7 @@ TEMPERATURE = 0.5  # in training, the cost of entropy keeps a policy less sure t
 _KIND = "Pong policy"
 _LARGEST = 127  # of 8 bits
 _LONGEST_GAME = 108_000  # screen frames, half an hour, where ALE's protocol ends a game
+_FRAMES_PER_SECOND = 60  # of a television
 _SIDE_BY_SIDE = 25  # a court whose games are over waits for the others; with few courts, that is rarely long
 
 
@@ -35,6 +36,20 @@ class Evaluation(NamedTuple):
     decisions: NDArray[np.int64]
 
 
+class Film(NamedTuple):
+    """What was on the screen of one game, and what came of it.
+
+    Attributes:
+        screens: ``[T, 210, 160]``, luminance, one for each decision.
+        rewards: ``[T]``, after each of them.
+        frames_per_second: At which the game runs as fast as on a television.
+    """
+
+    screens: NDArray[np.uint8]
+    rewards: Array
+    frames_per_second: float
+
+
 class FrozenPolicy:
     """A trained network in plain NumPy: no framework is needed to play.
 
@@ -43,6 +58,9 @@ class FrozenPolicy:
             to be multiplied with it.
         mirror: The weights are of half a network, whose other half sees the court upside down.
         about: What else is known of it: anything that JSON can say.
+
+    Attributes:
+        view: How it sees the game.
 
     Raises:
         ValueError: A name is missing or unknown, or a shape is wrong.
@@ -54,9 +72,11 @@ class FrozenPolicy:
         """Spread the weights out for playing."""
         self.weights, self.mirror, self.about = dict(weights), bool(mirror), dict(about or {})
         self._wide = {name: value.astype(np.float64) for name, value in weights.items()}
-        scale = self._wide.pop("scale", np.ones(()))
+        scale = self._wide.pop("scale", None)
         check_weights(self._wide)
-        self._wide["cells"] *= scale
+        if scale is not None:
+            self._wide["cells"] *= scale
+        self.view = CELLS if "cells" in weights else PLACES
 
     @classmethod
     def freeze(
@@ -66,7 +86,7 @@ class FrozenPolicy:
         mirror: bool,
         about: Mapping[str, Any] | None = None,
     ) -> "FrozenPolicy":
-        """Round the weights of the cells to 8 bits, by one scale for each hidden unit.
+        """Keep the weights; those of cells are rounded to 8 bits, by one scale for each hidden unit.
 
         Args:
             weights: From a learner's ``state()``.
@@ -74,10 +94,12 @@ class FrozenPolicy:
             about: Likewise.
 
         Returns:
-            The policy that is saved and played, a quarter as large.
+            The policy that is saved and played; with cells, a quarter as large.
         """
-        kept = {name: weights[name] for name in ("cells", "bias", "heads")}
+        kept = {name: value for name, value in weights.items() if name in NAMES}
         check_weights(kept)
+        if "cells" not in kept:
+            return cls(kept, mirror=mirror, about=about)
         scale = np.abs(kept["cells"]).max(axis=0) / _LARGEST
         rounded = np.rint(kept["cells"] / np.where(scale > 0, scale, 1)).astype(np.int8)
         return cls({**kept, "cells": rounded, "scale": scale}, mirror=mirror, about=about)
@@ -109,30 +131,38 @@ class FrozenPolicy:
         """
         save_checkpoint(path, self.weights, {**self.about, "kind": _KIND, "mirror": self.mirror})
 
-    def logits(self, observations: NDArray[np.int32]) -> Array:
+    def logits(self, observations: NDArray[Any]) -> Array:
         """Say what the policy thinks of each action.
 
         Args:
-            observations: ``[N, 80]``, see `gradtricks.agents.pong.CELLS`.
+            observations: ``[N, ...]``, by `view`.
 
         Returns:
             ``[N, 3]``, unnormalised log-probabilities.
         """
         outputs = self._half(observations)
         if self.mirror:
-            outputs = outputs + self._half(_MIRRORED[observations])[:, [0, 2, 1, 3]]
+            upside_down = _CELLS[observations] if self.view is CELLS else _PLACES * observations
+            outputs = outputs + self._half(upside_down)[:, [0, 2, 1, 3]]
         return outputs[:, :3]
 
-    def _half(self, observations: NDArray[np.int32]) -> Array:
+    def _half(self, observations: NDArray[Any]) -> Array:
         from gradtricks._core.kernels.pong import sum_rows  # a compiler is dear to import
 
-        hidden = np.tile(self._wide["bias"], (len(observations), 1))
-        sum_rows(self._wide["cells"], observations, NO_CELL, hidden)
-        outputs: Array = np.maximum(hidden, 0) @ self._wide["heads"]
+        weights = self._wide
+        hidden = np.tile(weights["bias"], (len(observations), 1))
+        if self.view is CELLS:
+            sum_rows(weights["cells"], observations, NO_CELL, hidden)
+        else:
+            hidden += observations @ weights["places"]
+        hidden = np.maximum(hidden, 0)
+        if "second" in weights:
+            hidden = np.maximum(hidden @ weights["second"] + weights["second_bias"], 0)
+        outputs: Array = hidden @ weights["heads"]
         return outputs
 
 
-_MIRRORED = mirror_cells()
+_CELLS, _PLACES = mirror_cells(), mirror_places()
 
 
 def evaluate(
@@ -172,7 +202,7 @@ def evaluate(
     temperature = check_number("temperature", temperature, low=0)
     longest = _LONGEST_GAME // check_integer("frame_skip", frame_skip, low=1)
     court = PongGames(
-        courts, seed=seed, frame_skip=frame_skip, sticky=sticky, view=CELLS, max_decisions=longest
+        courts, seed=seed, frame_skip=frame_skip, sticky=sticky, view=policy.view, max_decisions=longest
     )
     rng = np.random.default_rng(seed)
     score, length = np.zeros(courts), np.zeros(courts, np.int64)
@@ -180,9 +210,7 @@ def evaluate(
     decisions: list[int] = []
     while left.any():
         length += court.playing
-        logits = policy.logits(court.observations)
-        drawn = sample_actions(logits / temperature, rng) if temperature else logits.argmax(axis=-1)
-        score += court.step(drawn)
+        score += court.step(_choose(policy, court, temperature, rng))
         over = ~court.playing
         counted = over & (left > 0)
         returns.extend(score[counted])
@@ -190,3 +218,48 @@ def evaluate(
         left[counted] -= 1
         score[over] = length[over] = 0
     return Evaluation(np.array(returns), np.array(decisions))
+
+
+def film(
+    policy: FrozenPolicy,
+    *,
+    seconds: float,
+    seed: int = EVALUATION_SEED,
+    frame_skip: int = 4,
+    sticky: float = 0.0,
+    temperature: float = TEMPERATURE,
+) -> Film:
+    """Play one game from its beginning and keep what is seen.
+
+    Args:
+        policy: Who plays, on the right.
+        seconds: After which the film ends, if the game hasn't.
+        seed: As for `evaluate`.
+        frame_skip: Likewise.
+        sticky: Likewise.
+        temperature: Likewise.
+
+    Returns:
+        The film.
+
+    Raises:
+        ValueError: An option is out of range.
+    """
+    frames_per_second = _FRAMES_PER_SECOND / check_integer("frame_skip", frame_skip, low=1)
+    length = check_number("seconds", seconds, low=1 / frames_per_second) * frames_per_second
+    temperature = check_number("temperature", temperature, low=0)
+    court = PongGames(1, seed=seed, frame_skip=frame_skip, sticky=sticky, view=policy.view)
+    rng = np.random.default_rng(seed)
+    screens: list[NDArray[np.uint8]] = []
+    rewards: list[float] = []
+    while court.playing.all() and len(screens) < length:
+        screens.append(court.screens[0])
+        rewards.append(court.step(_choose(policy, court, temperature, rng))[0])
+    return Film(np.stack(screens), np.array(rewards), frames_per_second)
+
+
+def _choose(
+    policy: FrozenPolicy, court: PongGames, temperature: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    logits = policy.logits(court.observations)
+    return sample_actions(logits / temperature, rng) if temperature else logits.argmax(axis=-1)

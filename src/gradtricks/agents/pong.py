@@ -15,6 +15,7 @@ FRAME_SHAPE = (210, 160)  # pixels of the screen
 BACKGROUND = 87  # luminance of the court; ball, paddles and walls are brighter
 BRIGHTEST_BACKGROUND = 130  # the court changes its colour between games
 COURT = slice(34, 194)  # rows of the screen between the walls
+BANDS = (0, 20, 140, 160)  # columns of the screen: the other's paddle stands in the first, ours in the last
 CELL_ROWS, CELL_COLUMNS = 80, 40
 CELL_COUNT = CELL_ROWS * CELL_COLUMNS
 NO_CELL = 2 * CELL_COUNT  # in an observation of two pictures
@@ -39,14 +40,15 @@ class View(NamedTuple):
 class PongGames:
     """Games of Pong side by side.
 
-    A game that has ended starts anew in the next step, which ignores its action.
+    A game that has ended starts anew in the next step, which ignores its action. Beside `observations` and
+    `playing`, `screens` are what is on the screens now, ``[N, 210, 160]``.
 
     Args:
         num_envs: How many games.
         seed: Of the games: each starts after a random number of idle frames, 30 at most.
         frame_skip: Screen frames per decision; the action is held meanwhile.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
-        view: `DIFFERENCE` or `CELLS`.
+        view: `DIFFERENCE`, `CELLS` or `PLACES`.
         max_decisions: After which a game is broken off; as it is, only its end ends it.
 
     Raises:
@@ -68,7 +70,8 @@ class PongGames:
         self._environment = make_environment(
             num_envs, seed=seed, frame_skip=frame_skip, sticky=sticky, max_decisions=max_decisions
         )
-        self._picture = self._view.look(self._environment.reset()[0])
+        frames = self._environment.reset()[0]
+        self.screens, self._picture = frames[:, 0], self._view.look(frames)
         self.observations = self._view.compare(self._picture, self._picture)
         self.playing = np.ones(num_envs, bool)
 
@@ -81,8 +84,25 @@ class PongGames:
         Returns:
             The rewards, ``[N]``.
         """
-        frames, rewards, terminated, truncated, _ = self._environment.step(np.take(ACTIONS, actions))
-        picture = self._view.look(frames)
+        self.start(actions)
+        return self.finish()
+
+    def start(self, actions: NDArray[np.int64]) -> None:
+        """Let the emulators play one decision in every game while the caller does something else.
+
+        Args:
+            actions: ``[N]``, indices into `ACTIONS`.
+        """
+        self._environment.send(np.take(ACTIONS, actions))
+
+    def finish(self) -> Array:
+        """Wait for the emulators; `observations` and `playing` then are those of the next decision.
+
+        Returns:
+            The rewards, ``[N]``.
+        """
+        frames, rewards, terminated, truncated, _ = self._environment.recv()
+        self.screens, picture = frames[:, 0], self._view.look(frames)
         self._picture[~self.playing] = picture[~self.playing]  # a new game's first picture follows no other
         self.observations = self._view.compare(self._picture, picture)
         self._picture = picture
@@ -176,6 +196,43 @@ def _number_apart(before: NDArray[np.int32], after: NDArray[np.int32]) -> NDArra
 
 
 CELLS = View(list_cells, _number_apart)
+
+
+def find_places(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Say where the other's paddle, the ball and our paddle are: the centres of what is lit in three `BANDS`.
+
+    Args:
+        frames: ``[N, 1, 210, 160]``, luminance.
+
+    Returns:
+        ``[N, 3, 3]``: for each band 1 if anything is lit in it, and column and row from -1 to 1; or zeros.
+
+    Raises:
+        ValueError: ``frames`` has another shape.
+    """
+    from gradtricks._core.kernels.pong import find_centres  # a compiler is dear to import
+
+    check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
+    places = np.zeros((len(frames), len(BANDS) - 1, 3), np.float32)
+    find_centres(frames[:, 0, COURT], np.array(BANDS), BRIGHTEST_BACKGROUND, places)
+    lit = places[..., :1] > 0
+    return np.where(lit, np.concatenate([lit, (places[..., 1:] - 79.5) / 80], axis=-1), 0).astype(np.float32)
+
+
+def _with_motion(before: NDArray[np.float32], after: NDArray[np.float32]) -> NDArray[np.float32]:
+    # Enlarged until what matters differs by about one: half a court, a step of four pixels, half a paddle.
+    motion = 16 * (after[..., 1:] - before[..., 1:]) * before[..., :1] * after[..., :1]
+    ball = after[:, 1:2]
+    beside = 8 * (ball[..., 2:] - after[..., 2:]) * ball[..., :1] * after[..., :1]
+    parts = after[..., :1], 2 * after[..., 1:2], 4 * after[..., 2:], before[..., :1], motion, beside
+    return np.clip(np.concatenate(parts, axis=-1), -4, 4).reshape(len(after), PLACE_COUNT)
+
+
+PLACES = View(find_places, _with_motion)
+PLACE_FACTS = (
+    7  # of each place: if anything is there, column, row; if it was before, motion along both; ball below it
+)
+PLACE_COUNT = 3 * PLACE_FACTS  # numbers in an observation
 
 
 def draw_weights(seed: int = 0, *, hidden_units: int = 200) -> dict[str, Array]:

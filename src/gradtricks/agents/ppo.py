@@ -1,6 +1,6 @@
 """Proximal policy optimization on Pong: what it learns from, and a training loop without a framework."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -10,11 +10,21 @@ from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
 from gradtricks.agents.history import History, sample_actions
-from gradtricks.agents.pong import ACTIONS, CELL_COLUMNS, CELL_COUNT, CELL_ROWS, NO_CELL, PongGames
+from gradtricks.agents.pong import (
+    ACTIONS,
+    CELL_COLUMNS,
+    CELL_COUNT,
+    CELL_ROWS,
+    NO_CELL,
+    PLACE_COUNT,
+    PLACE_FACTS,
+    PongGames,
+)
 from gradtricks.agents.progress import Progress
 
 Array = NDArray[np.floating]
 
+NAMES = ("cells", "places", "bias", "second", "second_bias", "heads")  # of weights; no network has them all
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
 
 
@@ -78,7 +88,7 @@ class Minibatch(NamedTuple):
     Arrays of NumPy, or within a learner the tensors of its framework.
 
     Attributes:
-        observations: ``[B, 80]``, numbers of lit cells, see `gradtricks.agents.pong.CELLS`.
+        observations: ``[B, 80]``, numbers of lit cells, or ``[B, 21]``, places, see `gradtricks.agents.pong`.
         actions: ``[B]``, indices into `gradtricks.agents.pong.ACTIONS`.
         log_probs: ``[B]``, of the actions when they were chosen.
         advantages: ``[B]``.
@@ -98,8 +108,8 @@ class Learner(Protocol):
     options: Options
     mirror: bool
 
-    def infer(self, observations: NDArray[np.int32]) -> tuple[Array, Array]:
-        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, 80]``."""
+    def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
+        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``."""
 
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
         """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
@@ -114,36 +124,45 @@ class Learner(Protocol):
         """Go on from what `state` returned."""
 
 
-def draw_weights(seed: int = 0, *, hidden_units: int = 256, mirror: bool = True) -> dict[str, Array]:
+def draw_weights(
+    seed: int = 0, *, hidden_units: int = 256, second_units: int = 0, cells: bool = True, mirror: bool = True
+) -> dict[str, Array]:
     """Draw the weights of the network, the same for both frameworks.
 
-    The one hidden layer adds up a row of ``cells`` for each lit cell. With ``mirror`` half of its units see
-    the court and the other half, with the same weights, see it upside down; the policy then prefers up in
-    one exactly as it prefers down in the other.
+    For cells, the hidden layer adds up a row of its matrix for each one that is lit. With ``mirror`` half of
+    the units see the court and the other half, with the same weights, see it upside down; the policy then
+    prefers up in one exactly as it prefers down in the other.
 
     Args:
         seed: Of the generator.
         hidden_units: Units of the hidden layer.
+        second_units: Units of a second one behind it; 0 leaves it out.
+        cells: The network sees `gradtricks.agents.pong.CELLS`, otherwise `gradtricks.agents.pong.PLACES`.
         mirror: Build the court's symmetry in.
 
     Returns:
-        ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, ``bias``
-        ``[units]`` and ``heads`` ``[units, 4]`` for the three logits and the value. With ``mirror`` there
-        are half as many units.
+        ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, or ``places``
+        ``[21, units]``; ``bias`` ``[units]``; perhaps ``second`` and ``second_bias``; and ``heads``
+        ``[units, 4]`` for the three logits and the value. With ``mirror`` there are half as many units.
 
     Raises:
         ValueError: ``hidden_units`` is below two.
     """
-    units = int(check_number("hidden_units", hidden_units, low=2)) // (2 if mirror else 1)
+    share = 2 if mirror else 1
+    units = int(check_number("hidden_units", hidden_units, low=2)) // share
+    further = check_integer("second_units", second_units, low=0) // share
     rng = np.random.default_rng(seed)
-    cells = rng.normal(0, 20**-0.5, (NO_CELL + 1, units))  # about twenty are lit in each picture
-    cells[NO_CELL] = 0
-    heads = rng.normal(0, 0.01, (units, len(ACTIONS) + 1))
-    return {
-        "cells": cells.astype(np.float32),
-        "bias": np.zeros(units, np.float32),
-        "heads": heads.astype(np.float32),
-    }
+    if cells:
+        weights = {"cells": rng.normal(0, 20**-0.5, (NO_CELL + 1, units))}  # some twenty are lit in a picture
+        weights["cells"][NO_CELL] = 0
+    else:
+        weights = {"places": rng.normal(0, (2 / PLACE_COUNT) ** 0.5, (PLACE_COUNT, units))}
+    weights["bias"] = np.zeros(units) if cells else rng.normal(0, 1, units)  # so that units bend everywhere
+    if further:
+        weights["second"] = rng.normal(0, (2 / units) ** 0.5, (units, further))
+        weights["second_bias"] = np.zeros(further)
+    weights["heads"] = rng.normal(0, 0.01, (further or units, len(ACTIONS) + 1))
+    return {name: value.astype(np.float32) for name, value in weights.items()}
 
 
 def check_weights(weights: Mapping[str, Array]) -> None:
@@ -155,14 +174,19 @@ def check_weights(weights: Mapping[str, Array]) -> None:
     Raises:
         ValueError: A name is missing or unknown, or a shape is wrong.
     """
-    if difference := sorted({"cells", "bias", "heads"} ^ set(weights)):
+    first = "places" if "places" in weights else "cells"
+    second = {"second", "second_bias"} if "second" in weights else set()
+    if difference := sorted({first, "bias", "heads", *second} ^ set(weights)):
         raise ValueError(
             f"weights must be named as draw_weights names them; missing or unknown: {difference}"
         )
-    check_shape("weights['bias']", weights["bias"].shape, (None,), "[units]")
-    units = len(weights["bias"])
-    check_shape("weights['cells']", weights["cells"].shape, (NO_CELL + 1, units), "[6401, units]")
-    check_shape("weights['heads']", weights["heads"].shape, (units, len(ACTIONS) + 1), "[units, 4]")
+    inputs = PLACE_COUNT if first == "places" else NO_CELL + 1
+    for kernel, bias in ((first, "bias"), ("second", "second_bias"))[: 2 if second else 1]:
+        check_shape(f"weights[{bias!r}]", weights[bias].shape, (None,), "[units]")
+        units = len(weights[bias])
+        check_shape(f"weights[{kernel!r}]", weights[kernel].shape, (inputs, units), f"[{inputs}, units]")
+        inputs = units
+    check_shape("weights['heads']", weights["heads"].shape, (inputs, len(ACTIONS) + 1), "[units, 4]")
 
 
 def mirror_cells() -> NDArray[np.int32]:
@@ -175,9 +199,18 @@ def mirror_cells() -> NDArray[np.int32]:
     return np.concatenate([numbers, numbers + CELL_COUNT, np.array([NO_CELL], np.int32)])
 
 
+def mirror_places() -> NDArray[np.float32]:
+    """Return what places are to be multiplied with, to be as they are seen upside down.
+
+    Returns:
+        ``[21]``: -1 for rows, motion along them and distances between them, otherwise 1.
+    """
+    return np.tile(np.array([1, 1, -1, 1, 1, -1, -1], np.float32), PLACE_COUNT // PLACE_FACTS)
+
+
 def train(
     learner: Learner,
-    games: PongGames,
+    games: Sequence[PongGames],
     *,
     decisions: int,
     anneal_decisions: int | None = None,
@@ -189,7 +222,8 @@ def train(
 
     Args:
         learner: The agent; it changes.
-        games: Where it plays, from their beginning.
+        games: Where it plays, from their beginning; equally many in each group. With more than one group,
+            the emulators of the others play while the moves of one are chosen.
         decisions: How many decisions to make at most, over all games; whole rollouts, at least one.
         anneal_decisions: After how many the cost of the entropy has fallen to zero; None takes all
             ``decisions``.
@@ -204,7 +238,7 @@ def train(
         ValueError: ``decisions`` is below one, ``stop_at`` is no share, the checkpoint is of another
             training, or the loss diverges.
     """
-    options, num_envs = learner.options, len(games.playing)
+    options, num_envs = learner.options, sum(len(group.playing) for group in games)
     decisions_each = options.rollout_steps * num_envs
     rollouts = int(check_number("decisions", decisions, low=1)) // decisions_each or 1
     seed = check_integer("seed", seed, low=0)
@@ -214,15 +248,16 @@ def train(
         annealed = check_integer("anneal_decisions", anneal_decisions, low=1) / decisions_each
     rng, history = np.random.default_rng(seed), History(num_envs)
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
-    training |= {"mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed}
+    training |= {"groups": len(games), "mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed}
     progress = Progress(checkpoint, training, learner, history, rng)
     for rollout in range(rollouts):
         decided = _play(learner, games, history, progress, rng)
-        if progress.made_before(games.observations):
+        following = np.concatenate([group.observations for group in games])
+        if progress.made_before(following):
             continue
         remaining = max(1 - rollout / annealed, 0)
         rate = options.final_rate + (1 - options.final_rate) * remaining
-        batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
+        batches = _minibatches(_processed(learner, decided, following), options, rng)
         loss = float(np.mean([learner.update(batch, rate=rate, entropy=remaining) for batch in batches]))
         if not np.isfinite(loss):
             raise ValueError(
@@ -232,7 +267,7 @@ def train(
         history.add_loss(loss)
         if enough is not None and _share_won(history) >= enough:
             break
-        progress.save_if_due(games.observations)
+        progress.save_if_due(following)
     return history
 
 
@@ -245,35 +280,53 @@ def _share_won(history: History) -> float:
 class _Decisions(NamedTuple):
     """Of one rollout, each ``[T, N, ...]``."""
 
-    observations: NDArray[np.int32]
+    observations: NDArray[Any]
     actions: NDArray[np.int64]
     log_probs: Array
     values: Array
-    rewards: Array
     playing: NDArray[np.bool_]
+    rewards: Array
     going_on: NDArray[np.bool_]  # False where the decision ended its game
 
 
 def _play(
-    learner: Learner, games: PongGames, history: History, progress: Progress, rng: np.random.Generator
+    learner: Learner,
+    games: Sequence[PongGames],
+    history: History,
+    progress: Progress,
+    rng: np.random.Generator,
 ) -> _Decisions:
     rows = []
-    for _ in range(learner.options.rollout_steps):
-        observations, playing = games.observations, games.playing
-        actions = progress.actions_made_before()
-        log_probs = values = np.zeros(len(playing), np.float32)
-        if actions is None:
-            logits, values = learner.infer(observations)
-            actions = sample_actions(logits, rng)
-            log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
-            progress.add_actions(actions)
-        rewards = games.step(actions)
-        history.add_decision(rewards, games.playing)
-        rows.append((observations, actions, log_probs, values, rewards, playing, games.playing))
+    chosen = [_start(learner, group, progress, rng) for group in games]
+    for step in range(1, learner.options.rollout_steps + 1):
+        parts = []
+        for number, group in enumerate(games):
+            rewards = group.finish()
+            parts.append((*chosen[number], rewards, group.playing))
+            if step < learner.options.rollout_steps:
+                chosen[number] = _start(learner, group, progress, rng)
+        rows.append([np.concatenate(column) for column in zip(*parts)])
+        history.add_decision(*rows[-1][-2:])
     return _Decisions(*(np.stack(column) for column in zip(*rows)))
 
 
-def _processed(learner: Learner, decided: _Decisions, next_observations: NDArray[np.int32]) -> Minibatch:
+def _start(
+    learner: Learner, games: PongGames, progress: Progress, rng: np.random.Generator
+) -> tuple[NDArray[Any], ...]:
+    """Choose moves and let the emulators play them; return the first columns of `_Decisions`."""
+    observations, playing = games.observations, games.playing
+    actions = progress.actions_made_before()
+    log_probs = values = np.zeros(len(playing), np.float32)
+    if actions is None:
+        logits, values = learner.infer(observations)
+        actions = sample_actions(logits, rng)
+        log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
+        progress.add_actions(actions)
+    games.start(actions)
+    return observations, actions, log_probs, values, playing
+
+
+def _processed(learner: Learner, decided: _Decisions, next_observations: NDArray[Any]) -> Minibatch:
     """Turn rewards into advantages and targets, and lay the games end to end."""
     options, rewards = learner.options, decided.rewards
     values = np.concatenate([decided.values, learner.infer(next_observations)[1][None]])

@@ -27,8 +27,9 @@ class Learner(Protocol):
 class Progress:
     """What a training did so far, and from its file what an earlier attempt did.
 
-    An emulator can't be saved, but it does the same again when the same actions are played. So a checkpoint
-    holds them all, and an attempt that goes on plays them again without learning, before it learns on.
+    EnvPool has no way to save an emulator's state, but an emulator does the same again when the same actions
+    are played. So a checkpoint holds them all, and an attempt that goes on plays them again without learning,
+    before it learns on.
 
     Args:
         path: The file; None saves nothing.

@@ -37,6 +37,30 @@ def record_film(name: str, frames: np.ndarray, *, frames_per_second: float, alt:
         raise ValueError(f"name must be lower-case letters, digits and underscores; got {name!r}")
     if not alt.strip():
         raise ValueError(f"alt must say what the figure {name!r} shows; got an empty text")
+    data = encode_film(frames, frames_per_second)
+    if len(data) > LARGEST_FILM:
+        raise ValueError(
+            f"expected a film of at most {LARGEST_FILM:,} bytes; got {len(data):,} for {name!r}, "
+            f"frames of {list(np.shape(frames))}; remedy: fewer or smaller frames"
+        )
+    shown = {"image/png": b64encode(data).decode(), "text/plain": alt}
+    _show(shown, gradtricks={"figure": name, "alt": alt})
+
+
+def encode_film(frames: np.ndarray, frames_per_second: float) -> bytes:
+    """Make the file that `record_film` keeps, of any size.
+
+    Args:
+        frames: As for `record_film`.
+        frames_per_second: Likewise.
+
+    Returns:
+        An animated PNG.
+
+    Raises:
+        ValueError: ``frames`` are of another shape or dtype or none at all, or ``frames_per_second`` is out
+            of its range.
+    """
     frames = np.asarray(frames)
     if frames.dtype != np.uint8 or frames.ndim not in (3, 4) or frames.shape[3:] not in ((), (3,)):
         raise ValueError(
@@ -53,14 +77,7 @@ def record_film(name: str, frames: np.ndarray, *, frames_per_second: float, alt:
             f"frames_per_second must be from {_SLOWEST} to {_FASTEST}; got {frames_per_second}; "
             "remedy: repeat frames for a slower film, leave some out for a faster one"
         )
-    data = _animated(_images(frames), 1000 / frames_per_second)
-    if len(data) > LARGEST_FILM:
-        raise ValueError(
-            f"expected a film of at most {LARGEST_FILM:,} bytes; got {len(data):,} for {name!r}, "
-            f"frames of {list(frames.shape)}; remedy: fewer or smaller frames"
-        )
-    shown = {"image/png": b64encode(data).decode(), "text/plain": alt}
-    _show(shown, gradtricks={"figure": name, "alt": alt})
+    return _animated(_images(frames), 1000 / frames_per_second)
 
 
 def _images(frames: np.ndarray) -> "list[Image]":

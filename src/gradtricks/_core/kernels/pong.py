@@ -37,6 +37,33 @@ def list_lit_cells(
 
 
 @numba.njit(nogil=True, cache=True)
+def find_centres(
+    court: NDArray[np.uint8], edges: NDArray[np.int64], threshold: int, centres: NDArray[np.float32]
+) -> None:
+    """Write how many pixels in each band of columns are brighter than ``threshold``, and their centre.
+
+    Args:
+        court: ``[N, height, width]``, luminance.
+        edges: ``[B+1]``, first columns of the bands, and the width.
+        threshold: Luminance of the brightest background.
+        centres: ``[N, B, 3]``, zeros; gets the number of pixels, and the mean of their columns and rows.
+    """
+    for screen in range(len(court)):
+        for band in range(len(edges) - 1):
+            count = columns = rows = 0
+            for y in range(court.shape[1]):
+                for x in range(edges[band], edges[band + 1]):
+                    lit = court[screen, y, x] > threshold
+                    count += lit
+                    columns += x * lit
+                    rows += y * lit
+            if count:
+                centres[screen, band, 0] = count
+                centres[screen, band, 1] = columns / count
+                centres[screen, band, 2] = rows / count
+
+
+@numba.njit(nogil=True, cache=True)
 def sum_rows(
     rows: NDArray[np.float64], cells: NDArray[np.int32], none: int, sums: NDArray[np.float64]
 ) -> None:

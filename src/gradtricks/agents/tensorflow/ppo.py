@@ -1,6 +1,7 @@
 """The Pong player that learns by proximal policy optimization."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from tensorflow import Tensor
 
 from gradtricks.agents.pong import NO_CELL
-from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells
+from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells, mirror_places
 from gradtricks.agents.tensorflow.devices import resolve_device
 from gradtricks.tensorflow import (
     clip_by_global_norm,
@@ -24,7 +25,7 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-5
 
 
 class PPOLearner:
-    """Sees the lit cells of two pictures, prefers one of three actions, values the game, and learns by Adam.
+    """Sees two pictures of the court, prefers one of three actions, values the game, and learns by Adam.
 
     Args:
         weights: From `gradtricks.agents.ppo.draw_weights`.
@@ -54,15 +55,15 @@ class PPOLearner:
                 for moment in ("m", "v")
             }
             self._step = tf.Variable(0.0)
-            self._mirror = tf.constant(mirror_cells()) if mirror else None
+            self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
         self._apply_graph = tf.function(self._apply, jit_compile=True)
         self._update_graph = tf.function(self._update, jit_compile=True)
 
-    def infer(self, observations: NDArray[np.int32]) -> tuple[Array, Array]:
+    def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Say what the policy thinks of each action, and what it expects of the game.
 
         Args:
-            observations: ``[N, 80]``, see `gradtricks.agents.pong.CELLS`.
+            observations: ``[N, 80]`` or ``[N, 21]``, see `gradtricks.agents.pong`.
 
         Returns:
             ``[N, 3]``, unnormalised log-probabilities, and ``[N]``, values.
@@ -148,12 +149,21 @@ class PPOLearner:
 
     def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self._half(observations)
-        if self._mirror is not None:
+        if self.mirror:
+            sees_cells = "cells" in self.weights
+            upside_down = tf.gather(self._mirror, observations) if sees_cells else self._mirror * observations
             # Up for those who see the court upside down is down.
-            outputs += tf.gather(self._half(tf.gather(self._mirror, observations)), [0, 2, 1, 3], axis=1)
+            outputs += tf.gather(self._half(upside_down), [0, 2, 1, 3], axis=1)
         return outputs[:, :3], outputs[:, 3]
 
     def _half(self, observations: Tensor) -> Tensor:
-        lit = tf.cast(observations != NO_CELL, self.weights["cells"].dtype)[..., None]
-        hidden = tf.reduce_sum(tf.gather(self.weights["cells"], observations) * lit, axis=1)
-        return tf.nn.relu(hidden + self.weights["bias"]) @ self.weights["heads"]
+        weights = self.weights
+        if "cells" in weights:
+            lit = tf.cast(observations != NO_CELL, weights["cells"].dtype)[..., None]
+            hidden = tf.reduce_sum(tf.gather(weights["cells"], observations) * lit, axis=1)
+        else:
+            hidden = observations @ weights["places"]
+        hidden = tf.nn.relu(hidden + weights["bias"])
+        if "second" in weights:
+            hidden = tf.nn.relu(hidden @ weights["second"] + weights["second_bias"])
+        return hidden @ weights["heads"]

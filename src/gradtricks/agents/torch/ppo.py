@@ -1,6 +1,7 @@
 """The Pong player that learns by proximal policy optimization."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from gradtricks.agents.pong import NO_CELL
-from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells
+from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells, mirror_places
 from gradtricks.agents.torch.devices import resolve_device
 from gradtricks.torch import (
     clip_by_global_norm,
@@ -26,7 +27,7 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-5
 
 
 class PPOLearner:
-    """Sees the lit cells of two pictures, prefers one of three actions, values the game, and learns by Adam.
+    """Sees two pictures of the court, prefers one of three actions, values the game, and learns by Adam.
 
     Args:
         weights: From `gradtricks.agents.ppo.draw_weights`.
@@ -52,14 +53,15 @@ class PPOLearner:
             for name, value in weights.items()
         }
         self.mirror = bool(mirror)
-        self._mirror = torch.as_tensor(mirror_cells(), device=self.device) if mirror else None
+        upside_down = mirror_cells() if "cells" in weights else mirror_places()
+        self._mirror = torch.as_tensor(upside_down, device=self.device)
         self._adam = torch.optim.Adam(self.weights.values(), betas=_BETAS, eps=_EPSILON, fused=True)
 
-    def infer(self, observations: NDArray[np.int32]) -> tuple[Array, Array]:
+    def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Say what the policy thinks of each action, and what it expects of the game.
 
         Args:
-            observations: ``[N, 80]``, see `gradtricks.agents.pong.CELLS`.
+            observations: ``[N, 80]`` or ``[N, 21]``, see `gradtricks.agents.pong`.
 
         Returns:
             ``[N, 3]``, unnormalised log-probabilities, and ``[N]``, values.
@@ -141,11 +143,21 @@ class PPOLearner:
 
     def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self._half(observations)
-        if self._mirror is not None:
+        if self.mirror:
+            upside_down = (
+                self._mirror[observations] if "cells" in self.weights else self._mirror * observations
+            )
             # Up for those who see the court upside down is down.
-            outputs = outputs + self._half(self._mirror[observations])[:, [0, 2, 1, 3]]
+            outputs = outputs + self._half(upside_down)[:, [0, 2, 1, 3]]
         return outputs[:, :3], outputs[:, 3]
 
     def _half(self, observations: Tensor) -> Tensor:
-        hidden = embedding_bag(observations, self.weights["cells"], mode="sum", padding_idx=NO_CELL)
-        return (hidden + self.weights["bias"]).relu() @ self.weights["heads"]
+        weights = self.weights
+        if "cells" in weights:
+            hidden = embedding_bag(observations, weights["cells"], mode="sum", padding_idx=NO_CELL)
+        else:
+            hidden = observations @ weights["places"]
+        hidden = (hidden + weights["bias"]).relu()
+        if "second" in weights:
+            hidden = (hidden @ weights["second"] + weights["second_bias"]).relu()
+        return hidden @ weights["heads"]
