@@ -136,7 +136,7 @@ GRID = {
     "x": [0, 1],
     "curves": [
         {"name": "a", "y": [[[1 / 3, 2.0], [3, float("nan")], [4]], [[5, 6], [-7, 8], [None, 1e-5]]]},
-        {"name": "b", "y": [0.0, 1234567.0]},
+        {"name": "b", "y": [0.0, 1234567.0], "low": [-1.0, 1e6], "high": [1 / 3, 2e6]},
     ],
 }
 LABELS = {"x": "step", "y": "norm"}
@@ -152,6 +152,12 @@ def test_recorded_curves_are_shortened_for_the_page():
         [[[0.3333, 2], [3, None], [4]], [[5, 6], [-7, 8], [None, 1e-5]]],
         [0, 1235000],
     ]
+    assert data["curves"][1] | {"y": 0} == {
+        "name": "b",
+        "y": 0,
+        "low": [-1, 1000000],
+        "high": [0.3333, 2000000],
+    }
     assert (data["x"], data["labels"], data["log"]) == ([0, 1], ["step", "norm"], "")
 
 
@@ -193,6 +199,7 @@ def test_what_a_logarithmic_axis_cant_show_is_a_gap():
         ),
         ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in the curve 'a'"),
+        ({"curves": [{"name": "a", "y": [1], "low": [0]}]}, "expected both low and high in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [None, float("inf")]}]}, "expected numbers that can be drawn"),
     ],
 )
@@ -331,6 +338,7 @@ EXPLORED = """
 :fallback: masking/torch/curve
 :x: step </script>
 :y: norm
+:prompt: Why?
 
 With $x^2$.
 ```
@@ -358,15 +366,46 @@ def test_an_explorable_figure_brings_its_data_and_its_page_the_script(project):
     assert (status, messages) == (0, "")
     (figure,) = re.findall('<figure class="[^"]*explorable.*?</figure>', page, re.DOTALL)
     (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
-    assert json.loads(data) == payload(GRID, x="step </script>", y="norm")
+    assert json.loads(data) == {"prompt": "Why?", **payload(GRID, x="step </script>", y="norm")}
     assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in figure
     assert 'loading="lazy"' in figure
     assert 'class="katex"' in figure
-    assert re.findall(r"_static/explorable\.(?:js|css)", page) == [
-        "_static/explorable.css",
-        "_static/explorable.js",
+    assert re.findall(r"_static/((?:explorable|figures|moving)[\w/.]*)", page) == [
+        "explorable.css",
+        "figures.js",
+        "explorable.js",
     ]
     assert "explorable" not in (project.source.parent / "html" / "plain.html").read_text()
+
+
+MOVED = """
+```{moving} trial
+:alt: what <it> shows
+:prompt: What if </script>?
+:data: masking/torch/grid
+:fallback: masking/torch/curve
+```
+"""
+
+
+def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(project):
+    folder = project.source / "_assets" / "moving"
+    folder.mkdir(parents=True)
+    for name in ("trial", "other"):
+        (folder / f"{name}.js").write_text("")
+    status, messages, page = project(f"# Page\n{MOVED}\n", "-W")
+    assert (status, messages) == (0, "")
+    (figure,) = re.findall('<figure class="[^"]*explorable moving moving-trial.*?</figure>', page, re.DOTALL)
+    (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
+    told = json.loads(data)
+    assert (told["alt"], told["prompt"]) == ("what <it> shows", "What if </script>?")
+    assert told["data"]["x"] == [0, 1]
+    assert 'alt="what &lt;it&gt; shows"' in figure
+    assert re.findall(r"_static/((?:explorable|figures|moving)[\w/.]*)", page) == [
+        "explorable.css",
+        "figures.js",
+        "moving/trial.js",
+    ]
 
 
 def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(project):
@@ -579,6 +618,7 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
     assert list(map(literal, values.values())) == list(map(literal, CARRIED.values()))
 
 
+GIVEN = ":prompt: Why?\n:x: a\n:y: b\n"
 WRONG = {
     "{result}`masking/torch/acuracy`": "accuracy, loss, note, grid, times, seconds; got 'acuracy'",
     "{result}`masking/jax/accuracy`": "expected the record masking-jax.json; got the records: masking-torch",
@@ -591,16 +631,17 @@ WRONG = {
     "```{result-table} times\n```": "expected stem/backend/name",
     "```{run-figure} masking/torch/kurve\n```": "expected one of: curve; got 'kurve'",
     "```{run-figure} kurve\n```": "expected stem/backend/figure",
-    "```{explorable} masking/torch/girds\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": "got 'girds'",
-    "```{explorable} masking/torch/note\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": (
+    f"```{{explorable}} masking/torch/girds\n:fallback: masking/torch/curve\n{GIVEN}```": "got 'girds'",
+    f"```{{explorable}} masking/torch/note\n:fallback: masking/torch/curve\n{GIVEN}```": (
         "expected a result with sliders, x and curves; it: Input should be a valid dictionary"
     ),
-    "```{explorable} masking/torch/grid\n:fallback: masking/torch/kurve\n:x: a\n:y: b\n```": "got 'kurve'",
-    "```{explorable} masking/torch/grid\n:x: a\n:y: b\n```": "expected the options fallback, x and y; got {",
-    "```{explorable} masking/torch/grid\n:fallback: masking/torch/curve\n:x: a\n:y: b\n:log: z\n```": (
+    f"```{{explorable}} masking/torch/grid\n:fallback: masking/torch/kurve\n{GIVEN}```": "got 'kurve'",
+    f"```{{explorable}} masking/torch/grid\n{GIVEN}```": "the options fallback, prompt, x and y; got {",
+    f"```{{explorable}} masking/torch/grid\n:fallback: masking/torch/curve\n{GIVEN}:log: z\n```": (
         "expected the option log to be x, y or xy; got 'z'"
     ),
-    "```{explorable} grid\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": "expected stem/backend/name",
+    f"```{{explorable}} grid\n:fallback: masking/torch/curve\n{GIVEN}```": "expected stem/backend/name",
+    "```{moving} gone\n:alt: a\n:prompt: b\n```": "expected one of: ",
     "x <1- y -> x\n```": "expected no way from y back to itself",
     "```{graph}\n\nx <1- y\n```": "graph: expected the option alt",
     "$\\frac{1$": "formula '\\\\frac{1'",
@@ -800,7 +841,7 @@ def test_every_citation_is_in_the_bibliography_once():
 
 def test_the_landing_page_leads_to_the_chapter_of_every_stem():
     text = (BOOK / "index.md").read_text()
-    questions = text[text.index("class-container: questions") : text.index("## Three results")]
+    questions = text[text.index("class-container: questions") : text.index("class-container: results")]
     linked = re.findall(r"\[[^]]+\]\((\w+)\.md\)", questions)
     assert set(STEMS) - set(linked) == set()
     assert len(linked) == len(set(linked))

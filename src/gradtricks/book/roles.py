@@ -1,5 +1,6 @@
 """Results and figures of runs on a page: a role for numbers in running text, directives for the rest."""
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from docutils import nodes
@@ -8,6 +9,7 @@ from sphinx.directives.patches import Figure
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+from gradtricks.book.margins import provenance
 from gradtricks.book.numbers import format_result, superscript
 from gradtricks.book.records import NAMED, figure_of, problem, record_of
 from gradtricks.book.valuetables import markdown_table
@@ -70,11 +72,17 @@ class RunFigure(Figure, SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Build the figure; an unknown one is a warning."""
         name = self.arguments[0]
+        target = NAMED.fullmatch(name)
         try:
             self.arguments[0], self.options["alt"] = figure_of(self.env, name)
         except RecordError as error:
             return problem(self, name, error)
-        return super().run()
+        figure, *rest = super().run()
+        page = str(PurePosixPath(self.arguments[0]).parent)
+        # The run's own page needs no link to itself.
+        if target and page[1:] in self.env.found_docs and not self.env.docname.startswith("experiments/"):
+            figure += provenance(target["stem"], target["backend"], page)
+        return [figure, *rest]
 
 
 def _look_up(env: BuildEnvironment, text: str) -> tuple[Any, str]:
