@@ -92,8 +92,12 @@ def test_nodes_and_labels_are_apart_and_within_the_drawing(text):
         assert len({(label.get("x"), label.get("y")) for label in labels}) == len(labels)
 
 
-def test_no_arrow_passes_a_node_that_it_does_not_concern():
-    wide = svgs(BRANCHES)[0]
+UNROLLED = "o <g- [f] <g- h₀ <g- [g] <g- h₁ <g- [g]#2 <g- h₂\nh₀ <g- [p] <1- L₀\nh₁ <g- [p]#2 <1- L₁"
+
+
+@pytest.mark.parametrize("text", [BRANCHES, UNROLLED], ids=["branches", "unrolled"])
+def test_no_arrow_passes_a_node_that_it_does_not_concern(text):
+    wide = svgs(text)[0]
     for path in wide.iter("path"):
         numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.get("d"))]
         corners = list(zip(numbers[::2], numbers[1::2]))
