@@ -56,7 +56,7 @@
     }
 
     stage.draw = (width) => {
-      const wide = width > 430, court = wide ? Math.round(0.54 * width) : width, height = Math.round(0.62 * court) + 26;
+      const wide = width > 400, court = wide ? Math.round(0.54 * width) : width, height = Math.round(0.62 * court) + 26;
       stage.size(wide ? height : height + 170);
       drawCourt(court, height);
       if (wide) drawCurves(court + 22, width, 12, height);
