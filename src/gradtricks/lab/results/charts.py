@@ -198,6 +198,7 @@ def _draw_curve(plot: "Axes", curve: Curve, color: str) -> np.ndarray:
 
 def _name_lines(plot: "Axes", curves: Sequence[Curve], names: Sequence[str]) -> None:
     """Write the name of each line beside its end, in its colour, none upon another."""
+    plot.autoscale_view()  # or else the heights are those of an empty plot
     ends = [(0.0, curve.mean[-1]) for curve in curves]
     heights = plot.transAxes.inverted().transform(plot.transData.transform(ends))[:, 1] if ends else []
     below = -np.inf
