@@ -200,8 +200,8 @@ def _name_lines(plot: "Axes", curves: Sequence[Curve], names: Sequence[str]) -> 
     """Write the name of each line beside its end, in its colour, none upon another."""
     plot.autoscale_view()  # or else the heights are those of an empty plot
     ends = [(0.0, curve.mean[-1]) for curve in curves]
-    heights = plot.transAxes.inverted().transform(plot.transData.transform(ends))[:, 1] if ends else []
-    below = -np.inf
+    places = plot.transAxes.inverted().transform(plot.transData.transform(np.reshape(ends, (-1, 2))))
+    heights, below = places[:, 1], -np.inf
     for place in np.argsort(heights):
         below = max(heights[place], below + _LINE)
         plot.text(1.02, below, names[place], color=f"C{place}", va="center", transform=plot.transAxes)
