@@ -188,6 +188,7 @@ window.figures = (() => {
         grip.focus();
         event.preventDefault();
       });
+      grip.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false }); // or the page moves
       grip.addEventListener("pointermove", (event) => grip.hasPointerCapture(event.pointerId) && follow(event));
       svg.addEventListener("click", (event) => grip.contains(event.target) || follow(event));
       grip.addEventListener("keydown", (event) => {

@@ -11,6 +11,7 @@ import shutil
 from datetime import date, datetime
 from functools import cache
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -807,6 +808,19 @@ def test_every_page_is_in_the_table_of_contents_once_and_the_reverse():
     assert sorted(table_of_contents()) == sorted(pages + runs + sweeps)
 
 
+def test_what_a_chapter_calls_the_next_question_is_the_next_chapter():
+    parts = [part for part in yaml.safe_load((BOOK / "_toc.yml").read_text())["parts"] if "numbered" in part]
+    chapters = [chapter for part in parts for chapter in part["chapters"]]
+    wrong = []
+    for chapter, following in pairwise(chapters):
+        text = (BOOK / f"{chapter['file']}.md").read_text()
+        said = re.findall(r"\bNext(?: question)?:\s+\{doc\}`(\w+)`", text)
+        # A chapter may lead to what it leaves for a page of its own.
+        allowed = {following["file"], *(page["file"] for page in chapter.get("sections", []))}
+        wrong += [(chapter["file"], name) for name in said if name not in allowed]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_stem_has_its_chapter_experiment_and_api_page(stem):
     missing = [
@@ -895,6 +909,36 @@ def test_every_chapter_with_results_says_how_they_came_about():
         quoted |= set(re.findall(quoting, text))
         missing[str(page.relative_to(ROOT))] = quoted - set(re.findall(r"\{run-card\} (\S+)", text))
     assert {page: runs for page, runs in missing.items() if runs} == {}
+
+
+def test_the_page_of_symptoms_leads_to_every_chapter_on_a_trick_and_names_real_diagnoses():
+    text = (BOOK / "symptoms.md").read_text()
+    linked = set(re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", text))
+    # Two chapters are about functions that one wants, not about something that went wrong.
+    assert set(STEMS) - linked == {"editing", "overriding"}
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    named = {row[-1].strip("` |") for row in rows if len(row) == 4 and row[-1].startswith("`")} - {
+        "diagnose` says"
+    }
+    causes = (ROOT / "src/gradtricks/_core/causes.py").read_text()
+    assert len(named) > 10
+    assert {kind for kind in named if f'"{kind}"' not in causes} == set()
+
+
+def test_the_cheat_sheet_has_a_line_for_every_stem_and_only_real_names():
+    text = (BOOK / "cheatsheet.md").read_text()
+    ours = text[text.index("## Edit what") :]
+    linked = set(re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", ours))
+    assert set(STEMS) - linked == set()
+    names = set(re.findall(r"^\| [^|]+ \| `(\w+)\(", ours, re.MULTILINE))
+    known = {name for stem in STEMS for name in defined_names(ROOT / f"src/gradtricks/torch/{stem}.py")}
+    assert len(names) > 20
+    assert names - known == set()
+
+
+def defined_names(path):
+    """Names of the functions and classes of a module."""
+    return {getattr(node, "name", None) for node in ast.parse(path.read_text()).body} - {None}
 
 
 FENCE = re.compile(r"^ *(`{3,})(?:\{code-block\} )?(?:pycon|python)\n(.*?)^ *\1", re.MULTILINE | re.DOTALL)

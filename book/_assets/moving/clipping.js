@@ -51,8 +51,9 @@
         const [x, y] = at(tip), text = names.join(" = "), long = 7.8 * text.length, upwards = tip[1] < 0 ? 1 : -1;
         let line = y + 4 + upwards * (names[0] === "gradient" ? 20 : names[0] === "by value" ? 14 : -16);
         while (lines.some((other) => Math.abs(other - line) < 14)) line -= 14 * upwards * (names[0] === "by norm" ? 1 : -1);
+        const wanted = tip[0] < 0 ? x - 6 - long : x + 6, start = Math.max(2, Math.min(width - long, wanted));
+        if (start !== wanted && names[0] === "by norm") line -= 14 * upwards; // or it would lie on its arrow
         lines.push(line);
-        const start = Math.max(2, Math.min(width - long, tip[0] < 0 ? x - 6 - long : x + 6));
         make("text", { class: `strong ${COLOURS[names[0]]}`, x: start, y: line }, drawing, text);
       }
       place(...at(g), g[0], `${written(g[0])} and ${written(g[1])}`);

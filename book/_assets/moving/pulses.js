@@ -26,7 +26,7 @@
       const up = 66, down = 150, half = (i) => (BOXES.includes(i) ? 17 : 15), column = (i) => 22 + (i * (width - 44)) / HOPS;
       const back = time - HOPS, seen = (i) => time >= i - 0.01, returned = (i) => back >= HOPS - i - 0.01;
       stage.size(196);
-      const bow = `M${column(0)} ${up}C${column(0)} ${down + 24} ${column(5)} ${down + 24} ${column(5)} ${up}`;
+      const bow = `M${column(0)} ${up + 15}C${column(0)} ${down + 24} ${column(5)} ${down + 24} ${column(5)} ${up + 15}`;
       make("path", { class: "value shaft faint", d: bow, "stroke-width": 1.4 }, drawing);
       for (let i = 1; i <= HOPS; i++) {
         const from = column(i - 1) + half(i - 1) + 2, to = column(i) - half(i) - 2;
