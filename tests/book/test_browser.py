@@ -452,7 +452,8 @@ def test_without_a_script_and_on_paper_the_figure_of_the_run_is_there(small_site
     figure, view = page.locator("figure.explorable img").first, page.locator(".explorable-view").first
     assert (figure.is_visible(), view.is_visible()) == (False, True)
     page.emulate_media(media="print")
-    assert (figure.is_visible(), view.is_visible()) == (True, False)
+    figure.wait_for(state="visible")  # it is fetched only now
+    assert not view.is_visible()
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
     still.goto(address)

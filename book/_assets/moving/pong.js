@@ -30,7 +30,7 @@
       make("text", { x: 2, y: 16 }, drawing, `the game's own player ${theirs}`);
       make("text", { class: "gradient strong", x: width - 2, y: 16, "text-anchor": "end" }, drawing, `${ours} our agent`);
       for (const [name, places] of Object.entries({ left, right })) {
-        const y = between(places, time);
+        const seen = between(places, time), y = seen === null ? null : Math.max(PADDLE / 2, Math.min(SIDE - PADDLE / 2, seen));
         if (y !== null) make("rect", { class: name === "right" ? "gradient filled" : "filled", x: px(LANES[name]), y: py(y - PADDLE / 2), width: px(4), height: py(PADDLE) - py(0), rx: 2 }, drawing);
       }
       const [x, y] = [between(ball_x, time), between(ball_y, time)];
@@ -56,7 +56,7 @@
     }
 
     stage.draw = (width) => {
-      const wide = width > 480, court = wide ? Math.round(0.54 * width) : width, height = Math.round(0.62 * court) + 26;
+      const wide = width > 400, court = wide ? Math.round(0.54 * width) : width, height = Math.round(0.62 * court) + 26;
       stage.size(wide ? height : height + 170);
       drawCourt(court, height);
       if (wide) drawCurves(court + 22, width, 12, height);
@@ -65,7 +65,7 @@
 
     stage.describe = () => {
       const [theirs, ours] = score(), { name, at, share } = film();
-      return `Player: ${name}, after ${written(at)} decisions, when it won ${written(100 * share)} % of its points. After ${texts[Math.floor(time)]} of this game it has ${ours} points and the game's own player ${theirs}.`;
+      return `Player: ${name}, after ${Math.round(at).toLocaleString("en")} decisions, when it won ${written(100 * share)}% of its points. After ${texts[Math.floor(time)]} of this game it has ${ours} points and the game's own player ${theirs}.`;
     };
   });
 })();
