@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from gradtricks.agents import muzero_training, snapshots, tictactoe, tictactoe_players
+from gradtricks.agents import checkpoints, muzero_training, tictactoe, tictactoe_players
 from gradtricks.agents.cartpole import OBSERVATION_SCALE, CartPoleGames
+from gradtricks.agents.history import History
 from gradtricks.agents.muzero import SearchNetwork, draw_weights
-from gradtricks.agents.muzero_history import TrainingHistory
 from gradtricks.agents.muzero_training import Options, train
 from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
 from gradtricks.agents.search import NotFiniteError
@@ -155,7 +155,7 @@ class TestSelfPlay:
         again.restore(whole.state())
         again.games.restore(whole.games.state())
         replay_again.restore(replay.state())
-        snapshots.Chance(again._rng).restore(snapshots.Chance(whole._rng).state())
+        checkpoints.Chance(again._rng).restore(checkpoints.Chance(whole._rng).state())
         for _ in range(25):
             assert again.move(network, 0.5) == whole.move(network, 0.5)
         for name, array in replay.state().items():
@@ -347,7 +347,7 @@ class TestTraining:
         learner = make_learner(agents)
         history = self.run(learner)
         expected = learner.state()
-        monkeypatch.setattr(snapshots, "_SECONDS_BETWEEN", 0.0)
+        monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
         learn, calls = muzero_training._learn, []
 
         def killed(*arguments):
@@ -374,7 +374,7 @@ class TestTraining:
         assert np.all(np.diff(resumed_history.seconds) >= 0)
 
     def test_a_checkpoint_of_another_training_is_refused(self, agents, tmp_path, monkeypatch):
-        monkeypatch.setattr(snapshots, "_SECONDS_BETWEEN", 0.0)
+        monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
         path = tmp_path / "training.safetensors"
         self.run(make_learner(agents), 20, checkpoint=path)
         with pytest.raises(ValueError, match="must be of the same training"):
@@ -397,7 +397,7 @@ class TestTraining:
             np.testing.assert_array_equal(value, expected[name])
 
     def test_refuses_a_loss_that_diverges(self, agents):
-        history = TrainingHistory()
+        history = History()
         with pytest.raises(NotFiniteError, match="training diverged"):
             self.run(make_learner(agents), options=replace(OPTIONS, learning_rate=1e30), history=history)
         assert 0 < history.decisions < 60 * 4  # what happened before is known
@@ -465,7 +465,7 @@ class TestTraining:
 
 class TestCurve:
     def make(self, *returns):
-        history = TrainingHistory()
+        history = History()
         for some in returns:
             history.add_decisions(10, some)
         return history

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.agents.snapshots import Chance
+from gradtricks.agents.checkpoints import Chance
 
 Array = NDArray[np.floating]
 

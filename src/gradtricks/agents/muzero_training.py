@@ -1,6 +1,5 @@
 """MuZero's training: self-play and learning in turns, without a framework."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
+from gradtricks.agents.checkpoints import Chance, Part, Snapshots
+from gradtricks.agents.history import History
 from gradtricks.agents.muzero import SearchNetwork
-from gradtricks.agents.muzero_history import TrainingHistory
 from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
 from gradtricks.agents.replay import Batch
 from gradtricks.agents.search import NotFiniteError
 from gradtricks.agents.selfplay import Games, SearchOptions, SelfPlay
-from gradtricks.agents.snapshots import Chance, Part, Snapshots
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support
 
 Array = NDArray[np.floating]
@@ -117,8 +116,8 @@ def train(
     support: Support = CARTPOLE_SUPPORT,
     measurements: int = 0,
     checkpoint: Path | None = None,
-    history: TrainingHistory | None = None,
-) -> TrainingHistory:
+    history: History | None = None,
+) -> History:
     """Play and learn in turns, for a fixed number of decisions.
 
     Args:
@@ -144,7 +143,7 @@ def train(
     moves = _count_moves(decisions, num_envs, options.moves_before_updates)
     # Not `default_rng(seed)`, from which `draw_weights` takes the weights of that seed.
     rng = np.random.default_rng((check_integer("seed", seed, low=0), 1))
-    history = TrainingHistory() if history is None else history
+    history = History() if history is None else history
     replay = PrioritizedReplayBuffer(
         options.capacity,
         discount=options.search.discount,
@@ -225,7 +224,5 @@ def _learn(
 
 def _describe(learner: Learner) -> dict[str, Any]:
     """Say what makes two learners' trainings the same."""
-    state = learner.state()
-    digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
     settings = {name: getattr(learner, name) for name in ("optimizer", "momentum", "weight_decay")}
-    return {"module": type(learner).__module__, "start": digest, **settings, **learner.scales}
+    return {"module": type(learner).__module__, **settings, **learner.scales}
