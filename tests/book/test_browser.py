@@ -4,6 +4,7 @@ import functools
 import http.server
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,10 @@ import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
+
+from gradtricks.reference import branching, clipping, descent, scaling
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("jupyter_book")
@@ -109,12 +113,14 @@ EXPLORED = """
 :y: gradient norm
 :log: y
 :start: 0.5, 1
+:prompt: What happens if you move one of them?
 
 Two sliders.
 ```
 
 ```{explorable} trial/torch/plain
 :fallback: trial/torch/curves
+:prompt: What happens?
 :x: a label of the horizontal axis that is longer than a phone is wide
 :y: a label of the vertical axis that is longer than a phone is wide
 ```
@@ -126,7 +132,7 @@ RECORD = {
             "x": [0, 1, 2],
             "curves": [
                 {"name": "moves", "y": [[[k * (s + 1), s + 2, 3e-5] for k in (1, 2)] for s in range(3)]},
-                {"name": "stays", "y": [1.5, None, 2.5]},
+                {"name": "stays", "y": [1.5, None, 2.5], "low": [1, None, 2], "high": [2, None, 3]},
             ],
         },
         "plain": {
@@ -137,6 +143,27 @@ RECORD = {
     },
     "figures": {"curves": "two curves"},
 }
+FRAMES = {"ball_x": [80, 90, None], "ball_y": [10, 20, None], "left": [None, 40, 50], "right": [30, 30, 20]}
+RECORD["results"]["games"] = {
+    "frames_per_second": 30,
+    "curves": [
+        {"decisions": [0, 9e5], "won": [0, 0.9], "flipped": False},
+        {"decisions": [9e5, 1e6], "won": [0.9, 0], "flipped": True},
+    ],
+    "films": [
+        {"name": name, "at": at, "share": share, "points": [[1, won]], **FRAMES}
+        for name, at, share, won in (("it won", 9e5, 0.9, 1), ("it lost", 1e6, 0, -1))
+    ],
+}
+DRAWN = ("clipping", "descent", "paths", "pulses", "where")
+FROM_A_RUN = ":data: trial/torch/games\n:fallback: trial/torch/curves\n"
+MOVING = "\n\n".join(
+    ["# A page with figures that move"]
+    + [
+        f"```{{moving}} {name}\n:alt: what {name} shows\n:prompt: What happens if you move it?\n{options}```"
+        for name, options in [*((name, "") for name in DRAWN), ("pong", FROM_A_RUN)]
+    ]
+)
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90">'
     '<rect width="900" height="90" fill="#68717d"/></svg>'
@@ -159,10 +186,11 @@ def small_site(tmp_path_factory):
     (book / "later.md").write_text(LATER)
     (book / "last.svg").write_text(SVG)
     (book / "explored.md").write_text(EXPLORED)
+    (book / "moving.md").write_text(MOVING)
     (book / "experiments" / "trial-torch").mkdir(parents=True)
     (book / "experiments" / "trial-torch.json").write_text(json.dumps(RECORD))
     (book / "experiments" / "trial-torch" / "curves.svg").write_text(SVG)
-    pages = "".join(f"- file: {name}\n" for name in ("later", "explored"))
+    pages = "".join(f"- file: {name}\n" for name in ("later", "explored", "moving"))
     (book / "_toc.yml").write_text(f"format: jb-book\nroot: index\nchapters:\n{pages}")
     command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), "-W", "-n", "--all"]
     command += ["--keep-going", "--path-output", str(root / "out")]
@@ -355,12 +383,15 @@ def test_images_further_down_come_later_and_keep_their_place(small_site, serve, 
 CURVES = "[...document.querySelectorAll('.explorable-view svg path')].map(path => path.getAttribute('d'))"
 
 
-def press(page, slider, key):
-    """Press a key on a slider and return the curves before and after."""
+DRAWINGS = "[...document.querySelectorAll('.explorable-view svg')].map(svg => svg.innerHTML)"
+
+
+def press(page, slider, key, seen=CURVES):
+    """Press a key on a slider and return what is seen before and after."""
     slider.focus()
-    before = page.evaluate(CURVES)
+    before = page.evaluate(seen)
     page.keyboard.press(key)
-    return before, page.evaluate(CURVES)
+    return before, page.evaluate(seen)
 
 
 def test_a_slider_moved_by_a_key_changes_the_picture_and_says_its_value(small_site, serve, page, findings):
@@ -421,7 +452,8 @@ def test_without_a_script_and_on_paper_the_figure_of_the_run_is_there(small_site
     figure, view = page.locator("figure.explorable img").first, page.locator(".explorable-view").first
     assert (figure.is_visible(), view.is_visible()) == (False, True)
     page.emulate_media(media="print")
-    assert (figure.is_visible(), view.is_visible()) == (True, False)
+    figure.wait_for(state="visible")  # it is fetched only now
+    assert not view.is_visible()
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
     still.goto(address)
@@ -430,15 +462,218 @@ def test_without_a_script_and_on_paper_the_figure_of_the_run_is_there(small_site
     context.close()
 
 
-def test_pages_without_sliders_fetch_no_script_for_them(small_site, serve, page):
+def test_pages_fetch_no_script_that_none_of_their_figures_needs(small_site, serve, page):
     root = serve(small_site)
     found = {}
-    for name in ("index", "explored"):
+    for name in ("index", "explored", "moving"):
         fetched = first_paint(page, f"{root}/{name}.html")
-        found[name] = [size for url, size in fetched.items() if "_static/explorable" in url]
-    assert found["index"] == []
-    assert len(found["explored"]) == 2
-    assert sum(found["explored"]) < 12_000
+        scripts = {urlsplit(url).path.partition("_static/")[2]: size for url, size in fetched.items()}
+        found[name] = {path for path in scripts if re.match("explorable|figures|moving", path)}
+        assert sum(scripts[path] for path in found[name]) < 50_000
+    assert found["index"] == set()
+    assert found["explored"] == {"explorable.css", "explorable.js", "figures.js"}
+    assert found["moving"] == {"explorable.css", "figures.js"} | {f"moving/{n}.js" for n in (*DRAWN, "pong")}
+
+
+# Figures that move
+
+
+@pytest.fixture
+def moving(small_site, serve, page, findings):
+    """Return a function that finds a figure of the page with all that move; nothing may go wrong there."""
+    page.goto(f"{serve(small_site)}/moving.html")
+    open_explorables(page)
+    yield lambda name: page.locator(f"figure.moving-{name}")
+    assert findings == []
+
+
+def read(figure):
+    """Return the numbers of what a figure says, in order."""
+    text = figure.locator(".explorable-readout").inner_text()
+    digits = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻−", "0123456789--")
+    found = re.findall(r"−?∞|NaN|−?\d[\d.]*(?: × 10[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+)?", text)
+    return [float(n.translate(digits).replace(" × 10", "e").replace("∞", "inf").rstrip(".")) for n in found]
+
+
+def choose(figure, label, place):
+    """Move a slider and return the number that it says."""
+    slider = figure.get_by_label(label, exact=True)
+    slider.fill(str(place))
+    return float(slider.get_attribute("aria-valuetext"))
+
+
+def test_the_walk_down_the_valley_is_that_of_our_steps(moving):
+    figure = moving("descent")
+    for forgotten, *places in ((False, 3, 0), (False, 8, 0), (False, 2, 5), (True, 4, 0), (True, 1, 3)):
+        rate, momentum = map(choose, [figure] * 2, ["learning rate", "momentum"], places)
+        figure.get_by_role("checkbox").set_checked(forgotten)
+        said = read(figure)
+        point, curvatures = np.array(said[:2]), np.array([1.0, 8.0])
+        losses, gradient, velocity = [curvatures @ point**2 / 2], np.zeros(2), np.zeros(2)
+        for _ in range(50):
+            gradient = curvatures * point + forgotten * gradient
+            velocity = momentum * velocity + gradient
+            point = descent.gradient_descent_step(point, velocity, rate)
+            losses.append(curvatures @ point**2 / 2)
+        assert said[2:5] == pytest.approx([losses[0], losses[-1], 50], rel=5e-3)
+
+
+def test_the_clipped_arrows_are_those_of_our_rules(moving):
+    figure = moving("clipping")
+    tip = figure.get_by_label("tip of the gradient")
+    tip.press("Shift+ArrowDown")
+    tip.press("ArrowLeft")
+    for place in (1, 5):
+        bound, said = choose(figure, "bound c", place), read(figure)
+        gradient = np.array(said[:2])
+        assert gradient == pytest.approx([2.5, 0.7])
+        for at, rule in ((3, clipping.clip_gradient_norm_vjp), (11, clipping.normalize_gradient_vjp)):
+            assert said[at : at + 2] == pytest.approx(rule(gradient, gradient, bound), rel=5e-3)
+        clipped = clipping.clip_gradient_vjp(gradient, gradient, -bound, bound)
+        cosine = clipped @ gradient / np.linalg.norm(clipped) / np.linalg.norm(gradient)
+        expected = [*clipped, np.linalg.norm(clipped), np.degrees(np.arccos(min(cosine, 1)))]
+        assert said[7:11] == pytest.approx(expected, rel=5e-3, abs=0.06)
+
+
+def test_what_comes_back_through_where_is_what_we_say(moving):
+    figure = moving("where")
+    handle = figure.get_by_label("x", exact=True)
+    for x in (1.0, 0.25, 0.0, -1.0):
+        while (now := float(handle.get_attribute("aria-valuenow"))) != x:
+            handle.press("ArrowLeft" if now > x else "ArrowRight")
+        flow = branching.where_gradients(x > 0, x, lambda v: 0.5 / np.sqrt(v), 0.0)
+        for guarded, expected in ((False, flow.gradient), (True, flow.safe_gradient)):
+            figure.get_by_role("checkbox").set_checked(guarded)
+            said = read(figure)
+            assert (said[0], said[-1]) == pytest.approx((x, float(expected)), nan_ok=True)
+
+
+def test_the_paths_are_those_of_scales_in_a_row(moving):
+    figure = moving("paths")
+    for divided, *places in ((False, 2, 5), (False, 9, 2), (True, 5, 3), (False, 0, 0)):
+        steps, scale = map(choose, [figure] * 2, ["steps K", "scale s of each state"], places)
+        figure.get_by_role("checkbox").set_checked(divided)
+        root = total = 0.0
+        for step in range(1, int(steps) + 1):
+            gradient = 1 / steps if divided else 1.0
+            for application in range(step, 0, -1):
+                total += gradient
+                root += gradient if application == 1 else 0
+                gradient = scaling.scale_gradient_vjp(gradient, 0.0, scale)
+        *_, at_root, in_all, paths = read(figure)
+        assert [at_root, in_all, paths] == pytest.approx([root, total, steps * (steps + 1) / 2], abs=6e-4)
+
+
+def test_the_pulses_bring_back_what_our_scale_lets_through(moving):
+    figure = moving("pulses")
+    x = choose(figure, "x", 5)
+    for edit, scale in (("leave it", 1), ("detach()", 0), ("scale by ½", 0.5), ("reverse", -1)):
+        figure.get_by_label(edit).check()
+        by_y = 2 * x * scaling.scale_gradient_vjp(1.0, x**2, scale)
+        *_, value, above, other, arrived = read(figure)
+        assert (x, value, above, other, arrived) == (2, 6, by_y, 1, by_y + 1)
+
+
+def test_a_handle_is_dragged_and_stays_in_the_picture(moving, page):
+    figure = moving("descent")
+    handle = figure.get_by_label("starting point")
+    handle.scroll_into_view_if_needed()
+    box = handle.locator(".knob").bounding_box()
+    page.mouse.move(box["x"] + 8, box["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 40, steps=3)
+    dragged = read(figure)[:2]
+    page.mouse.move(-500, box["y"] + 40)
+    page.mouse.up()
+    assert dragged[0] > -3.4 + 1
+    assert dragged[1] < 1.4
+    assert read(figure)[0] == -4
+    assert handle.get_attribute("aria-valuetext").startswith("−4 along the flat direction")
+
+
+def test_a_finger_drags_a_handle_and_not_the_page(small_site, serve, browser):
+    context = browser.new_context(
+        viewport={"width": WIDTHS[1], "height": 844}, has_touch=True, is_mobile=True
+    )
+    page = context.new_page()
+    page.goto(f"{serve(small_site)}/moving.html")
+    open_explorables(page)
+    figure = page.locator("figure.moving-descent")
+    box, scrolled = figure.locator(".knob").bounding_box(), page.evaluate("scrollY")
+    touch = functools.partial(context.new_cdp_session(page).send, "Input.dispatchTouchEvent")
+    places = [{"x": box["x"] + 8 + 10 * step, "y": box["y"] + 8 + 10 * step} for step in range(10)]
+    for kind, place in (("touchStart", places[0]), *(("touchMove", place) for place in places[1:])):
+        touch({"type": kind, "touchPoints": [place]})
+    touch({"type": "touchEnd", "touchPoints": []})
+    assert read(figure)[0] > -3.4 + 1.5
+    assert page.evaluate("scrollY") == scrolled
+    context.close()
+
+
+def test_a_film_plays_only_when_it_is_asked_to_and_to_its_end(moving, page):
+    figure = moving("pong")
+    words, button = figure.locator(".explorable-words"), figure.get_by_role("button")
+    assert words.inner_text().endswith(
+        "After 0.0 s of this game it has 0 points and the game's own player 0."
+    )
+    button.click()
+    page.wait_for_function(
+        "document.querySelector('.moving-pong .explorable-words').innerText.includes('1 points')"
+    )
+    assert button.inner_text() == "Play"
+    figure.get_by_label("it lost").check()
+    assert figure.get_by_label("time", exact=True).get_attribute("aria-valuetext") == "0.0 s"
+    figure.get_by_label("time", exact=True).press("ArrowRight")
+    page.wait_for_function(
+        "document.querySelector('.moving-pong .explorable-words').innerText.endsWith('player 1.')"
+    )
+
+
+def test_a_page_with_figures_that_move_is_sound_and_has_no_barriers(small_site, serve, page, findings):
+    address = f"{serve(small_site)}/moving.html"
+    assert look(page, address) + barriers(page, address) + findings == []
+
+
+# A drawing as a file of its own, in one grey that can be read on both pages.
+STILL = """(figure) => {
+    const LETTERS = ["font-size", "font-weight"];
+    const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", ...LETTERS];
+    const drawn = figure.querySelector(".explorable-view svg");
+    const ground = getComputedStyle(document.body).backgroundColor;
+    const inks = [document.body, drawn.parentElement].map((node) => getComputedStyle(node).color);
+    const copy = drawn.cloneNode(true);
+    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    copy.setAttribute("font-family", "sans-serif");
+    const seen = [...drawn.querySelectorAll("*")], kept = [...copy.querySelectorAll("*")];
+    for (const [i, node] of kept.entries()) {
+        const style = getComputedStyle(seen[i]);
+        for (const name of LOOKS) {
+            const value = style.getPropertyValue(name).replaceAll("px", "");
+            if (LETTERS.includes(name) && node.tagName !== "text") continue;
+            node.setAttribute(name, value === ground ? "none" : inks.includes(value) ? "#68717d" : value);
+        }
+        node.removeAttribute("style");
+    }
+    for (const node of [copy, ...kept]) {
+        for (const name of ["class", "role", "tabindex"]) node.removeAttribute(name);
+        for (const name of node.getAttributeNames()) if (name.startsWith("aria-")) node.removeAttribute(name);
+    }
+    return copy.outerHTML;
+}"""
+
+
+def shape(svg):
+    """List what a drawing consists of and where, whatever its colours and letters."""
+    looks = r' (?:fill|stroke|opacity|font|xmlns|id|clip-path)[\w-]*="[^"]*"'
+    return re.sub(looks, "", svg).replace("><", ">\n<").split("\n")
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_picture_for_paper_is_the_first_one_that_is_drawn(name, moving, request):
+    drawn, stored = moving(name).evaluate(STILL), ROOT / "book" / "_assets" / "moving" / f"{name}.svg"
+    if request.config.getoption("--new-screens"):
+        stored.write_text(drawn + "\n")
+    assert shape(drawn) == shape(stored.read_text().rstrip("\n"))
 
 
 # Accessibility
@@ -510,13 +745,13 @@ def test_every_page_of_the_book_is_sound(serve, page, findings):
 def test_every_slider_of_the_book_answers_to_the_keyboard(serve, page, findings):
     root, idle, count = serve(SITE), [], 0
     for path in built_pages():
-        if "explorable.js" not in (SITE / path).read_text(encoding="utf-8"):
+        if "figures.js" not in (SITE / path).read_text(encoding="utf-8"):
             continue
         page.goto(f"{root}/{path}")
         open_explorables(page)
-        for slider in page.locator(".explorable-sliders input").all():
+        for slider in page.locator(".explorable-sliders input[type=range]").all():
             count += 1
-            moved = [press(page, slider, key) for key in ("Home", "End")]
+            moved = [press(page, slider, key, DRAWINGS) for key in ("Home", "End")]
             if moved[1][0] == moved[1][1]:
                 idle.append((path, slider.get_attribute("id")))
     assert count > 0
@@ -532,7 +767,7 @@ def test_no_page_of_the_book_has_barriers(part, serve, page):
     chapters = [path for path in built_pages() if "/" not in path]
     generated = [path for path in built_pages() if "/" in path]
     for path in [*chapters, *generated[::5]][part::2]:
-        # The list of all pages is the same on each of them; code in notebooks has the colours of chapters.
+        # The list of chapters is the same on each page; code in notebooks has the colours of chapters.
         known = [] if path == "masking.html" else ["#pst-primary-sidebar"]
         known += [".highlight"] if path.startswith("experiments/") else []
         found += barriers(page, f"{root}/{path}", *known)
@@ -562,16 +797,17 @@ def test_tabs_are_in_step_across_pages(serve, page):
 
 
 BELOW = """(limit) => [...document.querySelectorAll(
-    '.questions dd a, .landing-lead, .landing-commands pre, .results .sd-col > p, .results img')]
+    '.questions dd a, .landing-lead, .landing-lead pre, .landing-moving figure')]
     .filter(e => !(e.getBoundingClientRect().bottom <= limit)).map(e => e.outerHTML.slice(0, 120))"""
 
 
 @needs_the_book
-def test_the_landing_page_shows_every_question_and_result_on_the_first_screen(serve, page, findings):
+def test_the_landing_page_says_shows_and_asks_all_on_the_first_screen(serve, page, findings):
     page.set_viewport_size({"width": WIDTHS[0], "height": 800})
     page.goto(f"{serve(SITE)}/index.html", wait_until="load")
     assert page.evaluate(BELOW, 800) == []
-    assert page.locator(".results img").count() == 3
+    assert page.locator(".landing-lead pre").count() == page.locator(".landing-moving figure").count() == 1
+    assert page.locator(".results img").count() == 2
     answered = []
     for address in page.evaluate("[...document.querySelectorAll('.questions dd a')].map(a => a.href)"):
         page.goto(address)
@@ -636,17 +872,35 @@ def test_a_name_to_search_for_is_known_of_every_stem():
     assert sorted(FOUND_BY) == sorted(path.stem for path in stems)
 
 
+def search(page, root, query):
+    """Return the pages that a search finds, best first."""
+    page.goto(f"{root}/search.html?q={query}")
+    page.get_by_text("Search finished").wait_for(timeout=20_000)
+    links = "[...document.querySelectorAll('#search-results li a')].map(a => new URL(a.href).pathname)"
+    return page.evaluate(links)
+
+
 @needs_the_book
 def test_search_finds_every_stem(serve, page):
     root = serve(SITE)
-    missing = []
-    for stem, name in FOUND_BY.items():
-        page.goto(f"{root}/search.html?q={name}")
-        page.get_by_text("Search finished").wait_for(timeout=20_000)
-        links = page.evaluate("[...document.querySelectorAll('#search-results li a')].map(a => a.href)")
-        if not any(f"/api/{stem}.html" in link for link in links):
-            missing.append((name, links))
-    assert missing == []
+    found = {stem: search(page, root, name) for stem, name in FOUND_BY.items()}
+    assert [stem for stem, pages in found.items() if f"/api/{stem}.html" not in pages] == []
+
+
+@needs_the_book
+def test_search_puts_the_chapter_first_that_answers(serve, page):
+    asked = {
+        "freeze layer": "masking",
+        "gradient None": "tracing",
+        "nan where": "branching",
+        "clip hidden state": "clipping",
+        "negative reward": "policy_gradients",
+        "hessian": "curvature",
+    }
+    root = serve(SITE)
+    assert {words: search(page, root, words)[0] for words in asked} == {
+        words: f"/{chapter}.html" for words, chapter in asked.items()
+    }
 
 
 # Screens

@@ -11,6 +11,7 @@ import shutil
 from datetime import date, datetime
 from functools import cache
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -136,7 +137,7 @@ GRID = {
     "x": [0, 1],
     "curves": [
         {"name": "a", "y": [[[1 / 3, 2.0], [3, float("nan")], [4]], [[5, 6], [-7, 8], [None, 1e-5]]]},
-        {"name": "b", "y": [0.0, 1234567.0]},
+        {"name": "b", "y": [0.0, 1234567.0], "low": [-1.0, 1e6], "high": [1 / 3, 2e6]},
     ],
 }
 LABELS = {"x": "step", "y": "norm"}
@@ -152,6 +153,12 @@ def test_recorded_curves_are_shortened_for_the_page():
         [[[0.3333, 2], [3, None], [4]], [[5, 6], [-7, 8], [None, 1e-5]]],
         [0, 1235000],
     ]
+    assert data["curves"][1] | {"y": 0} == {
+        "name": "b",
+        "y": 0,
+        "low": [-1, 1000000],
+        "high": [0.3333, 2000000],
+    }
     assert (data["x"], data["labels"], data["log"]) == ([0, 1], ["step", "norm"], "")
 
 
@@ -193,6 +200,7 @@ def test_what_a_logarithmic_axis_cant_show_is_a_gap():
         ),
         ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in the curve 'a'"),
+        ({"curves": [{"name": "a", "y": [1], "low": [0]}]}, "expected both low and high in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [None, float("inf")]}]}, "expected numbers that can be drawn"),
     ],
 )
@@ -240,7 +248,13 @@ def project(tmp_path, forks):
     write_record(
         source / "experiments",
         "masking-torch",
-        {"accuracy": 0.9, "loss": {"$float": "nan"}, "note": "<script>", "grid": encode(GRID, "grid")},
+        {
+            "accuracy": 0.9,
+            "loss": {"$float": "nan"},
+            "note": "<script>",
+            "grid": encode(GRID, "grid"),
+            "times": [["what", "ratio"], ["`norm`", 0.12345], ["sum", 1e-7]],
+        },
         varying={"seconds": 1.25},
         figures={"curve": 'a "curve" <up>'},
         provenance={"processor": "<i>fast</i>", "commit": "0123456789abcdef", "dirty": True, "threads": 2},
@@ -282,6 +296,9 @@ $$\frac{a}{b}$$ (ratio)
 ```{run-figure} masking/torch/curve
 Caption.
 ```
+
+```{result-table} masking/torch/times:.3g
+```
 """
 
 
@@ -297,6 +314,9 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert '<span class="eqno">(1)' in page
     assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in page
     assert "&lt;i&gt;fast&lt;/i&gt;" in page
+    cells = [re.sub("<[^>]+>", "", cell).strip() for cell in re.findall("<t[dh].*?</t[dh]>", page, re.DOTALL)]
+    assert cells[-6:] == ["what", "ratio", "norm", "0.123", "sum", "1 × 10⁻⁷"]
+    assert re.search("<code.*?>norm<", page.replace("\n", ""))
     assert "0123456789ab with uncommitted changes" in page
     card = html.unescape(re.sub("<[^>]+>", "", page))
     options = "--threads 2 -p backend=torch -p seed=0 -p learning_rate=1e-05 -p 'label=<b>'"
@@ -319,6 +339,7 @@ EXPLORED = """
 :fallback: masking/torch/curve
 :x: step </script>
 :y: norm
+:prompt: Why?
 
 With $x^2$.
 ```
@@ -346,15 +367,58 @@ def test_an_explorable_figure_brings_its_data_and_its_page_the_script(project):
     assert (status, messages) == (0, "")
     (figure,) = re.findall('<figure class="[^"]*explorable.*?</figure>', page, re.DOTALL)
     (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
-    assert json.loads(data) == payload(GRID, x="step </script>", y="norm")
+    assert json.loads(data) == {"prompt": "Why?", **payload(GRID, x="step </script>", y="norm")}
     assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in figure
     assert 'loading="lazy"' in figure
     assert 'class="katex"' in figure
-    assert re.findall(r"_static/explorable\.(?:js|css)", page) == [
-        "_static/explorable.css",
-        "_static/explorable.js",
+    assert re.findall(r"_static/((?:explorable|figures|moving)[\w/.]*)", page) == [
+        "explorable.css",
+        "figures.js",
+        "explorable.js",
     ]
     assert "explorable" not in (project.source.parent / "html" / "plain.html").read_text()
+
+
+MOVED = """
+```{moving} trial
+:alt: what <it> shows
+:prompt: What if </script>?
+:data: masking/torch/grid
+:fallback: masking/torch/curve
+```
+"""
+
+
+def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(project):
+    folder = project.source / "_assets" / "moving"
+    folder.mkdir(parents=True)
+    for name in ("trial", "other"):
+        (folder / f"{name}.js").write_text("")
+    status, messages, page = project(f"# Page\n{MOVED}\n", "-W")
+    assert (status, messages) == (0, "")
+    (figure,) = re.findall('<figure class="[^"]*explorable moving moving-trial.*?</figure>', page, re.DOTALL)
+    (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
+    told = json.loads(data)
+    assert (told["alt"], told["prompt"]) == ("what <it> shows", "What if </script>?")
+    assert told["data"]["x"] == [0, 1]
+    assert 'alt="what &lt;it&gt; shows"' in figure
+    assert re.findall(r"_static/((?:explorable|figures|moving)[\w/.]*)", page) == [
+        "explorable.css",
+        "figures.js",
+        "moving/trial.js",
+    ]
+
+
+def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(project):
+    (project.source / "plain.md").write_text("# Plain\n")
+    drawing = "```{graph}\n:alt: What it shows.\nx <1- [loss] <1- L\n```"
+    status, messages, page = project(f"# Page\n\n{drawing}\n\n```{{toctree}}\nplain\n```\n", "-W")
+    assert (status, messages) == (0, "")
+    assert (
+        '<div class="graph" role="img" aria-label="What it shows."><div><div class="graph-panel"><svg' in page
+    )
+    # The PDF has the head of the first page.
+    assert "_static/graph.css" in (project.source.parent / "html" / "plain.html").read_text()
 
 
 def test_pages_are_listed_with_their_answers(project):
@@ -555,32 +619,40 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
     assert list(map(literal, values.values())) == list(map(literal, CARRIED.values()))
 
 
+GIVEN = ":prompt: Why?\n:x: a\n:y: b\n"
 WRONG = {
-    "{result}`masking/torch/acuracy`": "expected one of: accuracy, loss, note, grid, seconds; got 'acuracy'",
+    "{result}`masking/torch/acuracy`": "accuracy, loss, note, grid, times, seconds; got 'acuracy'",
     "{result}`masking/jax/accuracy`": "expected the record masking-jax.json; got the records: masking-torch",
     "{result}`accuracy`": "expected stem/backend/name",
     "{result}`masking/torch/accuracy:.d`": "expected a format that fits 0.9; got '.d'",
     "```{run-card} masking/jax\n```": "expected the record masking-jax.json",
     "```{run-card} masking\n```": "expected the record masking.json",
     "```{run-card} masking/torch/accuracy\n```": "expected stem/backend",
+    "```{result-table} masking/torch/note\n```": "expected rows of one length, heads first; got",
+    "```{result-table} times\n```": "expected stem/backend/name",
     "```{run-figure} masking/torch/kurve\n```": "expected one of: curve; got 'kurve'",
     "```{run-figure} kurve\n```": "expected stem/backend/figure",
-    "```{explorable} masking/torch/girds\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": "got 'girds'",
-    "```{explorable} masking/torch/note\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": (
+    f"```{{explorable}} masking/torch/girds\n:fallback: masking/torch/curve\n{GIVEN}```": "got 'girds'",
+    f"```{{explorable}} masking/torch/note\n:fallback: masking/torch/curve\n{GIVEN}```": (
         "expected a result with sliders, x and curves; it: Input should be a valid dictionary"
     ),
-    "```{explorable} masking/torch/grid\n:fallback: masking/torch/kurve\n:x: a\n:y: b\n```": "got 'kurve'",
-    "```{explorable} masking/torch/grid\n:x: a\n:y: b\n```": "expected the options fallback, x and y; got {",
-    "```{explorable} masking/torch/grid\n:fallback: masking/torch/curve\n:x: a\n:y: b\n:log: z\n```": (
+    f"```{{explorable}} masking/torch/grid\n:fallback: masking/torch/kurve\n{GIVEN}```": "got 'kurve'",
+    f"```{{explorable}} masking/torch/grid\n{GIVEN}```": "the options fallback, prompt, x and y; got {",
+    f"```{{explorable}} masking/torch/grid\n:fallback: masking/torch/curve\n{GIVEN}:log: z\n```": (
         "expected the option log to be x, y or xy; got 'z'"
     ),
-    "```{explorable} grid\n:fallback: masking/torch/curve\n:x: a\n:y: b\n```": "expected stem/backend/name",
+    f"```{{explorable}} grid\n:fallback: masking/torch/curve\n{GIVEN}```": "expected stem/backend/name",
+    "```{moving} gone\n:alt: a\n:prompt: b\n```": "expected one of: ",
+    "x <1- y -> x\n```": "expected no way from y back to itself",
+    "```{graph}\n\nx <1- y\n```": "graph: expected the option alt",
     "$\\frac{1$": "formula '\\\\frac{1'",
 }
 
 
 def test_a_wrong_reference_or_formula_fails_the_build_and_says_where(project):
-    page = "# Page\n\n" + "\n\n".join(WRONG) + "\n"
+    # The line of a drawing is named, not its first one.
+    drawing = "```{graph}\n:alt: a\npanel: one\n"
+    page = "# Page\n\n" + "\n\n".join(drawing * w.startswith("x ") + w for w in WRONG) + "\n"
     status, messages, _ = project(page, "-W", "--keep-going")
     assert status == 1
     for wrong, message in WRONG.items():
@@ -736,6 +808,19 @@ def test_every_page_is_in_the_table_of_contents_once_and_the_reverse():
     assert sorted(table_of_contents()) == sorted(pages + runs + sweeps)
 
 
+def test_what_a_chapter_calls_the_next_question_is_the_next_chapter():
+    parts = [part for part in yaml.safe_load((BOOK / "_toc.yml").read_text())["parts"] if "numbered" in part]
+    chapters = [chapter for part in parts for chapter in part["chapters"]]
+    wrong = []
+    for chapter, following in pairwise(chapters):
+        text = (BOOK / f"{chapter['file']}.md").read_text()
+        said = re.findall(r"\bNext(?: question)?:\s+\{doc\}`(\w+)`", text)
+        # A chapter may lead to what it leaves for a page of its own.
+        allowed = {following["file"], *(page["file"] for page in chapter.get("sections", []))}
+        wrong += [(chapter["file"], name) for name in said if name not in allowed]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_stem_has_its_chapter_experiment_and_api_page(stem):
     missing = [
@@ -770,7 +855,7 @@ def test_every_citation_is_in_the_bibliography_once():
 
 def test_the_landing_page_leads_to_the_chapter_of_every_stem():
     text = (BOOK / "index.md").read_text()
-    questions = text[text.index("class-container: questions") : text.index("## Three results")]
+    questions = text[text.index("class-container: questions") : text.index("class-container: results")]
     linked = re.findall(r"\[[^]]+\]\((\w+)\.md\)", questions)
     assert set(STEMS) - set(linked) == set()
     assert len(linked) == len(set(linked))
@@ -795,7 +880,7 @@ def recorded_names(stem, backend):
     return names
 
 
-RESULT = r"\{result\}`(\w+)(?:/(torch|tensorflow|sweep))?/([^./:`]+)"
+RESULT = r"(?:\{result\}`|\{result-table\} )(\w+)(?:/(torch|tensorflow|sweep))?/([^./:`\n]+)"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
@@ -824,6 +909,36 @@ def test_every_chapter_with_results_says_how_they_came_about():
         quoted |= set(re.findall(quoting, text))
         missing[str(page.relative_to(ROOT))] = quoted - set(re.findall(r"\{run-card\} (\S+)", text))
     assert {page: runs for page, runs in missing.items() if runs} == {}
+
+
+def test_the_page_of_symptoms_leads_to_every_chapter_on_a_trick_and_names_real_diagnoses():
+    text = (BOOK / "symptoms.md").read_text()
+    linked = set(re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", text))
+    # Two chapters are about functions that one wants, not about something that went wrong.
+    assert set(STEMS) - linked == {"editing", "overriding"}
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    named = {row[-1].strip("` |") for row in rows if len(row) == 4 and row[-1].startswith("`")} - {
+        "diagnose` says"
+    }
+    causes = (ROOT / "src/gradtricks/_core/causes.py").read_text()
+    assert len(named) > 10
+    assert {kind for kind in named if f'"{kind}"' not in causes} == set()
+
+
+def test_the_cheat_sheet_has_a_line_for_every_stem_and_only_real_names():
+    text = (BOOK / "cheatsheet.md").read_text()
+    ours = text[text.index("## Edit what") :]
+    linked = set(re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", ours))
+    assert set(STEMS) - linked == set()
+    names = set(re.findall(r"^\| [^|]+ \| `(\w+)\(", ours, re.MULTILINE))
+    known = {name for stem in STEMS for name in defined_names(ROOT / f"src/gradtricks/torch/{stem}.py")}
+    assert len(names) > 20
+    assert names - known == set()
+
+
+def defined_names(path):
+    """Names of the functions and classes of a module."""
+    return {getattr(node, "name", None) for node in ast.parse(path.read_text()).body} - {None}
 
 
 FENCE = re.compile(r"^ *(`{3,})(?:\{code-block\} )?(?:pycon|python)\n(.*?)^ *\1", re.MULTILINE | re.DOTALL)

@@ -12,6 +12,8 @@ pytest.importorskip("pypdf")
 import pypdf
 
 from gradtricks.book import pdf
+from gradtricks.book.drawings import drawn
+from gradtricks.book.graphs import read_panels
 from gradtricks.book.site import BuildError
 from gradtricks.cli import app
 
@@ -121,8 +123,13 @@ def test_a_browser_that_fails_leaves_the_old_file(site, tmp_path, monkeypatch):
 
 
 @needs_browser
-def test_the_command_prints_the_chapters_with_bookmarks_and_links(site, monkeypatch):
+def test_the_command_prints_the_chapters_with_bookmarks_links_and_drawings(site, monkeypatch):
     monkeypatch.chdir(site.parents[1])
+    drawing = drawn(read_panels(["x <1- [sigmoid] <1- y <1- [square] <1- z <1- [loss] <1- L"]), "a chain")
+    first = site / "first.html"
+    first.write_text(first.read_text().replace("<details>", f"{drawing}<details>"))
+    (site / "_static").mkdir()
+    shutil.copyfile(ROOT / "book" / "_assets" / "graph.css", site / "_static" / "style.css")
     answer = CliRunner().invoke(app, ["pdf"])
     assert answer.exit_code == 0, answer.output
     reader = pypdf.PdfReader(site.parent / "gradtricks.pdf")
@@ -130,6 +137,8 @@ def test_the_command_prints_the_chapters_with_bookmarks_and_links(site, monkeypa
     assert titles == [f"Title of {page}" for page in ("index", "first", "api/index", "api/first")]
     text = "".join(page.extract_text() for page in reader.pages)
     assert text.count("The solution.") == 4
+    assert drawing.count("sigmoid") == 2  # once for phones
+    assert text.count("sigmoid") == 1
     links = [link.get_object() for page in reader.pages for link in page.get("/Annots", ())]
     within = [link for link in links if "/Dest" in link or link.get("/A", {}).get("/S") == "/GoTo"]
     assert len(within) == 12

@@ -275,6 +275,24 @@ def test_pages_lead_to_the_notebook_in_the_repository(path):
         assert notebook_of(ROOT, page) is None
 
 
+def neighbour(page, side):
+    """Return the page to which the foot of a page of the book leads."""
+    found = re.search(rf'<a class="{side}"\s+href="([^"#]+)', (SITE / page).read_text())
+    return os.path.normpath(Path(page).parent / found[1]) if found else None
+
+
+@needs_the_book
+def test_pages_lead_from_chapter_to_chapter_and_executed_ones_back_to_theirs():
+    contents = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text())
+    chapters = [chapter for part in contents["parts"] for chapter in part["chapters"]]
+    reading = ["index.html", *(f"{chapter['file']}.html" for chapter in chapters)]
+    assert [neighbour(page, "right-next") for page in reading] == [*reading[1:], None]
+    assert [neighbour(page, "left-prev") for page in reading] == [None, *reading[:-1]]
+    below = {f"{page['file']}.html": f"{c['file']}.html" for c in chapters for page in c.get("sections", [])}
+    assert {page: neighbour(page, "left-prev") for page in below} == below
+    assert {neighbour(page, "right-next") for page in below} == {None}
+
+
 @needs_the_book
 def test_every_entry_of_the_api_leads_to_its_chapter_and_its_test():
     missing = []

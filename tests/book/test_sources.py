@@ -73,6 +73,11 @@ def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pag
     node = nbformat.read(pages / "small-torch.ipynb", as_version=4)
     sources = [cell.source for cell in node.cells]
     assert sources[0].startswith("# A small experiment (PyTorch)\n")
+    assert "**PyTorch** [TensorFlow](small-tensorflow.ipynb)" in sources[0]
+    folded = [cell.source for cell in node.cells if "hide-input" in cell.metadata.get("tags", [])]
+    assert [source.partition("\n")[0] for source in folded] == [
+        "# Set by gradtricks: the parameters of this run."
+    ]
     assert "mine = 'torch'" in sources
     assert "mine = 'tensorflow'" not in sources
     assert sources[-1].endswith("```{run-card} small/torch\n```")
@@ -109,7 +114,7 @@ def test_a_title_names_the_framework_also_where_nothing_follows(notebook, tmp_pa
         stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
     lay_out({"small-torch": stored}, pages)
     title = nbformat.read(pages / "small-torch.ipynb", as_version=4).cells[0].source
-    assert title == "# Alone (PyTorch)"
+    assert title.startswith("# Alone (PyTorch)\n\n:::{div} frameworks\n**PyTorch** [TensorFlow]")
 
 
 def test_the_book_is_planned_once_for_each_backend(notebook):
@@ -331,7 +336,7 @@ def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
     begin = "# Which rate?\n\nHow fast may it go?\n\n7 runs of `experiments/small.ipynb` with different"
     assert page.startswith(begin)
     assert "5 finished, 1 failed, 1 not run yet" in page
-    assert "## loss\n\nWhat it \\*costs\\*.\n\n```{run-figure} small/sweep/loss" in page
+    assert "## Loss\n\nWhat it \\*costs\\*.\n\n```{run-figure} small/sweep/loss" in page
     assert "| rate | interquartile mean | lowest | highest | runs | failed | not finite |" in page
     assert "| 0.25 | 1.25 | 0.25 | 2.25 | 3 | 0 | 0 |" in page
     assert "| 0.5 | 2.5 | 2.5 | 2.5 | 1 | 1 | 1 |" in page

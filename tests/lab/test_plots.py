@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gradtricks.lab.results.grouping import (
+    Found,
     PlotError,
     axes_of,
     find_results,
@@ -159,9 +160,9 @@ def test_one_number_is_points_with_means_and_says_what_is_lost():
         "Points are runs (n = 3 to 5 each), diamonds interquartile means without intervals, which take "
         "10 runs. Not part of it: 1 failed, 1 gave a number that isn't finite."
     )
-    assert plot.alt.startswith("loss against scale, n = 3 to 5 each. Interquartile means: scale = 0: 2; ")
+    assert plot.alt.startswith("Loss against scale, n = 3 to 5 each. Interquartile means: scale = 0: 2; ")
     assert not any("95 %" in text for text in texts(plot.figure))
-    assert {"loss", "scale", "0", "0.5", "1", "a run (n = 3 to 5 each)"} <= set(texts(plot.figure))
+    assert {"Loss", "scale", "0", "0.5", "1", "a run (n = 3 to 5 each)"} <= set(texts(plot.figure))
     (axes,) = plot.figure.axes
     points = axes.lines[0].get_xydata()
     assert len(points) == 13
@@ -172,7 +173,7 @@ def test_one_number_is_points_with_means_and_says_what_is_lost():
 
 def test_nothing_but_seeds_is_one_row():
     plot = drawn({}, lambda _, seed: {"loss": float(seed)}, ["loss"])
-    assert plot.alt.startswith("loss, n = 5 each. Interquartile means: 2.")
+    assert plot.alt.startswith("Loss, n = 5 each. Interquartile means: 2.")
 
 
 def test_an_interval_takes_ten_runs():
@@ -193,7 +194,7 @@ def test_a_single_run_each_has_no_interval():
     assert plot.caption == "Points are runs."
     assert (
         plot.alt
-        == "loss against rate, n = 1 each. Interquartile means: "
+        == "Loss against rate, n = 1 each. Interquartile means: "
         + "; ".join(f"rate = {rate}: {rate}" for rate in ("0.001", "0.01", "0.1"))
         + "."
     )
@@ -226,15 +227,40 @@ def test_lists_are_curves_with_bands_and_names_at_their_ends():
     (axes,) = plot.figure.axes
     assert [len(line.get_xdata()) for line in axes.lines] == [5, 5], "as far as all runs go"
     said = "position in the list (n = 4 to 5 each)"
-    assert {"losses", "scale", "0", "1", said} <= set(texts(plot.figure))
+    assert {"Losses, by scale", "0", "1", said} <= set(texts(plot.figure))
     assert not axes.collections
 
 
-def test_many_curves_have_a_scale_of_colours():
+def test_names_of_lines_stand_beside_their_ends_and_apart():
+    ends = {0.1: 500.0, 0.2: 500.0, 0.3: 900.0}
+    plot = drawn({"rate": [*ends]}, lambda v, _: {"losses": [400.0, ends[v["rate"]]]}, ["losses"], seeds=1)
+    (axes,) = plot.figure.axes
+    heights = [text.get_position()[1] for text in axes.texts]
+    low, high = axes.get_ylim()
+    place = [(end - low) / (high - low) for end in ends.values()]
+    assert [abs(height - at) < 0.1 for height, at in zip(heights, place, strict=True)] == [True] * 3
+    assert abs(heights[0] - heights[1]) > 0.05
+
+
+def test_many_curves_have_a_panel_each_before_all_of_them():
     rates = [10.0**-power for power in range(8)]
     plot = drawn({"rate": rates}, lambda v, s: {"losses": [v["rate"], v["rate"] + s]}, ["losses"], seeds=2)
-    assert len(plot.figure.axes) == 2
+    assert [len(panel.lines) for panel in plot.figure.axes] == [9] * 8
+    assert {"1e−07", "1"} <= {panel.get_title("left").replace("-", "−") for panel in plot.figure.axes}
     assert plot.alt.count("rate = ") == 2, "of many curves the first and the last are named"
+
+
+@pytest.mark.parametrize(
+    ("column", "title"),
+    [
+        ("results.mean_return.plain", "Mean return, plain"),
+        ("varying.training_cpu_s", "Training cpu (s)"),
+        ("varying.runs_per_s", "Runs per s"),
+        ("loss", "Loss"),
+    ],
+)
+def test_titles_are_names_in_words(column, title):
+    assert Found(column, (), ()).title == title
 
 
 def test_curves_of_several_parameters_pool_all_but_the_first():

@@ -12,6 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.directives.patches import Figure
 from sphinx.util.docutils import SphinxDirective
 
+from gradtricks.book.moving import lay_data
 from gradtricks.book.numbers import number_text
 from gradtricks.book.records import NAMED, figure_of, problem, record_of
 from gradtricks.lab.notebooks.schema import shown
@@ -19,7 +20,7 @@ from gradtricks.lab.results.quoting import RecordError, result_from
 
 __all__ = ["Explorable", "payload", "setup"]
 
-_OPTIONS = ("fallback", "x", "y", "log", "start")
+_OPTIONS = ("fallback", "prompt", "x", "y", "log", "start")
 _Name = Annotated[str, Field(min_length=1)]
 # Integers of any size can be recorded; these can be drawn.
 _Number = Annotated[float, Field(ge=-1e300, le=1e300)]
@@ -37,6 +38,8 @@ class _Slider(_Part):
 class _Curve(_Part):
     name: _Name
     y: list[Any]
+    low: list[Any] | None = None
+    high: list[Any] | None = None
 
 
 class _Explored(_Part):
@@ -52,7 +55,8 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
     The result has three parts. ``sliders``: one or two, each with a ``name`` and its ``values``. ``x``:
     numbers in order. ``curves``: each with a ``name`` and ``y``, a list for each value of the first slider,
     in which are lists for the second one if there is one, in which are numbers: as many as ``x`` has, or
-    fewer. NaN and None are gaps. Numbers alone are a curve that stays.
+    fewer. NaN and None are gaps. Numbers alone are a curve that stays. A curve may have a band: ``low`` and
+    ``high``, both as ``y``.
 
     Args:
         value: The result.
@@ -85,8 +89,8 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
     if len({place for place in places if place is not None}) < 2:
         raise RecordError(f"expected x to have two places that can be told apart; got {shown(found.x)}")
     lengths = [*map(len, texts)]
-    curves = {curve.name: _drawn(curve, lengths, len(places), log) for curve in found.curves}
-    if not any(sign.isdigit() for sign in json.dumps([*curves.values()])):  # all are null
+    curves = [_drawn(curve, lengths, len(places), log) for curve in found.curves]
+    if not any(sign.isdigit() for sign in json.dumps([curve["y"] for curve in curves])):  # all are null
         raise RecordError("expected numbers that can be drawn; got none")
     return {
         "sliders": [
@@ -94,7 +98,7 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
             for slider, each, text in zip(found.sliders, texts, wanted)
         ],
         "x": places,
-        "curves": [{"name": name, "y": curve} for name, curve in curves.items()],
+        "curves": curves,
         "labels": [x, y],
         "log": log,
     }
@@ -109,10 +113,10 @@ class Explorable(Figure, SphinxDirective):
         """Build the figure; an unknown result, or one of another form, is a warning."""
         name = self.arguments[0]
         given = {option: self.options.pop(option, "") for option in _OPTIONS}
-        fallback = given.pop("fallback")
+        fallback, prompt = given.pop("fallback"), given.pop("prompt")
         try:
-            if not (fallback and given["x"] and given["y"]):
-                raise RecordError(f"expected the options fallback, x and y; got {given}")
+            if not (fallback and prompt and given["x"] and given["y"]):
+                raise RecordError(f"expected the options fallback, prompt, x and y; got {given}")
             if given["log"] not in ("", "x", "y", "xy"):
                 raise RecordError(f"expected the option log to be x, y or xy; got {given['log']!r}")
             target = NAMED.fullmatch(name)
@@ -124,15 +128,11 @@ class Explorable(Figure, SphinxDirective):
             return problem(self, name, error)
         self.options["figclass"] = ["explorable"]
         figure, *rest = super().run()
-        # Also where it is the page's first image: where scripts run, it isn't shown.
-        figure[0]["loading"] = "lazy"
-        # "</script>" within a text would end the element, and "<!--" hide its end.
-        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-        figure.insert(1, nodes.raw("", f'<script type="application/json">{text}</script>', format="html"))
+        lay_data(figure, {"prompt": prompt, **data})
         return [figure, *rest]
 
 
-def _drawn(curve: _Curve, lengths: Sequence[int], most: int, log: str) -> list[Any]:
+def _drawn(curve: _Curve, lengths: Sequence[int], most: int, log: str) -> dict[str, Any]:
     """Shorten the numbers of a curve; one of numbers alone stays whatever the sliders say."""
 
     def shorten(value: Any, lengths: Sequence[int]) -> Any:
@@ -144,7 +144,15 @@ def _drawn(curve: _Curve, lengths: Sequence[int], most: int, log: str) -> list[A
         what = f"{lengths[0]} lists, one for each value of a slider" if lengths else f"1 to {most} numbers"
         raise RecordError(f"expected {what} in the curve {curve.name!r}; got {shown(value)}")
 
-    return shorten(curve.y, lengths if any(isinstance(item, list) for item in curve.y) else [])
+    lists = {"y": curve.y, "low": curve.low, "high": curve.high}
+    drawn = {
+        key: shorten(value, lengths if any(isinstance(item, list) for item in value) else [])
+        for key, value in lists.items()
+        if value is not None
+    }
+    if len(drawn) == 2:
+        raise RecordError(f"expected both low and high in the curve {curve.name!r}, or none; got one")
+    return {"name": curve.name, **drawn}
 
 
 def _rounded(value: float | None, *, log: bool) -> float | int | None:
@@ -163,15 +171,6 @@ def _text(value: Any) -> str:
     return number_text(value) if _is_number(value) else str(value)
 
 
-def _add_script(
-    app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None
-) -> None:
-    if doctree and any("explorable" in figure["classes"] for figure in doctree.findall(nodes.figure)):
-        app.add_css_file("explorable.css")
-        app.add_js_file("explorable.js", loading_method="defer")
-
-
 def setup(app: Sphinx) -> None:
-    """Register the directive, and give the pages that use it their script."""
+    """Register the directive."""
     app.add_directive("explorable", Explorable)
-    app.connect("html-page-context", _add_script)

@@ -4,14 +4,27 @@ import pickle
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.config import Config
 
-from gradtricks.book import cards, citing, entries, explorables, formulas, images, roles, trimming
+from gradtricks.book import (
+    cards,
+    citing,
+    drawings,
+    entries,
+    explorables,
+    formulas,
+    images,
+    margins,
+    moving,
+    roles,
+    trimming,
+)
 
 __all__ = ["notebook_of", "setup"]
 
@@ -25,10 +38,22 @@ _CARD = {
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register roles, directives and renderers, and what describes the pages and finishes the site."""
-    for part in (cards, citing, entries, explorables, formulas, images, roles, trimming):
+    for part in (
+        cards,
+        citing,
+        drawings,
+        entries,
+        explorables,
+        formulas,
+        images,
+        margins,
+        moving,
+        roles,
+        trimming,
+    ):
         part.setup(app)
     app.connect("doctree-read", _describe)
-    app.connect("html-page-context", _announce_notebook)
+    app.connect("html-page-context", _announce)
     app.connect("build-finished", _finish)
     if app.config.html_baseurl:  # neither has anything to say of a book without an address
         app.setup_extension("sphinx_sitemap")
@@ -44,8 +69,31 @@ def notebook_of(project: Path, page: str) -> str | None:
     return notebook if "/" not in stem and (project / notebook).is_file() else None
 
 
-def _announce_notebook(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+def _announce(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Tell a page's template its notebook and its neighbours: from chapter to chapter, and back to one."""
     context["launched"] = notebook_of(Path(app.srcdir).parent, name)
+    chapters = [app.config.root_doc, *app.env.toctree_includes.get(app.config.root_doc, [])]
+    if name in chapters:
+        place = chapters.index(name)
+        neighbours = [chapters[place - 1 : place], chapters[place + 1 : place + 2]]
+    else:
+        parents = [page for page in chapters if name in app.env.toctree_includes.get(page, [])]
+        neighbours = [parents, []]
+    for side, pages in zip(("prev", "next"), neighbours):
+        links = [{"link": context["pathto"](page), "title": _title(app, page)} for page in pages]
+        context[side] = links[0] if links else None
+    if name == "search":
+        # Chapters are what has a number of its own.
+        numbered = [page for page in chapters if app.env.toc_secnumbers.get(page, {}).get("")]
+        context["answers"] = {page: _answer(app, page) for page in numbered}
+
+
+def _title(app: Sphinx, page: str) -> str:
+    return cast(StandaloneHTMLBuilder, app.builder).render_partial(app.env.titles[page])["title"]
+
+
+def _answer(app: Sphinx, page: str) -> str:
+    return f"{app.env.titles[page].astext()} {app.env.metadata[page]['answer']}".lower()
 
 
 def _use_address(app: Sphinx, config: Config) -> None:

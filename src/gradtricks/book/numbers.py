@@ -9,7 +9,7 @@ from typing import Any
 from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.results.quoting import RecordError
 
-__all__ = ["format_result", "number_text"]
+__all__ = ["format_result", "number_text", "superscript"]
 
 _SCIENTIFIC = re.compile(r"(?P<mantissa>.*\d)e(?P<exponent>[+-]\d+)")
 _MINUS = "\N{MINUS SIGN}"
@@ -45,7 +45,12 @@ def number_text(value: float) -> str:
     if value != value:
         return ""
     text, exponent = format_result(float(value), ".3g")
-    return text + (exponent or "").translate(_SUPERSCRIPTS)
+    return text + superscript(exponent or "")
+
+
+def superscript(exponent: str) -> str:
+    """Write a whole number in raised digits."""
+    return exponent.translate(_SUPERSCRIPTS)
 
 
 def _apply(value: str | float | date, spec: str) -> str:

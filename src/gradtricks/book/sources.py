@@ -96,11 +96,14 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
         others = set(FRAMEWORKS) - {backend}
         node.cells = [cell for cell in node.cells if not others & set(cell.metadata.get("tags", []))]
         title, *rest = node.cells[0].source.split("\n", 1)
-        node.cells[0].source = "\n".join([f"{title} ({FRAMEWORKS[backend]})", *rest])
+        switch = _switch(record["stem"], backend)
+        node.cells[0].source = "\n".join([f"{title} ({FRAMEWORKS[backend]})", switch, *rest])
     target = "/".join(filter(None, (record["stem"], backend)))
     node.cells = [part for cell in node.cells for part in _fold_films(cell, target)]
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.metadata.tags.append("hide-input")  # the cell before says the same in words
         outputs = cell.get("outputs", [])
         alts = [o.metadata.gradtricks.alt for o in outputs if "gradtricks" in o.get("metadata", {})]
         if alts:
@@ -112,6 +115,15 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
     card = f"## Where this came from\n\n```{{run-card}} {target}\n```"
     node.cells.append(nbformat.v4.new_markdown_cell(card, id="where-this-came-from"))
     return node
+
+
+def _switch(stem: str, backend: str) -> str:
+    """Write a line that leads from one framework's page of an experiment to the other's."""
+    names = [
+        f"**{name}**" if key == backend else f"[{name}]({stem}-{key}.ipynb)"
+        for key, name in FRAMEWORKS.items()
+    ]
+    return f"\n:::{{div}} frameworks\n{' '.join(names)}\n:::\n"
 
 
 def _fold_films(cell: NotebookNode, target: str) -> Iterator[NotebookNode]:

@@ -101,7 +101,7 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
     parts += [_named(sweep, runs)] if sweep.cases and runs else []
     for name, plot in plots.items():
         meaning = sweep.meanings.get(".".join(split_name(plot.found.column)))
-        parts += [f"## {escape(plot.found.label)}", *([escape(meaning)] if meaning else [])]
+        parts += [f"## {escape(plot.found.title)}", *([escape(meaning)] if meaning else [])]
         parts += [f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"]
         parts += [values_table(plot.found)]
     parts += ["## Runs that failed", _failures(runs)] if any(run.status == "failed" for run in runs) else []

@@ -42,15 +42,15 @@ def alt_of(found: Found) -> str:
     axes = found.axes if groups else found.axes[:1]
     against = f" against {_listed([axis.name for axis in axes])}" if axes else ""
     if curves:
-        begin = f"{found.label} by position{against}, {counted([curve.n for curve in curves])} each."
+        begin = f"{found.title} by position{against}, {counted([curve.n for curve in curves])} each."
         ends = curves[:: len(curves) - 1] if len(curves) > _LISTED else curves
         listed = [
             f"{_where(axes, curve)}from {number(curve.mean[0])} to {number(curve.mean[-1])}" for curve in ends
         ]
         return f"{begin} Interquartile means go {'; '.join(listed)}."
     if not groups:
-        return f"{found.label}{against}: no run gave it."
-    begin = f"{found.label}{against}, {counted([group.summary.n for group in groups])} each."
+        return f"{found.title}{against}: no run gave it."
+    begin = f"{found.title}{against}, {counted([group.summary.n for group in groups])} each."
     if len(groups) <= _LISTED:
         listed = [f"{_where(axes, group)}{_with_interval(group.summary)}" for group in groups]
         return f"{begin} Interquartile means: {'; '.join(listed)}."

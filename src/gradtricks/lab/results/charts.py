@@ -16,6 +16,7 @@ from gradtricks.lab.results.drawing import (
     scale_of,
     set_parameter_axis,
     set_result_axis,
+    wrapped,
 )
 from gradtricks.lab.results.grouping import Axis, Curve, Group
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 _WRITTEN = (16, 9)  # rows and columns of a heat map up to which there is room for numbers
 _MOST_NAMES = 16  # at one side of a heat map
-_MOST_COLOURS = 6  # of lines, before they get a scale
+_MOST_TOGETHER = 4  # lines in one panel: so many have colours that are told apart on both pages
+_NAME = 17  # letters for which a panel is wide enough
+_LINE = 0.09  # of a figure's height: how far apart the names of lines stand
 _ABREAST = 3  # panels
 _BRIGHT = 0.42  # luminance from which on a cell's number is dark; dark pages show cells brighter
 
@@ -120,7 +123,7 @@ def _write_cell(plot: "Axes", row: int, column: int, group: Group, color: np.nda
     bright = 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT
     ink = ("black" if bright else "white") if group.summary.n else "C1"
     text = number(group.summary.mean) if group.summary.n else "none"
-    plot.text(column, row, text, ha="center", va="center", color=ink, fontsize=9)
+    plot.text(column, row, text, ha="center", va="center", color=ink)
 
 
 def draw_panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
@@ -146,33 +149,62 @@ def draw_panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Dr
 
 
 def draw_curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> Drawn:
-    """Draw a curve for each value of the first parameter, with its interval as a band."""
-    from matplotlib.ticker import MaxNLocator
-
-    figure, plot = new_figure()
+    """Draw a curve with its band for each value of the first parameter: a few together, many in panels."""
     drawn = [curve for curve in curves if curve.n]
-    many = len(drawn) > _MOST_COLOURS and axes[0].numeric
-    scale = scale_of(np.array(axes[0].values, dtype=np.float64)) if many else None
-    shown: list[np.ndarray] = [np.array([])]
-    for place, curve in enumerate(drawn):
-        color = scale.to_rgba(curve.values[0]) if scale else f"C{place}"
-        steps, name = np.arange(len(curve.mean)), drawable(curve.values[0], 16) if axes else None
-        plot.plot(steps, curve.mean, color=color, marker="o" if len(steps) == 1 else "", label=name)
-        banded = np.isfinite(curve.low).all()
-        if banded:
-            plot.fill_between(steps, curve.low, curve.high, color=color, alpha=0.22, lw=0)
-        shown += [curve.low, curve.high] if banded else [curve.mean]
-    set_result_axis(plot, "y", np.concatenate(shown).tolist())
+    names = [drawable(curve.values[0], 2 * _NAME) if axes else "" for curve in drawn]
+    together = len(drawn) <= _MOST_TOGETHER
+    down, across = (1, 1) if together else (-(-len(drawn) // _ABREAST), _ABREAST)
+    figure, spare = new_figure(3.3 if together else 0.8 + 1.75 * down)
+    spare.remove()
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel().tolist()
+    if together:
+        shown = [_draw_curve(panels[0], curve, f"C{place}") for place, curve in enumerate(drawn)]
+    else:
+        shown = [_draw_among(panel, drawn, place, names) for place, panel in enumerate(panels[: len(drawn)])]
+        for panel in panels[len(drawn) :]:
+            panel.remove()
+    set_result_axis(panels[0], "y", [value for numbers in shown for value in numbers.tolist()])
+    if together:
+        _name_lines(panels[0], drawn, names)
     counts = [curve.n for curve in drawn] or [0]
     several = f" ({counted(counts)} each)" if max(counts) > 1 else ""
-    plot.set(title=drawable(title), xlabel=f"position in the list{several}")
+    by = f", by {drawable(axes[0].name, 30)}" if axes else ""
+    figure.suptitle(drawable(title) + by)
+    figure.supxlabel(f"position in the list{several}", fontsize="medium")
+    return figure, _read_curves(axes, curves)
+
+
+def _draw_among(panel: "Axes", curves: Sequence[Curve], place: int, names: Sequence[str]) -> np.ndarray:
+    """Draw one of many curves, before all of them in grey."""
+    for curve in curves:
+        panel.plot(curve.mean, color="0.55", alpha=0.4, lw=0.7)
+    panel.set_title(wrapped(names[place], _NAME), fontsize="medium", fontweight="normal")
+    return _draw_curve(panel, curves[place], "C0")
+
+
+def _draw_curve(plot: "Axes", curve: Curve, color: str) -> np.ndarray:
+    """Draw one curve and its band, and return the numbers that are seen."""
+    from matplotlib.ticker import MaxNLocator
+
+    steps = np.arange(len(curve.mean))
+    plot.plot(steps, curve.mean, color=color, marker="o" if len(steps) == 1 else "")
     plot.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     plot.margins(x=0.02)
-    if scale:
-        add_color_bar(plot, scale, drawable(axes[0].name, 22))
-    elif axes and drawn:
-        figure.legend(loc="outside right upper", title=drawable(axes[0].name, 22))
-    return figure, _read_curves(axes, curves)
+    if not np.isfinite(curve.low).all():
+        return curve.mean
+    plot.fill_between(steps, curve.low, curve.high, color=color, alpha=0.22, lw=0)
+    return np.concatenate([curve.low, curve.high])
+
+
+def _name_lines(plot: "Axes", curves: Sequence[Curve], names: Sequence[str]) -> None:
+    """Write the name of each line beside its end, in its colour, none upon another."""
+    plot.autoscale_view()  # or else the heights are those of an empty plot
+    ends = [(0.0, curve.mean[-1]) for curve in curves]
+    places = plot.transAxes.inverted().transform(plot.transData.transform(np.reshape(ends, (-1, 2))))
+    heights, below = places[:, 1], -np.inf
+    for place in np.argsort(heights):
+        below = max(heights[place], below + _LINE)
+        plot.text(1.02, below, names[place], color=f"C{place}", va="center", transform=plot.transAxes)
 
 
 def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:

@@ -1,5 +1,6 @@
 """What figures of sweeps are drawn with: the book's style, fitting scales, texts as they are."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STYLE = PACKAGE / "lab" / "figures.mplstyle"
+# On a phone a figure is three quarters of its size: these are then letters of 11 pixels.
+_READABLE = dict.fromkeys(
+    ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 11
+)
 _MINUS = "\N{MINUS SIGN}"
 _MOST_TICKS = 9
 
@@ -24,7 +29,7 @@ def book_style() -> Iterator[None]:
     """Draw in the book's style. Names and values are text, never formulas: ``$`` is a dollar."""
     from matplotlib import rc_context, style
 
-    with rc_context(), style.context([_STYLE, {"text.parse_math": False}]):
+    with rc_context(), style.context([_STYLE, _READABLE | {"text.parse_math": False}]):
         yield
 
 
@@ -46,6 +51,11 @@ def drawable(value: Any, longest: int = 60) -> str:
         sign if font.get_char_index(ord(sign)) else sign.encode("unicode_escape").decode()
         for sign in spell(value, longest)
     )
+
+
+def wrapped(text: str, width: int) -> str:
+    """Break a text between words."""
+    return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def number(value: float) -> str:
@@ -76,14 +86,13 @@ def scale_of(values: np.ndarray) -> "ScalarMappable":
     return ScalarMappable(norm, ListedColormap(colormaps["viridis"](np.linspace(0.08, 0.8, 256))))
 
 
-def add_color_bar(axes: "Axes", scale: "ScalarMappable", title: str = "") -> None:
-    """Say beside the axes what the colours mean, with a title above."""
+def add_color_bar(axes: "Axes", scale: "ScalarMappable") -> None:
+    """Say beside the axes what the colours mean."""
     from matplotlib.colors import LogNorm
 
     bar = axes.figure.colorbar(scale, ax=axes)
     bar.outline.set_visible(False)
     bar.ax.grid(visible=False)
-    bar.ax.set_title(title, fontsize=9.5, fontweight="normal", loc="right")
     if isinstance(scale.norm, LogNorm):
         _plain_ticks(bar.ax, "y")
 
@@ -96,7 +105,9 @@ def set_parameter_axis(axes: "Axes", axis: Axis, side: str, longest: int = 24) -
     ticks = [place_of(axis, value) for value in axis.values]
     if len(ticks) <= _MOST_TICKS or not axis.numeric:
         set_ticks = getattr(axes, f"set_{side}ticks")
-        set_ticks(ticks, [drawable(value, longest).replace("-", _MINUS) for value in axis.values])
+        lines = 2 if side == "y" else 1
+        names = [wrapped(drawable(value, lines * longest), longest) for value in axis.values]
+        set_ticks(ticks, [name.replace("-", _MINUS) for name in names])
         set_ticks([], minor=True)
     getattr(axes, f"set_{side}label")(drawable(axis.name))
     if side == "y" and not axis.numeric:

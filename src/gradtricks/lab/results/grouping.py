@@ -21,6 +21,7 @@ CASE = "case"  # the column that says what a configuration is called
 SEED = "seed"
 _GROUPS = ("results", "varying")
 _LISTED = 30
+_UNITS = ("s", "ms", "mib")
 _CHOSEN = 4  # results of a sweep that doesn't say which
 
 
@@ -118,6 +119,16 @@ class Found:
         """The name for people, such as ``growth.end``."""
         group, *rest = split_name(self.column)
         return ".".join(rest) or group
+
+    @property
+    def title(self) -> str:
+        """The name in words, such as ``Growth, end``, with its unit, ``Training (s)``."""
+        group, *rest = split_name(self.column)
+        said = ", ".join(part.replace("_", " ") for part in rest or [group])
+        name, _, unit = said.rpartition(" ")
+        if unit in _UNITS and name and not name.endswith(" per"):
+            said = f"{name} ({unit})"
+        return said[:1].upper() + said[1:]
 
 
 def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequence[str]) -> list[Found]:

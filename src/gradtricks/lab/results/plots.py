@@ -81,7 +81,10 @@ def _plot(found: Found) -> PlotResult:
     with book_style():
         if isinstance(found.parts[0], Curve):
             curves = cast(Sequence[Curve], found.parts)
-            figure, caption = draw_curves(found.label, found.axes, curves)
+            figure, caption = draw_curves(found.title, found.axes, curves)
         else:
-            figure, caption = draw(found.label, found.axes, cast(Sequence[Group], found.parts))
+            figure, caption = draw(found.title, found.axes, cast(Sequence[Group], found.parts))
+        # Laid out once: each further time would move it by a millionth of a point.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
     return PlotResult(found, figure, alt_of(found), caption)
