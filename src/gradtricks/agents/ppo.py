@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks.agents.checkpoints import Chance, Part, Snapshots
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import ACTIONS, CELL_COLUMNS, CELL_COUNT, CELL_ROWS, NO_CELL, PongGames
-from gradtricks.agents.progress import Progress
 
 Array = NDArray[np.floating]
 
@@ -212,14 +212,13 @@ def train(
     annealed = float(rollouts)
     if anneal_decisions is not None:
         annealed = check_integer("anneal_decisions", anneal_decisions, low=1) / decisions_each
-    rng, history = np.random.default_rng(seed), History(num_envs)
+    rng, history = np.random.default_rng(seed), History()
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
     training |= {"mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed}
-    progress = Progress(checkpoint, training, learner, history, rng)
-    for rollout in range(rollouts):
-        decided = _play(learner, games, history, progress, rng)
-        if progress.made_before(games.observations):
-            continue
+    parts: dict[str, Part] = {"learner": learner, "games": games, "history": history, "chance": Chance(rng)}
+    snapshots = Snapshots(checkpoint, training, parts)
+    for rollout in range(snapshots.restore(), rollouts):
+        decided = _play(learner, games, history, rng)
         remaining = max(1 - rollout / annealed, 0)
         rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
@@ -232,7 +231,7 @@ def train(
         history.add_loss(loss)
         if enough is not None and _share_won(history) >= enough:
             break
-        progress.save_if_due(games.observations)
+        snapshots.save_if_due(rollout + 1, history.seconds[-1])
     return history
 
 
@@ -254,21 +253,15 @@ class _Decisions(NamedTuple):
     going_on: NDArray[np.bool_]  # False where the decision ended its game
 
 
-def _play(
-    learner: Learner, games: PongGames, history: History, progress: Progress, rng: np.random.Generator
-) -> _Decisions:
+def _play(learner: Learner, games: PongGames, history: History, rng: np.random.Generator) -> _Decisions:
     rows = []
     for _ in range(learner.options.rollout_steps):
         observations, playing = games.observations, games.playing
-        actions = progress.actions_made_before()
-        log_probs = values = np.zeros(len(playing), np.float32)
-        if actions is None:
-            logits, values = learner.infer(observations)
-            actions = sample_actions(logits, rng)
-            log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
-            progress.add_actions(actions)
+        logits, values = learner.infer(observations)
+        actions = sample_actions(logits, rng)
+        log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
         rewards = games.step(actions)
-        history.add_decision(rewards, games.playing)
+        history.add_rewards(rewards, games.playing)
         rows.append((observations, actions, log_probs, values, rewards, playing, games.playing))
     return _Decisions(*(np.stack(column) for column in zip(*rows)))
 
