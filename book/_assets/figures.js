@@ -26,7 +26,7 @@ window.figures = (() => {
     if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(3))).replace("-", "−");
     const [digits, power] = value.toExponential(2).split("e");
     const raised = [...String(Number(power))].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] ?? "⁻").join("");
-    return `${Number(digits)} × 10${raised}`.replace("-", "−").replace(/^1 × /, "");
+    return `${Number(digits)}\u00a0×\u00a010${raised}`.replace("-", "−").replace(/^1\u00a0×\u00a0/, "");
   }
 
   // An arrow whose head ends at a point, however thick its shaft is.

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from gradtricks.agents.frozen import FrozenAgent
 
 
-_SEED = 1_000_000  # of CartPole's and tic-tac-toe's games, as in the notebooks
-
-
 class _Play(NamedTuple):
     """How agents are to play; of what isn't given, each game has its own default."""
 
@@ -95,7 +92,8 @@ def evaluate(
     A return is, in Pong, the points won minus the points lost, from -21 to 21; in
     CartPole, the steps until the pole falls, at most 500; in tic-tac-toe, 1 for a
     win and -1 for a loss against a perfect player, moving first in half of the
-    games. All follows from the seed: the same agent returns the same.
+    games; in Connect Four, the same against one who looks four moves ahead. All
+    follows from the seed: the same agent returns the same.
     """
     from rich.table import Table
 
@@ -240,17 +238,9 @@ def _play_pong(policy: "FrozenPolicy", how: _Play) -> _Played:
 
 
 def _play_by_search(agent: "FrozenAgent", how: _Play) -> _Played:
-    seed = _SEED if how.seed is None else how.seed
-    if agent.game == "tic-tac-toe":
-        from gradtricks.agents.tictactoe_players import as_player, meet_perfect_player
-
-        return _Played(
-            agent.game, meet_perfect_player(as_player(agent.network, agent.search), how.games, seed)
-        )
-    from gradtricks.agents.selfplay import evaluate as play
-
-    returns = play(agent.network, agent.search, games=how.games, seed=seed)
-    return _Played(agent.game, returns, returns)  # a point for each decision
+    returns = agent.play(how.games) if how.seed is None else agent.play(how.games, how.seed)
+    # In CartPole there is a point for each decision.
+    return _Played(agent.game, returns, returns if agent.game == "CartPole-v1" else None)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE
 from gradtricks.agents.checkpoints import save_checkpoint
 from gradtricks.agents.frozen import FrozenAgent
 from gradtricks.agents.muzero import draw_weights
-from gradtricks.agents.selfplay import SearchOptions, evaluate
+from gradtricks.agents.selfplay import SearchOptions
 from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
-from gradtricks.agents.tictactoe import ACTIONS, OBSERVATION_SIZE
-from gradtricks.agents.tictactoe_players import as_player, meet_perfect_player
 from gradtricks.lab.storage.published import Published
 
 PUBLISHED = Path(__file__).parents[2] / "experiments" / "published"
@@ -26,13 +25,13 @@ def cartpole_agent(**options):
     return FrozenAgent(weights, game="CartPole-v1", support=SUPPORT, search=search, **options)
 
 
-def tictactoe_agent():
+def board_agent(rules):
     search = SearchOptions(
         num_simulations=4, discount=1.0, two_players=True, qtransform="by_min_max", min_value=-1, max_value=1
     )
-    sizes = {"observation_size": OBSERVATION_SIZE, "actions": ACTIONS, "support_size": 3}
+    sizes = {"observation_size": 2 * rules.squares, "actions": rules.actions, "support_size": 3}
     weights = draw_weights(1, state_size=6, hidden_size=8, **sizes)
-    return FrozenAgent(weights, game="tic-tac-toe", support=TICTACTOE_SUPPORT, search=search)
+    return FrozenAgent(weights, game=rules.name, support=TICTACTOE_SUPPORT, search=search)
 
 
 def gradtricks(*arguments):
@@ -45,9 +44,8 @@ def test_what_is_loaded_plays_as_what_was_saved(tmp_path):
     agent.save(tmp_path / "agent.safetensors")
     loaded = FrozenAgent.load(tmp_path / "agent.safetensors")
     assert (loaded.game, loaded.search, loaded.about["seed"]) == ("CartPole-v1", agent.search, 7)
-    np.testing.assert_array_equal(
-        evaluate(loaded.network, loaded.search, games=5), evaluate(agent.network, agent.search, games=5)
-    )
+    np.testing.assert_array_equal(loaded.play(5), agent.play(5))
+    assert loaded.play(12, 1).tolist() != loaded.play(12, 2).tolist()
 
 
 def test_what_isnt_an_agent_is_refused(tmp_path):
@@ -57,7 +55,7 @@ def test_what_isnt_an_agent_is_refused(tmp_path):
         FrozenAgent.load(path)
     with pytest.raises(FileNotFoundError):
         FrozenAgent.load(tmp_path / "none.safetensors")
-    with pytest.raises(ValueError, match="game must be one of 'CartPole-v1', 'tic-tac-toe'; got 'chess'"):
+    with pytest.raises(ValueError, match=r"game must be one of 'CartPole-v1', .*; got 'chess'"):
         FrozenAgent({}, game="chess", support=SUPPORT, search=SearchOptions())
     with pytest.raises(ValueError, match="support"):
         FrozenAgent(
@@ -65,17 +63,21 @@ def test_what_isnt_an_agent_is_refused(tmp_path):
         )
 
 
-def test_the_command_plays_both_games(tmp_path):
-    agents = {"cartpole": cartpole_agent(), "tictactoe": tictactoe_agent()}
+def test_a_search_for_another_number_of_players_is_refused():
+    for game, two_players in (("CartPole-v1", True), ("tic-tac-toe", False)):
+        message = f"must have two_players={not two_players}, as the games do; got {two_players}"
+        with pytest.raises(ValueError, match=message):
+            FrozenAgent({}, game=game, support=SUPPORT, search=SearchOptions(two_players=two_players))
+
+
+def test_the_command_plays_every_game(tmp_path):
+    agents = {"cartpole": cartpole_agent(), "3": board_agent(TIC_TAC_TOE), "4": board_agent(CONNECT_FOUR)}
     for name, agent in agents.items():
         agent.save(tmp_path / name)
-    done = gradtricks(tmp_path / "cartpole", tmp_path / "tictactoe", "--games", 6, "--seed", 4)
+    done = gradtricks(*(tmp_path / name for name in agents), "--games", 6, "--seed", 4)
     assert done.returncode == 0, done.stderr
-    returns = evaluate(agents["cartpole"].network, agents["cartpole"].search, games=6, seed=4)
-    assert f"{returns.mean():+.2f}" in done.stdout
-    agent = agents["tictactoe"]
-    outcomes = meet_perfect_player(as_player(agent.network, agent.search), 6, 4)
-    assert f"{outcomes.mean():+.2f}" in done.stdout
+    for agent in agents.values():
+        assert f"{agent.play(6, 4).mean():+.2f}" in done.stdout
 
 
 def test_what_only_pong_has_is_refused(tmp_path):
@@ -92,5 +94,5 @@ def test_a_published_agent_plays_again_as_its_record_says():
     run = min(runs, key=lambda run: run.results["mean_return"])  # the shortest games
     agent = FrozenAgent.load(PUBLISHED / run.kept["agent.safetensors"])
     assert agent.about["seed"] == run.parameters["seed"]
-    played = evaluate(agent.network, agent.search, games=run.parameters["evaluation_games"])
+    played = agent.play(run.parameters["evaluation_games"])
     assert played.tolist() == run.results["returns"]

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from gradtricks.agents import pong, progress, reinforce
+from gradtricks.agents import checkpoints, pong, reinforce
 from gradtricks.agents.history import History
 from gradtricks.reference import (
     discounted_returns,
@@ -289,7 +289,7 @@ def test_the_same_seed_trains_the_same_agent(agents):
 
 
 def test_a_training_that_was_stopped_ends_as_if_it_hadnt_been(agents, tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
     history, weights = short_training(agents, 0)
     path, add_loss = tmp_path / "training.safetensors", History.add_loss
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradtricks.agents import evaluation, pong, ppo, progress
+from gradtricks.agents import checkpoints, evaluation, pong, ppo
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.evaluation import FrozenPolicy
 from gradtricks.agents.history import History
@@ -360,8 +360,8 @@ def test_enough_points_won_end_a_training(agents, monkeypatch):
     assert histories[1].decisions == 640
     assert sum(time <= histories[0].decisions - 64 for time in histories[0].point_times) < 4
     assert len(histories[0].point_times) >= 4, "as soon as there are enough"
-    assert np.isnan(ppo._share_won(History(4)))
-    history = History(1)
+    assert np.isnan(ppo._share_won(History()))
+    history = History()
     history.point_rewards = [-1.0, -1.0, 1.0, 1.0, 1.0]
     assert ppo._share_won(history) == 0.75
     with pytest.raises(ValueError, match="stop_at must lie in"):
@@ -418,7 +418,7 @@ def assert_same(one, other):
 
 def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(agents, tmp_path, monkeypatch):
     stop = 2
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
     undisturbed = train(agents)
     path, add_loss = tmp_path / "training.safetensors", History.add_loss
 
@@ -431,7 +431,7 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(agent
         context.setattr(History, "add_loss", stopped)
         with pytest.raises(KeyboardInterrupt):
             train(agents, path)
-    assert load_checkpoint(path).about["updates"] == stop
+    assert load_checkpoint(path).about["done"] == stop
     updates = []
     with monkeypatch.context() as context:
         context.setattr(
@@ -448,13 +448,13 @@ def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_ppo import *
 from gradtricks.agents import torch as agents
-progress._SECONDS_BETWEEN = 0.0
+checkpoints._SECONDS_BETWEEN = 0.0
 train(agents, Path({str(path)!r}), decisions=10**7)
 """
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
         deadline = time.monotonic() + 120
-        while not path.exists() or load_checkpoint(path).about["updates"] < 3:
+        while not path.exists() or load_checkpoint(path).about["done"] < 3:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -462,11 +462,12 @@ train(agents, Path({str(path)!r}), decisions=10**7)
         process.send_signal(signal.SIGKILL)
         process.wait()
     arrays, about = load_checkpoint(path)  # whole, whenever the signal came
-    assert len(arrays["actions"]) == about["updates"] * OPTIONS.rollout_steps * 2  # groups
+    for number in range(2):
+        assert len(arrays[f"games{number}/actions"]) == about["done"] * OPTIONS.rollout_steps
 
 
 def test_a_checkpoint_of_another_training_is_refused(agents, tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
     path = tmp_path / "training.safetensors"
     train(agents, path, decisions=128)
     with pytest.raises(ValueError, match="must be of the same training"):

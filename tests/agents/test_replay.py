@@ -1,9 +1,9 @@
-"""The prioritised replay against its definitions one by one, and the supports of values."""
+"""The replay against its definitions one by one, and the supports of values."""
 
 import numpy as np
 import pytest
 
-from gradtricks.agents.prioritized_replay import Episode, PrioritizedReplayBuffer, value_targets
+from gradtricks.agents.replay import Episode, ReplayBuffer, value_targets
 from gradtricks.agents.supports import (
     CARTPOLE_SUPPORT,
     TICTACTOE_SUPPORT,
@@ -114,8 +114,8 @@ class TestValueTargets:
 
 class TestWindows:
     def make(self, episodes, **options):
-        options = {"support": WIDE, "priority_exponent": 0.0, "td_steps": 2, "discount": 0.9, **options}
-        buffer = PrioritizedReplayBuffer(sum(len(e.actions) for e in episodes), **options)
+        options = {"support": WIDE, "td_steps": 2, "discount": 0.9, **options}
+        buffer = ReplayBuffer(sum(len(e.actions) for e in episodes), **options)
         for episode in episodes:
             buffer.add(episode)
         return buffer
@@ -124,7 +124,7 @@ class TestWindows:
     def test_equal_the_episodes_one_by_one(self, two_players):
         episodes = [make_episode(n, seed=n, actions=3) for n in (1, 4, 9)]
         buffer = self.make(episodes, two_players=two_players)
-        batch = buffer.sample(200, 3, np.random.default_rng(0)).batch
+        batch = buffer.sample(200, 3, np.random.default_rng(0))
         for b in range(200):
             episode, t = next(
                 (e, t)
@@ -145,13 +145,13 @@ class TestWindows:
 
     def test_actions_past_the_end_are_random(self):
         buffer = self.make([make_episode(1, actions=3)])
-        actions = buffer.sample(3000, 4, np.random.default_rng(0)).batch.actions
+        actions = buffer.sample(3000, 4, np.random.default_rng(0)).actions
         frequencies = np.bincount(actions[1:].ravel(), minlength=3) / actions[1:].size
         np.testing.assert_allclose(frequencies, 1 / 3, atol=0.02)
 
     def test_past_a_time_limit_nothing_is_taught(self):
         episode = make_episode(3, final_value=1.0)
-        batch = self.make([episode]).sample(50, 4, np.random.default_rng(0)).batch
+        batch = self.make([episode]).sample(50, 4, np.random.default_rng(0))
         times = [int((episode.observations == o).all(-1).argmax()) for o in batch.observation]
         for b, t in enumerate(times):
             taught = np.arange(5) < 3 - t
@@ -161,21 +161,20 @@ class TestWindows:
 
     def test_dtypes_are_the_learners(self):
         sample = self.make([make_episode(5)]).sample(4, 2, np.random.default_rng(0))
-        dtypes = [x.dtype.name for x in sample.batch]
+        dtypes = [x.dtype.name for x in sample]
         assert dtypes == ["float32", "int64", "float32", "float32", "float32"]
-        assert sample.weights.dtype == np.float32
-        assert [x.shape for x in sample.batch] == [(4, 3), (2, 4), (3, 4, 11), (2, 4, 11), (3, 4, 2)]
+        assert [x.shape for x in sample] == [(4, 3), (2, 4), (3, 4, 11), (2, 4, 11), (3, 4, 2)]
 
 
 def observations_of(buffer, size=4000):
-    return {tuple(row) for row in buffer.sample(size, 1, np.random.default_rng(0)).batch.observation}
+    return {tuple(row) for row in buffer.sample(size, 1, np.random.default_rng(0)).observation}
 
 
 def test_values_of_an_untrained_network_are_clipped():
     episode = make_episode(4)._replace(rewards=np.ones(4), values=np.full(4, 1e4))
-    buffer = PrioritizedReplayBuffer(9, td_steps=1, discount=1.0)
+    buffer = ReplayBuffer(9, td_steps=1, discount=1.0)
     buffer.add(episode)
-    targets = buffer.sample(50, 1, np.random.default_rng(0)).batch.target_value[0]
+    targets = buffer.sample(50, 1, np.random.default_rng(0)).target_value[0]
     assert set(targets.argmax(-1)) == {
         0,
         20,
@@ -184,7 +183,7 @@ def test_values_of_an_untrained_network_are_clipped():
 
 class TestRing:
     def test_the_oldest_episodes_make_room(self):
-        buffer, kept = PrioritizedReplayBuffer(20, support=WIDE, priority_exponent=0.0), []
+        buffer, kept = ReplayBuffer(20, support=WIDE), []
         for seed in range(60):
             episode = make_episode(1 + seed * 7 % 9, seed)
             buffer.add(episode)
@@ -195,11 +194,11 @@ class TestRing:
             assert observations_of(buffer) == {tuple(row) for e in kept for row in e.observations}
 
     def test_windows_run_over_the_seam(self):
-        buffer = PrioritizedReplayBuffer(10, support=WIDE, priority_exponent=0.0)
+        buffer = ReplayBuffer(10, support=WIDE)
         buffer.add(make_episode(6, 0))
         episode = make_episode(8, 1)
         buffer.add(episode)
-        batch = buffer.sample(500, 2, np.random.default_rng(0)).batch
+        batch = buffer.sample(500, 2, np.random.default_rng(0))
         for b in range(500):
             t = int((episode.observations == batch.observation[b]).all(-1).argmax())
             assert batch.actions[0, b] == episode.actions[t]
@@ -207,70 +206,21 @@ class TestRing:
                 assert batch.actions[1, b] == episode.actions[t + 1]
 
     def test_an_episode_may_fill_it(self):
-        buffer = PrioritizedReplayBuffer(5, support=WIDE, priority_exponent=0.0)
+        buffer = ReplayBuffer(5, support=WIDE)
         buffer.add(make_episode(5, 0))
         buffer.add(make_episode(5, 1))
         assert len(buffer) == 5
         assert observations_of(buffer) == {tuple(row) for row in make_episode(5, 1).observations}
 
 
-class TestPriorities:
-    def draw(self, size=40_000, **options):
-        """Draw from an episode whose values miss by 0, 1, 2 and 3."""
-        episode = make_episode(4)._replace(rewards=np.zeros(4), values=np.array([0.0, -1, 2, 3]))
-        buffer = PrioritizedReplayBuffer(9, support=WIDE, td_steps=None, priority_floor=0.1, **options)
-        buffer.add(episode)
-        sample = buffer.sample(size, 1, np.random.default_rng(0))
-        return (sample.batch.observation[:, None] == episode.observations).all(-1).argmax(-1), sample.weights
-
-    @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
-    def test_draw_by_what_the_value_missed(self, exponent):
-        times, _ = self.draw(priority_exponent=exponent)
-        expected = np.array([0.1, 1.1, 2.1, 3.1]) ** exponent
-        np.testing.assert_allclose(np.bincount(times) / len(times), expected / expected.sum(), atol=0.01)
-
-    def test_weights_make_up_for_it(self):
-        times, weights = self.draw()
-        sums = np.bincount(times, weights)
-        np.testing.assert_allclose(sums / sums.sum(), 0.25, atol=0.02)
-        assert weights.max() == 1
-
-    @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
-    def test_weights_have_their_exponent(self, exponent):
-        times, weights = self.draw(importance_exponent=exponent)
-        expected = (0.1 / np.array([0.1, 1.1, 2.1, 3.1])) ** exponent
-        np.testing.assert_allclose(weights, expected[times], rtol=1e-6)
-
-    def test_a_step_weighs_the_same_in_every_batch(self):
-        episode = make_episode(4)._replace(rewards=np.zeros(4), values=np.array([0.0, -1, 2, 3]))
-        buffer = PrioritizedReplayBuffer(9, support=WIDE, td_steps=None, priority_floor=0.1)
-        buffer.add(episode)
-        rng = np.random.default_rng(0)
-        expected = np.float32(0.1 / np.array([0.1, 1.1, 2.1, 3.1]))
-        for size in (1, 1, 1, 1, 2, 3, 50):
-            sample = buffer.sample(size, 1, rng)
-            times = (sample.batch.observation[:, None] == episode.observations).all(-1).argmax(-1)
-            np.testing.assert_array_equal(sample.weights, expected[times])
-
-    def test_the_largest_weight_is_that_of_the_smallest_priority_remembered(self):
-        def add(buffer, missed):
-            steps = len(missed)
-            buffer.add(make_episode(steps)._replace(rewards=np.zeros(steps), values=np.array(missed)))
-            return buffer
-
-        def weights(buffer):
-            return np.unique(buffer.sample(200, 1, np.random.default_rng(0)).weights)
-
-        options = {"support": WIDE, "td_steps": None, "priority_floor": 1.0}
-        buffer = add(PrioritizedReplayBuffer(5, **options), [0.0, 1.0])
-        np.testing.assert_array_equal(weights(buffer), [0.5, 1.0])
-        add(buffer, [1.0, 3.0, 7.0])
-        np.testing.assert_array_equal(weights(buffer), [0.125, 0.25, 0.5, 1.0])
-        add(buffer, [7.0])  # in the place of the first two
-        np.testing.assert_array_equal(weights(buffer), [0.25, 0.5, 1.0])
-        again = PrioritizedReplayBuffer(5, **options)
-        again.restore(buffer.state())
-        np.testing.assert_array_equal(weights(again), [0.25, 0.5, 1.0])
+class TestDrawing:
+    def test_every_step_is_as_likely(self):
+        buffer = ReplayBuffer(7, support=WIDE)
+        for seed in range(4):
+            buffer.add(make_episode(3, seed))  # two are left, over the seam
+        drawn = buffer.sample(30_000, 1, np.random.default_rng(0)).observation
+        _, counts = np.unique(drawn, axis=0, return_counts=True)
+        np.testing.assert_allclose(counts / 30_000, np.full(6, 1 / 6), atol=0.01)
 
     def test_the_highest_random_number_still_draws_a_step(self):
         class Highest:
@@ -280,14 +230,19 @@ class TestPriorities:
             def integers(self, high, size):
                 return np.zeros(size, np.int64)
 
-        buffer = PrioritizedReplayBuffer(50, support=WIDE)
-        for seed in range(30):
+        buffer = ReplayBuffer(50, support=WIDE)
+        for seed in range(70):
             buffer.add(make_episode(1, seed))
-            buffer.sample(3, 1, Highest())
+            last = buffer.sample(3, 1, Highest()).observation[0]
+            assert last.tobytes() in {row.tobytes() for row in buffer.state()["column/observations"]}
+            assert last.any()
 
     def test_same_seed_same_batch(self):
-        one, other = self.draw(100), self.draw(100)
-        np.testing.assert_array_equal(one[0], other[0])
+        buffer = ReplayBuffer(9, support=WIDE)
+        buffer.add(make_episode(9))
+        one, other = (buffer.sample(100, 2, np.random.default_rng(4)) for _ in "ab")
+        for first, second in zip(one, other):
+            np.testing.assert_array_equal(first, second)
 
 
 class TestErrors:
@@ -297,14 +252,11 @@ class TestErrors:
             ({"capacity": 0}, "capacity must be at least 1"),
             ({"discount": 1.5}, "discount must lie in"),
             ({"td_steps": 0}, "td_steps must be at least 1"),
-            ({"priority_exponent": -1.0}, r"priority_exponent must lie in \[0, 1\]"),
-            ({"importance_exponent": 1.5}, r"importance_exponent must lie in \[0, 1\]"),
-            ({"priority_floor": 0.0}, "priority_floor must lie in"),
         ],
     )
     def test_options(self, options, message):
         with pytest.raises(ValueError, match=message):
-            PrioritizedReplayBuffer(**{"capacity": 10, **options})
+            ReplayBuffer(**{"capacity": 10, **options})
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -320,10 +272,10 @@ class TestErrors:
     )
     def test_episodes(self, changes, message):
         with pytest.raises(ValueError, match=message):
-            PrioritizedReplayBuffer(6).add(make_episode(4)._replace(**changes))
+            ReplayBuffer(6).add(make_episode(4)._replace(**changes))
 
     def test_an_episode_unlike_the_first_changes_nothing(self):
-        buffer = PrioritizedReplayBuffer(6)
+        buffer = ReplayBuffer(6)
         buffer.add(make_episode(4))
         with pytest.raises(ValueError, match="policies must have the shape of the first"):
             buffer.add(make_episode(4)._replace(policies=np.full((4, 7), 1 / 7)))
@@ -332,8 +284,8 @@ class TestErrors:
     @pytest.mark.parametrize(("size", "steps"), [(0, 2), (2, 0)])
     def test_sizes(self, size, steps):
         with pytest.raises(ValueError, match="must be at least 1; got 0"):
-            PrioritizedReplayBuffer(6).sample(size, steps, np.random.default_rng(0))
+            ReplayBuffer(6).sample(size, steps, np.random.default_rng(0))
 
     def test_an_empty_buffer(self):
         with pytest.raises(ValueError, match="there must be an episode to draw from; got none"):
-            PrioritizedReplayBuffer(6).sample(2, 2, np.random.default_rng(0))
+            ReplayBuffer(6).sample(2, 2, np.random.default_rng(0))

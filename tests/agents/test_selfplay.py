@@ -8,16 +8,17 @@ import gymnasium
 import numpy as np
 import pytest
 
-from gradtricks.agents import muzero_training, snapshots, tictactoe, tictactoe_players
+from gradtricks.agents import checkpoints, muzero_training, players
+from gradtricks.agents.boards import TIC_TAC_TOE, BoardGames
 from gradtricks.agents.cartpole import OBSERVATION_SCALE, CartPoleGames
+from gradtricks.agents.frozen import FrozenAgent
+from gradtricks.agents.history import History
 from gradtricks.agents.muzero import SearchNetwork, draw_weights
-from gradtricks.agents.muzero_history import TrainingHistory
 from gradtricks.agents.muzero_training import Options, train
-from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
+from gradtricks.agents.replay import ReplayBuffer
 from gradtricks.agents.search import NotFiniteError
-from gradtricks.agents.selfplay import SearchOptions, SelfPlay, evaluate
+from gradtricks.agents.selfplay import SearchOptions, SelfPlay, play_to_the_end
 from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
-from gradtricks.agents.tictactoe import TicTacToeGames
 
 BACKENDS = ("torch", "tensorflow")
 SUPPORT = Support(0, 15, 16)
@@ -32,8 +33,6 @@ OPTIONS = Options(
     piece_steps=6,
     td_steps=5,
     capacity=200,
-    priority_exponent=1.0,
-    importance_exponent=1.0,
 )
 
 
@@ -67,7 +66,7 @@ def make_new_learner(agents, dtype="float32", **options):
 
 
 def make_play(piece_steps=6, seed=0, games=4):
-    replay = PrioritizedReplayBuffer(500, discount=0.99, td_steps=5, support=SUPPORT)
+    replay = ReplayBuffer(500, discount=0.99, td_steps=5, support=SUPPORT)
     rng = np.random.default_rng(seed)
     search = SearchOptions(num_simulations=4)
     return SelfPlay(CartPoleGames(games, seed=seed), replay, search, piece_steps=piece_steps, rng=rng), replay
@@ -155,14 +154,13 @@ class TestSelfPlay:
         again.restore(whole.state())
         again.games.restore(whole.games.state())
         replay_again.restore(replay.state())
-        snapshots.Chance(again._rng).restore(snapshots.Chance(whole._rng).state())
+        checkpoints.Chance(again._rng).restore(checkpoints.Chance(whole._rng).state())
         for _ in range(25):
             assert again.move(network, 0.5) == whole.move(network, 0.5)
         for name, array in replay.state().items():
             np.testing.assert_array_equal(replay_again.state()[name], array)
         first, second = (memory.sample(16, 3, np.random.default_rng(1)) for memory in (replay, replay_again))
-        np.testing.assert_array_equal(first.weights, second.weights)
-        for one, other in zip(first.batch, second.batch, strict=True):
+        for one, other in zip(first, second, strict=True):
             np.testing.assert_array_equal(one, other)
 
     def test_refuses_empty_pieces(self):
@@ -170,15 +168,14 @@ class TestSelfPlay:
             make_play(piece_steps=0)
 
     def test_refuses_a_search_for_another_number_of_players(self):
-        games, rng = TicTacToeGames(2), np.random.default_rng(0)
-        replay = PrioritizedReplayBuffer(10, two_players=True, support=TICTACTOE_SUPPORT)
+        games, rng = BoardGames(TIC_TAC_TOE, 2), np.random.default_rng(0)
+        replay = ReplayBuffer(10, two_players=True, support=TICTACTOE_SUPPORT)
         with pytest.raises(ValueError, match="must have two_players=True, as the games do; got False"):
             SelfPlay(games, replay, SearchOptions(), piece_steps=9, rng=rng)
 
-    def test_evaluation_plays_each_game_to_its_end(self):
+    def test_games_are_played_to_their_ends(self):
         network, search = SearchNetwork(WEIGHTS, SUPPORT), SearchOptions(num_simulations=3)
-        returns = evaluate(network, search, games=6, seed=5)
-        np.testing.assert_array_equal(returns, evaluate(network, search, games=6, seed=5))
+        returns = play_to_the_end(network, search, CartPoleGames(6, seed=5))
         games, rng = CartPoleGames(6, seed=5), np.random.default_rng(0)
         expected, going_on = np.zeros(6), np.ones(6, bool)
         while going_on.any():
@@ -187,50 +184,40 @@ class TestSelfPlay:
             going_on &= games.playing
         np.testing.assert_array_equal(returns, expected)
 
-    def test_evaluation_refuses_no_games(self):
-        with pytest.raises(ValueError, match="num_envs must"):
-            evaluate(SearchNetwork(WEIGHTS, SUPPORT), SearchOptions(), games=0)
-
-    def test_evaluation_refuses_a_search_for_two_players(self):
-        with pytest.raises(ValueError, match="must have two_players=False, as the games do; got True"):
-            evaluate(SearchNetwork(WEIGHTS, SUPPORT), SearchOptions(two_players=True), games=2)
-
 
 class TestTwoPlayers:
     WEIGHTS = draw_weights(
         3,
         state_size=8,
         hidden_size=16,
-        observation_size=tictactoe.OBSERVATION_SIZE,
-        actions=tictactoe.ACTIONS,
+        observation_size=2 * TIC_TAC_TOE.squares,
+        actions=TIC_TAC_TOE.actions,
         support_size=TICTACTOE_SUPPORT.size,
     )
     SEARCH = SearchOptions(num_simulations=6, discount=1.0, two_players=True)
 
     def test_games_follow_the_rules(self):
-        games, rng = TicTacToeGames(16), np.random.default_rng(0)
-        boards, over = tictactoe.empty_boards(16), np.zeros(16, bool)
+        games, rng = BoardGames(TIC_TAC_TOE, 16), np.random.default_rng(0)
+        boards, over = TIC_TAC_TOE.empty_boards(16), np.zeros(16, bool)
         for _ in range(40):
-            np.testing.assert_array_equal(games.observations, tictactoe.observe(boards))
+            np.testing.assert_array_equal(games.observations, TIC_TAC_TOE.observe(boards))
             np.testing.assert_array_equal(games.playing, ~over)
             np.testing.assert_array_equal(games.ended, over)
-            legal = tictactoe.legal_actions(boards)
+            legal = TIC_TAC_TOE.legal_actions(boards)
             np.testing.assert_array_equal(games.invalid_actions, ~legal & ~over[:, None])
             actions = np.where(legal, rng.random(legal.shape), -1).argmax(axis=-1)
             rewards = games.step(actions)
             assert not rewards[over].any()
             going_on = ~over
-            moved = tictactoe.step(boards[going_on], actions[going_on])
+            moved = TIC_TAC_TOE.step(boards[going_on], actions[going_on])
             np.testing.assert_array_equal(rewards[going_on], moved.rewards)
-            boards, over = tictactoe.empty_boards(16), np.zeros(16, bool)
+            boards, over = TIC_TAC_TOE.empty_boards(16), np.zeros(16, bool)
             boards[going_on], over[going_on] = moved.boards, moved.over
 
     def test_remembers_whole_games_and_who_won(self):
-        replay = PrioritizedReplayBuffer(
-            500, discount=1.0, td_steps=None, two_players=True, support=TICTACTOE_SUPPORT
-        )
+        replay = ReplayBuffer(500, discount=1.0, td_steps=None, two_players=True, support=TICTACTOE_SUPPORT)
         rng = np.random.default_rng(0)
-        play = SelfPlay(TicTacToeGames(8), replay, self.SEARCH, piece_steps=9, rng=rng)
+        play = SelfPlay(BoardGames(TIC_TAC_TOE, 8), replay, self.SEARCH, piece_steps=9, rng=rng)
         network, returns = SearchNetwork(self.WEIGHTS, TICTACTOE_SUPPORT), []
         for _ in range(30):
             returns += play.move(network, 1.0)
@@ -244,34 +231,33 @@ class TestTwoPlayers:
         learner = agents.MuZeroLearner(self.WEIGHTS, optimizer="adam", device="cpu")
         options = replace(OPTIONS, search=self.SEARCH, td_steps=None, piece_steps=9)
         history = train(
-            learner, TicTacToeGames(8), options, decisions=160, support=TICTACTOE_SUPPORT, measurements=1
+            learner,
+            BoardGames(TIC_TAC_TOE, 8),
+            options,
+            decisions=160,
+            support=TICTACTOE_SUPPORT,
+            measurements=1,
         )
         assert history.losses
-        network = SearchNetwork(learner.copy_weights(), TICTACTOE_SUPPORT)
-        player = tictactoe_players.as_player(network, self.SEARCH)
-        rng = np.random.default_rng(0)
-        outcomes = tictactoe_players.play_games(player, tictactoe_players.play_perfectly, 5, rng)
-        assert set(outcomes) <= {-1, 0}
+        agent = FrozenAgent(
+            learner.copy_weights(), game="tic-tac-toe", support=TICTACTOE_SUPPORT, search=self.SEARCH
+        )
+        assert set(agent.play(5)) <= {-1, 0}
 
     def test_known_bounds_reach_the_search(self):
         network = SearchNetwork(self.WEIGHTS, TICTACTOE_SUPPORT)
         search = replace(self.SEARCH, qtransform="by_min_max", min_value=-9, max_value=np.int64(9))
         chosen = search.choose(
-            network, tictactoe.observe(tictactoe.empty_boards(3)), np.random.default_rng(0)
+            network, TIC_TAC_TOE.observe(TIC_TAC_TOE.empty_boards(3)), np.random.default_rng(0)
         )
         assert (chosen.search_tree.min_values == -9).all()
         assert (chosen.search_tree.max_values == 9).all()
 
-    def test_a_player_refuses_a_search_for_one(self):
-        network = SearchNetwork(self.WEIGHTS, TICTACTOE_SUPPORT)
-        with pytest.raises(ValueError, match="must have two_players=True, as the games do; got False"):
-            tictactoe_players.as_player(network, SearchOptions())
-
     def test_games_go_on_from_where_they_were(self):
-        games, again, rng = TicTacToeGames(4), TicTacToeGames(4), np.random.default_rng(0)
+        games, again, rng = BoardGames(TIC_TAC_TOE, 4), BoardGames(TIC_TAC_TOE, 4), np.random.default_rng(0)
         for _ in range(5):
             boards = np.where(games.playing[:, None], games._boards, 0)
-            games.step(tictactoe_players.play_randomly(boards, rng))
+            games.step(players.play_randomly(TIC_TAC_TOE)(boards, rng))
         again.restore(games.state())
         np.testing.assert_array_equal(again.observations, games.observations)
         np.testing.assert_array_equal(again.invalid_actions, games.invalid_actions)
@@ -279,8 +265,8 @@ class TestTwoPlayers:
 
 
 class TestLearner:
-    @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-    def test_updates_are_the_same_in_both_frameworks(self, optimizer):
+    @pytest.mark.parametrize(("optimizer", "apart"), [("adam", 2e-3), ("momentum", 1e-6)])
+    def test_updates_are_the_same_in_both_frameworks(self, optimizer, apart):
         for name in BACKENDS:
             pytest.importorskip(name)
         play, replay = make_play()
@@ -291,35 +277,29 @@ class TestLearner:
         for name in BACKENDS:
             agents = importlib.import_module(f"gradtricks.agents.{name}")
             learner = make_learner(agents, "float64", optimizer=optimizer, **UNUSUAL)
-            losses.append(
-                [learner.update(part.batch, weights=part.weights, learning_rate=0.01) for part in drawn]
-            )
+            losses.append([learner.update(batch, learning_rate=0.01) for batch in drawn])
             weights.append(learner.copy_weights())
-        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-12)
+        # Keras has its rates in 32 bits, and its Adam adds epsilon before the moments are corrected, which
+        # counts where a gradient is tiny: three steps are 0.03 at most.
+        np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
         for name in WEIGHTS:
-            np.testing.assert_allclose(weights[0][name], weights[1][name], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(weights[0][name], weights[1][name], rtol=1e-6, atol=apart)
             assert np.abs(weights[0][name] - WEIGHTS_64[name]).max() > 0
 
     def test_adam_takes_its_first_step_by_the_sign(self, agents):
         play, replay = make_play()
         for _ in range(30):
             play.move(SearchNetwork(WEIGHTS, SUPPORT), 1.0)
-        batch = replay.sample(8, 3, np.random.default_rng(0)).batch
+        batch = replay.sample(8, 3, np.random.default_rng(0))
         learner = make_learner(agents, "float64", optimizer="adam", **UNUSUAL)
         gradients, _ = learner.gradients(batch, **learner.scales)
         learner.update(batch, learning_rate=0.01)
+        # Keras adds it before the second moment is corrected.
+        epsilon = 1e-8 if agents.__name__.endswith("torch") else 1e-8 / (1 - 0.999) ** 0.5
         for name, weight in learner.copy_weights().items():
             gradient = gradients[name] + 1e-3 * WEIGHTS_64[name]
-            step = -0.01 * gradient / (np.abs(gradient) + 1e-8)
-            np.testing.assert_allclose(weight - WEIGHTS_64[name], step, rtol=1e-6, atol=1e-9)
-
-    def test_weights_of_trajectories_multiply_their_losses(self, agents):
-        play, replay = make_play()
-        for _ in range(30):
-            play.move(SearchNetwork(WEIGHTS, SUPPORT), 1.0)
-        batch = replay.sample(8, 3, np.random.default_rng(0)).batch
-        weighted = make_learner(agents).update(batch, weights=np.full(8, 0.25))
-        assert weighted == 0.25 * make_learner(agents).update(batch)
+            step = -0.01 * gradient / (np.abs(gradient) + epsilon)
+            np.testing.assert_allclose(weight - WEIGHTS_64[name], step, rtol=1e-4, atol=1e-7)
 
     def test_refuses_other_optimizers(self, agents):
         with pytest.raises(ValueError, match="optimizer must be one of 'momentum', 'adam'; got 'sgd'"):
@@ -347,7 +327,7 @@ class TestTraining:
         learner = make_learner(agents)
         history = self.run(learner)
         expected = learner.state()
-        monkeypatch.setattr(snapshots, "_SECONDS_BETWEEN", 0.0)
+        monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
         learn, calls = muzero_training._learn, []
 
         def killed(*arguments):
@@ -374,7 +354,7 @@ class TestTraining:
         assert np.all(np.diff(resumed_history.seconds) >= 0)
 
     def test_a_checkpoint_of_another_training_is_refused(self, agents, tmp_path, monkeypatch):
-        monkeypatch.setattr(snapshots, "_SECONDS_BETWEEN", 0.0)
+        monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
         path = tmp_path / "training.safetensors"
         self.run(make_learner(agents), 20, checkpoint=path)
         with pytest.raises(ValueError, match="must be of the same training"):
@@ -396,8 +376,24 @@ class TestTraining:
         for name, value in learner.copy_weights().items():
             np.testing.assert_array_equal(value, expected[name])
 
+    def test_a_trial_that_is_passed_ends_it(self, agents):
+        tried, options = [], replace(OPTIONS, moves_between_trials=12)
+
+        def good_enough(network):
+            tried.append(play_to_the_end(network, OPTIONS.search, CartPoleGames(2)).mean())
+            return len(tried) == 3
+
+        learner = make_learner(agents)
+        history = self.run(learner, options=options, good_enough=good_enough)
+        assert history.decisions == history.loss_times[-1] == 36 * 4
+        # What was tried is what is kept, and to be tried changes nothing.
+        network = SearchNetwork(learner.copy_weights(), SUPPORT)
+        assert play_to_the_end(network, OPTIONS.search, CartPoleGames(2)).mean() == tried[-1]
+        undisturbed = self.run(make_learner(agents), options=options).losses
+        assert history.losses == undisturbed[: len(history.losses)]
+
     def test_refuses_a_loss_that_diverges(self, agents):
-        history = TrainingHistory()
+        history = History()
         with pytest.raises(NotFiniteError, match="training diverged"):
             self.run(make_learner(agents), options=replace(OPTIONS, learning_rate=1e30), history=history)
         assert 0 < history.decisions < 60 * 4  # what happened before is known
@@ -429,13 +425,6 @@ class TestTraining:
             train(None, CartPoleGames(4), options, decisions=400, **arguments)
         return begun
 
-    def test_draws_evenly_unless_it_is_told(self, monkeypatch):
-        replay, _ = self.begin(monkeypatch, Options())
-        assert replay.priority_exponent == replay.importance_exponent == 0
-        options = replace(OPTIONS, priority_exponent=0.6, importance_exponent=0.4)
-        replay, _ = self.begin(monkeypatch, options)
-        assert (replay.priority_exponent, replay.importance_exponent) == (0.6, 0.4)
-
     def test_plays_with_other_random_numbers_than_the_weights_were_drawn_with(self, monkeypatch):
         _, rng = self.begin(monkeypatch, seed=3)
         first = draw_weights(3)["representation/hidden/kernel"]
@@ -448,8 +437,6 @@ class TestTraining:
             ({"capacity": 3}, "capacity must"),
             ({"learning_rate": -1.0}, "learning_rate must"),
             ({"temperature": np.nan}, "temperature must"),
-            ({"priority_exponent": 1.5}, "priority_exponent must"),
-            ({"importance_exponent": -0.5}, "importance_exponent must"),
         ],
     )
     def test_options_are_checked(self, changes, message):
@@ -465,7 +452,7 @@ class TestTraining:
 
 class TestCurve:
     def make(self, *returns):
-        history = TrainingHistory()
+        history = History()
         for some in returns:
             history.add_decisions(10, some)
         return history

@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("sphinx")
 from gradtricks.book.drawings import drawn
 from gradtricks.book.graphs import GraphError, read_panels
 
+PAGES = sorted((Path(__file__).resolve().parents[2] / "book").glob("*.md"))
 CUT = """\
 panel: A plain chain
 x <2x- [square] <1- y <1- [loss] <1- L
@@ -90,8 +92,12 @@ def test_nodes_and_labels_are_apart_and_within_the_drawing(text):
         assert len({(label.get("x"), label.get("y")) for label in labels}) == len(labels)
 
 
-def test_no_arrow_passes_a_node_that_it_does_not_concern():
-    wide = svgs(BRANCHES)[0]
+UNROLLED = "o <g- [f] <g- h₀ <g- [g] <g- h₁ <g- [g]#2 <g- h₂\nh₀ <g- [p] <1- L₀\nh₁ <g- [p]#2 <1- L₁"
+
+
+@pytest.mark.parametrize("text", [BRANCHES, UNROLLED], ids=["branches", "unrolled"])
+def test_no_arrow_passes_a_node_that_it_does_not_concern(text):
+    wide = svgs(text)[0]
     for path in wide.iter("path"):
         numbers = [float(n) for n in re.findall(r"-?[\d.]+", path.get("d"))]
         corners = list(zip(numbers[::2], numbers[1::2]))
@@ -157,3 +163,28 @@ def test_a_line_that_cannot_be_drawn_is_refused(text, line, message):
     with pytest.raises(GraphError, match=re.escape(message)) as error:
         svgs(text)
     assert error.value.line == line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_drawings_of_the_book_can_be_drawn_and_read_on_a_phone(page):
+    fence = re.compile(r"^```\{graph\}\n((?::.*\n)*)((?:.*\n)*?)```$", re.MULTILINE)
+    found = fence.findall(page.read_text())
+    assert len(found) == page.read_text().count("```{graph}")
+    for options, lines in found:
+        assert options.startswith(":alt: ")
+        assert svgs(lines)
+
+
+def test_a_long_chain_has_shorter_arrows_from_left_to_right_alone():
+    chain = " <1- ".join(f"[operation]#{number}" for number in range(6))
+    (long, down), (short, _) = (
+        svgs(chain),
+        svgs("[operation] <1- [operation]#2 <1- [operation]#3 <1- [operation]#4"),
+    )
+
+    def gap(svg, axis):
+        first, second, *_ = boxes(svg)
+        return second[axis] - first[axis + 2]
+
+    assert gap(long, 0) < gap(short, 0) == gap(down, 1)
+    assert int(long.get("width")) <= 794

@@ -11,6 +11,7 @@ import shutil
 from datetime import date, datetime
 from functools import cache
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -805,6 +806,19 @@ def test_every_page_is_in_the_table_of_contents_once_and_the_reverse():
     runs = [f"experiments/{run.name}" for run in plan_book(EXPERIMENTS)]
     sweeps = [f"experiments/{sweep.name}-sweep" for sweep in plan_sweeps(EXPERIMENTS)]
     assert sorted(table_of_contents()) == sorted(pages + runs + sweeps)
+
+
+def test_what_a_chapter_calls_the_next_question_is_the_next_chapter():
+    parts = [part for part in yaml.safe_load((BOOK / "_toc.yml").read_text())["parts"] if "numbered" in part]
+    chapters = [chapter for part in parts for chapter in part["chapters"]]
+    wrong = []
+    for chapter, following in pairwise(chapters):
+        text = (BOOK / f"{chapter['file']}.md").read_text()
+        said = re.findall(r"\bNext(?: question)?:\s+\{doc\}`(\w+)`", text)
+        # A chapter may lead to what it leaves for a page of its own.
+        allowed = {following["file"], *(page["file"] for page in chapter.get("sections", []))}
+        wrong += [(chapter["file"], name) for name in said if name not in allowed]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("stem", STEMS)

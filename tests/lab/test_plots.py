@@ -231,12 +231,15 @@ def test_lists_are_curves_with_bands_and_names_at_their_ends():
     assert not axes.collections
 
 
-def test_names_of_lines_that_end_together_stand_apart():
-    plot = drawn({"rate": [0.1, 0.2, 0.3]}, lambda *_: {"losses": [1.0, 2.0]}, ["losses"], seeds=1)
+def test_names_of_lines_stand_beside_their_ends_and_apart():
+    ends = {0.1: 500.0, 0.2: 500.0, 0.3: 900.0}
+    plot = drawn({"rate": [*ends]}, lambda v, _: {"losses": [400.0, ends[v["rate"]]]}, ["losses"], seeds=1)
     (axes,) = plot.figure.axes
-    heights = sorted(text.get_position()[1] for text in axes.texts)
-    assert len(heights) == 3
-    assert min(after - before for before, after in itertools.pairwise(heights)) > 0.05
+    heights = [text.get_position()[1] for text in axes.texts]
+    low, high = axes.get_ylim()
+    place = [(end - low) / (high - low) for end in ends.values()]
+    assert [abs(height - at) < 0.1 for height, at in zip(heights, place, strict=True)] == [True] * 3
+    assert abs(heights[0] - heights[1]) > 0.05
 
 
 def test_many_curves_have_a_panel_each_before_all_of_them():

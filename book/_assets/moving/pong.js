@@ -15,12 +15,14 @@
   each(".moving-pong", (stage, { data }) => {
     let time = 0;
     const { films, curves, frames_per_second: rate } = data;
-    const texts = films[0].ball_x.map((_, frame) => `${(frame / rate).toFixed(1)} s`);
+    // A film begins when all that moves is there.
+    const opening = Math.max(...films.map(({ ball_x, left }) => ball_x.findIndex((x, frame) => x !== null && left[frame] !== null)));
+    const texts = films[0].ball_x.slice(opening).map((_, frame) => `${(frame / rate).toFixed(1)} s`);
     const radio = stage.choice("Which player", films.map((film) => film.name));
     const rewind = stage.player("time", texts, rate, 0, (now) => (time = now));
     stage.controls.addEventListener("input", (event) => event.target.type === "radio" && (rewind(), stage.update()));
     const film = () => films[radio()];
-    const score = () => [-1, 1].map((sign) => film().points.filter(([frame, won]) => frame <= time && won === sign).length);
+    const score = () => [-1, 1].map((sign) => film().points.filter(([frame, won]) => frame <= opening + time && won === sign).length);
 
     function drawCourt(width, height) {
       const { drawing } = stage, px = (x) => (x / SIDE) * width, py = (y) => 26 + (y / SIDE) * (height - 26), { ball_x, ball_y, left, right } = film();
@@ -30,10 +32,10 @@
       make("text", { x: 2, y: 16 }, drawing, `the game's own player ${theirs}`);
       make("text", { class: "gradient strong", x: width - 2, y: 16, "text-anchor": "end" }, drawing, `${ours} our agent`);
       for (const [name, places] of Object.entries({ left, right })) {
-        const y = between(places, time);
+        const seen = between(places, opening + time), y = seen === null ? null : Math.max(PADDLE / 2, Math.min(SIDE - PADDLE / 2, seen));
         if (y !== null) make("rect", { class: name === "right" ? "gradient filled" : "filled", x: px(LANES[name]), y: py(y - PADDLE / 2), width: px(4), height: py(PADDLE) - py(0), rx: 2 }, drawing);
       }
-      const [x, y] = [between(ball_x, time), between(ball_y, time)];
+      const [x, y] = [between(ball_x, opening + time), between(ball_y, opening + time)];
       if (x !== null && y !== null) make("circle", { class: "value filled", cx: px(x), cy: py(y), r: 4.5 }, drawing);
     }
 
@@ -43,7 +45,7 @@
       make("text", { x: from, y: top + 4 }, drawing, "share of points won");
       for (const tick of [0, 0.5, 1]) {
         make("line", { class: "grid", x1: left, x2: right, y1: py(tick), y2: py(tick) }, drawing);
-        make("text", { x: left - 6, y: py(tick) + 4, "text-anchor": "end" }, drawing, written(tick));
+        make("text", { x: left - 9, y: py(tick) + 4, "text-anchor": "end" }, drawing, written(tick));
       }
       for (let tick = 0; tick <= most; tick += 2e5) make("text", { x: px(tick), y: bottom - 2, "text-anchor": tick ? "middle" : "start" }, drawing, tick ? `${tick / 1000}k` : "0");
       for (const { decisions, won, flipped } of curves) {
@@ -56,7 +58,7 @@
     }
 
     stage.draw = (width) => {
-      const wide = width > 480, court = wide ? Math.round(0.54 * width) : width, height = Math.round(0.62 * court) + 26;
+      const wide = width > 400, court = wide ? Math.round(0.54 * width) : width, height = Math.round(0.62 * court) + 26;
       stage.size(wide ? height : height + 170);
       drawCourt(court, height);
       if (wide) drawCurves(court + 22, width, 12, height);
@@ -65,7 +67,7 @@
 
     stage.describe = () => {
       const [theirs, ours] = score(), { name, at, share } = film();
-      return `Player: ${name}, after ${written(at)} decisions, when it won ${written(100 * share)} % of its points. After ${texts[Math.floor(time)]} of this game it has ${ours} points and the game's own player ${theirs}.`;
+      return `Player: ${name}, after ${Math.round(at).toLocaleString("en")} decisions, when it won ${written(100 * share)}% of its points. After ${texts[Math.floor(time)]} of this game it has ${ours} points and the game's own player ${theirs}.`;
     };
   });
 })();

@@ -1,14 +1,15 @@
 """Real CartPole-v1: many games side by side, and episodes played by a soft hand-written controller."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.agents.snapshots import Chance
+from gradtricks.agents.checkpoints import Chance
+from gradtricks.agents.replay import Episode
 
 Array = NDArray[np.floating]
 
@@ -57,22 +58,14 @@ class CartPoleGames:
         return rewards
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that is needed to go on.
-
-        Returns:
-            Under names for `restore`.
-        """
+        """Return all that is needed to go on, under names for `restore`."""
         environment = self._environment
         chance = Chance(environment.np_random).state()["state"]
         arrays = {name: getattr(environment, name).copy() for name in _OF_ENVIRONMENT}
         return arrays | {"chance": chance, "ended": self.ended.copy()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned.
-
-        Args:
-            state: Of as many games.
-        """
+        """Go on from what `state` returned, of as many games."""
         environment = self._environment
         for name in _OF_ENVIRONMENT:
             setattr(environment, name, state[name].copy())
@@ -82,26 +75,6 @@ class CartPoleGames:
 
 
 _OF_ENVIRONMENT = ("state", "steps", "prev_done")
-
-
-class Trajectories(NamedTuple):
-    """Episodes side by side, time first; what stands past an episode's end has no meaning.
-
-    Attributes:
-        observations: ``[T, E, 4]``, divided by `OBSERVATION_SCALE`.
-        actions: ``[T, E]``, 0 pushes left and 1 right.
-        rewards: ``[T, E]``, one for each step of the episode, zero past its end.
-        policies: ``[T, E, 2]``, the probabilities from which the action was drawn.
-        lengths: ``[E]``, steps until the pole fell.
-        unfinished: Episodes left out because the time limit hid their return.
-    """
-
-    observations: Array
-    actions: NDArray[np.int64]
-    rewards: Array
-    policies: Array
-    lengths: NDArray[np.int64]
-    unfinished: int
 
 
 def behaviour_policy(observation: Array, *, exploration: float = 0.4) -> Array:
@@ -121,37 +94,37 @@ def behaviour_policy(observation: Array, *, exploration: float = 0.4) -> Array:
     return np.stack([1 - right, right], axis=-1)
 
 
-def collect_trajectories(episodes: int = 256, *, seed: int = 0, exploration: float = 0.4) -> Trajectories:
+def collect_episodes(count: int = 256, *, seed: int = 0, exploration: float = 0.4) -> list[Episode]:
     """Play CartPole-v1 with `behaviour_policy`, all episodes at the same time.
 
     Args:
-        episodes: How many episodes to start.
+        count: How many episodes to start.
         seed: Of the environment and of the actions.
         exploration: See `behaviour_policy`.
 
     Returns:
-        The episodes that ended with a fall.
+        The episodes that ended with a fall; at the time limit a return isn't known. Nobody searched, so their
+        values are zero, and their policies are the probabilities from which actions were drawn.
 
     Raises:
-        ValueError: ``episodes`` or ``exploration`` is out of range, or no pole fell in time.
+        ValueError: ``count`` or ``exploration`` is out of range, or no pole fell in time.
     """
-    episodes = int(check_number("episodes", episodes, low=1))
+    count = check_integer("count", count, low=1)
     exploration = check_number("exploration", exploration, low=0, high=1)
-    environment = gymnasium.make_vec("CartPole-v1", episodes, vectorization_mode="vector_entry_point")
-    rng = np.random.default_rng(seed)
-    observation, _ = environment.reset(seed=seed)
-    playing, fell = np.ones(episodes, bool), np.zeros(episodes, bool)
-    rows = []
+    games, rng, playing = CartPoleGames(count, seed=seed), np.random.default_rng(seed), np.ones(count, bool)
+    rows, lengths = [], np.zeros(count, np.int64)
     while playing.any():
-        policy = behaviour_policy(observation, exploration=exploration)
-        action = (rng.random(episodes) < policy[:, 1]).astype(np.int64)
-        next_observation, reward, terminated, truncated, _ = environment.step(action)
-        rows.append((observation / OBSERVATION_SCALE, action, reward * playing, policy, playing))
-        observation = next_observation
-        fell |= playing & terminated
-        playing = playing & ~terminated & ~truncated
-    environment.close()
-    if not fell.any():
+        observations = games.observations
+        policies = behaviour_policy(observations * OBSERVATION_SCALE, exploration=exploration)
+        actions = (rng.random(count) < policies[:, 1]).astype(np.int64)
+        rows.append((observations, actions, games.step(actions), policies))
+        lengths[playing & games.ended] = len(rows)
+        playing = playing & games.playing
+    if not lengths.any():
         raise ValueError(f"no pole fell within {len(rows)} steps; got exploration {exploration:g}: raise it")
-    observations, actions, rewards, policies, steps = (np.stack(column)[:, fell] for column in zip(*rows))
-    return Trajectories(observations, actions, rewards, policies, steps.sum(axis=0), int((~fell).sum()))
+    observations, actions, rewards, policies = (np.stack(column, axis=1) for column in zip(*rows))
+    return [
+        Episode(observations[i, :n], actions[i, :n], rewards[i, :n], policies[i, :n], np.zeros(n))
+        for i, n in enumerate(lengths.tolist())
+        if n
+    ]

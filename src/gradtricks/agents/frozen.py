@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradtricks.agents.boards import RULES, Boards
+from gradtricks.agents.cartpole import CartPoleGames
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.muzero import SearchNetwork
-from gradtricks.agents.selfplay import SearchOptions
+from gradtricks.agents.players import Player, look_ahead, meet
+from gradtricks.agents.selfplay import SearchOptions, play_to_the_end
 from gradtricks.agents.supports import Support
 
 KIND = "MuZero agent"
-GAMES = ("CartPole-v1", "tic-tac-toe")
+GAMES = ("CartPole-v1", *RULES)
+EVALUATION_SEED = 1_000_000  # of the first game; trainings are seeded below
 
 
 class FrozenAgent:
@@ -31,7 +35,8 @@ class FrozenAgent:
         network: What the search asks.
 
     Raises:
-        ValueError: The game is another one, or the weights don't fit together.
+        ValueError: The game is another one, the search is for another number of players, or the weights don't
+            fit together.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class FrozenAgent:
         """Keep the arguments."""
         if game not in GAMES:
             raise ValueError(f"game must be one of {', '.join(map(repr, GAMES))}; got {game!r}")
+        search.check_players(game in RULES)
         self.network = SearchNetwork(weights, support)
         self.game, self.search, self.about = game, search, dict(about or {})
         self._weights = dict(weights)
@@ -73,13 +79,37 @@ class FrozenAgent:
             ValueError: The file is of another kind, or damaged.
             FileNotFoundError: There is none.
         """
-        weights, about = load_checkpoint(path)
-        if about.get("kind") != KIND:
-            raise ValueError(f"{path} must hold a {KIND}; got {about.get('kind', 'something else')!r}")
-        return cls(
-            weights,
-            game=about["game"],
-            support=Support(*about["support"]),
-            search=SearchOptions(**about["search"]),
-            about=about,
-        )
+        weights, about = load_checkpoint(path, KIND)
+        support, search = Support(*about["support"]), SearchOptions(**about["search"])
+        return cls(weights, game=about["game"], support=support, search=search, about=about)
+
+    def play(self, games: int = 100, seed: int = EVALUATION_SEED) -> NDArray[np.floating]:
+        """Play games without noise, always with the most visited action.
+
+        Args:
+            games: How many.
+            seed: Of the positions in which they begin, or of the opponent.
+
+        Returns:
+            ``[games]``, their returns; in a board game, where the opponent looks ahead, those of
+            `gradtricks.agents.players.meet`.
+
+        Raises:
+            ValueError: ``games`` is below one.
+        """
+        if self.game in RULES:
+            rules = RULES[self.game]
+            return meet(rules, self.player(), look_ahead(rules), games, seed).astype(float)
+        return play_to_the_end(self.network, self.search, CartPoleGames(games, seed=seed))
+
+    def player(self) -> Player:
+        """Return a player of its board game."""
+        rules = RULES[self.game]
+
+        def play(boards: Boards, rng: np.random.Generator) -> NDArray[np.int64]:
+            invalid = ~rules.legal_actions(boards)
+            return self.search.choose(
+                self.network, rules.observe(boards), rng, invalid_actions=invalid
+            ).action
+
+        return play

@@ -1,70 +1,106 @@
-"""What happened in a training: points, games, losses, time."""
+"""What happened in a training: returns, losses, gradients, time."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradtricks._core.checks import check_integer
+
 Array = NDArray[np.floating]
+
+
+class Curve(NamedTuple):
+    """A training in parts of equally many decisions.
+
+    Attributes:
+        decisions: ``[W]``, made until the end of each part.
+        games: ``[W]``, how many ended in it.
+        mean_returns: ``[W]``, of these games; NaN where none ended.
+    """
+
+    decisions: NDArray[np.float64]
+    games: NDArray[np.int64]
+    mean_returns: NDArray[np.float64]
+
+    @property
+    def area(self) -> float:
+        """The mean height of the curve, NaN where no game ended at all.
+
+        Parts in which no game ended are often those of long games, so they aren't left out: the curve goes
+        straight from the part before to the part after, and is level at both ends.
+        """
+        ended = self.games > 0
+        if not ended.any():
+            return np.nan
+        return float(np.interp(self.decisions, self.decisions[ended], self.mean_returns[ended]).mean())
 
 
 @dataclass
 class History:
-    """What happened while training.
+    """What happened while training; a part of a snapshot.
 
     Attributes:
-        num_envs: How many games are played side by side.
         decisions: How many decisions were made, over all games.
-        point_rewards: +1 or -1 for each point, in the order in which the points ended.
-        point_times: Decisions made until then.
-        game_returns: Points won minus points lost for each finished game, from -21 to 21.
+        game_returns: Of each game that is over, in the order in which they ended.
         game_times: Decisions made until then.
+        point_rewards: In Pong, +1 or -1 for each point, likewise.
+        point_times: Decisions made until then.
         losses: The loss before each update, or their mean over those that follow one another.
         loss_times: Decisions made until then.
         seconds: Of training until then.
         cpu_seconds: Of all threads of this process, likewise.
+        norm_times: Decisions made when gradients were measured.
+        norms: What the learner's ``gradient_norms`` said then, one list for each of its names.
     """
 
-    num_envs: int
     decisions: int = 0
-    point_rewards: list[float] = field(default_factory=list)
-    point_times: list[int] = field(default_factory=list)
     game_returns: list[float] = field(default_factory=list)
     game_times: list[int] = field(default_factory=list)
+    point_rewards: list[float] = field(default_factory=list)
+    point_times: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     loss_times: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list, compare=False)
     cpu_seconds: list[float] = field(default_factory=list, compare=False)
+    norm_times: list[int] = field(default_factory=list)
+    norms: dict[str, list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start the clocks and the scores."""
-        self._scores = np.zeros(self.num_envs)
-        self.start_clocks()
+        """Start the clocks."""
+        self._scores: Array = np.zeros(())
+        self._start_clocks()
 
-    def start_clocks(self) -> None:
-        """Count time from here on, after what is noted already."""
-        self._started = time.perf_counter() - (self.seconds or [0.0])[-1]
-        self._cpu_started = time.process_time() - (self.cpu_seconds or [0.0])[-1]
-
-    def add_decision(self, rewards: Array, playing: NDArray[np.bool_]) -> None:
+    def add_decisions(self, count: int, returns: list[float]) -> None:
         """Note one decision in every game.
+
+        Args:
+            count: Games.
+            returns: Of those that are over now.
+        """
+        self.decisions += count
+        self.game_returns += returns
+        self.game_times += [self.decisions] * len(returns)
+
+    def add_rewards(self, rewards: Array, playing: NDArray[np.bool_]) -> None:
+        """Note one decision in every game whose rewards are points.
 
         Args:
             rewards: ``[N]``, what followed.
             playing: ``[N]``, False where the game is over now.
         """
-        self.decisions += len(rewards)
+        self._scores = self._scores + rewards
+        self.add_decisions(len(rewards), self._scores[~playing].tolist())
+        self._scores[~playing] = 0
         points = rewards[rewards != 0].tolist()
         self.point_rewards += points
         self.point_times += [self.decisions] * len(points)
-        self._scores += rewards
-        self.game_returns += self._scores[~playing].tolist()
-        self.game_times += [self.decisions] * int((~playing).sum())
-        self._scores[~playing] = 0
 
     def add_loss(self, loss: float) -> None:
-        """Note an update, and how long it took to get there.
+        """Note an update, or several, and how long it took to get there.
 
         Args:
             loss: Before it.
@@ -74,40 +110,65 @@ class History:
         self.seconds.append(time.perf_counter() - self._started)
         self.cpu_seconds.append(time.process_time() - self._cpu_started)
 
-    def points_between(self, start: float, stop: float) -> Array:
-        """Return the rewards of the points that ended after ``start`` and by ``stop`` decisions.
+    def add_norms(self, norms: Mapping[str, Any]) -> None:
+        """Note a measurement of gradients.
 
         Args:
-            start: Decisions.
-            stop: Decisions.
-
-        Returns:
-            ``[P]``.
+            norms: From the learner's ``gradient_norms``.
         """
+        self.norm_times.append(self.decisions)
+        for name, norm in norms.items():
+            self.norms.setdefault(name, []).append(norm)
+
+    def points_between(self, start: float, stop: float) -> Array:
+        """Return the rewards ``[P]`` of the points that ended after ``start`` and by ``stop`` decisions."""
         times = np.array(self.point_times)
         return np.array(self.point_rewards)[(times > start) & (times <= stop)]
 
-    def updates(self) -> dict[str, Array]:
-        """Return what only learning shows, as arrays: the rest comes back when actions are played again.
-
-        Returns:
-            Losses and the times of updates.
-        """
-        return {name: np.array(getattr(self, name), np.float64) for name in _OF_UPDATES}
-
-    def restore_updates(self, arrays: dict[str, Array]) -> None:
-        """Go on from what `updates` returned.
+    def curve(self, windows: int) -> Curve:
+        """Divide the training into parts of equally many decisions.
 
         Args:
-            arrays: Under the same names.
+            windows: How many parts.
+
+        Returns:
+            How many games ended in each, and their mean return.
+
+        Raises:
+            ValueError: ``windows`` is below one.
         """
-        for name in _OF_UPDATES:
-            setattr(self, name, arrays[name].tolist())
-        self.loss_times = [int(time) for time in self.loss_times]
-        self.start_clocks()
+        windows = check_integer("windows", windows, low=1)
+        ends = np.linspace(0, self.decisions, windows + 1)[1:]
+        parts = ends.searchsorted(self.game_times)
+        games = np.bincount(parts, minlength=windows)
+        sums = np.bincount(parts, self.game_returns, minlength=windows)
+        return Curve(ends, games, np.divide(sums, games, out=np.full(windows, np.nan), where=games > 0))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all of it, as arrays under names for `restore`."""
+        lists = {name: np.array(getattr(self, name), np.float64) for name in _LISTS}
+        norms = {f"norms/{name}": np.array(values, np.float64) for name, values in self.norms.items()}
+        return {**lists, **norms, "decisions": np.array(self.decisions), "scores": self._scores.copy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned; time counts on from there."""
+        for name in _LISTS:
+            whole = name.endswith("_times")
+            setattr(self, name, (state[name].astype(np.int64) if whole else state[name]).tolist())
+        norms = [name for name in state if name.startswith("norms/")]
+        self.norms = {name.removeprefix("norms/"): state[name].tolist() for name in norms}
+        self.decisions, self._scores = int(state["decisions"]), state["scores"].copy()
+        self._start_clocks()
+
+    def _start_clocks(self) -> None:
+        self._started = time.perf_counter() - (self.seconds or [0.0])[-1]
+        self._cpu_started = time.process_time() - (self.cpu_seconds or [0.0])[-1]
 
 
-_OF_UPDATES = ("losses", "loss_times", "seconds", "cpu_seconds")
+_LISTS = (
+    *("game_returns", "game_times", "point_rewards", "point_times"),
+    *("losses", "loss_times", "seconds", "cpu_seconds", "norm_times"),
+)
 
 
 def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -1,13 +1,15 @@
-"""MuZero's three networks without a framework: layers, first weights, and inference for the search."""
+"""MuZero's three networks without a framework: first weights, inference, and what their learners share."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
 from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE
+from gradtricks.agents.replay import Batch
 from gradtricks.agents.search import RecurrentFnOutput, RootFnOutput
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, expected_value
 
@@ -17,7 +19,7 @@ OPTIMIZERS = ("momentum", "adam")
 HEADS = ("dynamics/reward", "prediction/value", "prediction/policy")
 
 
-def layer_shapes(
+def _layer_shapes(
     state_size: int,
     hidden_size: int,
     *,
@@ -25,18 +27,7 @@ def layer_shapes(
     actions: int = ACTIONS,
     support_size: int = CARTPOLE_SUPPORT.size,
 ) -> dict[str, tuple[int, int]]:
-    """Return inputs and outputs of each dense layer of the three networks.
-
-    Args:
-        state_size: Elements of a hidden state.
-        hidden_size: Units of the one hidden layer in each network.
-        observation_size: Elements of an observation.
-        actions: How many there are.
-        support_size: Categories of values and rewards.
-
-    Returns:
-        ``module/layer`` to ``(inputs, outputs)``; the modules are representation, dynamics and prediction.
-    """
+    """Return inputs and outputs of each dense layer ``module/layer`` of the three networks."""
     return {
         "representation/hidden": (observation_size, hidden_size),
         "representation/state": (hidden_size, state_size),
@@ -50,65 +41,10 @@ def layer_shapes(
 
 
 def check_weights(weights: Mapping[str, Array]) -> None:
-    """Raise unless the names are those of `draw_weights`.
-
-    Args:
-        weights: Arrays under their names.
-
-    Raises:
-        ValueError: Some name is missing or unknown.
-    """
-    expected = {f"{layer}/{part}" for layer in layer_shapes(2, 1) for part in ("kernel", "bias")}
+    """Raise unless the names are those of `draw_weights`."""
+    expected = {f"{layer}/{part}" for layer in _layer_shapes(2, 1) for part in ("kernel", "bias")}
     if difference := sorted(expected ^ set(weights)):
         raise ValueError(f"weights must have the names of draw_weights; missing or unknown: {difference}")
-
-
-class Sizes(NamedTuple):
-    """Of the three networks.
-
-    Attributes:
-        observation: Elements of an observation.
-        state: Elements of a hidden state.
-        actions: How many there are.
-    """
-
-    observation: int
-    state: int
-    actions: int
-
-
-def find_sizes(weights: Mapping[str, Array]) -> Sizes:
-    """Read the sizes of the networks off their weights.
-
-    Args:
-        weights: As from `draw_weights`.
-
-    Returns:
-        The sizes.
-    """
-    state, actions = (len(weights[f"{layer}/bias"]) for layer in ("dynamics/state", "prediction/policy"))
-    return Sizes(len(weights["representation/hidden/kernel"]), state, actions)
-
-
-def check_optimizer(optimizer: str, momentum: float) -> tuple[str, float]:
-    """Raise unless a learner has the optimizer, and the momentum fits.
-
-    Args:
-        optimizer: Its name.
-        momentum: Share of what was that is kept, from 0 to 1; with Adam, which divides by the rest, below 1.
-
-    Returns:
-        Both.
-
-    Raises:
-        ValueError: It's another one, or the momentum is out of range.
-    """
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}; got {optimizer!r}")
-    momentum = check_number("momentum", momentum, low=0, high=1)
-    if optimizer == "adam" and momentum == 1:
-        raise ValueError("momentum must be below 1 with Adam; got 1.0; remedy: 0.9")
-    return optimizer, momentum
 
 
 def draw_weights(
@@ -135,7 +71,7 @@ def draw_weights(
 
     Returns:
         ``float32`` kernels ``[inputs, outputs]`` under ``module/layer/kernel`` and zero biases under
-        ``module/layer/bias``, for the layers of `layer_shapes`.
+        ``module/layer/bias``; the modules are representation, dynamics and prediction.
 
     Raises:
         ValueError: A size is too small.
@@ -151,11 +87,141 @@ def draw_weights(
     factors = {"dynamics/state": 0.1} | dict.fromkeys(HEADS, check_number("head_size", head_size, low=0))
     rng = np.random.default_rng(seed)
     weights: dict[str, Array] = {}
-    for name, (inputs, outputs) in layer_shapes(state_size, hidden_size, **sizes).items():
+    for name, (inputs, outputs) in _layer_shapes(state_size, hidden_size, **sizes).items():
         size = factors.get(name, 1.0)
         weights[f"{name}/kernel"] = rng.normal(0, size * inputs**-0.5, (inputs, outputs)).astype(np.float32)
         weights[f"{name}/bias"] = np.zeros(outputs, np.float32)
     return weights
+
+
+class BaseLearner(ABC):
+    """What the learners of all frameworks share: their arguments, and how much gradient arrives where.
+
+    Args:
+        weights: From `draw_weights`; their dtype is the learner's.
+        hidden_scale: Multiplies the gradient of the state after each recurrent step.
+        loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
+        head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
+            leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
+        scale_root_loss: Multiply the gradient of the root's loss by ``loss_scale`` too.
+        optimizer: ``"momentum"``, gradient descent with it, or ``"adam"``; the framework's own.
+        learning_rate: Step size.
+        momentum: Share of the last step that is kept; with Adam, of the mean gradient.
+        weight_decay: Weight of half the sum of squares that is added to the loss.
+
+    Attributes:
+        scales: The first four of these numbers.
+        observation_size: Elements of an observation.
+        state_size: Elements of a hidden state.
+        actions: How many there are.
+
+    Raises:
+        ValueError: A number is out of range, or a name is another one.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Array],
+        *,
+        hidden_scale: float = 0.5,
+        loss_scale: float | None = None,
+        head_scale: float = 1.0,
+        scale_root_loss: bool = False,
+        optimizer: str = "momentum",
+        learning_rate: float = 0.05,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+    ) -> None:
+        """Check the arguments."""
+        check_weights(weights)
+        self.scales: dict[str, Any] = {
+            "hidden_scale": check_number("hidden_scale", hidden_scale),
+            "loss_scale": None if loss_scale is None else check_number("loss_scale", loss_scale),
+            "head_scale": check_number("head_scale", head_scale),
+            "scale_root_loss": bool(scale_root_loss),
+        }
+        if optimizer not in OPTIMIZERS:
+            raise ValueError(
+                f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}; got {optimizer!r}"
+            )
+        self.optimizer, self.momentum = optimizer, check_number("momentum", momentum, low=0, high=1)
+        if momentum == 1:
+            raise ValueError("momentum must be below 1, or nothing is ever forgotten; got 1; remedy: 0.9")
+        self.learning_rate = check_number("learning_rate", learning_rate, low=0)
+        self.weight_decay = check_number("weight_decay", weight_decay, low=0)
+        self.observation_size = len(weights["representation/hidden/kernel"])
+        self.state_size, self.actions = (
+            len(weights[f"{layer}/bias"]) for layer in ("dynamics/state", "prediction/policy")
+        )
+
+    @abstractmethod
+    def update(self, batch: Batch, *, learning_rate: float | None = None) -> float:
+        """Take one step of the optimizer.
+
+        Args:
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
+            learning_rate: Of this step; None is that of the constructor.
+
+        Returns:
+            The loss before the step, without weight decay: the sum over the K+1 steps, averaged over
+            trajectories, in nats.
+        """
+
+    @abstractmethod
+    def gradients(
+        self,
+        batch: Batch,
+        *,
+        hidden_scale: float = 0.5,
+        loss_scale: float | None = None,
+        head_scale: float = 1.0,
+        scale_root_loss: bool = False,
+        step_scales: Sequence[float] | None = None,
+    ) -> tuple[dict[str, Array], Array]:
+        """Differentiate the mean loss; the weights stay as they are.
+
+        Args:
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
+            hidden_scale: As in the constructor.
+            loss_scale: As in the constructor.
+            head_scale: As in the constructor.
+            scale_root_loss: As in the constructor.
+            step_scales: ``[K+1]``, multiplies the gradient of each step's loss once more; None is all ones.
+
+        Returns:
+            The gradient of each weight, and of the states ``[K+1, B, S]``, without weight decay.
+        """
+
+    def gradient_norms(self, batch: Batch, **scales: Any) -> dict[str, Any]:
+        """Measure how much gradient reaches each module and each state.
+
+        Args:
+            batch: From `gradtricks.agents.replay.ReplayBuffer`.
+            **scales: See `gradients`.
+
+        Returns:
+            For representation, dynamics and prediction the norm of the mean loss's gradient; for ``states``
+            the K+1 norms of a trajectory's gradient, averaged over the batch.
+        """
+        weights, states = self.gradients(batch, **scales)
+        norms: dict[str, Any] = {}
+        for module in ("representation", "dynamics", "prediction"):
+            parts = [np.linalg.norm(g) for name, g in weights.items() if name.startswith(module)]
+            norms[module] = float(np.linalg.norm(parts))
+        norms["states"] = (states.shape[1] * np.linalg.norm(states, axis=-1).mean(axis=-1)).tolist()
+        return norms
+
+    @abstractmethod
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return copies of the weights, under `draw_weights`' names, and of the optimizer's state."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned, of a learner with the same arguments."""
+
+    def copy_weights(self) -> dict[str, Array]:
+        """Return the weights as they are now, under `draw_weights`' names."""
+        return {name: array for name, array in self.state().items() if not name.startswith("optimizer/")}
 
 
 class SearchNetwork:

@@ -1,25 +1,20 @@
 """MuZero's training: self-play and learning in turns, without a framework."""
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.agents.muzero import SearchNetwork
-from gradtricks.agents.muzero_history import TrainingHistory
-from gradtricks.agents.prioritized_replay import PrioritizedReplayBuffer
-from gradtricks.agents.replay import Batch
+from gradtricks.agents.checkpoints import Chance, Part, Snapshots
+from gradtricks.agents.history import History
+from gradtricks.agents.muzero import BaseLearner, SearchNetwork
+from gradtricks.agents.replay import ReplayBuffer
 from gradtricks.agents.search import NotFiniteError
 from gradtricks.agents.selfplay import Games, SearchOptions, SelfPlay
-from gradtricks.agents.snapshots import Chance, Part, Snapshots
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support
-
-Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -35,6 +30,7 @@ class Options:
         updates_per_move: Updates after each move.
         moves_before_updates: Moves that are made before the first update.
         moves_between_copies: Moves until the search gets the weights that were learned meanwhile.
+        moves_between_trials: Moves until the agent is tried again, where somebody asks for that; see `train`.
         learning_rate: In the beginning; it falls linearly.
         final_learning_rate: At the end, as a share of that.
         temperature: Of the choice of actions in the beginning; it changes linearly.
@@ -42,9 +38,6 @@ class Options:
         td_steps: Rewards in a value target before the search's value stands for the rest; None is all.
         capacity: Steps to remember.
         piece_steps: Longest piece of a game that is remembered at once.
-        priority_exponent: See `gradtricks.agents.prioritized_replay.PrioritizedReplayBuffer`. 0 draws evenly,
-            as the paper does for board games. By priority, as for Atari, CartPole is learned more slowly.
-        importance_exponent: Likewise.
     """
 
     search: SearchOptions = field(default_factory=SearchOptions)
@@ -53,6 +46,7 @@ class Options:
     updates_per_move: int = 2
     moves_before_updates: int = 30
     moves_between_copies: int = 4
+    moves_between_trials: int = 100
     learning_rate: float = 2e-3
     final_learning_rate: float = 0.02
     temperature: float = 1.0
@@ -60,55 +54,27 @@ class Options:
     td_steps: int | None = 50
     capacity: int = 8000
     piece_steps: int = 128
-    priority_exponent: float = 0.0
-    importance_exponent: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
         checked: dict[str, float] = {}
-        for name in ("moves_before_updates", "moves_between_copies", "updates_per_move"):
+        for name in _COUNTS if self.td_steps is None else (*_COUNTS, "td_steps"):
             checked[name] = check_integer(name, getattr(self, name), low=1)
-        if self.td_steps is not None:
-            checked["td_steps"] = check_integer("td_steps", self.td_steps, low=1)
-        for name in ("num_unroll_steps", "batch_size", "piece_steps"):
-            checked[name] = check_integer(name, getattr(self, name), low=1)
-        checked["capacity"] = check_integer("capacity", self.capacity, low=int(checked["piece_steps"]))
+        check_integer("capacity", self.capacity, low=int(checked["piece_steps"]))
         for name in ("learning_rate", "final_learning_rate", "temperature", "final_temperature"):
             checked[name] = check_number(name, getattr(self, name), low=0)
-        for name in ("priority_exponent", "importance_exponent"):
-            checked[name] = check_number(name, getattr(self, name), low=0, high=1)
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # NumPy's numbers can't be saved as JSON
 
 
-class Learner(Protocol):
-    """What `train` asks of an agent."""
-
-    scales: dict[str, Any]
-    optimizer: str
-    momentum: float
-    weight_decay: float
-
-    def update(
-        self, batch: Batch, *, weights: Array | None = None, learning_rate: float | None = None
-    ) -> float:
-        """Take one step of the optimizer and return the loss before it."""
-
-    def gradient_norms(self, batch: Batch, **scales: Any) -> dict[str, Any]:
-        """Measure how much gradient reaches each module and each state."""
-
-    def copy_weights(self) -> dict[str, Array]:
-        """Return the weights as they are now."""
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that the learner would need to go on."""
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+_COUNTS = (
+    *("num_unroll_steps", "batch_size", "updates_per_move", "moves_before_updates", "moves_between_copies"),
+    *("moves_between_trials", "capacity", "piece_steps"),
+)
 
 
 def train(
-    learner: Learner,
+    learner: BaseLearner,
     games: Games,
     options: Options | None = None,
     *,
@@ -117,20 +83,23 @@ def train(
     support: Support = CARTPOLE_SUPPORT,
     measurements: int = 0,
     checkpoint: Path | None = None,
-    history: TrainingHistory | None = None,
-) -> TrainingHistory:
-    """Play and learn in turns, for a fixed number of decisions.
+    history: History | None = None,
+    good_enough: Callable[[SearchNetwork], bool] | None = None,
+) -> History:
+    """Play and learn in turns, for a number of decisions or until the agent is good enough.
 
     Args:
         learner: The agent; it changes.
         games: Where it plays, from their beginning.
         options: How.
-        decisions: How many decisions to make, over all games; whole moves, and enough for an update.
+        decisions: How many decisions to make at most, over all games; whole moves, and enough for an update.
         seed: Of the noise, the choice of actions, and of what is learned from.
         support: The categories of the learner's values and rewards.
         measurements: How often to measure the gradients' norms, spread over the training.
         checkpoint: A file to go on from if it is there, and to save to now and then.
         history: A new one, for those who want to know what happened before a training diverged.
+        good_enough: Asked every ``options.moves_between_trials`` moves; True ends the training. An agent that
+            plays well with noise may play badly without, so what counts is to be tried as it counts.
 
     Returns:
         What happened.
@@ -144,15 +113,13 @@ def train(
     moves = _count_moves(decisions, num_envs, options.moves_before_updates)
     # Not `default_rng(seed)`, from which `draw_weights` takes the weights of that seed.
     rng = np.random.default_rng((check_integer("seed", seed, low=0), 1))
-    history = TrainingHistory() if history is None else history
-    replay = PrioritizedReplayBuffer(
+    history = History() if history is None else history
+    replay = ReplayBuffer(
         options.capacity,
         discount=options.search.discount,
         td_steps=options.td_steps,
         two_players=games.two_players,
         support=support,
-        priority_exponent=options.priority_exponent,
-        importance_exponent=options.importance_exponent,
     )
     play = SelfPlay(games, replay, options.search, piece_steps=options.piece_steps, rng=rng)
     count = check_integer("measurements", measurements, low=0)
@@ -176,12 +143,17 @@ def train(
         history.add_decisions(num_envs, play.move(network, temperature))
         if move < options.moves_before_updates or not len(replay):
             continue
-        history.add_loss(_learn(learner, replay, options, done, rng))
+        loss, ended = _learn(learner, replay, options, done, rng), False
+        if good_enough is not None and (move + 1) % options.moves_between_trials == 0:
+            ended = good_enough(SearchNetwork(learner.copy_weights(), support))
+        history.add_loss(loss)  # after the trial, which takes time too
         if move in measured:
             # Random numbers of its own, so that who measures trains the same.
             chance = np.random.default_rng((seed, 2, move))
-            batch = replay.sample(options.batch_size, options.num_unroll_steps, chance).batch
+            batch = replay.sample(options.batch_size, options.num_unroll_steps, chance)
             history.add_norms(learner.gradient_norms(batch, **learner.scales))
+        if ended:
+            break
         # The search has its weights anew after the next move, so none need to be saved for it.
         if (move + 1) % options.moves_between_copies == 0:
             snapshots.save_if_due(move + 1, history.seconds[-1])
@@ -204,8 +176,8 @@ def _count_moves(decisions: int, num_envs: int, moves_before_updates: int) -> in
 
 
 def _learn(
-    learner: Learner,
-    replay: PrioritizedReplayBuffer,
+    learner: BaseLearner,
+    replay: ReplayBuffer,
     options: Options,
     done: float,
     rng: np.random.Generator,
@@ -213,8 +185,8 @@ def _learn(
     learning_rate = options.learning_rate * (1 - done * (1 - options.final_learning_rate))
     losses = []
     for _ in range(options.updates_per_move):
-        drawn = replay.sample(options.batch_size, options.num_unroll_steps, rng)
-        losses.append(learner.update(drawn.batch, weights=drawn.weights, learning_rate=learning_rate))
+        batch = replay.sample(options.batch_size, options.num_unroll_steps, rng)
+        losses.append(learner.update(batch, learning_rate=learning_rate))
     loss = float(np.mean(losses))
     if not np.isfinite(loss):
         raise NotFiniteError(
@@ -223,9 +195,7 @@ def _learn(
     return loss
 
 
-def _describe(learner: Learner) -> dict[str, Any]:
+def _describe(learner: BaseLearner) -> dict[str, Any]:
     """Say what makes two learners' trainings the same."""
-    state = learner.state()
-    digest = hashlib.sha256(b"".join(state[name].tobytes() for name in sorted(state))).hexdigest()
     settings = {name: getattr(learner, name) for name in ("optimizer", "momentum", "weight_decay")}
-    return {"module": type(learner).__module__, "start": digest, **settings, **learner.scales}
+    return {"module": type(learner).__module__, **settings, **learner.scales}

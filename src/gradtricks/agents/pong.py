@@ -43,6 +43,9 @@ class PongGames:
     A game that has ended starts anew in the next step, which ignores its action. Beside `observations` and
     `playing`, `screens` are what is on the screens now, ``[N, 210, 160]``.
 
+    The emulators can't be saved, as envpool doesn't let them. But they do the same again when the same
+    actions are played, so these are the state of the games, and to restore them is to play them again.
+
     Args:
         num_envs: How many games.
         seed: Of the games: each starts after a random number of idle frames, 30 at most.
@@ -74,6 +77,7 @@ class PongGames:
         self.screens, self._picture = frames[:, 0], self._view.look(frames)
         self.observations = self._view.compare(self._picture, self._picture)
         self.playing = np.ones(num_envs, bool)
+        self._actions: list[NDArray[np.uint8]] = []
 
     def step(self, actions: NDArray[np.int64]) -> Array:
         """Play one decision in every game; `observations` and `playing` then are those of the next.
@@ -93,6 +97,7 @@ class PongGames:
         Args:
             actions: ``[N]``, indices into `ACTIONS`.
         """
+        self._actions.append(actions.astype(np.uint8))
         self._environment.send(np.take(ACTIONS, actions))
 
     def finish(self) -> Array:
@@ -108,6 +113,25 @@ class PongGames:
         self._picture = picture
         self.playing = ~(terminated | truncated)
         return np.asarray(rewards, np.float32)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return all actions so far, ``[T, N]``, and what they led to."""
+        actions = np.array(self._actions, np.uint8).reshape(-1, len(self.playing))
+        return {"actions": actions, "observations": self.observations.copy()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Play again, from the beginning, what `state` returned.
+
+        Raises:
+            ValueError: These games don't do the same again.
+        """
+        for actions in state["actions"]:
+            self.step(actions)
+        if not np.array_equal(self.observations, state["observations"]):
+            raise ValueError(
+                "games must do the same again when the same actions are played; got other observations; "
+                "remedy: games with the same arguments, or remove the checkpoint"
+            )
 
 
 def make_environment(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks.agents.checkpoints import Chance, Part, Snapshots
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import (
     ACTIONS,
@@ -20,7 +21,6 @@ from gradtricks.agents.pong import (
     PLACE_FACTS,
     PongGames,
 )
-from gradtricks.agents.progress import Progress
 
 Array = NDArray[np.floating]
 
@@ -246,15 +246,15 @@ def train(
     annealed = float(rollouts)
     if anneal_decisions is not None:
         annealed = check_integer("anneal_decisions", anneal_decisions, low=1) / decisions_each
-    rng, history = np.random.default_rng(seed), History(num_envs)
+    rng, history = np.random.default_rng(seed), History()
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
     training |= {"groups": len(games), "mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed}
-    progress = Progress(checkpoint, training, learner, history, rng)
-    for rollout in range(rollouts):
-        decided = _play(learner, games, history, progress, rng)
+    parts: dict[str, Part] = {"learner": learner, "history": history, "chance": Chance(rng)}
+    parts |= {f"games{number}": group for number, group in enumerate(games)}
+    snapshots = Snapshots(checkpoint, training, parts)
+    for rollout in range(snapshots.restore(), rollouts):
+        decided = _play(learner, games, history, rng)
         following = np.concatenate([group.observations for group in games])
-        if progress.made_before(following):
-            continue
         remaining = max(1 - rollout / annealed, 0)
         rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, following), options, rng)
@@ -267,7 +267,7 @@ def train(
         history.add_loss(loss)
         if enough is not None and _share_won(history) >= enough:
             break
-        progress.save_if_due(following)
+        snapshots.save_if_due(rollout + 1, history.seconds[-1])
     return history
 
 
@@ -290,38 +290,28 @@ class _Decisions(NamedTuple):
 
 
 def _play(
-    learner: Learner,
-    games: Sequence[PongGames],
-    history: History,
-    progress: Progress,
-    rng: np.random.Generator,
+    learner: Learner, games: Sequence[PongGames], history: History, rng: np.random.Generator
 ) -> _Decisions:
     rows = []
-    chosen = [_start(learner, group, progress, rng) for group in games]
+    chosen = [_start(learner, group, rng) for group in games]
     for step in range(1, learner.options.rollout_steps + 1):
         parts = []
         for number, group in enumerate(games):
             rewards = group.finish()
             parts.append((*chosen[number], rewards, group.playing))
             if step < learner.options.rollout_steps:
-                chosen[number] = _start(learner, group, progress, rng)
+                chosen[number] = _start(learner, group, rng)
         rows.append([np.concatenate(column) for column in zip(*parts)])
-        history.add_decision(*rows[-1][-2:])
+        history.add_rewards(*rows[-1][-2:])
     return _Decisions(*(np.stack(column) for column in zip(*rows)))
 
 
-def _start(
-    learner: Learner, games: PongGames, progress: Progress, rng: np.random.Generator
-) -> tuple[NDArray[Any], ...]:
+def _start(learner: Learner, games: PongGames, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
     """Choose moves and let the emulators play them; return the first columns of `_Decisions`."""
     observations, playing = games.observations, games.playing
-    actions = progress.actions_made_before()
-    log_probs = values = np.zeros(len(playing), np.float32)
-    if actions is None:
-        logits, values = learner.infer(observations)
-        actions = sample_actions(logits, rng)
-        log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
-        progress.add_actions(actions)
+    logits, values = learner.infer(observations)
+    actions = sample_actions(logits, rng)
+    log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
     games.start(actions)
     return observations, actions, log_probs, values, playing
 

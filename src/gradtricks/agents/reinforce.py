@@ -1,6 +1,7 @@
 """REINFORCE, point by point: a memory of finished points, and a training loop without a framework."""
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -8,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_number
+from gradtricks.agents.checkpoints import Chance, Part, Snapshots
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import PongGames
-from gradtricks.agents.progress import Progress
 
 Array = NDArray[np.floating]
 
@@ -103,6 +104,18 @@ class PointMemory:
         self._finished = []
         return batch
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the decisions whose points go on; all others must have been taken."""
+        columns = zip(*(decision for game in self._open for decision in game))
+        arrays = {name: np.stack(column) for name, column in zip(Batch._fields, columns)}
+        return {"lengths": np.array([len(game) for game in self._open]), **arrays}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+        decisions = zip(*(state[name] for name in Batch._fields if name in state))
+        self._open = [list(islice(decisions, length)) for length in state["lengths"].tolist()]
+        self._finished = []
+
 
 def train(
     policy: Policy,
@@ -139,30 +152,25 @@ def train(
     batch_size = int(check_number("batch_size", batch_size, low=1))
     if sign not in (1, -1):
         raise ValueError(f"sign must be 1 or -1; got {sign!r}")
-    history, memory = History(len(games.playing)), PointMemory(len(games.playing))
+    history, memory = History(), PointMemory(len(games.playing))
     training = {
         "decisions": decisions,
         "batch_size": batch_size,
         "discount": discount,
         "sign": sign,
-        "num_envs": len(games.playing),
-        "rng": rng.bit_generator.state,
     }
-    progress = Progress(checkpoint, training, policy, history, rng)
+    parts: dict[str, Part] = {"policy": policy, "games": games, "memory": memory, "history": history}
+    snapshots = Snapshots(checkpoint, training, {**parts, "chance": Chance(rng)})
+    snapshots.restore()
     while history.decisions < decisions:
         observations, playing = games.observations, games.playing
-        actions = progress.actions_made_before()
-        if actions is None:
-            actions = sample_actions(policy.logits(observations), rng)
-            progress.add_actions(actions)
+        actions = sample_actions(policy.logits(observations), rng)
         rewards = games.step(actions)
         memory.add(observations, actions, rewards, playing)
-        history.add_decision(rewards, games.playing)
+        history.add_rewards(rewards, games.playing)
         if len(memory) >= batch_size:
             batch = memory.take()
-            if progress.made_before(games.observations):
-                continue
             advantages = sign * policy.advantages(batch.rewards, discount)
             history.add_loss(policy.learn(batch.observations, batch.actions, advantages))
-            progress.save_if_due(games.observations)
+            snapshots.save_if_due(history.decisions, history.seconds[-1])
     return history

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.agents.cartpole import CartPoleGames
 from gradtricks.agents.muzero import SearchNetwork
-from gradtricks.agents.prioritized_replay import Episode, PrioritizedReplayBuffer
+from gradtricks.agents.replay import Episode, ReplayBuffer
 from gradtricks.agents.search import PolicyOutput, muzero_policy
 
 Array = NDArray[np.floating]
@@ -90,14 +89,7 @@ class SearchOptions:
                 object.__setattr__(self, name, check_number(name, getattr(self, name)))
 
     def check_players(self, two_players: bool) -> None:
-        """Raise unless the search is for as many players as the game.
-
-        Args:
-            two_players: What the game has.
-
-        Raises:
-            ValueError: It's for another number.
-        """
+        """Raise unless the search is for as many players as the game."""
         if self.two_players != two_players:
             raise ValueError(
                 f"search must have two_players={two_players}, as the games do; got {self.two_players}; "
@@ -127,21 +119,14 @@ class SearchOptions:
         Returns:
             Actions, their weights, and the trees.
         """
+        options = vars(self) if noise else {**vars(self), "dirichlet_fraction": 0.0}
         return muzero_policy(
             network.look(observations),
             network.imagine,
             rng,
-            num_simulations=self.num_simulations,
             invalid_actions=invalid_actions,
-            dirichlet_fraction=self.dirichlet_fraction if noise else 0.0,
-            dirichlet_alpha=self.dirichlet_alpha,
             temperature=temperature,
-            discount=self.discount,
-            qtransform=self.qtransform,
-            pb_c_init=self.pb_c_init,
-            two_players=self.two_players,
-            min_value=self.min_value,
-            max_value=self.max_value,
+            **options,
         )
 
 
@@ -165,7 +150,7 @@ class SelfPlay:
     def __init__(
         self,
         games: Games,
-        replay: PrioritizedReplayBuffer,
+        replay: ReplayBuffer,
         search: SearchOptions,
         *,
         piece_steps: int,
@@ -234,50 +219,33 @@ class SelfPlay:
         self._filled[game] = 0
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return the pieces that aren't full yet.
-
-        Returns:
-            Copies, under names for `restore`.
-        """
+        """Return copies of the pieces that aren't full yet, under names for `restore`."""
         state = {"filled": self._filled, "returns": self._returns, "steps": self._steps, **self._pieces}
         return {name: array.copy() for name, array in state.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned.
-
-        Args:
-            state: Of self-play with the same arguments.
-        """
+        """Go on from what `state` returned, of self-play with the same arguments."""
         self._filled, self._returns = state["filled"].copy(), state["returns"].copy()
         self._steps = state["steps"].copy()
         self._pieces = {name: state[name].copy() for name in _COLUMNS}
 
 
-def evaluate(
-    network: SearchNetwork, search: SearchOptions, *, games: int = 100, seed: int = 1_000_000
-) -> Array:
-    """Play CartPole to the end of each game, without noise, always with the most visited action.
+def play_to_the_end(network: SearchNetwork, search: SearchOptions, games: Games) -> Array:
+    """Play each game to its end, without noise, always with the most visited action.
 
     Args:
         network: What the search asks.
         search: How moves are chosen.
-        games: How many, all at the same time.
-        seed: Of the positions in which they begin.
+        games: Of one player, at their beginning.
 
     Returns:
-        ``[games]``, their returns.
-
-    Raises:
-        ValueError: ``games`` is below one, or the search is for another number of players.
+        ``[N]``, their returns.
     """
-    search.check_players(CartPoleGames.two_players)
-    playground, rng = CartPoleGames(games, seed=seed), np.random.default_rng(seed)
-    returns, going_on = np.zeros(games), np.arange(games)
-    actions = np.zeros(games, np.int64)
+    count, rng = len(games.playing), np.random.default_rng(0)  # which nothing is drawn from
+    returns, going_on, actions = np.zeros(count), np.arange(count), np.zeros(count, np.int64)
     while len(going_on):
-        chosen = search.choose(network, playground.observations[going_on], rng)
-        actions[going_on] = chosen.action
-        returns[going_on] += playground.step(actions)[going_on]
+        actions[going_on] = search.choose(network, games.observations[going_on], rng).action
+        returns[going_on] += games.step(actions)[going_on]
         # A game that is over begins anew, without anybody looking.
-        going_on = going_on[playground.playing[going_on]]
+        going_on = going_on[games.playing[going_on]]
     return returns

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _VALUE, _OPERATION, _GRADIENT = 16, 14, 13  # sizes of the labels
 _HEIGHT = 34  # of a node
 _BOLD = 1.15  # how much wider than others a gradient's label is
-_GAP = 46  # an arrow's length at least
+_GAP, _TIGHT = 46, 30  # how long an arrow is where there is room, and where there isn't
 _APART = 6.5  # from the line between two nodes to the arrow forward, and to the arrow back
 _CLEAR = 4  # between an arrow and a node
 _HEAD = 7
@@ -94,7 +94,8 @@ class _Drawing:
             rows[row] = max(rows[row], sizes[node][1])
         # What hangs below each row, or beside each line: its gradients' labels.
         hanging = [max(widths) if down else _GRADIENT for widths in labels]
-        self._columns = _laid(columns, [max(_GAP, 0 if down else max(map(max, labels)) + 18)] * len(columns))
+        gap = _GAP if down else _gap(columns, max(map(max, labels)))
+        self._columns = _laid(columns, [gap] * len(columns))
         self._rows = _laid(rows, [below + 18 for below in hanging])
         self._boxes: dict[Node, _Box] = {
             node: (sum(self._columns[column]) / 2, sum(self._rows[row]) / 2, *sizes[node])
@@ -207,6 +208,12 @@ def _check_room(drawing: _Drawing, room: int) -> None:
             f"expected a panel that is at most {most} px wide {way}, so that its labels can be read; got "
             f"{drawing.width:.0f}; remedy: shorter labels, fewer nodes, or two panels",
         )
+
+
+def _gap(columns: Sequence[float], label: float) -> float:
+    """Find the length of arrows that are as long as they are meant to be, or as there is room in the text."""
+    room = (_COLUMN - sum(columns)) / max(1, len(columns) - 1)
+    return max(_TIGHT, label + 12, min(room, max(_GAP, label + 18)))
 
 
 def _laid(sizes: Sequence[float], gaps: Sequence[float]) -> list[_Point]:

@@ -4,11 +4,12 @@ import pickle
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.config import Config
 
 from gradtricks.book import (
@@ -88,7 +89,7 @@ def _announce(app: Sphinx, name: str, template: str, context: dict[str, Any], do
 
 
 def _title(app: Sphinx, page: str) -> str:
-    return app.builder.render_partial(app.env.titles[page])["title"]
+    return cast(StandaloneHTMLBuilder, app.builder).render_partial(app.env.titles[page])["title"]
 
 
 def _answer(app: Sphinx, page: str) -> str:

@@ -3,13 +3,14 @@
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, permutations
 
 __all__ = ["Edge", "GraphError", "Node", "Panel", "arrange", "read_panels"]
 
 _MOST_PANELS = 3
+_MOST_ORDERED = 5  # lines of which every order is tried
 _ARROW = re.compile(r"\s(?:->|<(?! )([^<>\[\]]+?)(?<! )-)(?=\s)")
 _NODE = re.compile(r"(?:\[(?P<box>[^\[\]#]+)\]|(?P<round>[^\[\]#<>]+))(?:#\w+)?")
 
@@ -97,16 +98,36 @@ def read_panels(lines: Sequence[str]) -> list[Panel]:
 def arrange(panel: Panel) -> None:
     """Give each node a column, by the longest path to it, and each line of the drawing a row of its own.
 
-    A line stays in one row, free wherever it passes and wherever it leaves for a node in a row above.
+    The first line is the uppermost. The others follow in the order in which fewest arrows pass over nodes.
     """
     columns = _columns(panel.edges)
-    taken: dict[tuple[int, int], Node | None] = {}
+    first, *rest = panel.chains
+    orders = permutations(rest) if len(rest) <= _MOST_ORDERED else [tuple(rest)]
+    tried = [_in_rows(columns, [first, *order]) for order in orders]
+    _, rows, panel.places = min(tried, key=lambda found: found[0])
     for chain in panel.chains:
-        cells: dict[int, Node | None] = {}  # what the line needs in its row, and for which node
         for edge in chain:
-            edge.bends = range(columns[edge.start] + 1, columns[edge.end])
-            cells |= {columns[node]: node for node in (edge.start, edge.end)} | dict.fromkeys(edge.bends)
-        above = max((panel.places[node][1] for node in cells.values() if node in panel.places), default=0)
+            edge.bends = _between(columns, edge)
+            ends = {panel.places[node][1] for node in (edge.start, edge.end)}
+            edge.row = rows[id(chain)] if edge.bends or len(ends) > 1 else ends.pop()
+
+
+def _in_rows(
+    columns: Mapping[Node, int], chains: Sequence[Sequence[Edge]]
+) -> tuple[tuple[int, int], dict[int, int], dict[Node, tuple[int, int]]]:
+    """Put chains into rows, each into the first that is free wherever it passes or leaves for a row above.
+
+    Returns how bad that is, the row of each chain, and the places of the nodes.
+    """
+    taken: dict[tuple[int, int], Node | None] = {}
+    places: dict[Node, tuple[int, int]] = {}
+    rows: dict[int, int] = {}
+    for chain in chains:
+        cells: dict[int, Node | None] = {}  # what the chain needs in its row, and for which node
+        for edge in chain:
+            cells |= {columns[node]: node for node in (edge.start, edge.end)}
+            cells |= dict.fromkeys(_between(columns, edge))
+        above = max((places[node][1] for node in cells.values() if node in places), default=0)
         row = next(
             row
             for row in count(above)
@@ -115,10 +136,23 @@ def arrange(panel: Panel) -> None:
                 for column, node in cells.items()
             )
         )
-        for edge in chain:
-            ends = {panel.places.setdefault(n, (columns[n], row))[1] for n in (edge.start, edge.end)}
-            edge.row = row if edge.bends or len(ends) > 1 else ends.pop()
+        rows[id(chain)] = row
+        for node in (node for edge in chain for node in (edge.start, edge.end)):
+            places.setdefault(node, (columns[node], row))
         taken |= {(column, row): node for column, node in cells.items()}
+    # An arrow that leaves its row passes over what stands between it and its node.
+    standing = set(places.values())
+    crossed = {
+        (column, between)
+        for chain in chains
+        for column, row in (places[node] for edge in chain for node in (edge.start, edge.end))
+        for between in range(row + 1, rows[id(chain)])
+    }
+    return (len(crossed & standing), max(rows.values())), rows, places
+
+
+def _between(columns: Mapping[Node, int], edge: Edge) -> range:
+    return range(columns[edge.start] + 1, columns[edge.end])
 
 
 def _read_chain(line: str, number: int) -> list[Edge]:

@@ -4,11 +4,13 @@ On narrow screens the first isn't shown, since it is a link away, and the second
 """
 
 from collections.abc import Iterator
+from typing import cast
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinxcontrib.bibtex.domain import BibtexDomain
 from sphinxcontrib.bibtex.transforms import BibliographyTransform, node_text_transform
 
 from gradtricks.book.entries import FRAMEWORKS
@@ -23,10 +25,14 @@ class _Cited(SphinxPostTransform):
     formats = ("html",)
 
     def run(self, **options: object) -> None:
-        entries = {each.key: each.formatted_entry for each in self.env.get_domain("cite").citations}
+        cited = [(paragraph, [*_cited(paragraph)]) for paragraph in self.document.findall(nodes.paragraph)]
+        if not any(keys for _, keys in cited):
+            return  # a project that cites nothing has no bibliography to ask
+        domain = cast(BibtexDomain, self.env.get_domain("cite"))
+        entries = {each.key: each.formatted_entry for each in domain.citations}
         noted: set[str] = set()
-        for paragraph in list(self.document.findall(nodes.paragraph)):
-            keys = [key for key in _cited(paragraph) if key in entries and key not in noted]
+        for paragraph, found in cited:
+            keys = [key for key in found if key in entries and key not in noted]
             # Elsewhere, in lists and boxes, there is no margin.
             if keys and isinstance(paragraph.parent, nodes.section):
                 noted.update(keys)

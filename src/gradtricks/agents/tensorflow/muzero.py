@@ -3,132 +3,65 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow import Tensor
 
-from gradtricks._core.checks import check_number, check_shape
-from gradtricks.agents.muzero import check_optimizer, check_weights, find_sizes
-from gradtricks.agents.replay import Batch, check_batch
+from gradtricks._core.checks import check_shape
+from gradtricks.agents.muzero import BaseLearner
+from gradtricks.agents.replay import Batch
 from gradtricks.agents.tensorflow.devices import resolve_device
 from gradtricks.tensorflow import muzero_loss, scale_gradient, unroll
 
-_BETA_2, _EPSILON = 0.999, 1e-8  # of Adam, next to ``momentum``
 
-
-class MuZeroLearner:
+class MuZeroLearner(BaseLearner):
     """Trains representation, dynamics and prediction together.
 
     Args:
         weights: From `gradtricks.agents.muzero.draw_weights`; their dtype is the learner's.
-        hidden_scale: Multiplies the gradient of the state after each recurrent step.
-        loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
-        head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
-            leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
-        scale_root_loss: Multiply the gradient of the root's loss by ``loss_scale`` too.
-        optimizer: ``"momentum"``, gradient descent with it, or ``"adam"``.
-        learning_rate: Step size.
-        momentum: Share of the last step that is kept; with Adam, of the mean gradient.
-        weight_decay: Weight of half the sum of squares that is added to the loss.
         device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+        **options: See `gradtricks.agents.muzero.BaseLearner`.
     """
 
-    def __init__(
-        self,
-        weights: Mapping[str, np.ndarray],
-        *,
-        hidden_scale: float = 0.5,
-        loss_scale: float | None = None,
-        head_scale: float = 1.0,
-        scale_root_loss: bool = False,
-        optimizer: str = "momentum",
-        learning_rate: float = 0.05,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
-        device: str = "auto",
-    ) -> None:
+    def __init__(self, weights: Mapping[str, np.ndarray], *, device: str = "auto", **options: Any) -> None:
         """Copy the weights to the device."""
-        check_weights(weights)
-        self.scales: dict[str, Any] = {
-            "hidden_scale": check_number("hidden_scale", hidden_scale),
-            "loss_scale": None if loss_scale is None else check_number("loss_scale", loss_scale),
-            "head_scale": check_number("head_scale", head_scale),
-            "scale_root_loss": bool(scale_root_loss),
-        }
-        self.optimizer, self.momentum = check_optimizer(optimizer, momentum)
-        self.learning_rate = check_number("learning_rate", learning_rate, low=0)
-        self.weight_decay = check_number("weight_decay", weight_decay, low=0)
+        super().__init__(weights, **options)
         self.device = resolve_device(device)
-        self.sizes = find_sizes(weights)
         with tf.device(self.device):
             self.weights = {name: tf.Variable(value) for name, value in weights.items()}
-            self._velocity = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
-            self._adam = {
-                f"{name}/{moment}": tf.Variable(tf.zeros_like(value))
-                for name, value in weights.items()
-                for moment in ("m", "v")
-            }
-            self._dtype = self.weights["representation/state/bias"].dtype
-            self._steps = tf.Variable(tf.zeros((), self._dtype))
+            self._optimizer = self._make_optimizer()
+            self._optimizer.build(list(self.weights.values()))
+        self._dtype = self.weights["representation/state/bias"].dtype
         self._update_graph = tf.function(self._update, jit_compile=True)
 
+    def _make_optimizer(self) -> Any:
+        if self.optimizer == "adam":
+            return keras.optimizers.Adam(self.learning_rate, beta_1=self.momentum, epsilon=1e-8)
+        return keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
+
     def initial_inference(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Look at a real observation.
-
-        Args:
-            observation: ``[B, 4]``.
-
-        Returns:
-            Value logits ``[B, N]``, policy logits ``[B, A]`` and the root state ``[B, S]``.
-        """
+        """Look at real ones: logits of value and policy, ``[B, N]`` and ``[B, A]``, and states ``[B, S]``."""
         state = self._represent(observation)
         return *self._predict(state), state
 
     def recurrent_inference(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Imagine one step.
-
-        Args:
-            state: ``[B, S]``.
-            action: ``[B]``, integers.
-
-        Returns:
-            Value and reward logits ``[B, N]``, policy logits ``[B, A]`` and the next state ``[B, S]``.
-        """
+        """Imagine one step: logits of value, reward and policy, and the next states ``[B, S]``."""
         hidden, next_state = self._advance(state, self._encode(action))
         value, policy = self._predict(next_state)
         return value, self._dense("dynamics/reward", hidden), policy, next_state
 
     def loss(self, batch: Batch) -> float:
-        """Return the mean loss of a batch, without weight decay.
-
-        Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
-
-        Returns:
-            The sum over the K+1 steps, averaged over trajectories, in nats.
-        """
+        """Return the mean loss of a batch; see `update`."""
         with tf.device(self.device):
             losses, _ = self._losses(self._tensors(batch))
         return float(tf.reduce_mean(losses))
 
-    def update(
-        self, batch: Batch, *, weights: np.ndarray | None = None, learning_rate: float | None = None
-    ) -> float:
-        """Take one step of the optimizer.
-
-        Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`, or another replay.
-            weights: ``[B]``, of each trajectory's loss, as prioritised replay needs them; None is all ones.
-            learning_rate: Of this step; None is that of the constructor.
-
-        Returns:
-            The loss before the step, weighted; see `loss`.
-        """
-        weights = np.ones(len(batch.observation)) if weights is None else weights
-        rate = self.learning_rate if learning_rate is None else learning_rate
+    def update(self, batch: Batch, *, learning_rate: float | None = None) -> float:
+        """Take one step of the optimizer, and return the loss before it."""
+        self._optimizer.learning_rate = self.learning_rate if learning_rate is None else learning_rate
         with tf.device(self.device):
-            numbers = (tf.constant(x, self._dtype) for x in (weights, rate))
-            return float(self._update_graph(self._tensors(batch), *numbers))
+            return float(self._update_graph(self._tensors(batch)))
 
     def gradients(
         self,
@@ -140,19 +73,7 @@ class MuZeroLearner:
         scale_root_loss: bool = False,
         step_scales: Sequence[float] | None = None,
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Differentiate the mean loss; the weights stay as they are.
-
-        Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
-            hidden_scale: As in the constructor.
-            loss_scale: As in the constructor.
-            head_scale: As in the constructor.
-            scale_root_loss: As in the constructor.
-            step_scales: ``[K+1]``, multiplies the gradient of each step's loss once more; None is all ones.
-
-        Returns:
-            The gradient of each weight, and of the states ``[K+1, B, S]``, without weight decay.
-        """
+        """Differentiate the mean loss."""
         tensors = self._tensors(batch)
         scales = hidden_scale, loss_scale, head_scale, scale_root_loss, step_scales
         with tf.device(self.device), tf.GradientTape() as tape:
@@ -164,76 +85,29 @@ class MuZeroLearner:
         count = len(self.weights)
         return dict(zip(self.weights, arrays[:count], strict=True)), np.stack(arrays[count:])
 
-    def gradient_norms(self, batch: Batch, **scales: Any) -> dict[str, Any]:
-        """Measure how much gradient reaches each module and each state.
-
-        Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
-            **scales: See `gradients`.
-
-        Returns:
-            For representation, dynamics and prediction the norm of the mean loss's gradient; for ``states``
-            the K+1 norms of a trajectory's gradient, averaged over the batch.
-        """
-        weights, states = self.gradients(batch, **scales)
-        norms: dict[str, Any] = {}
-        for module in ("representation", "dynamics", "prediction"):
-            parts = [np.linalg.norm(g) for name, g in weights.items() if name.startswith(module)]
-            norms[module] = float(np.linalg.norm(parts))
-        norms["states"] = (states.shape[1] * np.linalg.norm(states, axis=-1).mean(axis=-1)).tolist()
-        return norms
-
-    def copy_weights(self) -> dict[str, np.ndarray]:
-        """Return the weights as they are now.
-
-        Returns:
-            Under the names of `gradtricks.agents.muzero.draw_weights`.
-        """
-        return {name: weight.numpy() for name, weight in self.weights.items()}
-
     def state(self) -> dict[str, np.ndarray]:
-        """Return weights and the state of the optimizer, as arrays.
-
-        Returns:
-            Under names for `restore`; the weights under those of `gradtricks.agents.muzero.draw_weights`.
-        """
+        """Return copies of the weights and of the optimizer's state."""
         return {name: variable.numpy() for name, variable in self._variables().items()}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned.
-
-        Args:
-            state: Of a learner with the same arguments.
-        """
+        """Go on from what `state` returned."""
         for name, variable in self._variables().items():
             variable.assign(state[name])
 
-    def _variables(self) -> dict[str, tf.Variable]:
-        velocity = {f"{name}/velocity": variable for name, variable in self._velocity.items()}
-        return {**self.weights, **velocity, **self._adam, "step": self._steps}
+    def _variables(self) -> dict[str, Any]:
+        own = {f"optimizer/{i}": variable for i, variable in enumerate(self._optimizer.variables)}
+        return {**self.weights, **{name: variable.value for name, variable in own.items()}}
 
-    def _update(self, batch: Batch, weights: Tensor, learning_rate: Tensor) -> Tensor:
+    def _update(self, batch: Batch) -> Tensor:
+        weights = list(self.weights.values())
         with tf.GradientTape() as tape:
             losses, _ = self._losses(batch, **self.scales)
-            loss = tf.reduce_mean(weights * losses)
-        gradients = tape.gradient(loss, list(self.weights.values()))
-        self._step([tf.convert_to_tensor(gradient) for gradient in gradients], learning_rate)
+            loss = tf.reduce_mean(losses)
+        gradients = tape.gradient(loss, weights)
+        # Keras' own decay doesn't go through the moments.
+        decayed = [gradient + self.weight_decay * w for gradient, w in zip(gradients, weights, strict=True)]
+        self._optimizer.apply(decayed, weights)
         return loss
-
-    def _step(self, gradients: Sequence[Tensor], learning_rate: Tensor) -> None:
-        self._steps.assign_add(1)
-        for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
-            gradient += self.weight_decay * weight
-            if self.optimizer == "momentum":
-                velocity = self._velocity[name]
-                velocity.assign(self.momentum * velocity + gradient)
-                weight.assign_sub(learning_rate * velocity)
-                continue
-            m, v = self._adam[f"{name}/m"], self._adam[f"{name}/v"]
-            m.assign(self.momentum * m + (1 - self.momentum) * gradient)
-            v.assign(_BETA_2 * v + (1 - _BETA_2) * tf.square(gradient))
-            rate = learning_rate / (1 - self.momentum**self._steps)
-            weight.assign_sub(rate * m / (tf.sqrt(v / (1 - _BETA_2**self._steps)) + _EPSILON))
 
     def _losses(
         self,
@@ -274,11 +148,11 @@ class MuZeroLearner:
 
     def _encode(self, action: Tensor) -> Tensor:
         """Return what actions add to the hidden layer of the dynamics, ``[..., H]``."""
-        kernel = self.weights["dynamics/hidden/kernel"][self.sizes.state :]
-        return tf.one_hot(action, self.sizes.actions, dtype=kernel.dtype) @ kernel
+        kernel = self.weights["dynamics/hidden/kernel"][self.state_size :]
+        return tf.one_hot(action, self.actions, dtype=kernel.dtype) @ kernel
 
     def _advance(self, state: Tensor, encoded_action: Tensor) -> tuple[Tensor, Tensor]:
-        kernel = self.weights["dynamics/hidden/kernel"][: self.sizes.state]
+        kernel = self.weights["dynamics/hidden/kernel"][: self.state_size]
         hidden = tf.nn.relu(state @ kernel + encoded_action + self.weights["dynamics/hidden/bias"])
         return hidden, tf.tanh(state + self._dense("dynamics/state", hidden))
 
@@ -290,7 +164,7 @@ class MuZeroLearner:
         return x @ self.weights[f"{layer}/kernel"] + self.weights[f"{layer}/bias"]
 
     def _tensors(self, batch: Batch) -> Batch:
-        check_batch(batch, observation_size=self.sizes.observation, actions=self.sizes.actions)
+        batch.check(self.observation_size, self.actions)
         dtypes = (self._dtype, tf.int64, self._dtype, self._dtype, self._dtype)
         with tf.device(self.device):
             return Batch(*(tf.cast(x, t) for x, t in zip(batch, dtypes)))

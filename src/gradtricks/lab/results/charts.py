@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WRITTEN = (16, 9)  # rows and columns of a heat map up to which there is room for numbers
 _MOST_NAMES = 16  # at one side of a heat map
 _MOST_TOGETHER = 4  # lines in one panel: so many have colours that are told apart on both pages
-_NAME = 20  # letters for which a panel is wide enough
+_NAME = 17  # letters for which a panel is wide enough
 _LINE = 0.09  # of a figure's height: how far apart the names of lines stand
 _ABREAST = 3  # panels
 _BRIGHT = 0.42  # luminance from which on a cell's number is dark; dark pages show cells brighter
@@ -123,7 +123,7 @@ def _write_cell(plot: "Axes", row: int, column: int, group: Group, color: np.nda
     bright = 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT
     ink = ("black" if bright else "white") if group.summary.n else "C1"
     text = number(group.summary.mean) if group.summary.n else "none"
-    plot.text(column, row, text, ha="center", va="center", color=ink, fontsize=9)
+    plot.text(column, row, text, ha="center", va="center", color=ink)
 
 
 def draw_panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
@@ -154,7 +154,7 @@ def draw_curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> Dr
     names = [drawable(curve.values[0], 2 * _NAME) if axes else "" for curve in drawn]
     together = len(drawn) <= _MOST_TOGETHER
     down, across = (1, 1) if together else (-(-len(drawn) // _ABREAST), _ABREAST)
-    figure, spare = new_figure(3.3 if together else 0.8 + 1.6 * down)
+    figure, spare = new_figure(3.3 if together else 0.8 + 1.75 * down)
     spare.remove()
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel().tolist()
     if together:
@@ -178,7 +178,7 @@ def _draw_among(panel: "Axes", curves: Sequence[Curve], place: int, names: Seque
     """Draw one of many curves, before all of them in grey."""
     for curve in curves:
         panel.plot(curve.mean, color="0.55", alpha=0.4, lw=0.7)
-    panel.set_title(wrapped(names[place], _NAME), fontsize="small", fontweight="normal")
+    panel.set_title(wrapped(names[place], _NAME), fontsize="medium", fontweight="normal")
     return _draw_curve(panel, curves[place], "C0")
 
 
@@ -198,9 +198,10 @@ def _draw_curve(plot: "Axes", curve: Curve, color: str) -> np.ndarray:
 
 def _name_lines(plot: "Axes", curves: Sequence[Curve], names: Sequence[str]) -> None:
     """Write the name of each line beside its end, in its colour, none upon another."""
+    plot.autoscale_view()  # or else the heights are those of an empty plot
     ends = [(0.0, curve.mean[-1]) for curve in curves]
-    heights = plot.transAxes.inverted().transform(plot.transData.transform(ends))[:, 1] if ends else []
-    below = -np.inf
+    places = plot.transAxes.inverted().transform(plot.transData.transform(np.reshape(ends, (-1, 2))))
+    heights, below = places[:, 1], -np.inf
     for place in np.argsort(heights):
         below = max(heights[place], below + _LINE)
         plot.text(1.02, below, names[place], color=f"C{place}", va="center", transform=plot.transAxes)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _STYLE = PACKAGE / "lab" / "figures.mplstyle"
+# On a phone a figure is three quarters of its size: these are then letters of 11 pixels.
+_READABLE = dict.fromkeys(
+    ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 11
+)
 _MINUS = "\N{MINUS SIGN}"
 _MOST_TICKS = 9
 
@@ -25,7 +29,7 @@ def book_style() -> Iterator[None]:
     """Draw in the book's style. Names and values are text, never formulas: ``$`` is a dollar."""
     from matplotlib import rc_context, style
 
-    with rc_context(), style.context([_STYLE, {"text.parse_math": False}]):
+    with rc_context(), style.context([_STYLE, _READABLE | {"text.parse_math": False}]):
         yield
 
 

@@ -84,4 +84,7 @@ def _plot(found: Found) -> PlotResult:
             figure, caption = draw_curves(found.title, found.axes, curves)
         else:
             figure, caption = draw(found.title, found.axes, cast(Sequence[Group], found.parts))
+        # Laid out once: each further time would move it by a millionth of a point.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
     return PlotResult(found, figure, alt_of(found), caption)

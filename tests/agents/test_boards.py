@@ -1,21 +1,20 @@
 """Tic-tac-toe against a recursive minimax over strings, and against what is known of the game."""
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
+from gradtricks.agents import players
+from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE
+from gradtricks.agents.players import look_ahead, rate_moves
 from gradtricks.agents.search import RootFnOutput, muzero_policy
-from gradtricks.agents.tictactoe import empty_boards, find_winners, legal_actions, observe, step
-from gradtricks.agents.tictactoe_players import (
-    find_lost_ends,
-    meet_perfect_player,
-    number_boards,
-    play_games,
-    play_perfectly,
-    play_randomly,
-    solve,
-)
+
+step, find_winners, legal_actions = TIC_TAC_TOE.step, TIC_TAC_TOE.find_winners, TIC_TAC_TOE.legal_actions
+empty_boards, observe = TIC_TAC_TOE.empty_boards, TIC_TAC_TOE.observe
+play_perfectly, play_randomly = look_ahead(TIC_TAC_TOE), players.play_randomly(TIC_TAC_TOE)
+play_games = partial(players.play_games, TIC_TAC_TOE)
+find_lost_ends = partial(players.find_lost_ends, TIC_TAC_TOE)
 
 FULL = np.array([1, -1, 1, 1, -1, -1, -1, 1, 1], np.int8)  # a drawn game, in which nothing can be done
 ROWS = ["012", "345", "678", "036", "147", "258", "048", "246"]
@@ -59,9 +58,18 @@ def count_endings(position, ply=0):
     return tuple(map(sum, zip(*(count_endings(move(position, square), ply + 1) for square in free))))
 
 
+@cache
 def reachable_boards():
-    numbers = np.flatnonzero(solve().reachable)
-    return (numbers[:, None] // 3 ** np.arange(9) % 3 - 1).astype(np.int8)
+    plies = [empty_boards(1)]
+    while len(plies[-1]):
+        rows, actions = np.nonzero(legal_actions(plies[-1]))
+        plies.append(np.unique(step(plies[-1][rows], actions).boards, axis=0))
+    return np.concatenate(plies)
+
+
+def best_moves(boards, rules=TIC_TAC_TOE):
+    rated = rate_moves(rules, boards, rules.depth)
+    return (rated == rated.max(axis=-1, keepdims=True)) & (rated > -2)
 
 
 class TestRules:
@@ -129,23 +137,28 @@ class TestPerfectPlay:
 
     def test_values_are_those_of_minimax(self):
         boards = reachable_boards()
+        boards = boards[legal_actions(boards).any(axis=-1)]
         expected = [minimax(text_of(b)) for b in boards]
-        np.testing.assert_array_equal(solve().values[number_boards(boards)], expected)
+        np.testing.assert_array_equal(rate_moves(TIC_TAC_TOE, boards, 9).max(axis=-1), expected)
 
     def test_best_moves_are_those_that_keep_the_value(self):
-        for squares in reachable_boards():
+        boards = reachable_boards()
+        for squares, found in zip(boards, best_moves(boards)):
             position = text_of(squares)
             over = has_line(position, "o") or has_line(position, "m")
             expected = [
                 not over and position[s] == "." and -minimax(move(position, s)) == minimax(position)
                 for s in range(9)
             ]
-            assert solve().best_actions[number_boards(squares[None])[0]].tolist() == expected
+            assert found.tolist() == expected
 
-    def test_the_tables_are_kept_and_cannot_be_changed(self):
-        assert solve() is solve()
-        with pytest.raises(ValueError, match="read-only"):
-            solve().values[0] = 1
+    def test_who_looks_one_move_ahead_sees_only_wins(self):
+        boards = np.concatenate([board("mm. oo. ..."), board("oo. m.. .m.")])
+        np.testing.assert_array_equal(
+            rate_moves(TIC_TAC_TOE, boards, 1),
+            [[-2, -2, 1, -2, -2, 0, 0, 0, 0], [-2, -2, 0, -2, 0, 0, 0, -2, 0]],
+        )
+        np.testing.assert_array_equal(rate_moves(TIC_TAC_TOE, boards[1:], 2)[0, [2, 4]], [0, -1])
 
 
 class TestPlayers:
@@ -220,7 +233,7 @@ class TestSearch:
         boards = reachable_boards()
         boards = boards[legal_actions(boards).sum(-1) == free][::4]
         actions = self.search(boards, num_simulations)
-        assert solve().best_actions[number_boards(boards), actions].all()
+        assert best_moves(boards)[np.arange(len(boards)), actions].all()
 
     def test_takes_a_win_and_stops_one(self):
         boards = np.concatenate([board("mm. oo. ..."), board("oo. m.. .m."), board("m.o .o. ..m")])
@@ -228,7 +241,7 @@ class TestSearch:
 
 
 def first_of_the_best(boards, rng):
-    return solve().best_actions[number_boards(boards)].argmax(axis=-1)
+    return best_moves(boards).argmax(axis=-1)
 
 
 def first_free(boards, rng):
@@ -255,7 +268,59 @@ def test_half_of_the_games_against_a_perfect_player_are_begun():
         begins = (boards != 0).sum(axis=-1, keepdims=True) % 2 == 0
         return np.where(begins[:, 0], first_of_the_best(boards, rng), first_free(boards, rng))
 
-    assert meet_perfect_player(careless_as_second, 7, 0).tolist() == [0] * 4 + [-1] * 3
-    assert meet_perfect_player(careless_as_second, 1, 0).tolist() == [0]
+    meet = partial(players.meet, TIC_TAC_TOE, opponent=play_perfectly, seed=0)
+    assert meet(careless_as_second, games=7).tolist() == [0] * 4 + [-1] * 3
+    assert meet(careless_as_second, games=1).tolist() == [0]
     with pytest.raises(ValueError, match="games"):
-        meet_perfect_player(first_free, 0, 0)
+        meet(first_free, games=0)
+
+
+class TestConnectFour:
+    def make(self, *moves):
+        boards = CONNECT_FOUR.empty_boards(1)
+        for column in moves:
+            boards = CONNECT_FOUR.step(boards, np.array([column])).boards
+        return boards
+
+    def test_stones_fall_onto_others(self):
+        boards = self.make(1, 1, 1, 4)
+        expected = np.zeros((4, 5), np.int8)
+        expected[3, 1], expected[2, 1], expected[1, 1], expected[3, 4] = 1, -1, 1, -1
+        np.testing.assert_array_equal(boards.reshape(4, 5), expected)
+        assert not self.make(0, 0, 0, 0).reshape(4, 5)[:, 0].min() > 0
+        assert CONNECT_FOUR.legal_actions(self.make(0, 0, 0, 0)).tolist() == [[False, True, True, True, True]]
+        with pytest.raises(ValueError, match="got 0 in game 0"):
+            self.make(0, 0, 0, 0, 0)
+
+    @pytest.mark.parametrize(
+        ("moves", "last"),
+        [
+            ((0, 0, 1, 1, 2, 2), 3),
+            ((4, 3, 4, 3, 4, 3), 4),
+            ((0, 1, 1, 2, 2, 3, 2, 3, 3, 0), 3),
+            ((4, 3, 3, 2, 2, 1, 2, 1, 1, 4), 1),
+        ],
+    )
+    def test_four_in_a_row_win(self, moves, last):
+        before = self.make(*moves)
+        assert not CONNECT_FOUR.find_winners(before).any()
+        moved = CONNECT_FOUR.step(before, np.array([last]))
+        assert (moved.rewards[0], moved.over[0]) == (1, True)
+        assert rate_moves(CONNECT_FOUR, before, 1)[0, last] == 1
+
+    def test_lines_are_those_of_the_board(self):
+        lines = {tuple(sorted(line)) for line in CONNECT_FOUR.lines.tolist()}
+        assert len(lines) == len(CONNECT_FOUR.lines) == 4 * 2 + 5 * 1 + 2 * 2
+        assert {tuple(sorted(map(int, row))) for row in ROWS} == {
+            tuple(sorted(line)) for line in TIC_TAC_TOE.lines.tolist()
+        }
+
+    def test_who_looks_ahead_stops_what_he_sees(self):
+        threat = self.make(0, 4, 1, 4, 2)
+        rated = rate_moves(CONNECT_FOUR, threat, CONNECT_FOUR.depth)[0]
+        assert rated[3] == 0
+        assert (rated[[0, 1, 2, 4]] == -1).all()
+        outcomes = players.meet(
+            CONNECT_FOUR, look_ahead(CONNECT_FOUR), players.play_randomly(CONNECT_FOUR), 40, 0
+        )
+        assert (outcomes == 1).sum() > 3 * (outcomes == -1).sum()  # zugzwang lies further ahead
