@@ -157,7 +157,7 @@ def test_every_stem_is_everywhere(stem):
     assert [str(path) for path in places if not path.is_file()] == []
 
 
-AGENTS = {"pong", "pong_won", "muzero", "muzero_judged", "tictactoe", "tokens_learning"}
+AGENTS = {"pong", "pong_sign", "pong_won", "muzero", "muzero_judged", "tictactoe", "tokens_learning"}
 
 
 def test_no_stem_is_missing_a_reference():
