@@ -912,6 +912,7 @@ def test_search_puts_the_chapter_first_that_answers(serve, page):
 SCREENS = {
     "start": ("index.html", "body"),
     "chapter": ("masking.html", "body"),
+    "figures": ("masking.html", "#a-picture-first"),
     "formulas": ("masking.html", "#what-adam-remembers"),
     "sliders": ("clipping.html", "figure.explorable"),
     "api": ("api/scaling.html", "body"),
@@ -936,7 +937,7 @@ BREAKAGES = {
     "letters a little larger": ("api", "html {font-size: 112.5% !important}"),
     "no sidebar": ("chapter", "#pst-primary-sidebar {display: none !important}"),
     "the sidebar covers the text": ("notebook", "#pst-primary-sidebar + main {margin-left: -8rem}"),
-    "no figure": ("chapter", "figure img {visibility: hidden}"),
+    "no figure": ("figures", "figure img {visibility: hidden}"),
     "no curves": ("sliders", ".explorable-view {visibility: hidden}"),
     "lines that don't break": ("chapter", ".bd-article p {white-space: nowrap}"),
 }
