@@ -253,9 +253,8 @@ def _with_motion(before: NDArray[np.float32], after: NDArray[np.float32]) -> NDA
 
 
 PLACES = View(find_places, _with_motion)
-PLACE_FACTS = (
-    7  # of each place: if anything is there, column, row; if it was before, motion along both; ball below it
-)
+# Of each place: if anything is there, column, row; if it was before, motion along both; the ball's distance.
+PLACE_FACTS = 7
 PLACE_COUNT = 3 * PLACE_FACTS  # numbers in an observation
 
 
