@@ -5,7 +5,7 @@
   const { make, written } = figures;
   const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
 
-  // Ticks of an axis from low to high: round numbers, on a logarithmic one at least the powers of ten.
+  // Ticks of an axis from low to high: round numbers, on a logarithmic one powers of ten and what divides them, if any.
   function ticksOf(low, high, log, most) {
     const found = [];
     if (log) {
@@ -13,7 +13,8 @@
       const every = Math.ceil((high - low) / most / 2);
       for (let power = Math.floor(low); power <= high; power += every)
         for (const digit of digits) found.push(digit * 10 ** power);
-      return found.filter((v) => Math.log10(v) >= low && Math.log10(v) <= high);
+      const within = found.filter((v) => Math.log10(v) >= low && Math.log10(v) <= high);
+      return within.length ? within : ticksOf(10 ** low, 10 ** high, false, most); // no power of ten lies between
     }
     const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((digit) => digit * power).find((s) => s >= rough);
@@ -72,9 +73,14 @@
       make("path", { class: "axis", fill: "none", d: `M${left} 0V${bottom}H${right}` }, drawing);
       for (const [i, curve] of current().entries()) {
         if (curve.low) {
-          const there = [...data.x.keys()].filter((k) => ![data.x[k], curve.low[k] ?? null, curve.high[k] ?? null].includes(null));
-          const edge = [...there.map((k) => point(k, curve.low[k])), ...there.reverse().map((k) => point(k, curve.high[k]))];
-          if (edge.length) make("path", { class: "band", d: `M${edge.join("L")}Z`, style: `fill: var(--line-${i})` }, drawing);
+          const pieces = [[]]; // a band has the gaps that its line has
+          for (const k of data.x.keys())
+            if ([data.x[k], curve.low[k] ?? null, curve.high[k] ?? null].includes(null)) pieces.push([]);
+            else pieces.at(-1).push(k);
+          for (const piece of pieces.filter((each) => each.length)) {
+            const lower = piece.map((k) => point(k, curve.low[k])), upper = piece.map((k) => point(k, curve.high[k])).reverse();
+            make("path", { class: "band", d: `M${[...lower, ...upper].join("L")}Z`, style: `fill: var(--line-${i})` }, drawing);
+          }
         }
         let d = "", pen = "M";
         for (const [k, value] of curve.y.entries()) {

@@ -130,7 +130,7 @@ window.figures = (() => {
 
     // A film of steps that only the reader starts; it can be stepped through as well.
     stage.player = (name, texts, perSecond, start, show) => {
-      let time = start, last = null;
+      let time = start, last = null, frame = 0;
       const chosen = stage.slider(name, texts, start, () => {
         stop();
         show((time = chosen()));
@@ -139,6 +139,7 @@ window.figures = (() => {
       const button = make("button", { type: "button", class: "explorable-play" }, controls, "Play");
       const end = texts.length - 1, still = matchMedia("(prefers-reduced-motion: reduce)");
       function stop() {
+        cancelAnimationFrame(frame);
         last = null;
         button.textContent = "Play";
       }
@@ -149,7 +150,7 @@ window.figures = (() => {
         chosen.set(Math.floor(time));
         show(still.matches ? Math.floor(time) : time);
         stage.redraw();
-        if (time < end) requestAnimationFrame(tick);
+        if (time < end) frame = requestAnimationFrame(tick);
         else {
           stop();
           stage.update();
@@ -163,7 +164,7 @@ window.figures = (() => {
         if (time >= end) time = 0;
         button.textContent = "Pause";
         last = performance.now();
-        requestAnimationFrame(tick);
+        frame = requestAnimationFrame(tick);
       });
       return () => {
         stop();
@@ -173,9 +174,10 @@ window.figures = (() => {
     };
 
     // A point that is dragged, by mouse, finger or arrow keys; "put" takes its place in pixels, "nudge" steps.
-    stage.handle = (name, { put, nudge }) => {
+    stage.handle = (name, { put, nudge, low, high }) => {
       svg.setAttribute("role", "group");
-      const grip = make("g", { class: "grip", tabindex: 0, role: "slider", "aria-label": name }, handles);
+      const slider = { role: "slider", "aria-label": name, "aria-valuemin": low, "aria-valuemax": high };
+      const grip = make("g", { class: "grip", tabindex: 0, ...slider }, handles);
       make("circle", { class: "reach", r: 22 }, grip);
       make("circle", { class: "knob", r: 8 }, grip);
       const follow = (event) => {
@@ -215,6 +217,8 @@ window.figures = (() => {
         stage.begin();
       } catch (error) {
         console.error(error); // the still picture stays, and the other figures are started
+        figure.classList.remove("live");
+        figure.querySelector(".explorable-view")?.remove();
       }
     }
   }

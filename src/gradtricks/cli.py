@@ -142,6 +142,8 @@ def watch(
     from gradtricks.lab.films import encode_film
 
     try:
+        if not film.absolute().parent.is_dir():
+            raise ValueError(f"--film must be a file in a folder that exists; got {film}")
         policy = FrozenPolicy.load(agent)
     except (FileNotFoundError, ValueError) as error:
         typer.secho(str(error), err=True, fg="red")

@@ -287,7 +287,7 @@ class TestConnectFour:
         expected = np.zeros((4, 5), np.int8)
         expected[3, 1], expected[2, 1], expected[1, 1], expected[3, 4] = 1, -1, 1, -1
         np.testing.assert_array_equal(boards.reshape(4, 5), expected)
-        assert not self.make(0, 0, 0, 0).reshape(4, 5)[:, 0].min() > 0
+        assert self.make(0, 0, 0, 0).reshape(4, 5)[:, 0].all()
         assert CONNECT_FOUR.legal_actions(self.make(0, 0, 0, 0)).tolist() == [[False, True, True, True, True]]
         with pytest.raises(ValueError, match="got 0 in game 0"):
             self.make(0, 0, 0, 0, 0)

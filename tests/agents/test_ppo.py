@@ -195,6 +195,25 @@ def test_upside_down_up_is_down(agents):
     np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
 
 
+def test_places_upside_down_are_those_of_the_court_upside_down():
+    environment, rng = pong.make_environment(8, seed=5, frame_skip=4), np.random.default_rng(0)
+    environment.reset()
+    frames = [environment.step(rng.choice(pong.ACTIONS, 8))[0] for _ in range(60)]
+    before, after = np.concatenate(frames[30:-1]), np.concatenate(frames[31:])
+
+    def see(*frames):
+        return pong.PLACES.compare(*map(pong.find_places, frames))
+
+    def flip(frames):
+        flipped = frames.copy()
+        flipped[:, :, pong.COURT] = frames[:, :, pong.COURT][:, :, ::-1]
+        return flipped
+
+    expected = ppo.mirror_places() * see(before, after)
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(see(flip(before), flip(after)), expected, atol=1e-5)
+
+
 def test_upside_down_up_is_down_for_places_too(agents):
     learner = agents.PPOLearner(draw(cells=False), device="cpu")
     observations = some_observations(cells=False)
@@ -301,6 +320,8 @@ def test_weights_that_arent_the_networks_are_refused(agents):
         agents.PPOLearner({**draw(cells=False), "second": np.zeros((8, 5), np.float32)})
     with pytest.raises(ValueError, match="hidden_units"):
         ppo.draw_weights(hidden_units=1)
+    with pytest.raises(ValueError, match="second_units must be 0, or at least 2 with a mirror; got 1"):
+        ppo.draw_weights(second_units=1)
 
 
 class _Valuing:
@@ -578,6 +599,10 @@ def test_the_command_films_a_game(tmp_path):
     assert path.read_bytes() == encode_film(game.screens, 15)
     assert f"{(game.rewards > 0).sum()} points won and {(game.rewards < 0).sum()} lost" in done.stdout
     assert gradtricks(tmp_path / "none.safetensors", command="watch").returncode == 2
+    nowhere = gradtricks(
+        tmp_path / "policy.safetensors", "--film", tmp_path / "no" / "film.png", command="watch"
+    )
+    assert (nowhere.returncode, "a folder that exists" in nowhere.stderr) == (2, True)
 
 
 def test_a_film_ends_with_its_game():

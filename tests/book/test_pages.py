@@ -383,7 +383,7 @@ MOVED = """
 ```{moving} trial
 :alt: what <it> shows
 :prompt: What if </script>?
-:data: masking/torch/grid
+:data: masking/torch/times
 :fallback: masking/torch/curve
 ```
 """
@@ -398,15 +398,23 @@ def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(
     assert (status, messages) == (0, "")
     (figure,) = re.findall('<figure class="[^"]*explorable moving moving-trial.*?</figure>', page, re.DOTALL)
     (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
-    told = json.loads(data)
+    told = json.loads(data, parse_constant=pytest.fail)  # browsers know no NaN
     assert (told["alt"], told["prompt"]) == ("what <it> shows", "What if </script>?")
-    assert told["data"]["x"] == [0, 1]
+    assert told["data"][1] == ["`norm`", 0.12345]
     assert 'alt="what &lt;it&gt; shows"' in figure
     assert re.findall(r"_static/((?:explorable|figures|moving)[\w/.]*)", page) == [
         "explorable.css",
         "figures.js",
         "moving/trial.js",
     ]
+    for wrong, message in {
+        MOVED.replace("times", "grid"): "got NaN, infinity or a date",
+        MOVED.replace("masking/torch/times", "times"): "expected data to be stem/backend/name",
+        MOVED.replace(":prompt: What if </script>?\n", ""): "expected the options alt and prompt",
+    }.items():
+        status, messages, _ = project(f"# Page\n{wrong}\n", "-W")
+        assert status == 1
+        assert message in messages
 
 
 def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(project):

@@ -6,7 +6,7 @@
   const BOUNDS = [0.25, 0.5, 0.75, 1, 1.5, 2, 3], REACH = 3.2;
   const norm = (g) => Math.hypot(...g);
   const RULES = {
-    "by norm": (g, c) => g.map((x) => x * Math.min(1, c / norm(g) || 1)),
+    "by norm": (g, c) => g.map((x) => x * Math.min(1, c / norm(g))),
     "by value": (g, c) => g.map((x) => Math.max(-c, Math.min(c, x))),
     normalised: (g, c) => g.map((x) => (norm(g) ? (x * c) / norm(g) : 0)),
   };
@@ -24,6 +24,8 @@
     const place = stage.handle("tip of the gradient", {
       put: (x, y) => (g = [(x - middle[0]) / scale, (middle[1] - y) / scale].map(inside)),
       nudge: (dx, dy) => (g = [g[0] + dx / 10, g[1] + dy / 10].map(inside)),
+      low: -3,
+      high: 3,
     });
     stage.showWords();
     const results = () => Object.entries(RULES).map(([name, rule]) => [name, rule(g, BOUNDS[bound()])]);

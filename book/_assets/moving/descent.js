@@ -30,6 +30,8 @@
     const place = stage.handle("starting point", {
       put: (x, y) => (start = [x / scale - REACH[0], REACH[1] - y / scale].map(inside)),
       nudge: (dx, dy) => (start = [start[0] + dx / 10, start[1] + dy / 10].map(inside)),
+      low: 0.2 - REACH[0],
+      high: REACH[0] - 0.2,
     });
     stage.showWords();
     const points = () => walk(start, RATES[rate()], MOMENTA[momentum()], forgetful());

@@ -14,7 +14,7 @@
     let x = 1, put = () => 0;
     const inside = (v) => Math.max(LOW, Math.min(HIGH, Math.round(v / STEP) * STEP));
     const guarded = stage.check("double where: √ gets 1 where x ≤ 0");
-    const place = stage.handle("x", { put: (px) => (x = inside(put(px))), nudge: (dx, dy) => (x = inside(x + STEP * (dx + dy))) });
+    const place = stage.handle("x", { put: (px) => (x = inside(put(px))), nudge: (dx, dy) => (x = inside(x + STEP * (dx + dy))), low: LOW, high: HIGH });
     stage.showWords();
 
     function drawCurve(width) {

@@ -118,9 +118,7 @@ class FrozenPolicy:
             ValueError: The file is of another kind, or damaged.
             FileNotFoundError: There is none.
         """
-        arrays, about = load_checkpoint(path)
-        if about.get("kind") != _KIND:
-            raise ValueError(f"{path} must hold a {_KIND}; got {about.get('kind', 'something else')!r}")
+        arrays, about = load_checkpoint(path, _KIND)
         return cls(arrays, mirror=about["mirror"], about=about)
 
     def save(self, path: Path) -> None:

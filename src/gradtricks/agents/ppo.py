@@ -146,11 +146,13 @@ def draw_weights(
         ``[units, 4]`` for the three logits and the value. With ``mirror`` there are half as many units.
 
     Raises:
-        ValueError: ``hidden_units`` is below two.
+        ValueError: ``hidden_units`` is below two, or ``second_units`` are too few to mirror.
     """
     share = 2 if mirror else 1
     units = int(check_number("hidden_units", hidden_units, low=2)) // share
     further = check_integer("second_units", second_units, low=0) // share
+    if second_units and not further:
+        raise ValueError(f"second_units must be 0, or at least {share} with a mirror; got {second_units}")
     rng = np.random.default_rng(seed)
     if cells:
         weights = {"cells": rng.normal(0, 20**-0.5, (NO_CELL + 1, units))}  # some twenty are lit in a picture
@@ -248,7 +250,7 @@ def train(
         annealed = check_integer("anneal_decisions", anneal_decisions, low=1) / decisions_each
     rng, history = np.random.default_rng(seed), History()
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
-    training |= {"groups": len(games), "mirror": learner.mirror, "stop_at": stop_at, "annealed": annealed}
+    training |= {"groups": len(games), "mirror": learner.mirror, "stop_at": enough, "annealed": annealed}
     parts: dict[str, Part] = {"learner": learner, "history": history, "chance": Chance(rng)}
     parts |= {f"games{number}": group for number, group in enumerate(games)}
     snapshots = Snapshots(checkpoint, training, parts)

@@ -50,8 +50,15 @@ class Moving(Figure, SphinxDirective):
     def _result(self, name: str) -> Any:
         target = NAMED.fullmatch(name)
         if target is None:
-            raise RecordError("expected data to be stem/backend/name; remedy: pong_sign/films")
-        return result_from(record_of(self.env, target)["results"], target["name"])
+            raise RecordError("expected data to be stem/backend/name; remedy: pong_sign/games")
+        result = result_from(record_of(self.env, target)["results"], target["name"])
+        try:
+            json.dumps(result, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise RecordError(
+                "expected a result that JSON can say; got NaN, infinity or a date; remedy: record None"
+            ) from error
+        return result
 
 
 def lay_data(figure: nodes.Element, data: dict[str, Any]) -> None:
