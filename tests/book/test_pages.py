@@ -413,8 +413,7 @@ def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(
         MOVED.replace(":prompt: What if </script>?\n", ""): "expected the options alt and prompt",
     }.items():
         status, messages, _ = project(f"# Page\n{wrong}\n", "-W")
-        assert status == 1
-        assert message in messages
+        assert (status != 0, message in messages) == (True, True), messages
 
 
 def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(project):

@@ -70,7 +70,7 @@ def bootstrap_interval(
 
     Runs are drawn again with replacement, and the interval holds the middle of what their interquartile means
     then are (percentile bootstrap). With few runs that is too narrow: of intervals of 95 % for normally
-    distributed results, about 73 in 100 would hold the truth with three runs, for which the interval is their
+    distributed results, 75 in 100 would hold the truth with three runs, for which the interval is their
     range, 92 with ten, 95 with twenty. So there is none below `FEWEST_RUNS`.
 
     Args:
