@@ -212,7 +212,7 @@ def test_a_film_on_a_page_waits_for_its_reader(stored, tmp_path, forks):
     )
     (source / "index.md").write_text("# Page\n\n```{toctree}\nexperiments/small-torch\n```\n")
     done = forks.run("sphinx", "-b", "html", "-q", "-W", source, tmp_path / "html")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
     page = (tmp_path / "html" / "experiments" / "small-torch.html").read_text()
     (image,) = re.findall("<img [^>]*>", page)
     assert 'alt="a ball"' in image

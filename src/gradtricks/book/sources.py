@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def lay_out(
         node = stored.read_notebook()
         for figure, data in collect_figures(node).items():
             files[pages / name / figure] = data
-        page = nbformat.writes(_page(node, stored.record))
+        page = nbformat.writes(_page(node, stored.record, runs))
         files[pages / f"{name}.ipynb"] = f"{page}\n".encode()
         record = json.dumps(stored.record, indent=1, ensure_ascii=False)
         files[pages / f"{name}.json"] = f"{record}\n".encode()
@@ -89,14 +89,14 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
+def _page(node: NotebookNode, record: Mapping[str, Any], pages: Collection[str]) -> NotebookNode:
     """Drop what is about the other backends, give figures their texts, and add where it all came from."""
     backend = record["parameters"].get("backend")
     if backend in FRAMEWORKS:
         others = set(FRAMEWORKS) - {backend}
         node.cells = [cell for cell in node.cells if not others & set(cell.metadata.get("tags", []))]
         title, *rest = node.cells[0].source.split("\n", 1)
-        switch = _switch(record["stem"], backend)
+        switch = _switch(record["stem"], backend, pages)
         node.cells[0].source = "\n".join([f"{title} ({FRAMEWORKS[backend]})", switch, *rest])
     target = "/".join(filter(None, (record["stem"], backend)))
     node.cells = [part for cell in node.cells for part in _fold_films(cell, target)]
@@ -117,11 +117,12 @@ def _page(node: NotebookNode, record: Mapping[str, Any]) -> NotebookNode:
     return node
 
 
-def _switch(stem: str, backend: str) -> str:
-    """Write a line that leads from one framework's page of an experiment to the other's."""
+def _switch(stem: str, backend: str, pages: Collection[str]) -> str:
+    """Write a line that leads from one framework's page of an experiment to the other's, if it is there."""
     names = [
         f"**{name}**" if key == backend else f"[{name}]({stem}-{key}.ipynb)"
         for key, name in FRAMEWORKS.items()
+        if key == backend or f"{stem}-{key}" in pages
     ]
     return f"\n:::{{div}} frameworks\n{' '.join(names)}\n:::\n"
 
