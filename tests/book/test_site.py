@@ -45,10 +45,20 @@ needs_the_book = pytest.mark.skipif(
         ("@font-face{src:url(a.woff2)}", "@font-face{src:url(a.woff2)}"),
         ("@layer base, theme;", "@layer base, theme;"),
         ("/*! licence */a{top:0}/* why */", "/*! licence */a{top:0}"),
+        ("a{--used:1; --gone:url(a;b); top:0}", "a{--used:1;top:0}"),
+        (":root{--gone:0}", ""),
     ],
 )
 def test_only_rules_that_may_apply_are_left(style, left):
-    assert trimming.trim_style(style, {"used"}.__contains__).replace("\n", "") == left
+    assert trimming.trim_style(style, {"used", "--used"}.__contains__).replace("\n", "") == left
+
+
+def test_places_in_a_figure_are_shortened_and_nothing_else():
+    letter = '<path d="M 794 531 \nL 1825.5 -0.126" transform="scale(0.015625)"/>'
+    figure = f'<svg viewBox="0 0 9.125 9">\n <g>\n  {letter}\n </g>\n <use x="47.99603" y="2.0001"/>\n</svg>'
+    shorter = letter.replace(" \n", " ").replace("0.126", "0.13")
+    expected = f'<svg viewBox="0 0 9.125 9"><g>{shorter}</g><use x="48" y="2"/></svg>'
+    assert trimming.trim_figure(figure) == trimming.trim_figure(expected) == expected
 
 
 def test_the_lines_of_a_long_signature_are_no_definitions():
@@ -224,6 +234,16 @@ def test_only_icons_that_are_shown_are_left(twice):
     (font,) = static.rglob("fa-solid-900.woff2")
     assert {0xF019, 0xF7DA} & characters_of(font) == {0xF019}
     assert font.stat().st_size < 20_000
+
+
+def test_only_letters_that_pages_have_are_left(twice):
+    static = twice[0] / "_static"
+    kept, whole = (
+        characters_of(folder / "fonts" / "serif.woff2") for folder in (static, ROOT / "book" / "_assets")
+    )
+    assert set(map(ord, "What is in Ünïcode?")) & whole - kept == set(map(ord, "Üï"))
+    assert "KaTeX_Math" in (static / "katex" / "katex.min.css").read_text()
+    assert "KaTeX_Fraktur" not in (static / "katex" / "katex.min.css").read_text()
 
 
 def test_images_keep_their_place_and_all_but_the_first_come_later(twice):
