@@ -144,7 +144,11 @@ def test_texts_are_escaped_and_subscripts_are_drawn():
     [
         ("", 0, "expected 1 to 3 panels; got 0"),
         ("panel: a\nx <1- y\n" * 4, 0, "expected 1 to 3 panels; got 4; remedy: two drawings"),
-        ("panel: a", 0, "expected a line such as x <1- y in each panel; got none in 'a'"),
+        (
+            "panel: a\nx <1- y\npanel: b\n",
+            2,
+            "expected a line such as x <1- y in each panel; got none in 'b'",
+        ),
         ("x <1- y\n\nz", 2, "expected an arrow, such as x <1- y or x -> y; got 'z'"),
         ("x <1- y\nx<1-z -> a", 1, "got 'x<1-z'; remedy: spaces around each arrow"),
         ("x <1- [floor", 0, "or an operation such as [floor]; got '[floor'"),

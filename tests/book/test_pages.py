@@ -257,7 +257,13 @@ def project(tmp_path, forks):
         },
         varying={"seconds": 1.25},
         figures={"curve": 'a "curve" <up>'},
-        provenance={"processor": "<i>fast</i>", "commit": "0123456789abcdef", "dirty": True, "threads": 2},
+        provenance={
+            **{"processor": "<i>fast</i>", "commit": "0123456789abcdef", "dirty": True, "threads": 2},
+            "python": "3.11",
+        },
+        inputs={"versions": {"torch": "2.13"}},
+        started="2026-01-31T12:00:00+00:00",
+        duration_s=1.25,
     )
     (source / "experiments" / "masking-torch").mkdir()
     svg = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'
@@ -409,7 +415,7 @@ def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(
     ]
     for wrong, message in {
         MOVED.replace("times", "grid"): "got NaN, infinity or a date",
-        MOVED.replace("masking/torch/times", "times"): "expected data to be stem/backend/name",
+        MOVED.replace("masking/torch/times", "times"): "expected stem/backend/name",
         MOVED.replace(":prompt: What if </script>?\n", ""): "expected the options alt and prompt",
     }.items():
         status, messages, _ = project(f"# Page\n{wrong}\n", "-W")
