@@ -67,6 +67,9 @@ def contents(folder):
 
 
 def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pages):
+    node = nbformat.read(notebook, as_version=4)
+    node.cells += [nbformat.v4.new_code_cell("\n".join(["long = 0"] * count)) for count in (30, 31)]
+    nbformat.write(node, notebook)
     with closing(Kernels()) as kernels:
         stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
     lay_out({"small-torch": stored}, pages)
@@ -76,7 +79,8 @@ def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pag
     assert "**PyTorch**\n" in sources[0]
     folded = [cell.source for cell in node.cells if "hide-input" in cell.metadata.get("tags", [])]
     assert [source.partition("\n")[0] for source in folded] == [
-        "# Set by gradtricks: the parameters of this run."
+        "# Set by gradtricks: the parameters of this run.",
+        "long = 0",
     ]
     assert "mine = 'torch'" in sources
     assert "mine = 'tensorflow'" not in sources

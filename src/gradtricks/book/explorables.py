@@ -51,9 +51,9 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
 
     The result has ``sliders``, one or two, each with a ``name`` and its ``values``; ``x``, numbers in order;
     and ``curves``, each with a ``name`` and ``y``: lists for each value of the first slider, in which
-    are lists for the second one if there is one, in which are as many numbers as ``x`` has, or fewer. NaN and None are
-    gaps, numbers alone a curve that stays. ``low`` and ``high``, both as ``y``, are a band. The arguments
-    ``x`` and ``y`` are labels, ``log`` names the logarithmic axes, ``start`` the values to start with.
+    are lists for the second one if there is one, in which are as many numbers as ``x`` has, or fewer.
+    NaN and None are gaps, numbers alone a curve that stays. ``low`` and ``high``, both as ``y``, are a band.
+    The arguments ``x`` and ``y`` are labels, ``log`` names the logarithmic axes, ``start`` the first values.
 
     A RecordError says that the result has another form, or that ``start`` isn't on the grid.
     """

@@ -29,6 +29,8 @@ from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["lay_out"]
 
+_EXPLAINING = 30  # lines: a longer cell sets up, helps or plots
+
 
 def lay_out(
     runs: Mapping[str, StoredRun],
@@ -91,8 +93,10 @@ def _page(node: NotebookNode, record: Mapping[str, Any], pages: Collection[str])
     node.cells = [part for cell in node.cells for part in _fold_films(cell, target)]
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
-        if "injected-parameters" in cell.metadata.get("tags", []):
-            cell.metadata.tags.append("hide-input")  # the cell before says the same in words
+        tags = cell.metadata.setdefault("tags", [])
+        long = cell.cell_type == "code" and cell.source.count("\n") >= _EXPLAINING
+        if long or "injected-parameters" in tags:  # the cell before that one says the same in words
+            cell.metadata.tags = sorted({*tags, "hide-input"})
         outputs = cell.get("outputs", [])
         alts = [o.metadata.gradtricks.alt for o in outputs if "gradtricks" in o.get("metadata", {})]
         if alts:
