@@ -3,7 +3,7 @@
 import html
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ def trim_style(text: str, has: Callable[[str], bool]) -> str:
 
 def trim_figure(text: str) -> str:
     """Write the places in an SVG with two digits after the point; Matplotlib writes six."""
-    short = _PLACES.sub(lambda place: place[1] + " ".join(_LONG.sub(_rounded, place[2]).split()), text)
-    return re.sub(r">\n\s*<", "><", short)
+    return re.sub(r">\n\s*<", "><", _PLACES.sub(_shortened, text))
 
 
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+def _shortened(place: re.Match[str]) -> str:
+    numbers = _LONG.sub(lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), place[2])
+    return place[1] + re.sub(r"\s*([A-Za-z])\s*", r"\1", " ".join(numbers.split()))
 
 
 def _kept(rules: Sequence[Any], has: Callable[[str], bool]) -> Iterator[str]:
@@ -81,15 +81,22 @@ def _needed(selector: Sequence[Any]) -> Iterator[str]:
             yield token.value
 
 
-def _used(pages: Sequence[str], scripts: Sequence[str], styles: Sequence[str]) -> Callable[[str], bool]:
-    """Collect the names that pages have, styles ask for or scripts mention, also by their beginnings."""
+def _used(pages: Sequence[str], scripts: Sequence[str]) -> Callable[[str], bool]:
+    """Collect the names that pages have or scripts mention, there also by their beginnings."""
     names = {name for page in pages for group in _NAMES.findall(page) for name in group.split()}
-    names.update(name for text in (*pages, *styles) for name in _ASKED.findall(text))
+    names.update(name for page in pages for name in _ASKED.findall(page))
     parts = [script for page in pages for script in _SCRIPT.findall(page)]
     mentioned = {word for script in (*parts, *scripts) for word in _WORD.findall(script)}
     names |= mentioned
     beginnings = tuple(word for word in mentioned if word.endswith("-") and len(word) >= _SHORTEST)
     return lambda name: name in names or name.startswith(beginnings)
+
+
+def _trimmed(styles: Mapping[Path, str], has: Callable[[str], bool]) -> dict[Path, str]:
+    asked = set(_ASKED.findall("".join(styles.values())))
+    return {
+        path: trim_style(style, lambda name: has(name) or name in asked) for path, style in styles.items()
+    }
 
 
 def _cut_down(path: Path, letters: set[str]) -> None:
@@ -108,12 +115,13 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
     site = Path(app.outdir)
     # In _static lies a template of the theme, which names scripts that no page loads.
     pages = [_read(path) for path in site.rglob("*.html") if path.relative_to(site).parts[0] != "_static"]
-    loaded = {name for page in pages for name in _LOADED.findall(page)}
+    loaded = {name for text in (*pages, *map(_read, site.rglob("*.css"))) for name in _LOADED.findall(text)}
     # The search's index holds the words of the text, which are no names.
     scripts = [_read(path) for path in site.rglob("*.js") if path.name in loaded - {"searchindex.js"}]
     styles = {path: _read(path) for path in site.rglob("*.css") if path.name in loaded}
-    has = _used(pages, scripts, [*styles.values()])
-    styles = {path: trim_style(style, has) for path, style in styles.items()}
+    has = _used(pages, scripts)
+    # Twice: nobody asks any more for a property for which only a dropped rule asked.
+    styles = _trimmed(_trimmed(styles, has), has)
     named = _FACE.sub("", "".join(styles.values()))
     for path, style in styles.items():
         styles[path] = _FACE.sub(lambda face: face[0] if face[1] in named else "", style)
