@@ -22,13 +22,16 @@ def check_number(name: str, value: object, *, low: float = -math.inf, high: floa
     return number
 
 
-def check_integer(name: str, value: object, *, low: int) -> int:
-    """Return an integer that is at least ``low``; refuse all else, bools too."""
+def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
+    """Return an integer within bounds, of which ``high`` may be missing; refuse all else, bools too."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}; got {value}")
-    return int(value)
+    number = int(value)
+    if high is not None and not low <= number <= high:
+        raise ValueError(f"{name} must lie in [{low}, {high}]; got {number}")
+    if number < low:
+        raise ValueError(f"{name} must be at least {low}; got {number}")
+    return number
 
 
 def check_shape(name: str, shape: Sequence[int | None], expected: Sequence[int | None], like: str) -> None:
