@@ -6,7 +6,6 @@ import torch
 from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number
-from gradtricks._core.structures import map_structure as map_structure
 from gradtricks.torch._edits import in_plain_reverse, in_transform
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)

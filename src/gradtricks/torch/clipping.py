@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_axis
+from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
 from gradtricks.torch._tensors import (
     as_coefficient,
@@ -18,7 +19,6 @@ from gradtricks.torch._tensors import (
     at_least_float32,
     in_gradient_batch,
     is_readable,
-    map_structure,
 )
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_callable, check_shape
+from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_floating, as_tensor, map_structure
+from gradtricks.torch._tensors import as_floating, as_tensor
 
 
 def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Any:

@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.overriding import OPERATORS, by_operator, check_same_structure
+from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import Rule, intercept, substitute
-from gradtricks.torch._tensors import as_floating, as_tensor, map_structure
+from gradtricks.torch._tensors import as_floating, as_tensor
 from gradtricks.torch.discretizing import straight_through
 
 Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

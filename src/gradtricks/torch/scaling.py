@@ -5,8 +5,9 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_number
+from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_coefficient, as_floating, at_least_float32, map_structure
+from gradtricks.torch._tensors import as_coefficient, as_floating, at_least_float32
 
 
 def scale_gradient(x: Any, scale: float | torch.Tensor) -> Any:

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
+from gradtricks._core.structures import map_structure
 from gradtricks._core.unrolling import check_loss_shapes
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, map_structure
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
 from gradtricks.torch.scaling import scale_gradient
 
 
