@@ -62,7 +62,8 @@ class Watching:
 
     def note_backward(self, outputs: list[Any], place: Place | None) -> None:
         """Note a backward pass that went through, and what its loss adds up."""
-        self.record.events.append(as_event(self.recorder.terms(outputs[0]), place))
+        terms = self.recorder.terms(outputs[0]) if len(outputs) == 1 else []
+        self.record.events.append(as_event(terms, place))
         if self.silent:
             needed, read = self.recorder.needed(outputs), self.recorder.read
             self.silent = [(e, made) for e, made in self.silent if needed.isdisjoint(map(read, made))]
