@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 import gradtricks.lab
 from gradtricks.book.building import build_book
 from gradtricks.cli import app  # all commands, those that play too
-from gradtricks.lab.commands.arguments import plan
 from gradtricks.lab.commands.rendering import to_html
 from gradtricks.lab.commands.reporting import table_of
 from gradtricks.lab.results.grouping import find_results
@@ -211,7 +210,7 @@ def test_the_sweeps_of_the_chapter_are_read(tmp_path):
     for number, block in enumerate(blocks):
         path = tmp_path / f"n{number}.sweep.yaml"
         path.write_text(block)
-        planned.append(plan(path))
+        planned.append(gradtricks.lab.read_sweep(path))
     sweep, search, exercise = planned
     assert (len(sweep.runs), search.optuna.trials, len(exercise.runs)) == (50, 40, 15)
 
@@ -390,7 +389,10 @@ def test_a_run_that_fails_says_where_it_is_kept(project):
         (["show", "none"], ["expected a run in _build/runs; got none called 'none'"]),
         (["reproduce"], ["expected either a run or --book"]),
         (["reproduce", "a", "--book"], ["expected either a run or --book"]),
-        (["reproduce", "--book"], ["expected the runs of book/experiments in _build/runs"]),
+        (
+            ["reproduce", "--book"],
+            ["expected all runs of the book in _build/runs; got none of small, small-"],
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_and_nothing_is_started(project, invoke, arguments, messages):
@@ -672,52 +674,26 @@ def test_reproduce_says_identical_or_what_differs(swept, tmp_path, invoke):
     assert re.search(r"^results.loss +2.5 +1.1 +0.6", said, re.MULTILINE)
 
 
-def test_all_that_the_book_shows_is_reproduced(swept, invoke):
-    folder, _ = swept
-    pages = folder / "book" / "experiments"
-    pages.mkdir(parents=True)
-    (record,) = (folder / "_build" / "runs").glob("small-rate*/*/record.json")
-    (pages / "small.json").write_bytes(record.read_bytes())
-    code, said, _ = invoke("reproduce", "--book", cwd=folder)
-    assert (code, said) == (0, "small-rate=0.2: identical (2 values compared)\n")
-    (pages / "small-sweep.json").write_text('{"sweep": "small"}')
-    code, said, _ = invoke("reproduce", "--book", cwd=folder)
-    assert (code, said.count(": identical (2 values compared)\n")) == (0, 4)
-    text = record.read_text()
-    (pages / "gone.json").write_text(text.replace(json.loads(text)["request"], "0" * 64))
-    code, _, errors = invoke("reproduce", "--book", cwd=folder)
-    assert code == 2
-    assert "got none of small-rate=0.2; remedy: gradtricks book" in errors
-    (pages / "gone.json").unlink()
-    aside = record.parents[1].rename(folder / "aside")
-    (pages / "small.json").write_text(text.replace('"schema_version": 2', '"schema_version": 1'))
-    (pages / "torn.json").write_text("{")
-    (pages / "other-sweep.json").write_text('{"sweep": "other"}')
-    code, _, errors = invoke("reproduce", "--book", cwd=folder)
-    aside.rename(record.parents[1])
-    assert code == 2
-    assert (
-        "got none of other-sweep.json, small-rate=0.2, small.json, torn.json; remedy: gradtricks book"
-        in errors
-    )
-
-
-def test_a_run_that_fails_this_time_counts_as_different(project, invoke):
+def test_all_that_the_book_shows_is_reproduced(project, invoke):
+    (project / "experiments" / "small.sweep.yaml").write_text(SWEEP.replace("seeds: 2", "seeds: 1"))
+    (project / "experiments" / "far.sweep.yaml").write_text(f"published: true\n{SWEEP}")
     flag = project / "flag"
-    write_notebook(
-        project / "experiments" / "once.ipynb",
-        parameters=PARAMETERS,
-        body=f"from pathlib import Path\nPath({str(flag)!r}).touch(exist_ok=False)",
-    )
-    assert invoke("run", "experiments/once.ipynb", cwd=project)[0] == 0
-    pages = project / "book" / "experiments"
-    pages.mkdir(parents=True)
-    (record,) = (project / "_build" / "runs").glob("*/*/record.json")
-    (pages / "once.json").write_bytes(record.read_bytes())
+    once = f"from pathlib import Path\nPath({str(flag)!r}).touch(exist_ok=False)"
+    write_notebook(project / "experiments" / "once.ipynb", parameters=PARAMETERS, body=once)
+    assert invoke("run", "experiments/small.ipynb", cwd=project)[0] == 0
+    code, _, errors = invoke("reproduce", "--book", cwd=project)
+    missing = "in _build/runs; got none of once, small-rate=0.2; remedy: gradtricks book"
+    assert (code, missing in errors) == (2, True)
+    for arguments in (["run", "experiments/once.ipynb"], ["sweep", "experiments/small.sweep.yaml"]):
+        assert invoke(*arguments, cwd=project)[0] == 0
     code, said, _ = invoke("reproduce", "--book", cwd=project)
     assert code == 1
-    assert "once: different" in said
-    assert "FileExistsError" in said
+    assert re.findall(r"^(\S+): (\w+)", said, re.MULTILINE) == [
+        ("once", "different"),
+        ("small", "identical"),
+        ("small-rate=0.2", "identical"),
+    ]
+    assert "FileExistsError" in said, "what fails this time counts as different"
 
 
 def test_a_plan_that_was_edited_says_so(project, invoke):

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results import columns
 from gradtricks.lab.results.markup import code, escape, one_line
-from gradtricks.lab.results.queries import QueryError, ask
+from gradtricks.lab.results.queries import ask
 from gradtricks.lab.results.tables import as_csv, export, planned_names, table, tabulate
 from gradtricks.lab.storage.dotted import join_name, split_name
 from gradtricks.lab.storage.store import Store, StoreError
@@ -239,13 +240,13 @@ def test_dates_and_decimals():
 )
 def test_a_query_that_is_refused_says_why_and_what_there_is(sql, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(QueryError, match=message):
+    with pytest.raises(ParameterError, match=message):
         ask(frame_of({"loss": 1.0}), sql)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_message_lists_no_more_columns_than_can_be_read():
-    with pytest.raises(QueryError, match="and 35 more"):
+    with pytest.raises(ParameterError, match="and 35 more"):
         ask(frame_of({f"r{n}": n for n in range(100)}), "SELECT nothing FROM runs")
 
 
@@ -317,7 +318,7 @@ def test_two_columns_of_one_name_are_no_parquet(tmp_path):
     answer = ask(frame_of({}), "SELECT 1 AS a, 2 AS a")
     assert as_csv(answer) == "a,a\n1,2\n"
     with pytest.raises(
-        QueryError, match=r"expected columns of different names; got several called a; remedy: "
+        ParameterError, match=r"expected columns of different names; got several called a; remedy: "
     ):
         export(answer, "parquet", tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.columns import kind_of, values_of
 from gradtricks.lab.results.markup import one_line
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
@@ -25,7 +26,7 @@ _UNITS = ("s", "ms", "mib")
 _CHOSEN = 4  # results of a sweep that doesn't say which
 
 
-class PlotError(ValueError):
+class PlotError(ParameterError):
     """What is to be shown can't be; the message says what can."""
 
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.columns import as_series, as_sql, as_text, values_of
 from gradtricks.lab.storage.dotted import quote, split_name
 
@@ -19,10 +20,6 @@ _SHOWN = 80  # columns in a message
 
 # Parts by name; the column that holds the values stands at its place under None.
 _Tree = dict[str | None, Any]
-
-
-class QueryError(ValueError):
-    """A query that DuckDB refuses; the message says why, and which columns there are."""
 
 
 def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
@@ -41,7 +38,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
         What was asked for.
 
     Raises:
-        QueryError: DuckDB refuses, or there is no query.
+        ParameterError: DuckDB refuses, or there is no query.
     """
     import duckdb
     import pandas as pd
@@ -60,11 +57,13 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
         connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         try:
             if not connection.extract_statements(sql):
-                raise QueryError(f"expected a query; got {sql!r}; remedy: gradtricks table --help shows one")
+                raise ParameterError(
+                    f"expected a query; got {sql!r}; remedy: gradtricks table --help shows one"
+                )
             answer = connection.execute(sql)
             rows, found = answer.fetchall(), [column[0] for column in answer.description or ()]
         except duckdb.Error as error:
-            raise QueryError(f"{error}\nThe columns of runs are:\n{_listed(tree)}") from None
+            raise ParameterError(f"{error}\nThe columns of runs are:\n{_listed(tree)}") from None
     columns = [[_plain(row[place]) for row in rows] for place in range(len(found))]
     asked = pd.concat([as_series(values) for values in columns], axis=1) if columns else pd.DataFrame()
     asked.columns = pd.Index(found)
@@ -72,7 +71,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
 
 
 def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
-    """Write a table or an answer as Parquet, under the same names; a QueryError says if one comes twice."""
+    """Write a table or an answer as Parquet; a ParameterError says if two columns have one name."""
     with closing(_connect()) as connection:
         names = _load(connection, frame, parquet=True)
         selected = ", ".join(f"{column} AS {quote(name)}" for column, name in names.items())
@@ -93,7 +92,7 @@ def _load(
     """Make the table ``loaded``, and return the names of its columns by what they are called in there."""
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if twice:
-        raise QueryError(
+        raise ParameterError(
             f"expected columns of different names; got several called {', '.join(twice)}; "
             "remedy: rename them in the query with AS"
         )

@@ -142,7 +142,7 @@ def export(frame: "pandas.DataFrame", to: str, path: Path) -> None:
 
     Raises:
         FileNotFoundError: There is no such folder.
-        QueryError: Two columns have the same name, which Parquet doesn't take.
+        ParameterError: Two columns have the same name, which Parquet doesn't take.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
