@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradtricks.lab import cli  # declares the lab's commands
-from gradtricks.lab.commands.options import DEFAULT_STORE, Shown, StoreLocation, Workers, app, command, manual
+from gradtricks.lab.cli import app
+from gradtricks.lab.commands.options import DEFAULT_STORE, Shown, StoreLocation, Workers, command, manual
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gradtricks.agents.evaluation import FrozenPolicy
     from gradtricks.agents.frozen import FrozenAgent
-
-__all__ = ["app", "cli"]
 
 
 @contextmanager

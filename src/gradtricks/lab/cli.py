@@ -10,6 +10,8 @@ import typer
 from gradtricks.lab.commands import options as given
 from gradtricks.lab.commands.options import DEFAULT_STORE, Shown, app, command, manual
 
+__all__ = ["app"]
+
 
 @app.callback(
     epilog=manual(
@@ -219,9 +221,7 @@ def table(
 
     frame = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
     if everything or sql is not None or to or path:
-        text = reporting.write_frame(frame, to, path)
-        if text is not None:
-            yield text
+        yield from reporting.write_frame(frame, to, path)
     else:
         sweep = None if frame.empty else sweep_name
         yield reporting.table_of(frame, views.found(sweep, frame, store=store) if sweep else ())

@@ -1,6 +1,6 @@
 """What each command shows of what it found. Values are shown as they are: a label may well be "[red]"."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,9 +176,8 @@ def table_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> RenderableT
 
 def _results(found: Sequence["Found"]) -> RenderableType:
     """Show a table for each result, and in it a row for each configuration."""
-    from gradtricks.lab.results.drawing import number
+    from gradtricks.lab.results.captions import number, summary_columns
     from gradtricks.lab.results.grouping import spell
-    from gradtricks.lab.results.summaries import summary_columns
 
     parts: list[RenderableType] = []
     names: list[str] = []
@@ -195,8 +194,8 @@ def _results(found: Sequence["Found"]) -> RenderableType:
     return Group(*parts, *([Text(_SAID)] if any("interval" in name for name in names) else []))
 
 
-def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> str | None:
-    """Write every row and column of a table to a file, or return them as text to be printed.
+def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Iterator[str]:
+    """Write every row and column of a table to a file, or yield them as text to be printed.
 
     Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
     text, or that it doesn't take the table.
@@ -205,12 +204,12 @@ def write_frame(frame: "pandas.DataFrame", to: str | None, path: Path | None) ->
 
     form = to or (path.suffix.removeprefix(".") if path else None)
     if form is None:
-        return whole_table(frame)
-    if form not in FORMATS:
+        yield whole_table(frame)
+    elif form not in FORMATS:
         raise ParameterError(f"expected --to or an ending: one of {', '.join(FORMATS)}; got {path}")
-    if path is not None:
+    elif path is not None:
         export(frame, form, path)
-        return None
-    if form != "csv":
+    elif form == "csv":
+        yield as_csv(frame).removesuffix("\n")
+    else:
         raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
-    return as_csv(frame).removesuffix("\n")
