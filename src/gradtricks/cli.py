@@ -167,9 +167,9 @@ def _load(path: Path, how: Mapping[str, Any]) -> "FrozenPolicy | FrozenAgent":
     """Read an agent, and refuse how it can't play."""
     from gradtricks.agents.checkpoints import load_checkpoint
     from gradtricks.agents.evaluation import FrozenPolicy
-    from gradtricks.agents.frozen import KIND, FrozenAgent
+    from gradtricks.agents.frozen import FrozenAgent
 
-    if load_checkpoint(path).about.get("kind") != KIND:
+    if load_checkpoint(path).about.get("kind") != FrozenAgent.kind:
         return FrozenPolicy.load(path)
     agent = FrozenAgent.load(path)
     for name in how.keys() - {"seed"}:
