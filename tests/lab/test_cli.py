@@ -674,7 +674,7 @@ def test_clean_says_what_it_would_delete(swept, invoke):
     store = swept[0] / "_build" / "runs"
     (store / "small-torn-000000000000" / "aaaaaaaaaaaa").mkdir(parents=True)
     (store / "small-torn-000000000000" / "aaaaaaaaaaaa" / "record.json").write_text("{")
-    code, said, errors = invoke("table", cwd=swept[0])
+    code, said, errors = command("table", cwd=swept[0])
     assert code == 0
     assert "small-torn-000000000000" in errors
     code, said, _ = invoke("clean", "--dry-run", cwd=swept[0])

@@ -98,10 +98,10 @@ def summarize(values: ArrayLike, *, strata: Sequence[Any] | None = None) -> Summ
     finite = np.isfinite(array)
     kept = array[finite]
     groups = None if strata is None else [group for group, keep in zip(strata, finite, strict=True) if keep]
-    low, high = bootstrap_interval(kept, strata=groups)
-    lowest, highest = (kept.min(), kept.max()) if kept.size else (np.nan, np.nan)
-    numbers = map(float, (interquartile_mean(kept), low, high, lowest, highest))
-    return Summary(*numbers, n=int(kept.size), non_finite=int(array.size - kept.size))
+    low, high = map(float, bootstrap_interval(kept, strata=groups))
+    lowest, highest = (float(kept.min()), float(kept.max())) if kept.size else (np.nan, np.nan)
+    mean = float(interquartile_mean(kept))
+    return Summary(mean, low, high, lowest, highest, n=int(kept.size), non_finite=int(array.size - kept.size))
 
 
 def _draw(n: int, strata: Sequence[Any] | None, resamples: int, rng: np.random.Generator) -> np.ndarray:
