@@ -60,6 +60,10 @@ class TorchBackend:
         """Sum over the last axis."""
         return tensor.sum(-1)
 
+    def log_sum_exp(self, tensor):
+        """Take the logarithm of the sum of exponentials along the last axis."""
+        return tensor.logsumexp(-1)
+
     def take(self, tensor, rows):
         """Look rows up; their gradient is sparse."""
         return self.framework.nn.functional.embedding(rows, tensor, sparse=True)
@@ -160,6 +164,10 @@ class TensorFlowBackend:
     def total(self, tensor):
         """Sum over the last axis."""
         return self.framework.reduce_sum(tensor, -1)
+
+    def log_sum_exp(self, tensor):
+        """Take the logarithm of the sum of exponentials along the last axis."""
+        return self.framework.reduce_logsumexp(tensor, -1)
 
     def take(self, tensor, rows):
         """Look rows up; their gradient is sparse."""

@@ -41,6 +41,20 @@ def backend(request):
     return made(request.param)
 
 
+@pytest.fixture
+def in_torch():
+    """PyTorch and our names in it, for what only that framework has."""
+    backend = made("torch")
+    return backend.framework, backend.tricks
+
+
+@pytest.fixture
+def in_tensorflow():
+    """TensorFlow and our names in it."""
+    backend = made("tensorflow")
+    return backend.framework, backend.tricks
+
+
 @pytest.fixture(params=FIRST_ORDER, ids=lambda way: way.id)
 def way(request):
     """Each way of taking a gradient: eager, compiled, and under every transform of each framework."""

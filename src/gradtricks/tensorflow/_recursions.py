@@ -8,19 +8,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
+from gradtricks._core import kernels
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._edits import in_plain_reverse, in_xla, shaped, with_slope
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
 
 _BLOCK = 32  # steps; longer ones would be more arithmetic, shorter ones more passes
-
-
-def _loop(x: NDArray[Any], carry: float | NDArray[Any], transposed: bool) -> NDArray[Any]:
-    from gradtricks._core.kernels.policy_gradients import accumulate as loop  # a compiler is dear to import
-
-    return loop(x, carry, transposed=transposed)
 
 
 def _cotangents(
@@ -114,7 +108,7 @@ def _moved(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
     return shaped(tf.concat([tf.zeros_like(x[:distance]), x[:-distance]], 0), x)
 
 
-accumulate = with_slope(_loop, _cotangents, _by_operations)
+accumulate = with_slope(lambda *args: kernels.policy_gradients.accumulate(*args), _cotangents, _by_operations)
 
 
 def _later(x: tf.Tensor) -> tf.Tensor:
