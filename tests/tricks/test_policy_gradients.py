@@ -261,6 +261,26 @@ def test_the_end_of_an_episode_keeps_an_infinity_back(backend, way):
     np.testing.assert_array_equal(value, expected)
 
 
+def test_tangents_agree_with_cotangents_in_torch(in_torch):
+    torch, tricks = in_torch
+    rng = np.random.default_rng(0)
+    inputs, directions, cotangents = (
+        tuple(torch.tensor(rng.normal(size=5)) for _ in range(2)) for _ in range(3)
+    )
+
+    def pulled(r_t, discount_t):
+        _, vjp = torch.func.vjp(tricks.discounted_returns, r_t, discount_t)
+        return vjp(cotangents[0])
+
+    _, forward = torch.func.jvp(tricks.discounted_returns, inputs, directions)
+    reverse = sum(map(torch.dot, pulled(*inputs), directions))
+    torch.testing.assert_close(torch.dot(cotangents[0], forward), reverse)
+    _, over_reverse = torch.func.jvp(pulled, inputs, directions)
+    along = sum(map(torch.dot, over_reverse, cotangents))
+    twice = torch.func.vjp(pulled, *inputs)[1](cotangents)
+    torch.testing.assert_close(along, sum(map(torch.dot, twice, directions)))
+
+
 @pytest.mark.parametrize("steps", [70, None])
 def test_an_infinity_comes_through_in_forward_mode_and_in_unknown_lengths(in_tensorflow, steps):
     tf, tricks = in_tensorflow
