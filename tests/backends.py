@@ -86,6 +86,10 @@ class TorchBackend(Backend):
         """Sum over the last axis."""
         return tensor.sum(-1)
 
+    def log_sum_exp(self, tensor):
+        """Take the logarithm of the sum of exponentials along the last axis."""
+        return tensor.logsumexp(-1)
+
     def take(self, tensor, rows):
         """Look rows up; their gradient is sparse."""
         return self.framework.nn.functional.embedding(rows, tensor, sparse=True)
@@ -243,6 +247,10 @@ class TensorFlowBackend(Backend):
 
     def total(self, tensor):
         return self.framework.reduce_sum(tensor, -1)
+
+    def log_sum_exp(self, tensor):
+        """Take the logarithm of the sum of exponentials along the last axis."""
+        return self.framework.reduce_logsumexp(tensor, -1)
 
     def take(self, tensor, rows):
         return self.framework.gather(tensor, rows)

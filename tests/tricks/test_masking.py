@@ -18,7 +18,7 @@ from gradtricks import reference
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-12}
 RATE = 2**-7  # which Keras keeps as it is, in float32
-OPTIONS = [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}, {"beta_1": 0.0, "beta_2": 0.9}]
+OPTIONS = [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}, {"beta_1": 0.0, "beta_2": 0.0}]
 
 
 def reference_run(start, gradients, masks, amsgrad=False, **options):
@@ -43,7 +43,7 @@ def test_step_agrees_with_the_reference(backend, options, data):
     parameter, gradient, m = (data.draw(numbers) for _ in range(3))
     v = np.abs(data.draw(numbers))
     v_max = v * data.draw(st.sampled_from([0.5, 2.0]))  # never a tie, where either slope would do
-    step = data.draw(arrays(np.int32, (2, 3), elements=st.integers(0, 5000)))
+    step = data.draw(arrays(np.int32, st.sampled_from([(2, 3), ()]), elements=st.integers(0, 5000)))
     mask = data.draw(arrays(np.bool_, (2, 3)))
     options = dict(options)
     v_max = v_max if options.pop("amsgrad", False) else None
@@ -114,14 +114,6 @@ def test_the_step_in_a_handful_of_ways(common):
         np.testing.assert_allclose(got, slope, rtol=common.rtol, atol=1e-12)
 
 
-def test_one_count_for_all_elements(backend):
-    m, v, _, mask = STATE
-    arrays = (START, GRADIENT, m, v, np.array(3, np.int32), mask)
-    results = backend.tricks.masked_adam_step(*(backend.tensor(x) for x in arrays))
-    for result, wanted in zip(results[:4], reference.masked_adam_step(*arrays)[:4], strict=True):
-        np.testing.assert_allclose(backend.array(result), wanted, **TOLERANCE)
-
-
 @pytest.mark.parametrize("options", [o for o in OPTIONS if "maximize" not in o])
 @pytest.mark.parametrize("shape", [(4, 5), (), (0, 3), (200, 100)])
 def test_the_optimizer_agrees_with_the_reference_under_changing_masks(backend, options, shape):
@@ -135,30 +127,10 @@ def test_the_optimizer_agrees_with_the_reference_under_changing_masks(backend, o
     path = reference_run(start, gradients, masks, **options)
     for gradient, mask, wanted in zip(gradients, masks, path, strict=True):
         optimizer.set_trainable_mask(parameter, backend.tensor(mask))
+        before = backend.array(parameter).copy()
         backend.apply(optimizer, parameter, np.where(mask, gradient, np.nan))
         np.testing.assert_allclose(backend.array(parameter), wanted, **TOLERANCE)
-
-
-def test_a_frozen_element_thaws_as_if_nothing_had_happened(backend):
-    gradients = np.random.default_rng(0).normal(size=(20, 70)).astype(np.float32)
-    pairs = []
-    for _ in range(2):
-        parameter = backend.parameter(np.zeros(70), "float32")
-        pairs.append((backend.masked_adam(parameter, RATE, weight_decay=0.1), parameter))
-    (_, whole), (interrupted, part) = pairs
-    for gradient in gradients[:10]:
-        for optimizer, parameter in pairs:
-            backend.apply(optimizer, parameter, gradient)
-    before = backend.array(part).copy()
-    interrupted.set_trainable_mask(part, backend.tensor(np.zeros(70, bool)))
-    for _ in range(5):
-        backend.apply(interrupted, part, np.full(70, np.nan))
-        np.testing.assert_array_equal(backend.array(part), before)
-    interrupted.set_trainable_mask(part, None)
-    for gradient in gradients[10:]:
-        for optimizer, parameter in pairs:
-            backend.apply(optimizer, parameter, gradient)
-        np.testing.assert_allclose(backend.array(part), backend.array(whole), rtol=1e-6, atol=1e-7)
+        np.testing.assert_array_equal(backend.array(parameter)[~mask], before[~mask])
 
 
 def test_it_does_what_sparse_adam_does(backend):
@@ -203,12 +175,11 @@ def test_half_precision_keeps_wide_moments(backend, dtype):
     np.testing.assert_allclose(backend.array(parameter), 1 - RATE, rtol=0.01)
 
 
-@pytest.mark.parametrize("beta_2", [0.0, 0.9999999])
-def test_decays_at_the_ends(backend, beta_2):
+def test_a_slow_decay(backend):
     gradients = np.random.default_rng(0).normal(size=(3, 2))
     parameter = backend.parameter(np.ones(2))
-    optimizer = backend.masked_adam(parameter, RATE, beta_2=beta_2)
-    path = reference_run(np.ones(2), gradients, np.ones((3, 2), bool), beta_2=beta_2)
+    optimizer = backend.masked_adam(parameter, RATE, beta_2=0.9999999)
+    path = reference_run(np.ones(2), gradients, np.ones((3, 2), bool), beta_2=0.9999999)
     for gradient, wanted in zip(gradients, path, strict=True):
         backend.apply(optimizer, parameter, gradient)
         np.testing.assert_allclose(backend.array(parameter), wanted, rtol=1e-8)
@@ -281,33 +252,20 @@ def test_what_isnt_an_optimizer_is_refused(backend):
         backend.tricks.MaskedOptimizer("SGD")
 
 
-class Torch:
-    """PyTorch and our names in it, for what only that framework has."""
-
-    def __init__(self):
-        self.torch = pytest.importorskip("torch")
-        self.tricks = pytest.importorskip("gradtricks.torch")
-
-    def follow(self, make, gradients, dtype="float64", make_scheduler=None, transposed=False):
-        """Return the parameter after every step."""
-        tensor = self.torch.tensor(np.ones_like(gradients[0]), dtype=getattr(self.torch, dtype))
-        parameter = self.torch.nn.Parameter(tensor.T.contiguous().T if transposed else tensor)
-        optimizer = make([parameter])
-        scheduler = make_scheduler and make_scheduler(optimizer)
-        path = []
-        for gradient in gradients:
-            parameter.grad = self.torch.tensor(gradient, dtype=parameter.dtype)
-            optimizer.step()
-            path.append(parameter.detach().numpy().copy())
-            if scheduler is not None:
-                scheduler.step()
-        return np.array(path)
-
-
-@pytest.fixture
-def torch_():
-    """Give PyTorch, or skip the test."""
-    return Torch()
+def follow(torch, make, gradients, dtype="float64", make_scheduler=None, transposed=False):
+    """Return a parameter after every step of an optimizer of PyTorch."""
+    tensor = torch.tensor(np.ones_like(gradients[0]), dtype=getattr(torch, dtype))
+    parameter = torch.nn.Parameter(tensor.T.contiguous().T if transposed else tensor)
+    optimizer = make([parameter])
+    scheduler = make_scheduler and make_scheduler(optimizer)
+    path = []
+    for gradient in gradients:
+        parameter.grad = torch.tensor(gradient, dtype=parameter.dtype)
+        optimizer.step()
+        path.append(parameter.detach().numpy().copy())
+        if scheduler is not None:
+            scheduler.step()
+    return np.array(path)
 
 
 @pytest.mark.parametrize("transposed", [False, True])  # in one pass, and by tensors
@@ -322,13 +280,12 @@ def torch_():
         {"maximize": True, "weight_decay": 0.1},
     ],
 )
-def test_without_a_mask_it_is_the_adam_of_pytorch(torch_, options, dtype, transposed):
+def test_without_a_mask_it_is_the_adam_of_pytorch(in_torch, options, dtype, transposed):
+    torch, tricks = in_torch.framework, in_torch.tricks
     gradients = np.random.default_rng(0).normal(size=(50, 7, 5))
     ours, theirs = (
-        torch_.follow(
-            lambda ps, kind=kind: kind(ps, RATE, **options), gradients, dtype, transposed=transposed
-        )
-        for kind in (torch_.tricks.MaskedAdam, torch_.torch.optim.Adam)
+        follow(torch, lambda ps, k=kind: k(ps, RATE, **options), gradients, dtype, transposed=transposed)
+        for kind in (tricks.MaskedAdam, torch.optim.Adam)
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-12 if dtype == "float64" else 1e-5)
 
@@ -342,61 +299,62 @@ SCHEDULERS = {
 
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_of_pytorch(torch_, name, wrapped):
+def test_schedulers_of_pytorch(in_torch, name, wrapped):
+    torch, tricks = in_torch.framework, in_torch.tricks
     gradients = np.random.default_rng(0).normal(size=(12, 3))
-    adam, tricks = torch_.torch.optim.Adam, torch_.tricks
+
+    def adam(parameters):
+        return torch.optim.Adam(parameters, 1e-3)
 
     def scheduled(optimizer):
-        return getattr(torch_.torch.optim.lr_scheduler, name)(optimizer, **SCHEDULERS[name])
+        return getattr(torch.optim.lr_scheduler, name)(optimizer, **SCHEDULERS[name])
 
-    ours = (lambda ps: tricks.MaskedOptimizer(adam(ps, RATE))) if wrapped else tricks.MaskedAdam
-    path = torch_.follow(ours, gradients, make_scheduler=scheduled)
-    theirs = torch_.follow(
-        lambda ps: adam(ps, RATE if wrapped else 1e-3), gradients, make_scheduler=scheduled
-    )
+    ours = (lambda ps: tricks.MaskedOptimizer(adam(ps))) if wrapped else tricks.MaskedAdam
+    path, theirs = (follow(torch, make, gradients, make_scheduler=scheduled) for make in (ours, adam))
     np.testing.assert_allclose(path, theirs, rtol=1e-12)
 
 
-def optimizers_of(torch_, parameter):
+def optimizers_of(in_torch, parameter):
     """Make one of each of our kinds, with a mask."""
-    mask = torch_.torch.tensor([True, False, True])
-    adam = torch_.tricks.MaskedAdam([parameter], 0.01, amsgrad=True)
-    wrapped = torch_.tricks.MaskedOptimizer(torch_.torch.optim.NAdam([parameter], 0.01))
+    torch, tricks = in_torch.framework, in_torch.tricks
+    mask = torch.tensor([True, False, True])
+    adam = tricks.MaskedAdam([parameter], 0.01, amsgrad=True)
+    wrapped = tricks.MaskedOptimizer(torch.optim.NAdam([parameter], 0.01))
     for optimizer in (adam, wrapped):
         optimizer.set_trainable_mask(parameter, mask)
     return {"adam": adam, "wrapped": wrapped}
 
 
-def copied(how, torch_, parameter, optimizer, kind):
+def copied(how, in_torch, parameter, optimizer, kind):
     """Copy a parameter and its optimizer."""
+    torch, file = in_torch.framework, io.BytesIO()
     if how == "deepcopy":
         return copy.deepcopy((parameter, optimizer))
     if how == "pickle":
         return pickle.loads(pickle.dumps((parameter, optimizer)))  # noqa: S301  # they are our own
-    file = io.BytesIO()
-    torch_.torch.save((parameter.data, optimizer.state_dict()), file)
+    torch.save((parameter.data, optimizer.state_dict()), file)
     file.seek(0)
-    data, state = torch_.torch.load(file)
-    other = torch_.torch.nn.Parameter(data)
-    loaded = optimizers_of(torch_, other)[kind]
+    data, state = torch.load(file)
+    other = torch.nn.Parameter(data)
+    loaded = optimizers_of(in_torch, other)[kind]
     loaded.load_state_dict(state)
     return other, loaded
 
 
 @pytest.mark.parametrize("kind", ["adam", "wrapped"])
 @pytest.mark.parametrize("how", ["deepcopy", "pickle", "state_dict"])
-def test_copies_go_on_as_the_original(torch_, how, kind):
-    torch = torch_.torch
+def test_copies_go_on_as_the_original(in_torch, how, kind):
+    torch, _ = in_torch.framework, in_torch.tricks
     dtype = torch.bfloat16 if kind == "adam" else torch.float32
     gradients = torch.tensor(np.random.default_rng(0).normal(size=(8, 3)), dtype=dtype)
     parameter = torch.nn.Parameter(torch.zeros(3, dtype=dtype))
-    optimizer = optimizers_of(torch_, parameter)[kind]
+    optimizer = optimizers_of(in_torch, parameter)[kind]
     for step, gradient in enumerate(gradients[:5]):
         if step == 3:
             optimizer.set_trainable_mask(parameter, torch.tensor([False, True, True]))
         parameter.grad = gradient
         optimizer.step()
-    other, twin = copied(how, torch_, parameter, optimizer, kind)
+    other, twin = copied(how, in_torch, parameter, optimizer, kind)
     frozen = parameter[0].item()
     for gradient in gradients[5:]:
         parameter.grad, other.grad = gradient, gradient.clone()
@@ -410,10 +368,10 @@ def test_copies_go_on_as_the_original(torch_, how, kind):
     assert torch.equal(before, other)
 
 
-def test_the_state_says_the_truth_and_keeps_its_dtypes(torch_):
-    torch = torch_.torch
+def test_the_state_says_the_truth_and_keeps_its_dtypes(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     parameter = torch.nn.Parameter(torch.zeros(3))
-    optimizer = optimizers_of(torch_, parameter)["adam"]
+    optimizer = optimizers_of(in_torch, parameter)["adam"]
     parameter.grad = torch.ones(3)
     for _ in range(4):
         optimizer.step()
@@ -425,7 +383,7 @@ def test_the_state_says_the_truth_and_keeps_its_dtypes(torch_):
     optimizer.step()
     assert (state["step"].item(), state["own_steps"].tolist()) == (5, [5, 1, 5])
     narrow = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
-    loaded = torch_.tricks.MaskedAdam([narrow])
+    loaded = tricks.MaskedAdam([narrow])
     loaded.load_state_dict(optimizer.state_dict())
     dtypes = {name: str(t.dtype).removeprefix("torch.") for name, t in loaded.state[narrow].items()}
     assert dtypes.pop("trainable_mask") == "bool"
@@ -433,10 +391,10 @@ def test_the_state_says_the_truth_and_keeps_its_dtypes(torch_):
     assert set(dtypes.values()) == {"float32"}
 
 
-def test_the_state_of_pytorchs_adam_can_be_loaded(torch_):
-    torch = torch_.torch
+def test_the_state_of_pytorchs_adam_can_be_loaded(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-    adam, ours = torch.optim.Adam(parameters[:1], 0.1), torch_.tricks.MaskedAdam(parameters[1:])
+    adam, ours = torch.optim.Adam(parameters[:1], 0.1), tricks.MaskedAdam(parameters[1:])
     for parameter in parameters:
         parameter.grad = torch.ones(3)
     adam.step()
@@ -446,27 +404,19 @@ def test_the_state_of_pytorchs_adam_can_be_loaded(torch_):
     for optimizer in (adam, ours):
         optimizer.step()
     torch.testing.assert_close(*parameters)
+    ours.param_groups[0]["amsgrad"] = True  # midway
+    ours.step()
+    assert ours.state[parameters[1]]["max_exp_avg_sq"].min() > 0
 
 
-def test_amsgrad_can_be_switched_on_midway(torch_):
-    torch = torch_.torch
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch_.tricks.MaskedAdam([parameter], 0.01)
-    parameter.grad = torch.ones(1)
-    optimizer.step()
-    optimizer.param_groups[0]["amsgrad"] = True
-    optimizer.step()
-    assert optimizer.state[parameter]["max_exp_avg_sq"].item() > 0
-
-
-def test_groups_and_closures(torch_):
-    torch = torch_.torch
+def test_groups_and_closures(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     for wrap in (False, True):
         first, second, unused = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
         groups = [{"params": [first, unused]}, {"params": [second], "lr": torch.tensor(0.5)}]
-        adam = torch.optim.Adam if wrap else torch_.tricks.MaskedAdam
+        adam = torch.optim.Adam if wrap else tricks.MaskedAdam
         optimizer = adam(groups, 0.1)
-        optimizer = torch_.tricks.MaskedOptimizer(optimizer) if wrap else optimizer
+        optimizer = tricks.MaskedOptimizer(optimizer) if wrap else optimizer
         optimizer.set_trainable_mask(unused, torch.tensor(True))
 
         def closure(optimizer=optimizer, first=first, second=second):
@@ -479,14 +429,14 @@ def test_groups_and_closures(torch_):
         assert (first.item(), second.item()) == (pytest.approx(-0.1), pytest.approx(-0.5))
         assert unused.item() == 0  # it has no gradient
     with pytest.raises(ValueError, match="beta_1 must lie in"):
-        torch_.tricks.MaskedAdam([{"params": [first], "betas": (2.0, 0.9)}])
+        tricks.MaskedAdam([{"params": [first], "betas": (2.0, 0.9)}])
 
 
-def test_gradient_scalers_of_pytorch(torch_):
-    torch = torch_.torch
+def test_gradient_scalers_of_pytorch(in_torch):
+    torch, _ = in_torch.framework, in_torch.tricks
     for kind in ("adam", "wrapped"):
         parameter = torch.nn.Parameter(torch.ones(3))
-        optimizer = optimizers_of(torch_, parameter)[kind]
+        optimizer = optimizers_of(in_torch, parameter)[kind]
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         moved = []
         for gradient in (1.0, torch.inf, 1.0):
@@ -499,8 +449,8 @@ def test_gradient_scalers_of_pytorch(torch_):
         assert moved == [[True, False, True], [False] * 3, [True, False, True]]
 
 
-def test_many_elements_take_several_threads_and_no_rounding_of_their_own(torch_):
-    torch = torch_.torch
+def test_many_elements_take_several_threads_and_no_rounding_of_their_own(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     threads = torch.get_num_threads()
     random = np.random.default_rng(0)
     start, gradient = random.normal(size=(2, 300_001)).astype(np.float32)
@@ -510,7 +460,7 @@ def test_many_elements_take_several_threads_and_no_rounding_of_their_own(torch_)
         for count in (1, 2):
             torch.set_num_threads(count)
             parameter = torch.nn.Parameter(torch.tensor(start))
-            optimizer = torch_.tricks.MaskedAdam([parameter], RATE)
+            optimizer = tricks.MaskedAdam([parameter], RATE)
             parameter.grad = torch.tensor(gradient)
             for each in (None, torch.tensor(mask), torch.tensor(mask), None):
                 optimizer.set_trainable_mask(parameter, each)
@@ -552,7 +502,7 @@ if __name__ == "__main__":
 """
 
 
-def test_two_processes_take_the_same_steps(torch_, tmp_path):
+def test_two_processes_take_the_same_steps(in_torch, tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     command = [sys.executable, str(script), str(tmp_path / "meeting")]
@@ -564,9 +514,8 @@ def test_two_processes_take_the_same_steps(torch_, tmp_path):
     assert moved == [pytest.approx(-0.4), 0, pytest.approx(-0.4)]
 
 
-def test_autograd_notices_that_a_parameter_was_edited():
-    torch = pytest.importorskip("torch")
-    tricks = pytest.importorskip("gradtricks.torch")
+def test_autograd_notices_that_a_parameter_was_edited(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     parameter = torch.nn.Parameter(torch.ones(2))
     loss = parameter.square().sum()
     loss.backward(retain_graph=True)
@@ -575,9 +524,8 @@ def test_autograd_notices_that_a_parameter_was_edited():
         loss.backward()
 
 
-def test_a_compiled_step_in_torch():
-    torch = pytest.importorskip("torch")
-    tricks = pytest.importorskip("gradtricks.torch")
+def test_a_compiled_step_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     torch.compiler.reset()
     results = []
     for compiled in (False, True):
@@ -624,9 +572,8 @@ def test_the_learning_rate_may_be_a_tensor_that_learns(backend):
     assert slope == pytest.approx((expected - START).sum() / rate)
 
 
-def test_clipping_in_keras_ignores_frozen_elements():
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
+def test_clipping_in_keras_ignores_frozen_elements(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     variable = tf.Variable([1.0, 1.0])
     optimizer = tricks.MaskedAdam(0.1, clipnorm=1.0, weight_decay=0.5)
     optimizer.exclude_from_weight_decay([variable])
@@ -638,16 +585,16 @@ def test_clipping_in_keras_ignores_frozen_elements():
         tricks.MaskedAdam(use_ema=True)
     with pytest.raises(ValueError, match="parameter must be one that the optimizer was given"):
         optimizer.set_trainable_mask("variable", None)
+    with pytest.raises(ValueError, match="the optimizer must be built; remedy"):
+        tricks.MaskedAdam().set_trainable_mask(variable, None)
 
 
-def test_without_a_mask_it_is_the_adam_of_keras():
-    keras = pytest.importorskip("keras")
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
+def test_without_a_mask_it_is_the_adam_of_keras(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     gradients = np.random.default_rng(0).normal(size=(20, 4))
     for options in ({}, {"amsgrad": True}, {"weight_decay": 0.1}, {"beta_1": 0.5}):
         values = []
-        for kind in (tricks.MaskedAdam, keras.optimizers.Adam):
+        for kind in (tricks.MaskedAdam, tf.keras.optimizers.Adam):
             variable = tf.Variable(np.ones(4))
             optimizer = kind(RATE, **options)
             for gradient in gradients:
@@ -657,9 +604,8 @@ def test_without_a_mask_it_is_the_adam_of_keras():
 
 
 @pytest.mark.parametrize("graph", ["eager", "function", "xla"])
-def test_large_parameters_in_keras(graph):
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
+def test_large_parameters_in_keras(in_tensorflow, graph):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     random = np.random.default_rng(0)
     start, gradients = random.normal(size=(200, 100)), random.normal(size=(4, 200, 100))
     masks = (random.random((2, 200, 100)) < 0.5).repeat(2, axis=0)
@@ -679,15 +625,13 @@ def test_large_parameters_in_keras(graph):
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_keras_mixed_precision(policy):
-    keras = pytest.importorskip("keras")
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    keras.utils.set_random_seed(0)
-    inputs = keras.layers.Input((64,))
-    model = keras.Sequential([inputs, keras.layers.Dense(256, dtype=policy), keras.layers.Dense(1)])
+def test_keras_mixed_precision(in_tensorflow, policy):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    tf.keras.utils.set_random_seed(0)
+    inputs = tf.keras.layers.Input((64,))
+    model = tf.keras.Sequential([inputs, tf.keras.layers.Dense(256, dtype=policy), tf.keras.layers.Dense(1)])
     optimizer = tricks.MaskedAdam(0.01)
-    whole = keras.optimizers.LossScaleOptimizer(optimizer) if policy == "mixed_float16" else optimizer
+    whole = tf.keras.optimizers.LossScaleOptimizer(optimizer) if policy == "mixed_float16" else optimizer
     model.compile(whole, "mse", jit_compile=False)
     whole.build(model.trainable_variables)
     kernel = model.layers[0].kernel
@@ -700,11 +644,9 @@ def test_keras_mixed_precision(policy):
     assert history[-1] < history[0]
 
 
-def test_an_embedding_trains_the_rows_that_the_mask_allows():
-    keras = pytest.importorskip("keras")
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Embedding(4, 1)])
+def test_an_embedding_trains_the_rows_that_the_mask_allows(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    model = tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Embedding(4, 1)])
     optimizer = tricks.MaskedAdam(0.1)
     model.compile(optimizer, "mse", jit_compile=False)
     table = model.layers[0].embeddings
@@ -715,53 +657,23 @@ def test_an_embedding_trains_the_rows_that_the_mask_allows():
     assert (table.numpy() != before)[:, 0].tolist() == [True, False, False, False]
 
 
+@pytest.mark.parametrize("kind", ["adam", "wrapped"])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_keras_fit_save_and_load(jit_compile, tmp_path):
-    keras = pytest.importorskip("keras")
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
-    optimizer = tricks.MaskedAdam(schedule, weight_decay=0.1, amsgrad=True, clipnorm=1.0)
+def test_keras_fit_save_and_load(in_tensorflow, jit_compile, kind, tmp_path):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    tf.keras.utils.set_random_seed(0)
+    layers = [tf.keras.layers.Input((4,)), tf.keras.layers.Dense(3), tf.keras.layers.Dense(3)]
+    model = tf.keras.Sequential(layers)
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
+    if kind == "adam":
+        optimizer = tricks.MaskedAdam(schedule, weight_decay=0.1, amsgrad=True, clipnorm=1.0)
+    else:
+        optimizer = tricks.MaskedOptimizer(tf.keras.optimizers.Nadam(schedule, loss_scale_factor=8.0))
     model.compile(optimizer, "mse", jit_compile=jit_compile)
-    kernel = model.layers[0].kernel
     optimizer.build(model.trainable_variables)
-    mask = np.arange(12).reshape(4, 3) % 2 == 0
-    optimizer.set_trainable_mask(kernel, tf.constant(mask))
+    kernel, mask = model.layers[0].kernel, np.arange(12).reshape(4, 3) % 2 == 0
     x, y = np.random.default_rng(0).normal(size=(2, 32, 4)).astype(np.float32)
-    before = kernel.numpy()
-    model.fit(x, y[:, :3], batch_size=8, epochs=2, verbose=0)
-    moved = kernel.numpy() != before
-    np.testing.assert_array_equal(moved, mask)
-    optimizer.set_trainable_mask(kernel, tf.constant(~mask))  # seen by the graph that is compiled already
-    before = kernel.numpy()
-    model.fit(x, y[:, :3], batch_size=8, epochs=1, verbose=0)
-    np.testing.assert_array_equal(kernel.numpy() != before, ~mask)
-
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.optimizer.get_config() == optimizer.get_config()
-    for some in (model, loaded):
-        some.fit(x, y[:, :3], batch_size=8, epochs=1, verbose=0, shuffle=False)
-    np.testing.assert_array_equal(loaded.layers[0].kernel.numpy(), kernel.numpy())
-
-
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_masked_optimizer_in_keras_fits_saves_and_loads(jit_compile, tmp_path):
-    keras = pytest.importorskip("keras")
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(3)])
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9)
-    optimizer = tricks.MaskedOptimizer(keras.optimizers.Nadam(schedule, loss_scale_factor=8.0))
-    model.compile(optimizer, "mse", jit_compile=jit_compile)
-    kernel = model.layers[0].kernel
-    optimizer.build(model.trainable_variables)
-    mask = np.arange(12).reshape(4, 3) % 2 == 0
-    x, y = np.random.default_rng(0).normal(size=(2, 32, 4)).astype(np.float32)
-    for each in (mask, ~mask):
+    for each in (mask, ~mask):  # seen by the graph that is compiled already
         optimizer.set_trainable_mask(kernel, tf.constant(each))
         before = kernel.numpy()
         model.fit(x, y[:, :3], batch_size=8, epochs=2, verbose=0)
@@ -770,17 +682,16 @@ def test_a_masked_optimizer_in_keras_fits_saves_and_loads(jit_compile, tmp_path)
     assert float(optimizer.learning_rate) == pytest.approx(0.01 * 0.9**1.6)
 
     model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == optimizer.get_config()
     for some in (model, loaded):
         some.fit(x, y[:, :3], batch_size=8, epochs=1, verbose=0, shuffle=False)
     np.testing.assert_array_equal(loaded.layers[0].kernel.numpy(), kernel.numpy())
 
 
-def test_what_keras_wrapper_refuses_and_passes_on():
-    keras = pytest.importorskip("keras")
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    sgd = keras.optimizers.SGD(0.1)
+def test_what_keras_wrapper_refuses_and_passes_on(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    sgd = tf.keras.optimizers.SGD(0.1)
     optimizer = tricks.MaskedOptimizer(sgd)
     optimizer.learning_rate = 0.5
     first, unused = (tf.Variable([1.0, 1.0]) for _ in range(2))
@@ -792,22 +703,15 @@ def test_what_keras_wrapper_refuses_and_passes_on():
     with pytest.raises(ValueError, match="inner_optimizer must not be built; got one that is; remedy"):
         tricks.MaskedOptimizer(sgd)
     with pytest.raises(ValueError, match="use_ema would move frozen elements; got True; remedy"):
-        tricks.MaskedOptimizer(keras.optimizers.SGD(use_ema=True))
+        tricks.MaskedOptimizer(tf.keras.optimizers.SGD(use_ema=True))
 
 
-def test_an_optimizer_that_is_not_built_says_so():
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    with pytest.raises(ValueError, match="the optimizer must be built; remedy"):
-        tricks.MaskedAdam().set_trainable_mask(tf.Variable(0.0), tf.constant(True))
-
-
-def test_sparse_gradients_are_refused_in_torch(torch_):
-    torch = torch_.torch
+def test_sparse_gradients_are_refused_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     parameter = torch.nn.Parameter(torch.zeros(2, 2))
-    wrapped = torch_.tricks.MaskedOptimizer(torch.optim.SGD([parameter], 0.1))
+    wrapped = tricks.MaskedOptimizer(torch.optim.SGD([parameter], 0.1))
     wrapped.set_trainable_mask(parameter, torch.eye(2).bool())
     parameter.grad = torch.eye(2).to_sparse()
-    for optimizer in (torch_.tricks.MaskedAdam([parameter]), wrapped):
+    for optimizer in (tricks.MaskedAdam([parameter]), wrapped):
         with pytest.raises(TypeError, match="gradients must be dense; got layout"):
             optimizer.step()

@@ -97,14 +97,6 @@ def test_a_scale_below_the_floor_still_gets_a_gradient(backend):
     assert gradient[0] < -1e8  # minimising raises the scale
 
 
-def test_far_away_the_gradient_still_points_home(backend):
-    inputs = [np.array(a, np.float32) for a in ([0.0, 0.0], [0.0, 1.0], [1.0, 1.0], -1e20)]
-    _, (_, loc, scale, y) = backend.value_and_vjp(nll(backend.tricks), inputs, np.float32(1))
-    assert loc.sum() > 0
-    assert scale.sum() < 0
-    assert y < 0
-
-
 def test_minus_infinity_takes_a_component_out(backend):
     logits, loc, scale, y = example(components=2)
     one = [logits[:, :1], loc[:, :1], scale[:, :1], y]
@@ -115,20 +107,8 @@ def test_minus_infinity_takes_a_component_out(backend):
         np.testing.assert_array_equal(gradient[:, 1], 0)
 
 
-def test_vectors_of_one_element_are_scalars(backend):
-    logits, loc, scale, y = example()
-    vectors = backend.value_and_vjp(
-        nll(backend.tricks), [logits, loc[..., None], scale[..., None], y[..., None]], np.ones(2)
-    )
-    scalars = backend.value_and_vjp(nll(backend.tricks), [logits, loc, scale, y], np.ones(2))
-    np.testing.assert_array_equal(vectors[0], scalars[0])
-    for vector, scalar in zip(vectors[1], scalars[1], strict=True):
-        np.testing.assert_array_equal(vector.reshape(scalar.shape), scalar)
-
-
-def test_equals_the_mixture_of_torch_distributions():
-    torch = pytest.importorskip("torch")
-    tricks = pytest.importorskip("gradtricks.torch")
+def test_equals_the_mixture_of_torch_distributions(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     logits, loc, scale, y = (torch.tensor(a) for a in example(shape=(5,), dims=2))
     peer = torch.distributions.MixtureSameFamily(
         torch.distributions.Categorical(logits=logits),
@@ -179,48 +159,37 @@ def test_compiled_code_cannot_raise_so_a_wrong_scale_is_nan(backend, wrong):
 
 
 @pytest.mark.parametrize(
-    ("changes", "floor", "error", "message"),
+    ("index", "value", "floor", "error", "message"),
     [
-        ({0: "array"}, FLOOR, TypeError, "logits must be a .*Tensor; got ndarray; remedy"),
-        ({1: "integers"}, FLOOR, TypeError, "loc must be floating-point; got"),
-        ({2: "array"}, FLOOR, TypeError, "scale must be a .*Tensor; got ndarray"),
-        ({3: "integers"}, FLOOR, TypeError, "y must be floating-point; got"),
-        ({0: 1.0}, FLOOR, ValueError, r"logits must have shape \[..., K\] with K of at least 1; got \(\)"),
-        ({0: np.ones((2, 0))}, FLOOR, ValueError, r"K of at least 1; got \(2, 0\)"),
+        (0, "array", FLOOR, TypeError, "logits must be a .*Tensor; got str; remedy"),
+        (1, np.ones((2, 3), int), FLOOR, TypeError, "loc must be floating-point; got"),
+        (2, "array", FLOOR, TypeError, "scale must be a .*Tensor; got str"),
+        (3, np.ones(2, int), FLOOR, TypeError, "y must be floating-point; got"),
+        (0, np.array(1.0), FLOOR, ValueError, r"logits must have shape \[..., K\] with .* 1; got \(\)"),
+        (0, np.ones((2, 0)), FLOOR, ValueError, r"K of at least 1; got \(2, 0\)"),
+        (1, np.ones((2, 4)), FLOOR, ValueError, r"loc .* the shape of logits.*\(2, 3\); got \(2, 4\)"),
+        (1, np.ones(3), FLOOR, ValueError, r"loc must have the shape of logits.*got \(3,\)"),
+        (1, np.ones((2, 4, 5)), FLOOR, ValueError, r"loc must .*\(2, 3, 5\); got \(2, 4, 5\)"),
+        (2, np.ones((2, 1)), FLOOR, ValueError, r"scale must have the shape of loc, \(2, 3\); got \(2, 1\)"),
+        (3, np.ones((2, 3)), FLOOR, ValueError, r"y must have the shape of loc without its axis K, \(2,\)"),
         (
-            {1: np.ones((2, 4))},
+            2,
+            np.full((2, 3), -0.5),
             FLOOR,
             ValueError,
-            r"loc must have the shape of logits.*\(2, 3\); got \(2, 4\)",
+            "scale must be finite and at least 0; got -0.5; r",
         ),
-        ({1: np.ones(3)}, FLOOR, ValueError, r"loc must have the shape of logits.*got \(3,\)"),
-        ({1: np.ones((2, 4, 5))}, FLOOR, ValueError, r"loc must .*\(2, 3, 5\); got \(2, 4, 5\)"),
-        (
-            {2: np.ones((2, 1))},
-            FLOOR,
-            ValueError,
-            r"scale must have the shape of loc, \(2, 3\); got \(2, 1\)",
-        ),
-        ({3: np.ones((2, 3))}, FLOOR, ValueError, r"y must have the shape of loc without its axis K, \(2,\)"),
-        (
-            {2: np.full((2, 3), -0.5)},
-            FLOOR,
-            ValueError,
-            "scale must be finite and at least 0; got -0.5; remedy",
-        ),
-        ({2: np.full((2, 3), np.nan)}, FLOOR, ValueError, "scale must be finite and at least 0; got nan"),
-        ({2: np.full((2, 3), np.inf)}, FLOOR, ValueError, "scale must be finite and at least 0; got inf"),
-        ({2: np.zeros((2, 3))}, 0.0, ValueError, "above 0 as scale_floor is 0; got 0.0; remedy: a softplus"),
-        ({}, -1.0, ValueError, r"scale_floor must lie in \[0, inf\); got -1.0"),
-        ({}, float("nan"), ValueError, "scale_floor must be finite; got nan"),
-        ({}, "small", TypeError, "scale_floor must be a real number; got str"),
+        (2, np.full((2, 3), np.nan), FLOOR, ValueError, "scale must be finite and at least 0; got nan"),
+        (2, np.full((2, 3), np.inf), FLOOR, ValueError, "scale must be finite and at least 0; got inf"),
+        (2, np.zeros((2, 3)), 0.0, ValueError, "above 0 as scale_floor is 0; got 0.0; remedy: a softplus"),
+        (0, np.ones((2, 3)), -1.0, ValueError, r"scale_floor must lie in \[0, inf\); got -1.0"),
+        (0, np.ones((2, 3)), float("nan"), ValueError, "scale_floor must be finite; got nan"),
+        (0, np.ones((2, 3)), "small", TypeError, "scale_floor must be a real number; got str"),
     ],
 )
-def test_bad_input_says_what_is_expected(backend, changes, floor, error, message):
-    given = {"array": np.ones((2, 3)), "integers": backend.tensor(np.ones((2, 3), int))}
+def test_bad_input_says_what_is_expected(backend, index, value, floor, error, message):
     tensors = [backend.tensor(a) for a in example()]
-    for index, value in changes.items():
-        tensors[index] = given[value] if isinstance(value, str) else backend.tensor(value)
+    tensors[index] = value if isinstance(value, str) else backend.tensor(value)
     with pytest.raises(error, match=message):
         backend.tricks.mixture_density_nll(*tensors, scale_floor=floor)
 
@@ -232,9 +201,8 @@ def test_a_floor_that_vanishes_in_float32_is_named(backend):
         backend.tricks.mixture_density_nll(*tensors, scale_floor=1e-60)
 
 
-def test_an_unknown_rank_is_refused_in_tensorflow():
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
+def test_an_unknown_rank_is_refused_in_tensorflow(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     known = [tf.TensorSpec(np.shape(a), tf.float64) for a in example()]
     for index, name in enumerate(("logits", "loc", "scale", "y")):
         specs = [*known[:index], tf.TensorSpec(None, tf.float64), *known[index + 1 :]]
@@ -243,14 +211,6 @@ def test_an_unknown_rank_is_refused_in_tensorflow():
         )
         with pytest.raises(ValueError, match=f"{name} must have a known rank; got none; remedy"):
             loss.get_concrete_function(*specs)
-
-
-def test_zero_times_nan_is_the_puzzle_of_learning_rate_zero(backend):
-    # A step of size 0 along a NaN gradient is NaN. Along this one it changes nothing.
-    inputs = [np.array(a, np.float32) for a in ([0.0, 0.0], [0.0, 0.0], [1e-20, 1.0], 1.0)]
-    _, gradients = backend.value_and_vjp(nll(backend.tricks, 0.0), inputs, np.float32(1))
-    for x, gradient in zip(inputs, gradients, strict=True):
-        np.testing.assert_array_equal(x - 0.0 * gradient, x)
 
 
 def test_in_common_ways(common):

@@ -35,25 +35,12 @@ def norm_of_products(
     samples: int,
     seed: int,
 ) -> HessianNorm:
-    """Estimate a norm of a symmetric matrix from its products with vectors.
+    """Estimate a norm of a symmetric matrix from its products with vectors, both ``[size]``.
 
     With ``samples >= size`` the vectors are the columns of the identity and the norm is exact. Otherwise the
-    Frobenius norm is the root of the mean of ``|Hz|**2`` over vectors z of random signs, and the spectral
-    norm is the largest Ritz value, in magnitude, of as many Lanczos steps.
-
-    Args:
-        product: Maps a float64 vector to a float64 vector, both ``[size]``.
-        size: Number of rows.
-        ord: ``"fro"`` or 2.
-        samples: Number of products, at least 1.
-        seed: Of the random signs.
-
-    Returns:
-        The norm and its standard error.
-
-    References:
-        M. F. Hutchinson, https://doi.org/10.1080/03610919008812866.
-        C. Lanczos, https://doi.org/10.6028/jres.045.026.
+    Frobenius norm is the root of the mean of ``|Hz|**2`` over vectors z of random signs (M. F. Hutchinson,
+    https://doi.org/10.1080/03610919008812866), and the spectral norm is the largest Ritz value, in magnitude,
+    of as many Lanczos steps (C. Lanczos, https://doi.org/10.6028/jres.045.026).
     """
     random = np.random.default_rng(seed)
     # What isn't finite shows in the result.
@@ -65,36 +52,28 @@ def norm_of_products(
         return _lanczos(product, next(_signs(random, size, 1)), samples)
 
 
-def step_along(x: NDArray[np.floating], vector: NDArray[np.floating], itemsize: int) -> float:
-    """Return the step of a central difference of gradients at ``x`` along ``vector``.
-
-    The cube root of the rounding error balances rounding against truncation.
+def difference(
+    gradient: Callable[[NDArray], NDArray], x: NDArray, itemsize: int
+) -> Callable[[NDArray], NDArray]:
+    """Return approximate products with a Hessian: central differences of gradients.
 
     Args:
-        x: ``[size]``.
-        vector: ``[size]``.
+        gradient: Maps a point to the gradient there, both ``[size]``.
+        x: The point.
         itemsize: Bytes of a number in the arithmetic of the gradient.
-
-    Returns:
-        The factor on ``vector``; 0 where ``vector`` is zero.
     """
-    length = float(np.linalg.norm(vector))
-    return _ROUNDING[itemsize] ** (1 / 3) * max(1.0, float(np.linalg.norm(x))) / length if length else 0.0
+    # The cube root of the rounding error balances rounding against truncation.
+    distance = _ROUNDING[itemsize] ** (1 / 3) * max(1.0, float(np.linalg.norm(x)))
+
+    def product(z: NDArray) -> NDArray:
+        step = distance / (float(np.linalg.norm(z)) or 1.0)
+        return (gradient(x + step * z) - gradient(x - step * z)) / (2 * step)
+
+    return product
 
 
 def check_norm(ord: object, method: object, samples: object, seed: object) -> None:  # noqa: A002 (as above)
-    """Raise unless the options of ``hessian_norm`` are valid.
-
-    Args:
-        ord: ``"fro"`` or 2.
-        method: ``"exact"`` or ``"finite_difference"``.
-        samples: A positive integer.
-        seed: An integer that isn't negative.
-
-    Raises:
-        TypeError: ``samples`` or ``seed`` isn't an integer.
-        ValueError: An option has another value.
-    """
+    """Raise a TypeError or a ValueError unless the options of ``hessian_norm`` are valid."""
     for name, value, allowed in (("ord", ord, _ORDERS), ("method", method, _METHODS)):
         check_choice(name, value, allowed)
     check_integer("samples", samples, low=1)

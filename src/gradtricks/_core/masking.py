@@ -11,19 +11,7 @@ from gradtricks._core.checks import check_number
 def check_options(
     learning_rate: object, beta_1: object, beta_2: object, epsilon: object, weight_decay: object
 ) -> None:
-    """Raise unless every option is a number in its range.
-
-    Args:
-        learning_rate: 0 at least.
-        beta_1: Within [0, 1).
-        beta_2: Within [0, 1).
-        epsilon: 0 at least.
-        weight_decay: 0 at least.
-
-    Raises:
-        TypeError: An option isn't a number.
-        ValueError: An option is out of range.
-    """
+    """Raise a TypeError or a ValueError unless every option is a number in its range."""
     check_number("learning_rate", learning_rate, low=0)
     check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0))
     check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0))

@@ -42,9 +42,6 @@ def hessian_vector_product_vjp(
 
     Args:
         cotangent: Shape of ``x``.
-        gradient: As for ``hessian_vector_product``.
-        x: Any shape.
-        vector: Shape of ``x``.
         step: Distance of the differences.
 
     Returns:

@@ -1,4 +1,7 @@
-"""Adam for a changing set of trainable elements."""
+"""Adam for a changing set of trainable elements.
+
+The arguments are those of the functions in both frameworks.
+"""
 
 from typing import NamedTuple
 
@@ -34,21 +37,6 @@ def masked_adam_step(
     maximize: bool = False,
 ) -> tuple[Array, Array, Array, NDArray[np.integer], Array | None]:
     """Take one Adam step on the trainable elements; leave everything of the frozen ones as it was.
-
-    Args:
-        parameter: Any shape.
-        gradient: Shape of ``parameter``.
-        m: First moments, shape of ``parameter``.
-        v: Second moments, shape of ``parameter``.
-        step: Steps that each element has taken so far, shape of ``parameter``.
-        trainable_mask: True where an element may move; broadcasts to the shape of ``parameter``.
-        v_max: Largest second moments so far; given, it selects AMSGrad.
-        learning_rate: Size of a step.
-        beta_1: Decay of the first moment.
-        beta_2: Decay of the second moment.
-        epsilon: Added to the root of the second moment.
-        weight_decay: Decoupled (AdamW).
-        maximize: Climb instead of descend.
 
     Returns:
         ``parameter, m, v, step, v_max`` after the step.

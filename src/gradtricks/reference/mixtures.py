@@ -1,4 +1,7 @@
-"""The likelihood of a mixture density network."""
+"""The likelihood of a mixture density network.
+
+The arguments are those of the functions in both frameworks.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,13 +13,6 @@ def mixture_density_nll(
     logits: ArrayLike, loc: ArrayLike, scale: ArrayLike, y: ArrayLike, *, scale_floor: float
 ) -> NDArray[np.floating]:
     """Minus the log-density of ``y`` in a Gaussian mixture with weights ``softmax(logits)``.
-
-    Args:
-        logits: ``[..., K]``.
-        loc: ``[..., K]``, or ``[..., K, D]`` for vectors ``y`` and diagonal covariances.
-        scale: Shape of ``loc``, at least 0.
-        y: ``[...]``, or ``[..., D]``.
-        scale_floor: At least 0.
 
     Returns:
         ``[...]``; sigma is ``scale + scale_floor``. Beyond as many sigmas as the cube root of the largest
@@ -42,11 +38,6 @@ def mixture_density_nll_vjp(
 
     Args:
         cotangent: ``[...]``.
-        logits: ``[..., K]``.
-        loc: ``[..., K]`` or ``[..., K, D]``.
-        scale: Shape of ``loc``.
-        y: ``[...]`` or ``[..., D]``.
-        scale_floor: At least 0.
 
     Returns:
         The gradients of ``logits``, ``loc``, ``scale`` and ``y``, in their shapes.

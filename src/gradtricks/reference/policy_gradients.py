@@ -1,4 +1,7 @@
-"""Rewards to returns, returns to advantages, advantages to a loss."""
+"""Rewards to returns, returns to advantages, advantages to a loss.
+
+The arguments are those of the functions in both frameworks.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,12 +15,6 @@ def discounted_returns(
     r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike = 0.0, *, stop_target_gradients: bool = False
 ) -> NDArray[np.floating]:
     """Sum the rewards still to come, discounted: ``R_t = r_t + discount_t * R_(t+1)``.
-
-    Args:
-        r_t: ``[T, ...]``, time first.
-        discount_t: A number, or the shape of ``r_t``; at a 0 a return ends.
-        v_t: Likewise; the last one stands for all that comes after.
-        stop_target_gradients: Changes gradients only.
 
     Returns:
         Shape of ``r_t``.
@@ -33,9 +30,6 @@ def discounted_returns_vjp(
 
     Args:
         cotangent: Shape of ``r_t``.
-        r_t: ``[T, ...]``, time first.
-        discount_t: As in `discounted_returns`.
-        v_t: Likewise.
 
     Returns:
         Gradients of ``r_t``, ``discount_t`` and ``v_t`` at each step.
@@ -53,12 +47,6 @@ def truncated_generalized_advantage_estimation(
 ) -> NDArray[np.floating]:
     """Sum the temporal-difference errors still to come, each weighted by the discounts and lambdas up to it.
 
-    Args:
-        r_t: ``[T, ...]``, time first.
-        discount_t: Shape of ``r_t``.
-        lambda_: A number, or the shape of ``r_t``.
-        values: ``[T+1, ...]``.
-
     Returns:
         Shape of ``r_t``.
     """
@@ -74,10 +62,6 @@ def truncated_generalized_advantage_estimation_vjp(
 
     Args:
         cotangent: Shape of ``r_t``.
-        r_t: ``[T, ...]``.
-        discount_t: Shape of ``r_t``.
-        lambda_: A number, or the shape of ``r_t``.
-        values: ``[T+1, ...]``.
 
     Returns:
         Gradients of ``r_t``, ``discount_t``, ``lambda_`` (at each step) and ``values``.
@@ -96,9 +80,6 @@ def truncated_generalized_advantage_estimation_vjp(
 def standardize(x: ArrayLike) -> NDArray[np.floating]:
     """Subtract the mean of all elements and divide by their (population) standard deviation.
 
-    Args:
-        x: Any shape.
-
     Returns:
         Shape of ``x``; zeros where all elements are equal up to rounding.
     """
@@ -106,15 +87,7 @@ def standardize(x: ArrayLike) -> NDArray[np.floating]:
 
 
 def standardize_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``; zeros where `standardize` gives zeros.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """Return the gradient that reaches ``x``; zeros where `standardize` gives zeros."""
     y, std = _standardize(as_floating(x))
     if std == 0:
         return np.zeros_like(y)
@@ -127,12 +100,6 @@ def policy_gradient_loss(
 ) -> np.floating:
     """Average ``-w * adv * log pi(a)``; minimising it raises the probability of what had an advantage.
 
-    Args:
-        logits_t: ``[..., A]``, unnormalised log-probabilities.
-        a_t: ``[...]``, integers in ``[0, A)``.
-        adv_t: ``[...]``.
-        w_t: ``[...]``; None is all ones.
-
     Returns:
         A scalar.
     """
@@ -143,18 +110,7 @@ def policy_gradient_loss(
 def policy_gradient_loss_vjp(
     cotangent: float, logits_t: ArrayLike, a_t: ArrayLike, adv_t: ArrayLike, w_t: ArrayLike | None = None
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``logits_t``: ``w * adv * (pi - one_hot(a))`` over the count.
-
-    Args:
-        cotangent: A scalar.
-        logits_t: ``[..., A]``.
-        a_t: ``[...]``.
-        adv_t: ``[...]``.
-        w_t: ``[...]``; None is all ones.
-
-    Returns:
-        ``[..., A]``.
-    """
+    """Return the gradient that reaches ``logits_t``: ``w * adv * (pi - one_hot(a))`` over the count."""
     logits = np.asarray(logits_t)
     residual = np.exp(log_softmax(logits)) - np.eye(logits.shape[-1])[np.asarray(a_t)]
     return cotangent * _weights(adv_t, w_t)[..., None] * residual / np.size(a_t)
@@ -162,11 +118,6 @@ def policy_gradient_loss_vjp(
 
 def clipped_surrogate_pg_loss(prob_ratios_t: ArrayLike, adv_t: ArrayLike, epsilon: float) -> np.floating:
     """Average ``-min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv)``, the loss of PPO.
-
-    Args:
-        prob_ratios_t: Any shape.
-        adv_t: Shape of ``prob_ratios_t``.
-        epsilon: At least 0.
 
     Returns:
         A scalar.
@@ -178,17 +129,7 @@ def clipped_surrogate_pg_loss(prob_ratios_t: ArrayLike, adv_t: ArrayLike, epsilo
 def clipped_surrogate_pg_loss_vjp(
     cotangent: float, prob_ratios_t: ArrayLike, adv_t: ArrayLike, epsilon: float
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return the gradients that reach ``prob_ratios_t``, 0 where it is clipped, and ``adv_t``.
-
-    Args:
-        cotangent: A scalar.
-        prob_ratios_t: Any shape.
-        adv_t: Shape of ``prob_ratios_t``.
-        epsilon: At least 0.
-
-    Returns:
-        Two arrays in the shape of ``prob_ratios_t``.
-    """
+    """Return the gradients that reach ``prob_ratios_t``, 0 where it is clipped, and ``adv_t``."""
     ratio, adv = as_floating(prob_ratios_t), as_floating(adv_t)
     bound = np.where(adv > 0, np.minimum(ratio, 1 + epsilon), np.maximum(ratio, 1 - epsilon))
     factor = np.where(adv == 0, ratio, bound)
@@ -197,10 +138,6 @@ def clipped_surrogate_pg_loss_vjp(
 
 def entropy_loss(logits_t: ArrayLike, w_t: ArrayLike | None = None) -> np.floating:
     """Average ``-w * H(pi)``; minimising it keeps the policy from becoming sure too soon.
-
-    Args:
-        logits_t: ``[..., A]``, unnormalised log-probabilities.
-        w_t: ``[...]``; None is all ones.
 
     Returns:
         A scalar.
@@ -212,16 +149,7 @@ def entropy_loss(logits_t: ArrayLike, w_t: ArrayLike | None = None) -> np.floati
 def entropy_loss_vjp(
     cotangent: float, logits_t: ArrayLike, w_t: ArrayLike | None = None
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return the gradients that reach ``logits_t``, ``w * pi * (log pi + H)`` over the count, and ``w_t``.
-
-    Args:
-        cotangent: A scalar.
-        logits_t: ``[..., A]``.
-        w_t: ``[...]``; None is all ones.
-
-    Returns:
-        ``[..., A]`` and ``[...]``.
-    """
+    """Return the gradients that reach ``logits_t``, ``w * pi * (log pi + H)`` over the count, and ``w_t``."""
     log_pi = log_softmax(np.asarray(logits_t))
     negative_entropy = _negative_entropy(log_pi)
     weights = cotangent * np.broadcast_to(1.0 if w_t is None else w_t, negative_entropy.shape)

@@ -1,4 +1,7 @@
-"""Ranks that have a gradient, and the correlation of ranks."""
+"""Ranks that have a gradient, and the correlation of ranks.
+
+The arguments are those of the functions in both frameworks.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -6,11 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 def soft_rank(x: ArrayLike, *, regularization_strength: float, axis: int = -1) -> NDArray[np.floating]:
     """Project ``x / regularization_strength`` onto the convex hull of all rankings.
-
-    Args:
-        x: Any shape but a scalar.
-        regularization_strength: Positive, in units of ``x``; near 0 the ranks are hard.
-        axis: The elements along it are ranked, the smallest 1.
 
     Returns:
         Shape of ``x``.
@@ -53,13 +51,6 @@ def spearman_correlation(
     soft_y: bool = False,
 ) -> NDArray[np.floating]:
     """Correlate the soft ranks of ``x`` with the ranks of ``y``.
-
-    Args:
-        x: Any shape but a scalar.
-        y: Shape of ``x``.
-        regularization_strength: Positive, in units of ``x``; None is twice the usual gap between neighbours.
-        axis: The elements along it are ranked.
-        soft_y: Rank ``y`` softly too.
 
     Returns:
         Shape of ``x`` without ``axis``, within [-1, 1]; 0 where all elements of ``x`` or of ``y`` are equal.

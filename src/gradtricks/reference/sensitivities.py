@@ -33,13 +33,7 @@ def input_gradients_vjp(
 ) -> NDArray[np.floating]:
     """Return what reaches ``x`` through its input gradients: each sample's Hessian times ``cotangent``.
 
-    Args:
-        cotangent: Shape of ``x``.
-        function: As for ``input_gradients``.
-        x: ``[B, ...]``.
-
-    Returns:
-        Shape of ``x``, by central differences: exact but for rounding where third derivatives are constant.
+    By central differences: exact but for rounding where third derivatives are constant.
     """
     return _vjp(cotangent, lambda x: input_gradients(function, x), x)
 
@@ -70,16 +64,7 @@ def input_jacobians(
 def input_jacobians_vjp(
     cotangent: ArrayLike, function: Callable[[Any], Any], x: ArrayLike
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x`` through its Jacobians.
-
-    Args:
-        cotangent: ``[B, O..., I...]``.
-        function: As for ``input_jacobians``.
-        x: ``[B, I...]``.
-
-    Returns:
-        Shape of ``x``, by central differences.
-    """
+    """Return the gradient that reaches ``x`` through its Jacobians, by central differences."""
     return _vjp(cotangent, lambda x: input_jacobians(function, x), x)
 
 

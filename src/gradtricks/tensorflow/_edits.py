@@ -80,7 +80,7 @@ def with_slope(
     """
 
     def loop(*args: Any) -> tf.Tensor:
-        tensors = [arg for arg in args if tf.is_tensor(arg)]
+        tensors = [arg for arg in args if isinstance(arg, tf.Tensor)]  # tf.is_tensor takes 20 times as long
         readable = all(is_readable(t) for t in tensors)
         if readable and not record.could_possibly_record():
             return evaluated(*args)
@@ -96,7 +96,7 @@ def with_slope(
         return _declare(output, backward, *tensors)
 
     def evaluated(*args: Any) -> tf.Tensor:
-        arrays = [arg.numpy() if tf.is_tensor(arg) else arg for arg in args]
+        arrays = [arg.numpy() if isinstance(arg, tf.Tensor) else arg for arg in args]
         return as_constant(value(*arrays), args[0].dtype)
 
     return loop

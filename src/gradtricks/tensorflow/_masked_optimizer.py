@@ -53,11 +53,7 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer = inner_optimizer
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Create the state of each variable.
-
-        Args:
-            variables: The model's trainable variables.
-        """
+        """Create the state of each variable."""
         if self.built:
             return
         inner, state = self.inner_optimizer, []
@@ -96,12 +92,7 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         self._trainable_mask[index].assign(tf.broadcast_to(mask, parameter.shape))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Take one step; Keras calls this, and everybody who has gradients at hand.
-
-        Args:
-            grads: One for each variable, in order.
-            trainable_variables: None means those that the optimizer was built with.
-        """
+        """Take one step; Keras calls this, and everybody who has gradients at hand, one for each variable."""
         if trainable_variables is not None:
             self.build(list(trainable_variables))
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
@@ -115,14 +106,7 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
                 kept.assign(tf.where(mask, tf.convert_to_tensor(kept), value))
 
     def scale_loss(self, loss: Any) -> Any:
-        """Scale the loss as the inner optimizer wants it.
-
-        Args:
-            loss: Of a batch.
-
-        Returns:
-            What the inner optimizer makes of it.
-        """
+        """Scale the loss as the inner optimizer wants it."""
         return self.inner_optimizer.scale_loss(loss)
 
     @property
@@ -145,42 +129,19 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         self.inner_optimizer.learning_rate = learning_rate
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal optimizer.
-
-        Returns:
-            Keyword arguments of the class.
-        """
+        """Return the arguments that make an equal optimizer."""
         inner = keras.saving.serialize_keras_object(self.inner_optimizer)
         return {"inner_optimizer": inner, "name": self.name}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Any:
-        """Make an optimizer from what ``get_config`` returned.
-
-        Args:
-            config: As from there.
-            custom_objects: Classes by name.
-
-        Returns:
-            The optimizer.
-        """
+        """Make an optimizer from what ``get_config`` returned."""
         inner = keras.saving.deserialize_keras_object(config.pop("inner_optimizer"), custom_objects)
         return cls(inner, **config)
 
 
 def index_of(optimizer: Any, parameter: Any) -> int:
-    """Return which of an optimizer's parameters this is.
-
-    Args:
-        optimizer: Any of Keras.
-        parameter: A variable.
-
-    Returns:
-        Its place.
-
-    Raises:
-        ValueError: The optimizer isn't built, or ``parameter`` isn't its own.
-    """
+    """Return which of an optimizer's parameters this is, or raise a ValueError."""
     if not optimizer.built:
         raise ValueError("the optimizer must be built; remedy: optimizer.build(model.trainable_variables)")
     known = isinstance(parameter, tf.Variable | keras.Variable)
@@ -190,14 +151,6 @@ def index_of(optimizer: Any, parameter: Any) -> int:
 
 
 def where_trainable(trainable_mask: Any, gradient: Any) -> tf.Tensor:
-    """Return a gradient that is 0 in frozen elements, whatever it was there.
-
-    Args:
-        trainable_mask: Bool, broadcasts to the shape of ``gradient``.
-        gradient: Dense or sparse.
-
-    Returns:
-        The gradient, dense.
-    """
+    """Return a gradient that is 0 in frozen elements, whatever it was there, and dense."""
     gradient = tf.convert_to_tensor(gradient)
     return tf.where(tf.convert_to_tensor(trainable_mask), gradient, tf.zeros_like(gradient))

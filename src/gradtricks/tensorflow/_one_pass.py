@@ -15,7 +15,7 @@ _HAS_XLA = sys.platform != "darwin"
 
 @cache
 def compiled_step(function: Callable[..., None], **options: float) -> Callable[..., None]:
-    """Compile a step, once for each shape, that assigns to the variables it is given, in place."""
+    """Compile a step with these options, once for each shape; it assigns to the variables it is given."""
     return tf.function(partial(function, **options), jit_compile=True, autograph=False)
 
 
@@ -25,7 +25,7 @@ def can_take_one_pass(parameter: Any) -> bool:
 
 
 def one_minus_exp_in_products(x: tf.Tensor) -> tf.Tensor:
-    """Compute ``1 - exp(-x)`` of positive numbers without a loss of digits, faster than XLA does."""
+    """Compute ``1 - exp(-x)`` of a positive x without a loss of digits, faster than XLA's ``expm1`` does."""
     coefficients, doublings, most = one_minus_exp(x.dtype.name)
     x = tf.minimum(x / 2**doublings, most)
     y = coefficients[0] * x

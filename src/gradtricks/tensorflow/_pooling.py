@@ -10,18 +10,11 @@ _LARGE, _SHRINK = 2.0**900, 2.0**-200  # sums of larger numbers could overflow
 
 
 def pooled_by_rounds(x: tf.Tensor, strength: float | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Find the blocks and the soft ranks with operations that every compiler knows.
+    """Find the soft ranks, and the number of each element's block, with operations that every compiler knows.
 
     XLA can't call the kernel. Here many blocks are pooled at once, again and again; in whichever order one
-    pools neighbours that violate the order, the blocks come out the same.
-
-    Args:
-        x: ``[..., n]``, floating-point.
-        strength: Regularization; the number 0 gives hard ranks.
-
-    Returns:
-        The ranks, and the number of each element's block, both ``[..., n]``. A row that isn't finite has NaN
-        ranks and the block -1.
+    pools neighbours that violate the order, the blocks come out the same. The number 0 as strength gives
+    hard ranks. A row that isn't finite has NaN ranks and the block -1.
     """
     dtype, x = x.dtype, tf.cast(x, tf.float64)
     soft = tf.is_tensor(strength) or strength > 0
@@ -46,13 +39,7 @@ def pooled_by_rounds(x: tf.Tensor, strength: float | tf.Tensor) -> tuple[tf.Tens
 def deviations_by_operations(x: tf.Tensor, blocks: tf.Tensor, strength: float | tf.Tensor) -> tf.Tensor:
     """Subtract from each element the mean of its block, and divide by the strength.
 
-    Args:
-        x: ``[..., n]``, floating-point.
-        blocks: ``[..., n]``, as from `pooled_by_rounds`.
-        strength: Positive.
-
-    Returns:
-        Shape of ``x``; 0 for an element alone in its block, even if it is infinite; NaN in the block -1.
+    It is 0 for an element alone in its block, even if that is infinite, and NaN in the block -1.
     """
     scale = tf.where(blocks < 0, tf.constant(math.nan, tf.float64), strength)
     return tf.cast(_deviate(tf.cast(x, tf.float64), tf.maximum(blocks, 0)) / scale, x.dtype)
@@ -67,11 +54,7 @@ def _deviate(x: tf.Tensor, blocks: tf.Tensor) -> tf.Tensor:
 def gap_by_operations(x: tf.Tensor) -> tf.Tensor:
     """Find the usual gap between neighbours, for each rank: the mean of the smaller half of the gaps.
 
-    Args:
-        x: ``[..., n]``, float64.
-
-    Returns:
-        ``[..., 1]``; 1 in a row without gaps, or that isn't finite.
+    It is ``[..., 1]``, and 1 in a row without gaps or that isn't finite.
     """
     ranks, blocks = pooled_by_rounds(tf.stop_gradient(x), 0.0)
     x = x - _deviate(x - tf.stop_gradient(x), tf.maximum(blocks, 0))  # equal elements share the gradient

@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
+from gradtricks._core import kernels
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._edits import in_plain_reverse, in_xla, shaped, with_slope
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
 
-
-def _loop(x: NDArray[Any], carry: float | NDArray[Any], transposed: bool) -> NDArray[Any]:
-    from gradtricks._core.kernels.policy_gradients import accumulate as loop  # a compiler is dear to import
-
-    return loop(x, carry, transposed=transposed)
+_BLOCK = 32  # steps; longer ones would be more arithmetic, shorter ones more passes
 
 
 def _cotangents(
@@ -32,14 +28,36 @@ def _cotangents(
 
 
 def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
-    if tf.is_tensor(carry):
+    plain = all(in_plain_reverse(t) for t in (x, carry) if tf.is_tensor(t))
+    changing = tf.is_tensor(carry)
+    if changing:
         carry = tf.concat([carry[:1], carry[:-1]], 0) if transposed else tf.reverse(carry, [0])
-    else:
-        carry = float(x.dtype.as_numpy_dtype(carry))  # which may be 0
+    elif (carry := float(x.dtype.as_numpy_dtype(carry))) == 0:
+        return x
     # XLA's loops are cheap, but what accumulators make of them isn't compiled.
-    in_steps = in_xla() and all(in_plain_reverse(t) for t in (x, carry) if tf.is_tensor(t))
-    y = (_by_steps if in_steps else _by_doubling)(x if transposed else tf.reverse(x, [0]), carry)
+    run = _by_steps if plain and in_xla() else _by_blocks if plain and not changing else _by_doubling
+    y = run(x if transposed else tf.reverse(x, [0]), carry)
     return shaped(y if transposed else tf.reverse(y, [0]), x)
+
+
+def _by_blocks(x: tf.Tensor, carry: float) -> tf.Tensor:
+    # The zeros of the matrix would make NaN of infinities.
+    finite = tf.math.is_finite(tf.reduce_sum(x))
+    return tf.cond(finite, lambda: _by_products(x, carry), lambda: _by_doubling(x, carry))
+
+
+def _by_products(x: tf.Tensor, carry: float) -> tf.Tensor:
+    # Within a block of steps the recursion is a product with a matrix; then only the blocks' ends are left.
+    steps, rest = x.shape[0] or tf.shape(x)[0], tf.shape(x)[1:]
+    count = (steps + _BLOCK - 1) // _BLOCK
+    padded = tf.pad(x, [[0, count * _BLOCK - steps], *([0, 0] for _ in x.shape[1:])])
+    blocks = tf.reshape(padded, [count, _BLOCK, tf.reduce_prod(rest)])
+    powers = carry ** np.arange(_BLOCK + 1.0)
+    distances = np.subtract.outer(np.arange(_BLOCK), np.arange(_BLOCK))
+    within = tf.matmul(tf.constant(np.where(distances < 0, 0, powers[distances]), x.dtype), blocks)
+    ends = _by_doubling(within[:, -1], powers[-1])
+    y = within + tf.constant(powers[1:, None], x.dtype) * _moved(ends, 1)[:, None]
+    return tf.reshape(y, tf.concat([[count * _BLOCK], rest], 0))[:steps]
 
 
 def _by_steps(x: tf.Tensor, carry: Any) -> tf.Tensor:
@@ -62,16 +80,10 @@ def _by_steps(x: tf.Tensor, carry: Any) -> tf.Tensor:
 
 def _by_doubling(y: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
     # After a round with distance d each sum covers 2d terms, so log2(T) rounds do.
-    if not tf.is_tensor(carry) and y.shape[0] is not None:
-        distance = 1
-        while distance < y.shape[0] and carry:
-            y += _carried(_moved(y, distance), carry**distance)
-            distance *= 2
-        return y
     carry = tf.convert_to_tensor(carry, y.dtype)
 
     def one_round(distance: Any, y: tf.Tensor, carry: tf.Tensor, sign: tf.Tensor) -> tuple[Any, ...]:
-        y += _carried_by_tensors(_moved(y, distance), carry, sign)
+        y += _carried(_moved(y, distance), carry, sign)
         if carry.shape.rank == 0:
             return 2 * distance, y, carry * carry, sign * sign
         return 2 * distance, y, carry * _moved(carry, distance), sign * _moved(sign, distance)
@@ -85,13 +97,7 @@ def _by_doubling(y: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
     return start[1]
 
 
-def _carried(later: tf.Tensor, factor: float) -> tf.Tensor:
-    if abs(factor) >= np.finfo(later.dtype.as_numpy_dtype).tiny:
-        return factor * later
-    return tf.where(tf.math.is_finite(later), tf.zeros_like(later), tf.stop_gradient(later))
-
-
-def _carried_by_tensors(later: tf.Tensor, factor: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
+def _carried(later: tf.Tensor, factor: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     # A product that underflows carries nothing but infinities, which step by step would have come through.
     stuck = (factor == 0) & (sign != 0) & ~tf.math.is_finite(later)
     infinite = tf.where(stuck, sign * tf.stop_gradient(later), tf.zeros_like(later))
@@ -102,7 +108,7 @@ def _moved(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
     return shaped(tf.concat([tf.zeros_like(x[:distance]), x[:-distance]], 0), x)
 
 
-accumulate = with_slope(_loop, _cotangents, _by_operations)
+accumulate = with_slope(lambda *args: kernels.policy_gradients.accumulate(*args), _cotangents, _by_operations)
 
 
 def _later(x: tf.Tensor) -> tf.Tensor:
@@ -111,7 +117,7 @@ def _later(x: tf.Tensor) -> tf.Tensor:
 
 def _bounded(later: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
     # Nothing is carried over a 0, not even an infinity.
-    if not tf.is_tensor(carry) and carry:
+    if not tf.is_tensor(carry):
         return later
     return tf.where((carry == 0) & ~tf.math.is_finite(later), tf.zeros_like(later), later)
 

@@ -1,4 +1,9 @@
-"""Curvature: products with a Hessian, and its norm, without the matrix."""
+"""Curvature: products with a Hessian, and its norm, without the matrix.
+
+With the gradient ``g(x)`` and the Hessian ``H`` of a scalar function, and vectors ``z`` of random signs::
+
+    H v = d (g(x) . v) / d x        |H|_fro^2 = mean of |H z|^2
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_shape
-from gradtricks._core.curvature import HessianNorm, check_norm, norm_of_products, step_along
+from gradtricks._core.curvature import HessianNorm, check_norm, difference, norm_of_products
 from gradtricks._core.structures import leaves, pairs, rebuilt
 from gradtricks.tensorflow._tensors import as_floating
 
@@ -102,36 +107,20 @@ def hessian_norm(
             "remedy: hessian_vector_product"
         )
     points = [tf.stop_gradient(point) for point in points]
-    product = _exact_product if method == "exact" else _difference
-    size = sum(int(tf.size(point)) for point in points)
-    return norm_of_products(product(function, x, points), size, ord=ord, samples=samples, seed=seed)
 
+    def along(points: list[tf.Tensor]) -> tf.Tensor:
+        return _scalar(function, x, points)
 
-def _exact_product(
-    function: Callable[[Any], tf.Tensor], x: Any, points: list[tf.Tensor]
-) -> Callable[[NDArray], NDArray]:
     def product(z: NDArray) -> NDArray:
-        def along(points: list[tf.Tensor]) -> tf.Tensor:
-            return _scalar(function, x, points)
-
         return _flat(hessian_vector_product(along, points, _split(z, points)))
 
-    return product
+    def gradient(flat: NDArray) -> NDArray:
+        return _flat(_gradient(function, x, _split(flat, points)))
 
-
-def _difference(
-    function: Callable[[Any], tf.Tensor], x: Any, points: list[tf.Tensor]
-) -> Callable[[NDArray], NDArray]:
     itemsize = min(point.dtype.size for point in points)
-
-    def product(z: NDArray) -> NDArray:
-        step = step_along(_flat(points), z, itemsize)
-        shifts = [step * part for part in _split(z, points)]
-        above = _flat(_gradient(function, x, [point + shift for point, shift in zip(points, shifts)]))
-        below = _flat(_gradient(function, x, [point - shift for point, shift in zip(points, shifts)]))
-        return (above - below) / (2 * step)
-
-    return product
+    flat = _flat(points)
+    chosen = product if method == "exact" else difference(gradient, flat, itemsize)
+    return norm_of_products(chosen, flat.size, ord=ord, samples=samples, seed=seed)
 
 
 def _gradient(function: Callable[[Any], tf.Tensor], x: Any, points: list[tf.Tensor]) -> list[tf.Tensor]:

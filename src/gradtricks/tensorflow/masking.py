@@ -161,11 +161,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         self._decay = weight_decay
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Create the state of each variable.
-
-        Args:
-            variables: The model's trainable variables.
-        """
+        """Create the state of each variable."""
         if self.built:
             return
         super().build(variables)
@@ -212,15 +208,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         self._trainable_mask[index].assign(mask)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
-        """Take one step; Keras calls this, and everybody who has gradients at hand.
-
-        Args:
-            grads: One for each variable, in order.
-            trainable_variables: None means those that the optimizer was built with.
-
-        Returns:
-            What the base class returns.
-        """
+        """Take one step; Keras calls this, and everybody who has gradients at hand, one for each variable."""
         if trainable_variables is not None:
             self.build(list(trainable_variables))
         if self.clipnorm is not None or self.global_clipnorm is not None:
@@ -230,13 +218,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         return super().apply(grads, trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Take one step of one variable; Keras calls this.
-
-        Args:
-            gradient: Shape of ``variable``.
-            variable: One of the optimizer's parameters.
-            learning_rate: Size of the step.
-        """
+        """Take one step of one variable; Keras calls this."""
         index = self._get_variable_index(variable)
         options: dict[str, Any] = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
         options["weight_decay"] = (self._decay or 0.0) if self._use_weight_decay(variable) else 0.0
@@ -255,11 +237,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         step.assign_add(1)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal optimizer.
-
-        Returns:
-            Keyword arguments of the class.
-        """
+        """Return the arguments that make an equal optimizer."""
         options = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
         return {**super().get_config(), **options, "amsgrad": self.amsgrad, "weight_decay": self._decay}
 

@@ -1,4 +1,10 @@
-"""Rewards to returns, returns to advantages, advantages to a loss."""
+"""Rewards to returns, returns to advantages, advantages to a loss, under the names of rlax.
+
+Returns and advantages are one recursion, whose gradient is the same one run forward in time::
+
+    R_t = r_t + discount_t R_(t+1)        A_t = delta_t + discount_t lambda_t A_(t+1)
+    loss = -mean of adv log pi(a)         gradient of the logits = adv (pi - one_hot(a)) / count
+"""
 
 import math
 
@@ -36,9 +42,6 @@ def discounted_returns(
     Raises:
         TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
         ValueError: A shape is wrong, or ``discount_t`` is a number outside [0, 1].
-
-    References:
-        ``discounted_returns`` of rlax, whose names these are.
 
     Example:
         >>> r_t = tf.constant([0.0, 0.0, 1.0, 0.0, -1.0])
@@ -87,7 +90,6 @@ def truncated_generalized_advantage_estimation(
         ValueError: A shape is wrong, or a number lies outside [0, 1].
 
     References:
-        ``truncated_generalized_advantage_estimation`` of rlax, whose names these are;
         https://arxiv.org/abs/1506.02438.
 
     Example:
@@ -172,9 +174,6 @@ def policy_gradient_loss(
             graph neither an action nor a size that isn't known when it is traced can raise on every device,
             so they make the loss NaN.
 
-    References:
-        ``policy_gradient_loss`` of rlax, whose names these are.
-
     Example:
         >>> loss = policy_gradient_loss(tf.zeros((1, 2)), tf.constant([0]), tf.constant([1.0]))
         >>> round(float(loss), 4)
@@ -215,7 +214,7 @@ def clipped_surrogate_pg_loss(
         ValueError: A shape is wrong, there is nothing to average, or ``epsilon`` is negative.
 
     References:
-        ``clipped_surrogate_pg_loss`` of rlax, whose names these are; https://arxiv.org/abs/1707.06347.
+        https://arxiv.org/abs/1707.06347.
 
     Example:
         >>> loss = clipped_surrogate_pg_loss(tf.constant([1.5, 0.5]), tf.constant([1.0, 1.0]), 0.2)
@@ -252,9 +251,6 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
     Raises:
         TypeError: A tensor isn't floating-point.
         ValueError: A shape is wrong, or there is nothing to average.
-
-    References:
-        ``entropy_loss`` of rlax, whose names these are.
 
     Example:
         >>> round(float(entropy_loss(tf.zeros((1, 2)))), 4)

@@ -1,13 +1,19 @@
-"""Ranks that have a gradient, and the correlation of ranks."""
+"""Ranks that have a gradient, and the correlation of ranks.
+
+In the order of ``x``, neighbours too near to each other for hard ranks are pooled into blocks. In a block::
+
+    rank = mean of the block's places + (x - mean of the block) / strength
+    gradient of x <- (gradient - mean of the block's) / strength
+"""
 
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from gradtricks._core import kernels
 from gradtricks._core.checks import check_axis, check_number, check_shape
 from gradtricks.tensorflow._edits import as_constant, intercept, with_slope
 from gradtricks.tensorflow._pooling import deviations_by_operations, gap_by_operations, pooled_by_rounds
@@ -110,38 +116,16 @@ def _soft_rank(x: tf.Tensor, strength: float | tf.Tensor, axis: int = -1) -> tf.
     return intercept(x, rule, linear=True, value=_move_axis(ranks, -1, axis))
 
 
-def _pool(x: NDArray[Any], strength: float | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    from gradtricks._core.kernels.ranking import soft_ranks  # a compiler is dear to import
-
-    return soft_ranks(_widened(x), float(strength))
-
-
-def _deviate(x: NDArray[Any], blocks: NDArray[Any], strength: float | NDArray[Any]) -> NDArray[Any]:
-    from gradtricks._core.kernels.ranking import deviations
-
-    return deviations(_widened(x), blocks, float(strength))
-
-
-def _find_gaps(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    from gradtricks._core.kernels.ranking import usual_gaps
-
-    return usual_gaps(x)
-
-
-def _widened(x: NDArray[Any]) -> NDArray[Any]:
-    return x.astype(np.promote_types(x.dtype, np.float32), copy=False)
-
-
 def _pooled(x: tf.Tensor, strength: float | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | NDArray[Any]]:
     if not tf.executing_eagerly():
         return pooled_by_rounds(tf.stop_gradient(x), strength)
-    ranks, blocks = _pool(x.numpy(), strength)
+    ranks, blocks = kernels.ranking.soft_ranks(x.numpy(), strength)
     return as_constant(ranks, x.dtype), blocks
 
 
 # Less the mean of its block, over the strength: a symmetric matrix.
 _deviations: Callable[..., tf.Tensor] = with_slope(
-    _deviate,
+    lambda *arrays: kernels.ranking.deviations(*arrays),
     lambda gradient, output, x, *others: (_deviations(gradient, *others), None, None),
     deviations_by_operations,
 )
@@ -156,7 +140,7 @@ def _scaled_rank(x: tf.Tensor, strength: float | tf.Tensor | None) -> tf.Tensor:
 def _usual_gap(x: tf.Tensor) -> tf.Tensor:
     if not tf.executing_eagerly():
         return gap_by_operations(x)
-    gap, gradient = _find_gaps(x.numpy())
+    gap, gradient = kernels.ranking.usual_gaps(x.numpy())
     return gap + tf.reduce_sum(gradient * (x - tf.stop_gradient(x)), axis=-1, keepdims=True)
 
 

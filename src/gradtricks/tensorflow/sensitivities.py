@@ -1,4 +1,9 @@
-"""Derivatives of each sample's output with respect to its own input, for a whole batch at once."""
+"""Derivatives of each sample's output with respect to its own input, for a whole batch at once.
+
+Where ``y_i = function(x)_i`` depends on ``x_i`` alone, and this is how the check knows::
+
+    d (y_1 + ... + y_B) / d x_i = d y_i / d x_i        d (w_1 y_1 + ... + w_B y_B) / d x_i = w_i d y_i / d x_i
+"""
 
 import math
 from collections.abc import Callable
@@ -29,7 +34,8 @@ def input_gradients(
     Args:
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
-        check: Refuse coupled samples. Without, the derivatives are those of sums over the samples. In a
+        check: Refuse coupled samples, which asks for float32 at least. Without, the derivatives are those of
+            sums over the samples. In a
             graph a check costs two backward passes.
 
     Returns:
@@ -37,7 +43,8 @@ def input_gradients(
         make it NaN.
 
     Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor.
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``x`` is of half
+            precision and to be checked.
         ValueError: The samples are coupled, as by batch normalization in training mode; ``x`` has no batch
             axis; ``function`` doesn't return one number for each sample, or nothing that depends on ``x``.
 
@@ -50,7 +57,7 @@ def input_gradients(
         array([[2., 4.],
                [6., 8.]], dtype=float32)
     """
-    value, pull = _vjp(function, x)
+    value, pull = _vjp(function, x, check)
     if value.shape.rank > 2 or value.shape[1:].num_elements() not in {None, 1}:
         raise ValueError(
             f"function must return one number for each sample, [B] or [B, 1]; got {tuple(value.shape)}; "
@@ -81,7 +88,8 @@ def input_jacobians(
         ``[B, O..., I...]`` in the dtype of ``x``; NaN as by `input_gradients`.
 
     Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor.
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``x`` is of half
+            precision and to be checked.
         ValueError: The samples are coupled; ``x`` has no batch axis; what ``function`` returns has another
             batch axis, or doesn't depend on ``x``.
 
@@ -94,7 +102,7 @@ def input_jacobians(
                [[1., 1.],
                 [4., 3.]]], dtype=float32)
     """
-    value, pull = _vjp(function, x)
+    value, pull = _vjp(function, x, check)
     outputs = tf.shape(value)[1:]
     units = tf.eye(tf.reduce_prod(outputs), dtype=value.dtype)
     units = tf.reshape(units, tf.concat([tf.shape(units)[:1], [1], outputs], 0)) * tf.ones_like(value)
@@ -108,9 +116,9 @@ def input_jacobians(
 
 
 def _vjp(
-    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor
+    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, check: bool
 ) -> tuple[tf.Tensor, Callable[..., tf.Tensor]]:
-    x = _as_batch(x)
+    x = _as_batch(x, check)
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
         # An alias, so that what the function knows of x by other ways than its argument stays constant.
         inner = tf.identity(x)
@@ -175,11 +183,16 @@ def _largest(x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_max(tf.where(tf.math.is_finite(x), tf.abs(x), tf.zeros_like(x)))
 
 
-def _as_batch(x: tf.Tensor) -> tf.Tensor:
+def _as_batch(x: tf.Tensor, check: bool) -> tf.Tensor:
     x = as_floating("x", x)
     _check_rank("x", x)
     if x.shape.rank == 0:
         raise ValueError("x must have shape [B, ...], samples first; got a scalar")
+    if check and x.dtype.size < 4:
+        raise TypeError(
+            "x must be float32 or wider for a check, since rounding in half precision hides couplings; "
+            f"got {x.dtype.name}; remedy: check the function once in float32, then check=False"
+        )
     return x
 
 

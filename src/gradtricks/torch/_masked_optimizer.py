@@ -100,21 +100,12 @@ class MaskedOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state and the masks.
-
-        Returns:
-            What the optimizer's ``state_dict`` returns, and ``trainable_masks`` by the number of the
-            parameter.
-        """
+        """Return that of the optimizer, and ``trainable_masks`` by the number of the parameter."""
         masks = {i: self._masks[p] for i, p in enumerate(self._parameters()) if p in self._masks}
         return {**self.optimizer.state_dict(), "trainable_masks": masks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what ``state_dict()`` returned, or that of the optimizer alone, which leaves all trainable.
-
-        Args:
-            state_dict: Of an optimizer with the same groups.
-        """
+        """Load what ``state_dict()`` returned, or that of the optimizer alone, which leaves all trainable."""
         self.optimizer.load_state_dict(state_dict)
         self._share(self.optimizer)
         self._masks.clear()
@@ -123,19 +114,11 @@ class MaskedOptimizer(torch.optim.Optimizer):
             self.set_trainable_mask(parameters[index], mask)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs.
-
-        Returns:
-            The optimizer and the masks.
-        """
+        """Return what a copy needs."""
         return {"optimizer": self.optimizer, "masks": self._masks}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become the copy.
-
-        Args:
-            state: As from ``__getstate__``.
-        """
+        """Become the copy."""
         super().__setstate__({"defaults": state["optimizer"].defaults, "_masks": state["masks"]})
         self._share(state["optimizer"])
 

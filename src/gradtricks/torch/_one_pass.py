@@ -4,19 +4,19 @@ from typing import Any
 
 import torch
 
+from gradtricks._core import kernels
+
 
 def step_in_one_pass(
     parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
 ) -> None:
-    """Take one step in place, for a parameter and state for which `can_take_one_pass` holds."""
-    from gradtricks._core.kernels import masking  # a compiler is dear to import
-
+    """Take one step in place, of a parameter for which `can_take_one_pass` holds."""
     gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
     moments = state["exp_avg"], state["exp_avg_sq"], state["max_exp_avg_sq"] if group["amsgrad"] else None
     tensors = (parameter, gradient, *moments, state.get("own_steps"), state["trainable_mask"])
     arrays: list[Any] = [None if t is None else t.detach().view(-1).numpy() for t in tensors]
     l2, decay = l2_and_decay(group)
-    masking.masked_adam_step(
+    kernels.masking.masked_adam_step(
         *arrays,
         step=int(state["step"]) + 1,
         learning_rate=float(group["lr"]),
@@ -34,7 +34,7 @@ def step_in_one_pass(
 def can_take_one_pass(parameter: torch.Tensor, state: dict[str, Any]) -> bool:
     """Say whether a compiled loop can read and write a parameter and its state.
 
-    Not in a compiler, on other devices, in half precision, nor for tensors with gaps.
+    It can't in a compiler, on other devices, in half precision, and in tensors with gaps.
     """
     if torch.compiler.is_compiling() or parameter.dtype not in (torch.float32, torch.float64):
         return False

@@ -4,21 +4,14 @@ Transposed it is ``y_t = x_t + carry_(t-1) * y_(t-1)``, which runs forward in ti
 """
 
 import math
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
+from gradtricks._core import kernels
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.torch._edits import with_slope
 from gradtricks.torch._loops import as_operation
 from gradtricks.torch._tensors import as_floating, at_least_float32
-
-
-def _loop(x: NDArray[Any], carry: NDArray[Any], transposed: bool) -> NDArray[Any]:
-    from gradtricks._core.kernels.policy_gradients import accumulate as loop  # a compiler is dear to import
-
-    return loop(x, carry, transposed=transposed)
 
 
 def _cotangents(
@@ -49,7 +42,7 @@ accumulate = with_slope(
     as_operation(
         "accumulate",
         "(Tensor x, Tensor carry, bool transposed) -> Tensor",
-        _loop,
+        lambda *args: kernels.policy_gradients.accumulate(*args),
         lambda x, carry, transposed: torch.empty_like(x, memory_format=torch.contiguous_format),
         batch_axis=-1,  # time stays the first
     ),

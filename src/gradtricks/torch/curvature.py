@@ -1,4 +1,9 @@
-"""Curvature: products with a Hessian, and its norm, without the matrix."""
+"""Curvature: products with a Hessian, and its norm, without the matrix.
+
+With the gradient ``g(x)`` and the Hessian ``H`` of a scalar function, and vectors ``z`` of random signs::
+
+    H v = d (g(x) . v) / d x        |H|_fro^2 = mean of |H z|^2
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_shape
-from gradtricks._core.curvature import HessianNorm, check_norm, norm_of_products, step_along
+from gradtricks._core.curvature import HessianNorm, check_norm, difference, norm_of_products
 from gradtricks._core.structures import leaves, pairs, rebuilt
 from gradtricks.torch._edits import in_plain_reverse
 from gradtricks.torch._tensors import as_floating
@@ -105,36 +110,21 @@ def hessian_norm(
             "remedy: hessian_vector_product"
         )
     points = [point.detach() for point in points]
-    product = _exact_product if method == "exact" else _difference
-    size = sum(point.numel() for point in points)
-    return norm_of_products(product(function, x, points), size, ord=ord, samples=samples, seed=seed)
+    one = points[0].new_ones(())
 
+    def along(points: list[torch.Tensor]) -> torch.Tensor:
+        return _scalar(function, x, points)
 
-def _exact_product(
-    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
-) -> Callable[[NDArray], NDArray]:
     def product(z: NDArray) -> NDArray:
-        def along(points: list[torch.Tensor]) -> torch.Tensor:
-            return _scalar(function, x, points)
-
         return _flat(hessian_vector_product(along, points, _split(z, points)))
 
-    return product
+    def gradient(flat: NDArray) -> NDArray:
+        return _flat(_gradient(function, x, _split(flat, points), one))
 
-
-def _difference(
-    function: Callable[[Any], torch.Tensor], x: Any, points: list[torch.Tensor]
-) -> Callable[[NDArray], NDArray]:
-    itemsize, one = min(point.dtype.itemsize for point in points), points[0].new_ones(())
-
-    def product(z: NDArray) -> NDArray:
-        step = step_along(_flat(points), z, itemsize)
-        shifts = [step * part for part in _split(z, points)]
-        above = _flat(_gradient(function, x, [point + shift for point, shift in zip(points, shifts)], one))
-        below = _flat(_gradient(function, x, [point - shift for point, shift in zip(points, shifts)], one))
-        return (above - below) / (2 * step)
-
-    return product
+    itemsize = min(point.dtype.itemsize for point in points)
+    flat = _flat(points)
+    chosen = product if method == "exact" else difference(gradient, flat, itemsize)
+    return norm_of_products(chosen, flat.size, ord=ord, samples=samples, seed=seed)
 
 
 def _gradient(
@@ -178,4 +168,4 @@ def _split(z: NDArray, points: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> NDArray:
-    return np.concatenate([t.detach().double().cpu().numpy().reshape(-1) for t in tensors])
+    return np.concatenate([t.detach().double().numpy(force=True).reshape(-1) for t in tensors])

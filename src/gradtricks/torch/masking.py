@@ -155,11 +155,7 @@ class MaskedAdam(torch.optim.Optimizer):
         super().__init__(params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with options of their own.
-
-        Args:
-            param_group: ``params``, and options that differ from the optimizer's; their errors are the same.
-        """
+        """Add parameters, with options of their own, whose errors are those of the optimizer's."""
         options = {**self.defaults, **param_group}
         rate = 0.0 if isinstance(options["lr"], torch.Tensor) else options["lr"]
         beta_1, beta_2 = options["betas"]
@@ -190,13 +186,7 @@ class MaskedAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step with the gradients that the parameters hold.
-
-        Args:
-            closure: Evaluates the model and returns the loss, as for every optimizer of the framework.
-
-        Returns:
-            What ``closure`` returned, or None.
+        """Take one step with the gradients that the parameters hold, and return what ``closure`` returned.
 
         Raises:
             TypeError: A gradient is sparse or complex.
@@ -212,11 +202,7 @@ class MaskedAdam(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what ``state_dict()`` returned, or that of ``torch.optim.Adam``.
-
-        Args:
-            state_dict: Of an optimizer with the same groups.
-        """
+        """Load what ``state_dict()`` of an optimizer with the same groups returned, that of Adam too."""
         super().load_state_dict(state_dict)
         # The base class casts state to the parameter's dtype: fatal for masks, counts and wide moments.
         for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):

@@ -1,4 +1,10 @@
-"""The likelihood of a mixture density network."""
+"""The likelihood of a mixture density network.
+
+With responsibilities ``r = softmax(log pi + log N(y; loc, sigma))`` and ``sigma = scale + scale_floor``::
+
+    loss = -logsumexp(log pi + log N(y; loc, sigma))
+    gradients: pi - r for the logits, and r times those of -log N for each loc and sigma
+"""
 
 import math
 

@@ -1,4 +1,10 @@
-"""Rewards to returns, returns to advantages, advantages to a loss."""
+"""Rewards to returns, returns to advantages, advantages to a loss, under the names of rlax.
+
+Returns and advantages are one recursion, whose gradient is the same one run forward in time::
+
+    R_t = r_t + discount_t R_(t+1)        A_t = delta_t + discount_t lambda_t A_(t+1)
+    loss = -mean of adv log pi(a)         gradient of the logits = adv (pi - one_hot(a)) / count
+"""
 
 import math
 
@@ -36,9 +42,6 @@ def discounted_returns(
     Raises:
         TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
         ValueError: A shape is wrong, or ``discount_t`` is a number outside [0, 1].
-
-    References:
-        ``discounted_returns`` of rlax, whose names these are.
 
     Example:
         >>> r_t = torch.tensor([0.0, 0.0, 1.0, 0.0, -1.0])
@@ -86,7 +89,6 @@ def truncated_generalized_advantage_estimation(
         ValueError: A shape is wrong, or a number lies outside [0, 1].
 
     References:
-        ``truncated_generalized_advantage_estimation`` of rlax, whose names these are;
         https://arxiv.org/abs/1506.02438.
 
     Example:
@@ -169,9 +171,6 @@ def policy_gradient_loss(
             GPU, in compiled code and under a transform the framework's own check of the indices raises
             instead of the last.
 
-    References:
-        ``policy_gradient_loss`` of rlax, whose names these are.
-
     Example:
         >>> policy_gradient_loss(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([1.0]))
         tensor(0.6931)
@@ -211,7 +210,7 @@ def clipped_surrogate_pg_loss(
         ValueError: A shape is wrong, there is nothing to average, or ``epsilon`` is negative.
 
     References:
-        ``clipped_surrogate_pg_loss`` of rlax, whose names these are; https://arxiv.org/abs/1707.06347.
+        https://arxiv.org/abs/1707.06347.
 
     Example:
         >>> clipped_surrogate_pg_loss(torch.tensor([1.5, 0.5]), torch.tensor([1.0, 1.0]), 0.2)
@@ -246,9 +245,6 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
     Raises:
         TypeError: A tensor isn't floating-point.
         ValueError: A shape is wrong, or there is nothing to average.
-
-    References:
-        ``entropy_loss`` of rlax, whose names these are.
 
     Example:
         >>> entropy_loss(torch.zeros(1, 2))

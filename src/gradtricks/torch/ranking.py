@@ -1,12 +1,17 @@
-"""Ranks that have a gradient, and the correlation of ranks."""
+"""Ranks that have a gradient, and the correlation of ranks.
+
+In the order of ``x``, neighbours too near to each other for hard ranks are pooled into blocks. In a block::
+
+    rank = mean of the block's places + (x - mean of the block) / strength
+    gradient of x <- (gradient - mean of the block's) / strength
+"""
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
+from gradtricks._core import kernels
 from gradtricks._core.checks import check_axis, check_number, check_shape
 from gradtricks.torch._edits import intercept, with_slope
 from gradtricks.torch._loops import as_operation
@@ -104,46 +109,28 @@ def spearman_correlation(
 
 
 def _soft_rank(x: torch.Tensor, strength: torch.Tensor, axis: int = -1) -> torch.Tensor:
-    # Between two changes of the blocks the ranks are linear.
-    if axis in (-1, x.ndim - 1):
-        ranks, blocks = _pooled(x.detach(), strength)
-        return intercept(x, _deviations, blocks, strength, linear=True, value=ranks)
+    last = axis in (-1, x.ndim - 1)
 
     def rule(gradient: torch.Tensor, blocks: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
         return _deviations(gradient.movedim(axis, -1), blocks, strength).movedim(-1, axis)
 
+    # Between two changes of the blocks the ranks are linear.
     ranks, blocks = _pooled(x.detach().movedim(axis, -1), strength)
-    return intercept(x, rule, blocks, strength, linear=True, value=ranks.movedim(-1, axis))
+    value = ranks.movedim(-1, axis)
+    return intercept(x, _deviations if last else rule, blocks, strength, linear=True, value=value)
 
 
-def _pool(x: NDArray[Any], strength: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    from gradtricks._core.kernels.ranking import soft_ranks  # a compiler is dear to import
-
-    return soft_ranks(x, float(strength), threads=torch.get_num_threads())
-
-
-def _deviate(x: NDArray[Any], blocks: NDArray[Any], strength: NDArray[Any]) -> NDArray[Any]:
-    from gradtricks._core.kernels.ranking import deviations
-
-    return deviations(x, blocks, float(strength))
-
-
-def _find_gaps(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    from gradtricks._core.kernels.ranking import usual_gaps
-
-    return usual_gaps(x)
-
-
+# Ranks and the number of each element's block.
 _pooled = as_operation(
     "pooled",
     "(Tensor x, Tensor strength) -> (Tensor, Tensor)",
-    _pool,
+    lambda x, strength: kernels.ranking.soft_ranks(x, strength, threads=torch.get_num_threads()),
     lambda x, strength: (_like(x), _like(x).long()),
 )
 _gaps = as_operation(
     "gaps",
     "(Tensor x) -> (Tensor, Tensor)",
-    _find_gaps,
+    lambda x: kernels.ranking.usual_gaps(x),
     lambda x: (x.new_empty((*x.shape[:-1], 1)), _like(x)),
 )
 # Less the mean of its block, over the strength: a symmetric matrix.
@@ -151,7 +138,7 @@ _deviations: Callable[..., torch.Tensor] = with_slope(
     as_operation(
         "deviations",
         "(Tensor x, Tensor blocks, Tensor strength) -> Tensor",
-        _deviate,
+        lambda *arrays: kernels.ranking.deviations(*arrays),
         lambda x, blocks, strength: _like(x),
     ),
     lambda gradient, output, x, *others: (_deviations(gradient, *others), None, None),

@@ -1,4 +1,9 @@
-"""Derivatives of each sample's output with respect to its own input, for a whole batch at once."""
+"""Derivatives of each sample's output with respect to its own input, for a whole batch at once.
+
+Where ``y_i = function(x)_i`` depends on ``x_i`` alone, and this is how the check knows::
+
+    d (y_1 + ... + y_B) / d x_i = d y_i / d x_i        d (w_1 y_1 + ... + w_B y_B) / d x_i = w_i d y_i / d x_i
+"""
 
 import math
 from collections.abc import Callable
@@ -31,7 +36,8 @@ def input_gradients(
     Args:
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
-        check: Refuse coupled samples. Without, the derivatives are those of sums over the samples. Compiled
+        check: Refuse coupled samples, which asks for float32 at least. Without, the derivatives are those of
+            sums over the samples. Compiled
             or under a transform a check costs two backward passes.
 
     Returns:
@@ -39,7 +45,8 @@ def input_gradients(
         make it NaN.
 
     Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor.
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``x`` is of half
+            precision and to be checked.
         ValueError: The samples are coupled, as by batch normalization in training mode; ``x`` has no batch
             axis; ``function`` doesn't return one number for each sample, or nothing that depends on ``x``.
         RuntimeError: `torch.export` is called with ``strict=True``. With False, the export holds weights as
@@ -54,7 +61,7 @@ def input_gradients(
         tensor([[2., 4.],
                 [6., 8.]])
     """
-    value, pull = _vjp(function, x)
+    value, pull = _vjp(function, x, check)
     if value.numel() != value.shape[0] or value.ndim > 2:
         raise ValueError(
             f"function must return one number for each sample, [B] or [B, 1]; got {tuple(value.shape)}; "
@@ -82,7 +89,8 @@ def input_jacobians(
         ``[B, O..., I...]`` in the dtype of ``x``; NaN as by `input_gradients`.
 
     Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor.
+        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``x`` is of half
+            precision and to be checked.
         ValueError: The samples are coupled; ``x`` has no batch axis; what ``function`` returns has another
             batch axis, or doesn't depend on ``x``.
 
@@ -95,7 +103,7 @@ def input_jacobians(
                 [[1., 1.],
                  [4., 3.]]])
     """
-    value, pull = _vjp(function, x)
+    value, pull = _vjp(function, x, check)
     if value.numel() == 0:
         return x.new_zeros(*value.shape, *x.shape[1:])
     count = value.shape[1:].numel()
@@ -108,9 +116,9 @@ def input_jacobians(
 
 
 def _vjp(
-    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, check: bool
 ) -> tuple[torch.Tensor, Callable[..., torch.Tensor]]:
-    x = _as_batch(x)
+    x = _as_batch(x, check)
     value, pull_back = vjp(lambda x: _as_value(function(x), x), x)
 
     def pull(cotangent: torch.Tensor, batched: bool = False) -> torch.Tensor:
@@ -165,10 +173,15 @@ def _largest(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.isfinite(), x.abs(), 0).amax()
 
 
-def _as_batch(x: torch.Tensor) -> torch.Tensor:
+def _as_batch(x: torch.Tensor, check: bool) -> torch.Tensor:
     x = as_floating("x", x)
     if x.ndim == 0:
         raise ValueError("x must have shape [B, ...], samples first; got a scalar")
+    if check and x.dtype.itemsize < 4:
+        raise TypeError(
+            "x must be float32 or wider for a check, since rounding in half precision hides couplings; "
+            f"got {x.dtype}; remedy: check the function once in float32, then check=False"
+        )
     return x
 
 

@@ -1,1 +1,10 @@
-"""Loops that Numba compiles, on NumPy arrays; both frameworks use them, and import them at first use."""
+"""Loops that only compiled code does fast; each file is imported when `kernels.file` is first asked for."""
+
+from importlib import import_module
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return import_module(f"{__name__}.{name}")  # with its compiler, which is dear

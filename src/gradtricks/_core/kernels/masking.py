@@ -38,16 +38,15 @@ def masked_adam_step(
     maximize: bool,
     threads: int,
 ) -> None:
-    """Take one Adam step on the trainable elements, in place.
+    """Take one Adam step on the trainable elements of float32 or float64 arrays ``[N]``, in place.
 
     Args:
         parameter: ``[N]``, float32 or float64, like all the floating-point arrays.
         gradient: ``[N]``.
-        m: ``[N]``.
-        v: ``[N]``.
-        v_max: ``[N]``, selects AMSGrad; or None.
-        own_steps: ``[N]``, steps that each element has taken before this one; None where all have taken
-            the same.
+        m: First moments.
+        v: Second moments.
+        v_max: Selects AMSGrad; or None.
+        own_steps: Steps that each element has taken before this one; None where all have taken the same.
         trainable_mask: ``[N]``.
         step: The count, this step included, where ``own_steps`` is None.
         learning_rate: Size of a step.

@@ -10,15 +10,9 @@ Array = NDArray[np.floating]
 def accumulate(x: Array, carry: Array | float, transposed: bool) -> Array:
     """Return ``y_t = x_t + carry_t * y_(t+1)``, or its transpose ``y_t = x_t + carry_(t-1) * y_(t-1)``.
 
-    Where ``carry`` is 0 nothing is carried, not even an infinity or NaN.
-
-    Args:
-        x: ``[T, ...]``, float32 or float64.
-        carry: Broadcasts to the shape of ``x``; or one number for all. The last slice isn't read.
-        transposed: Run forward in time, as a gradient does.
-
-    Returns:
-        Shape and dtype of ``x``.
+    Where ``carry`` is 0 nothing is carried, not even an infinity or NaN. It broadcasts to the shape of ``x``,
+    ``[T, ...]``; one number for all stays one. Its last slice isn't read. The transpose runs forward in time,
+    as a gradient does.
     """
     y = np.empty(x.shape, x.dtype)
     if y.size:

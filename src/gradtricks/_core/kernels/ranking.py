@@ -17,19 +17,13 @@ _ELEMENTS_PER_THREAD = 2**14  # fewer aren't worth the start of a thread
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 
-def soft_ranks(x: Array, strength: float, *, threads: int = 1) -> tuple[Array, NDArray[np.int64]]:
-    """Rank each row softly, and say which elements share a block.
+def soft_ranks(x: Array, strength: float | Array, threads: int = 1) -> tuple[Array, NDArray[np.int64]]:
+    """Rank each row of ``[..., n]`` softly, from 1 on, and number the block of each element.
 
-    Args:
-        x: ``[..., n]``, float32 or float64.
-        strength: Regularization; 0 gives hard ranks, where equal elements share their average.
-        threads: Share the rows among so many at most.
-
-    Returns:
-        The ranks, from 1 on, and the number of each element's block, both ``[..., n]``. A row that isn't
-        finite has NaN ranks and the block -1.
+    A strength of 0 gives hard ranks, where equal elements share their average. A row that isn't finite has
+    NaN ranks and the block -1. At most ``threads`` share the rows.
     """
-    x = np.ascontiguousarray(x)
+    x, strength = _widened(x), float(strength)
     ranks, blocks = np.empty_like(x), np.empty(x.shape, np.int64)
     rows = _rows(x, ranks, blocks)
 
@@ -47,37 +41,31 @@ def soft_ranks(x: Array, strength: float, *, threads: int = 1) -> tuple[Array, N
     return ranks, blocks
 
 
-def deviations(x: Array, blocks: NDArray[np.int64], strength: float) -> Array:
+def deviations(x: Array, blocks: NDArray[np.int64], strength: float | Array) -> Array:
     """Subtract from each element the mean of its block, and divide by the strength.
 
-    Args:
-        x: ``[..., n]``, float32 or float64.
-        blocks: ``[..., n]``, as from `soft_ranks`.
-        strength: Positive.
-
-    Returns:
-        Shape of ``x``; 0 for an element alone in its block, NaN where the block is -1.
+    It is 0 for an element alone in its block, and NaN where the block is -1.
     """
-    x = np.ascontiguousarray(x)
+    x = _widened(x)
     result = np.empty_like(x)
-    _deviate(*_rows(x, blocks, result), strength)
+    _deviate(*_rows(x, blocks, result), float(strength))
     return result
 
 
 def usual_gaps(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Find the usual gap between neighbours, for each rank: the mean of the smaller half of the gaps.
 
-    Args:
-        x: ``[..., n]``.
-
-    Returns:
-        The gap, ``[..., 1]``, and its gradient, ``[..., n]``, which equal elements share. A row without gaps,
-        or that isn't finite, has the gap 1.
+    It is ``[..., 1]`` and comes with its gradient, ``[..., n]``, which equal elements share. A row without
+    gaps, or that isn't finite, has the gap 1.
     """
     x = np.ascontiguousarray(x)
     gaps, weights = np.ones((*x.shape[:-1], 1)), np.zeros_like(x)
     _find_gaps(*_rows(x, x.argsort(-1), weights), gaps.reshape(-1))
     return gaps, weights
+
+
+def _widened(x: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(x, np.promote_types(x.dtype, np.float32))
 
 
 def _rows(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
@@ -88,40 +76,39 @@ def _rows(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
 @_compiled
 def _rank(x: Any, order: Any, ranks: Any, blocks: Any, strength: Any) -> None:
     num_rows, n = x.shape
-    values, means, sizes = np.empty(n), np.empty(n), np.empty(n, np.int64)
+    values, means, starts = np.empty(n), np.empty(n), np.empty(n + 1, np.int64)
     for row in range(num_rows if n else 0):
         low, high = np.float64(x[row, order[row, 0]]), np.float64(x[row, order[row, -1]])
         if not np.isfinite(low) or not np.isfinite(high):  # NaN is sorted to the end
             ranks[row], blocks[row] = np.nan, -1
             continue
-        unit, middle = 1.0, 0.0
-        if strength > 0:  # hard ranks compare, and a difference would make equals of near elements
-            unit = _SHRINK if max(-low, high, strength * n) > _LARGE else 1.0
-            # An offset or an outlier mustn't cost the others digits.
-            middle = x[row, order[row, n // 2]] * unit
+        unit = _SHRINK if strength > 0 and max(-low, high, strength * n) > _LARGE else 1.0
         for j in range(n):
-            values[j] = x[row, order[row, j]] * unit - middle
-        count = _pool(values, strength * unit, means, sizes)
-        start = 0
+            values[j] = x[row, order[row, j]] * unit
+        count = _pool(values, strength * unit, means, starts)
         for block in range(count):
-            stop = start + sizes[block]
+            start, stop = starts[block], starts[block + 1]
             _rank_block(values, start, stop, strength * unit, order[row], ranks[row])
             for j in range(start, stop):
                 blocks[row, order[row, j]] = block
-            start = stop
 
 
 @_compiled
-def _pool(values: Any, strength: Any, means: Any, sizes: Any) -> Any:
+def _pool(values: Any, strength: Any, means: Any, starts: Any) -> Any:
+    # Means count from a block's first element, so that neither an offset nor an outlier costs digits.
     top = -1
     for j in range(len(values)):
-        mean, size = values[j] - strength * j, 1
-        while top >= 0 and means[top] >= mean:
-            mean += (means[top] - mean) * (sizes[top] / (sizes[top] + size))
-            size += sizes[top]
-            top -= 1
+        mean, start = 0.0, j
+        while top >= 0:
+            first = starts[top]
+            gap = values[start] - values[first] - strength * (start - first)
+            if means[top] - mean < gap:
+                break
+            mean = means[top] + (gap + mean - means[top]) * ((j + 1 - start) / (j + 1 - first))
+            start, top = first, top - 1
         top += 1
-        means[top], sizes[top] = mean, size
+        means[top], starts[top] = mean, start
+    starts[top + 1] = len(values)
     return top + 1
 
 
