@@ -10,6 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -447,17 +448,18 @@ def test_threads_share_one_server_that_outlives_them(tmp_path, kernels):
     assert psutil.Process(server).ppid() == os.getpid()
 
 
-def test_each_number_of_threads_has_its_server_and_few_are_kept(tmp_path):
+def test_each_number_of_threads_has_its_server_and_few_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("gradtricks.lab.kernels.choosing._SERVERS", 2)
     source = "import os\n[os.getppid(), os.environ['OMP_NUM_THREADS']]"
     servers = []
     with closing(Kernels()) as kernels:
-        for threads in (1, 2, 3, 4, 5, 1):
+        for threads in (1, 2, 3, 1):
             node = run(kernels, tmp_path / "a.ipynb", source, threads=threads)
             server, said = json.loads(text(node.cells[0]).replace("'", '"'))
             assert said == str(threads)
             servers.append(server)
-        assert len(set(servers)) == 6
-        assert [is_gone(server) for server in servers] == [True, True, False, False, False, False]
+        assert len(set(servers)) == 4
+        assert [is_gone(server) for server in servers] == [True, True, False, False]
     assert all(map(is_gone, servers))
 
 
@@ -575,7 +577,8 @@ import no_such_module, notebooks
     ("backend", "framework"), [("torch", "torch"), ("tensorflow", "keras"), ("jax", None)]
 )
 def test_a_backend_stands_for_its_framework(backend, framework):
-    pytest.importorskip(framework or "numpy")
+    if not find_spec(framework or "numpy"):
+        pytest.skip(f"{framework} isn't installed")
     first = f"backend = {backend!r}", "import gradtricks, matplotlib.pyplot, numpy"
     modules = modules_of(notebook(*first))
     assert (framework in modules) == (framework is not None)
@@ -599,8 +602,8 @@ def test_a_hundred_megabytes_leave_little(tmp_path, kernels):
 
 
 def test_many_flushed_prints_are_put_together(tmp_path, kernels):
-    node = run(kernels, tmp_path / "a.ipynb", "for i in range(20_000):\n    print(i, flush=True)")
-    assert text(node.cells[0]).split() == [str(i) for i in range(20_000)]
+    node = run(kernels, tmp_path / "a.ipynb", "for i in range(5_000):\n    print(i, flush=True)")
+    assert text(node.cells[0]).split() == [str(i) for i in range(5_000)]
     assert len(node.cells[0].outputs) == 1
 
 
@@ -813,7 +816,7 @@ import sys, nbformat, papermill
 from papermill.engines import papermill_engines
 from gradtricks.lab.kernels import WarmEngine
 papermill_engines.register("warm", WarmEngine)
-cells = [nbformat.v4.new_code_cell("print('x' * 400_000)") for _ in range(200)]
+cells = [nbformat.v4.new_code_cell("print('x' * 400_000)") for _ in range(100)]
 papermill.execute_notebook(nbformat.v4.new_notebook(cells=cells), "a.ipynb", engine_name="warm",
                            kernel_name="python3", progress_bar=False)
 """
@@ -822,10 +825,10 @@ papermill.execute_notebook(nbformat.v4.new_notebook(cells=cells), "a.ipynb", eng
 def test_a_notebook_is_never_torn(tmp_path):
     path, seen = tmp_path / "a.ipynb", set()
     with subprocess.Popen([sys.executable, "-c", TORN], cwd=tmp_path, stderr=subprocess.DEVNULL) as driver:
-        wait_for(lambda: path.exists() and path.stat().st_size > 4_000_000)
+        wait_for(lambda: path.exists() and path.stat().st_size > 2_000_000)
         for _ in range(3):
             wait_for(lambda: path.stat().st_ino not in seen or driver.poll() is not None)
             seen.add(path.stat().st_ino)
-            assert len(read(path).cells) == 200
+            assert len(read(path).cells) == 100
         driver.kill()
-    assert len(read(path).cells) == 200
+    assert len(read(path).cells) == 100

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gradtricks.lab.runs import cluster as clusters
-from gradtricks.lab.runs import environments
+from gradtricks.lab.runs import worker as workers
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_cores, count_workers
 from gradtricks.lab.runs.many import Run, Scheduler, SchedulerError, execute_all, execute_missing
@@ -376,8 +376,8 @@ def test_a_sweep_that_is_ended_takes_no_other_one_with_it(cluster, notebook, sto
 
 
 def test_workers_with_other_packages_are_refused(cluster, notebook, store, monkeypatch):
-    here = environments.environment() | {"numpy": "0.1"}
-    monkeypatch.setattr(environments, "environment", lambda: here)
+    here = workers.environment() | {"numpy": "0.1"}
+    monkeypatch.setattr(workers, "environment", lambda: here)
     seen, scheduler = [], Scheduler(**cluster.known_as)
     with pytest.raises(SchedulerError, match=r"(?s)numpy: expected 0.1, got \d.*remedy: install the same"):
         execute_all(plan(notebook, 2), store, scheduler=scheduler, on_change=seen.append)
@@ -389,8 +389,8 @@ def test_workers_with_other_packages_are_refused(cluster, notebook, store, monke
 
 
 def test_a_scheduler_with_other_packages_is_refused(cluster, notebook, store, monkeypatch):
-    here = environments.environment() | {"distributed": "0.1"}
-    monkeypatch.setattr(environments, "environment", lambda: here)
+    here = workers.environment() | {"distributed": "0.1"}
+    monkeypatch.setattr(workers, "environment", lambda: here)
     with pytest.raises(SchedulerError, match=r"the scheduler: distributed: expected 0.1, got \d"):
         execute_all(plan(notebook, 2), store, scheduler=Scheduler(**cluster.known_as))
 

@@ -13,13 +13,12 @@ from distributed import Client, KilledWorker
 from distributed.comm.core import CommClosedError
 
 from gradtricks.lab.kernels.warm import KernelLostError
-from gradtricks.lab.runs import environments, worker
+from gradtricks.lab.runs import worker
 from gradtricks.lab.runs.pools import Pool
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import explained, is_url
 
-_UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
 _LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
 
@@ -35,22 +34,15 @@ def cluster(
 ) -> Iterator[Pool]:
     """Connect, wait for a worker, and check that all of them can do what is to be done.
 
-    Args:
-        scheduler: Where it is.
-        store: Where runs are kept, which the workers have to see.
-        begun: Is told, in another thread, the request of a run that begins, and who does it.
-        limit: How many runs go on at once; None means as many as there are threads of workers.
-        timeout_s: Ends a run that takes longer.
-
-    Yields:
-        Who executes them.
+    Another thread tells ``begun`` the request of a run that begins, and who does it. ``limit`` says how many
+    go on at once; None means as many as workers have threads.
 
     Raises:
         SchedulerError: Nobody answers, there is no worker, or one doesn't fit.
         StoreError: The store can't be written to.
     """
     location = store.location if is_url(store.location) else str(Path(store.location).resolve())
-    orders = worker.Orders(secrets.token_hex(8), location, timeout_s, environments.environment())
+    orders = worker.Orders(secrets.token_hex(8), location, timeout_s, worker.environment())
     with _quiet(), _connected(scheduler) as client:
         try:
             client.wait_for_workers(1, timeout=scheduler.patience_s)
@@ -96,7 +88,13 @@ def _connected(scheduler: Scheduler) -> Iterator[Client]:
 def _check_workers(client: Client, scheduler: Scheduler, orders: worker.Orders) -> None:
     with _probe(orders.store) as probe:
         answers: dict[str, Any] = client.run(worker.inspect, probe, on_error="return")
-    problems = _problems_of_scheduler(client, orders.environment)
+    try:  # it runs nothing, but unpacks each task that it passes on
+        theirs, _ = client.run_on_scheduler(worker.inspect, None)
+        ours, its = ({name: each[name] for name in _OF_SCHEDULER} for each in (orders.environment, theirs))
+        said = worker.describe_difference(ours, its)
+    except Exception as error:  # whatever it is that keeps it from answering
+        said = f"{type(error).__name__}: {error}"
+    problems = [f"the scheduler: {said}"] * bool(said)
     for address, answer in answers.items():
         if isinstance(answer, CommClosedError):  # it has ended meanwhile; others may be there
             continue
@@ -104,22 +102,11 @@ def _check_workers(client: Client, scheduler: Scheduler, orders: worker.Orders) 
             problems.append(f"{address}: {type(answer).__name__}: {answer}")
             continue
         theirs, sees = answer
-        difference = environments.describe_difference(orders.environment, theirs)
+        difference = worker.describe_difference(orders.environment, theirs)
         problems += [f"{address}: {difference}"] * bool(difference)
         problems += [f"{address}: doesn't see the store {orders.store}"] * (not sees)
     if problems:
         raise worker.unfit(scheduler.address, problems)
-
-
-def _problems_of_scheduler(client: Client, expected: dict[str, str]) -> list[str]:
-    """See whether it understands what it passes on: it unpacks each task, though it runs none."""
-    try:
-        theirs, _ = client.run_on_scheduler(worker.inspect, None)
-    except Exception as error:  # whatever it is that keeps it from answering
-        return [f"the scheduler: {type(error).__name__}: {error}"]
-    ours, theirs = ({name: every[name] for name in _OF_SCHEDULER} for every in (expected, theirs))
-    difference = environments.describe_difference(ours, theirs)
-    return [f"the scheduler: {difference}"] * bool(difference)
 
 
 @contextmanager

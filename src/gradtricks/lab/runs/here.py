@@ -28,15 +28,8 @@ def here(
 ) -> Iterator[Pool]:
     """Execute runs on this machine; what still goes on at the end is ended.
 
-    Args:
-        specs: What is to be run.
-        store: Where runs are kept.
-        begun: Is told, in another thread, the request of a run that begins, and who does it.
-        workers: How many runs go on at once; None means as many as there are cores for.
-        timeout_s: Ends a run that takes longer.
-
-    Yields:
-        Who executes them.
+    Another thread tells ``begun`` the request of a run that begins, and who does it. ``workers`` says how
+    many go on at once; None means as many as there are cores for.
     """
     kernels, threads, places = Kernels(), Threads(), Places()
 
@@ -65,11 +58,7 @@ def count_workers(specs: Iterable[Spec]) -> int:
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use: those of a container are fewer than the machine's.
-
-    Returns:
-        One at least.
-    """
+    """Count the cores that this process may use: those of a container are fewer than the machine's."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, period = _QUOTA.read_text().split() if _QUOTA.exists() else ("max", "")
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))

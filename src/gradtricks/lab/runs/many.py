@@ -73,10 +73,6 @@ def _ignore(*_: object) -> None:
     """Nobody wants to be told."""
 
 
-def _nothing(_: int) -> Iterable[Run]:
-    return ()
-
-
 def execute_all(
     specs: Sequence[Spec],
     store: Store,
@@ -118,16 +114,7 @@ def execute_all(
 
 
 def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[Run]:
-    """Find what is known of runs before any is started.
-
-    Args:
-        specs: What is to be run.
-        store: Where runs are kept.
-        retry_failed: Forget failures.
-
-    Returns:
-        A run each; what is asked for twice is one.
-    """
+    """Find what is known of runs before any is started: a run each; what is asked for twice is one."""
     finished = store.find_all(specs)
     failed = {} if retry_failed else store.failures(spec for spec in specs if spec.request not in finished)
 
@@ -151,19 +138,12 @@ def execute_missing(
     timeout_s: float | None = None,
     on_change: Callable[[Run], object] = _ignore,
     on_stop: Callable[[], object] = _ignore,
-    then: Callable[[int], Iterable[Run]] = _nothing,
+    then: Callable[[int], Iterable[Run]] = lambda room: (),
 ) -> None:
-    """Execute what `look_up` didn't find; the runs change as they begin and end.
+    """Execute what `look_up` didn't find, as `execute_all` does; the runs change as they begin and end.
 
-    Args:
-        runs: From `look_up`.
-        store: As in `execute_all`, which raises the same.
-        workers: As there.
-        scheduler: As there.
-        timeout_s: As there.
-        on_change: As there.
-        on_stop: Called in this thread when no further run will be started.
-        then: Is asked first, and whenever a run has ended, for further runs; it is told how many can go on.
+    ``on_stop`` is called in this thread when no further run will be started. ``then`` is asked first, and
+    whenever a run has ended, for further runs; it is told how many can go on.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from gradtricks.lab.storage.store import StoredRun
@@ -80,10 +81,9 @@ class Places:
     def one(self) -> Iterator[int]:
         """Take a number, for as long as the block lasts."""
         with self._lock:
-            number = next(n for n in range(1, len(self._taken) + 2) if n not in self._taken)
+            number = next(n for n in count(1) if n not in self._taken)
             self._taken.add(number)
         try:
             yield number
         finally:
-            with self._lock:
-                self._taken.discard(number)
+            self._taken.discard(number)

@@ -92,9 +92,6 @@ def reproduce(
         rtol: The largest relative difference of two floats that counts as the same.
         timeout_s: How long it may take.
 
-    Returns:
-        The verdict.
-
     Raises:
         StoreError: The run has failed, or its notebook can't be read or was edited.
         RunError: This time it failed.
@@ -116,17 +113,15 @@ def reproduce(
     how = read_settings(source, stored.title)
     files = compare(how.read, digests(Path(how.folder), how.reads), "reads")
     parts = _rerun(stored, source, kernels, timeout_s)
-    now = {"results": decode(parts["results"]), "files": _digests(parts["files"])}
-    before = {"results": stored.results, "files": _digests(stored.files)}
-    differences = tuple(each for part in now for each in compare(before[part], now[part], part))
-    return Verdict(
-        stored.title,
-        _judge(differences, rtol),
-        _count(now),
-        differences,
-        (*_compare_environment(stored.record, parts["inputs"]), *files),
-        rtol,
+    before, now = (
+        {"results": decode(results), "files": {name: about["sha256"] for name, about in kept.items()}}
+        for results, kept in ((stored.record["results"], stored.files), (parts["results"], parts["files"]))
     )
+    differences = tuple(each for part in now for each in compare(before[part], now[part], part))
+    near = all(each.relative is not None and each.relative <= rtol for each in differences)
+    verdict = "identical" if not differences else "within tolerance" if near else "different"
+    environment = (*_compare_environment(stored.record, parts["inputs"]), *files)
+    return Verdict(stored.title, verdict, _count(now), differences, environment, rtol)
 
 
 def recorded_source(executed: NotebookNode) -> NotebookNode:
@@ -172,21 +167,10 @@ def _relative(recorded: Any, now: Any) -> float | None:
     return abs(recorded / largest - now / largest) if largest else 0.0
 
 
-def _judge(differences: tuple[Difference, ...], rtol: float) -> str:
-    if not differences:
-        return "identical"
-    near = all(each.relative is not None and each.relative <= rtol for each in differences)
-    return "within tolerance" if near else "different"
-
-
 def _count(value: Any) -> int:
     if isinstance(value, dict | list):
-        return sum(_count(item) for item in (value.values() if isinstance(value, dict) else value))
+        return sum(map(_count, value.values() if isinstance(value, dict) else value))
     return 1
-
-
-def _digests(files: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    return {name: about["sha256"] for name, about in files.items()}
 
 
 def _rerun(
