@@ -28,7 +28,8 @@ from gradtricks.lab.kernels.shell import Shell, new_shell
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
+_END = signal.SIGUSR1  # from the driver
+_SIGNALS = (signal.SIGCHLD, _END)
 
 
 class _Forks:
@@ -41,11 +42,11 @@ class _Forks:
     def serve(self, control: socket.socket) -> None:
         """Fork for each triple of descriptors that arrives: a channel, a log, and where to report the end.
 
-        It ends, and all forks with it, when the other side is closed or a SIGTERM comes. The answer is the
+        It ends, and all forks with it, when the other side is closed or `_END` comes. The answer is the
         child's process id in eight bytes, or 0 where there can't be a safe one.
         """
         signal.signal(signal.SIGCHLD, self._bury)
-        signal.signal(signal.SIGTERM, self._end)
+        signal.signal(_END, self._end)
         while (request := socket.recv_fds(control, 1, 3))[0]:
             control.sendall(self._fork(control, *request[1]).to_bytes(8, "big"))
         self._end()
@@ -91,7 +92,8 @@ class _Forks:
 
 def main() -> None:
     """Import, then fork until the driver is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    for number in (signal.SIGINT, signal.SIGTERM):  # whoever ends a group of processes means the driver
+        signal.signal(number, signal.SIG_IGN)
     _ask_system(_PR_SET_CHILD_SUBREAPER, 1)
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     del sys.argv[1:]
@@ -132,7 +134,7 @@ def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) 
         os.setsid()
         _ask_system(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _ask_system(_PR_SET_CHILD_SUBREAPER, 1)  # so that what it started can be found at the end
-        for number in _SIGNALS:
+        for number in (*_SIGNALS, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

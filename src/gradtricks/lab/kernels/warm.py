@@ -80,7 +80,7 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server, and the forks that go on."""
-        self._process.terminate()
+        self._process.send_signal(signal.SIGUSR1)
         try:
             self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:

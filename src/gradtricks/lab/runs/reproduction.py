@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -145,8 +146,7 @@ def compare(recorded: Any, now: Any, name: str) -> Iterator[Difference]:
         for key in recorded | now:
             yield from compare(recorded.get(key, ABSENT), now.get(key, ABSENT), f"{name}.{key}")
     elif isinstance(recorded, list) and isinstance(now, list):
-        for index in range(max(len(recorded), len(now))):
-            old, new = (side[index] if index < len(side) else ABSENT for side in (recorded, now))
+        for index, (old, new) in enumerate(zip_longest(recorded, now, fillvalue=ABSENT)):
             yield from compare(old, new, f"{name}.{index}")
     elif not _are_same(recorded, now):
         yield Difference(name, recorded, now, _relative(recorded, now))

@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.recording import package_digests
 from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.here import Places
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.runs.pools import Places
 from gradtricks.lab.runs.schedulers import SchedulerError
 from gradtricks.lab.storage.records import installed_version
 from gradtricks.lab.storage.store import Store, StoredRun
