@@ -114,12 +114,12 @@ window.figures = (() => {
       return () => input.checked;
     };
 
-    stage.choice = (name, options) => {
+    stage.choice = (name, options, start = 0) => {
       const group = make("div", { class: "explorable-choice", role: "radiogroup", "aria-label": name }, controls);
       const inputs = options.map((option, place) => {
         const label = make("label", {}, group);
         const input = make("input", { type: "radio", name: `${id}-${count}`, value: place }, label);
-        input.checked = place === 0;
+        input.checked = place === start;
         label.append(option);
         input.addEventListener("input", () => stage.update());
         return input;
@@ -128,7 +128,8 @@ window.figures = (() => {
       return () => inputs.findIndex((input) => input.checked);
     };
 
-    // A film of steps that only the reader starts; it can be stepped through as well.
+    // A film of steps that only the reader starts; it can be stepped through as well. Who asked for less motion sees a still
+    // every second.
     stage.player = (name, texts, perSecond, start, show) => {
       let time = start, last = null, frame = 0;
       const chosen = stage.slider(name, texts, start, () => {
@@ -147,8 +148,9 @@ window.figures = (() => {
         if (last === null) return;
         time = Math.min(end, time + (Math.max(0, now - last) / 1000) * perSecond); // the click may be later than "now"
         last = now;
-        chosen.set(Math.floor(time));
-        show(still.matches ? Math.floor(time) : time);
+        const beat = Math.max(1, Math.floor(perSecond)), seen = still.matches && time < end ? beat * Math.floor(time / beat) : time;
+        chosen.set(Math.floor(seen));
+        show(seen);
         stage.redraw();
         if (time < end) frame = requestAnimationFrame(tick);
         else {

@@ -185,10 +185,10 @@ def doctor(
 def _load(path: Path) -> "FrozenPolicy | FrozenAgent":
     from gradtricks.agents.checkpoints import load_checkpoint
     from gradtricks.agents.evaluation import FrozenPolicy
-    from gradtricks.agents.frozen import KIND, FrozenAgent
+    from gradtricks.agents.frozen import FrozenAgent
 
     kind = load_checkpoint(path).about.get("kind")
-    return FrozenAgent.load(path) if kind == KIND else FrozenPolicy.load(path)
+    return FrozenAgent.load(path) if kind == FrozenAgent.kind else FrozenPolicy.load(path)
 
 
 def _shown(
@@ -223,7 +223,8 @@ def _play(agent: "FrozenPolicy | FrozenAgent", how: _Play) -> _Played:
 
 
 def _play_pong(policy: "FrozenPolicy", how: _Play) -> _Played:
-    from gradtricks.agents.evaluation import EVALUATION_SEED, TEMPERATURE
+    from gradtricks.agents.checkpoints import EVALUATION_SEED
+    from gradtricks.agents.evaluation import TEMPERATURE
     from gradtricks.agents.evaluation import evaluate as play
 
     sticky = how.sticky or 0.0

@@ -1,4 +1,4 @@
-"""Tic-tac-toe against a recursive minimax over strings, and against what is known of the game."""
+"""Tic-tac-toe against a recursive minimax and what is known of the game; Connect Four where it differs."""
 
 from functools import cache, partial
 

@@ -70,6 +70,11 @@ def test_a_search_for_another_number_of_players_is_refused():
             FrozenAgent({}, game=game, support=SUPPORT, search=SearchOptions(two_players=two_players))
 
 
+def test_who_plays_alone_is_no_player():
+    with pytest.raises(ValueError, match="must be one for two players; got 'CartPole-v1'; remedy: play"):
+        cartpole_agent().player()
+
+
 def test_the_command_plays_every_game(tmp_path):
     agents = {"cartpole": cartpole_agent(), "3": board_agent(TIC_TAC_TOE), "4": board_agent(CONNECT_FOUR)}
     for name, agent in agents.items():

@@ -435,5 +435,5 @@ class TestErrors:
 
     @pytest.mark.parametrize("sizes", [{"state_size": 1}, {"hidden_size": 0}])
     def test_sizes_of_networks(self, sizes):
-        with pytest.raises(ValueError, match="_size must lie in"):
+        with pytest.raises(ValueError, match="_size must be at least"):
             draw_weights(**sizes)

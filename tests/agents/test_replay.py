@@ -268,6 +268,7 @@ class TestErrors:
             ({"policies": np.zeros(4)}, r"policies must have the shape of \[T, A\]"),
             ({"observations": np.zeros((3, 3))}, r"observations must have the shape of \[T, ...\]"),
             ({"values": np.array([0.0, np.nan, 0.0, 0.0])}, "values and rewards must be finite"),
+            ({"final_value": np.nan}, "values and rewards must be finite"),
         ],
     )
     def test_episodes(self, changes, message):

@@ -1,4 +1,4 @@
-"""Self-play on CartPole, and the training that it feeds, which can be killed."""
+"""Self-play on CartPole and board games, and the training that it feeds, which can be killed."""
 
 import importlib
 from dataclasses import replace
@@ -265,8 +265,8 @@ class TestTwoPlayers:
 
 
 class TestLearner:
-    @pytest.mark.parametrize(("optimizer", "apart"), [("adam", 2e-3), ("momentum", 1e-6)])
-    def test_updates_are_the_same_in_both_frameworks(self, optimizer, apart):
+    @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+    def test_updates_are_the_same_in_both_frameworks(self, optimizer):
         for name in BACKENDS:
             pytest.importorskip(name)
         play, replay = make_play()
@@ -279,11 +279,11 @@ class TestLearner:
             learner = make_learner(agents, "float64", optimizer=optimizer, **UNUSUAL)
             losses.append([learner.update(batch, learning_rate=0.01) for batch in drawn])
             weights.append(learner.copy_weights())
-        # Keras has its rates in 32 bits, and its Adam adds epsilon before the moments are corrected, which
-        # counts where a gradient is tiny: three steps are 0.03 at most.
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
         for name in WEIGHTS:
-            np.testing.assert_allclose(weights[0][name], weights[1][name], rtol=1e-6, atol=apart)
+            np.testing.assert_allclose(
+                weights[0][name], weights[1][name], rtol=1e-6, atol=1e-6
+            )  # Keras has its rates in 32 bits
             assert np.abs(weights[0][name] - WEIGHTS_64[name]).max() > 0
 
     def test_adam_takes_its_first_step_by_the_sign(self, agents):
@@ -292,13 +292,11 @@ class TestLearner:
             play.move(SearchNetwork(WEIGHTS, SUPPORT), 1.0)
         batch = replay.sample(8, 3, np.random.default_rng(0))
         learner = make_learner(agents, "float64", optimizer="adam", **UNUSUAL)
-        gradients, _ = learner.gradients(batch, **learner.scales)
+        gradients, _ = learner.gradients(batch, **learner.scales._asdict())
         learner.update(batch, learning_rate=0.01)
-        # Keras adds it before the second moment is corrected.
-        epsilon = 1e-8 if agents.__name__.endswith("torch") else 1e-8 / (1 - 0.999) ** 0.5
         for name, weight in learner.copy_weights().items():
             gradient = gradients[name] + 1e-3 * WEIGHTS_64[name]
-            step = -0.01 * gradient / (np.abs(gradient) + epsilon)
+            step = -0.01 * gradient / (np.abs(gradient) + 1e-8)
             np.testing.assert_allclose(weight - WEIGHTS_64[name], step, rtol=1e-4, atol=1e-7)
 
     def test_refuses_other_optimizers(self, agents):
@@ -356,7 +354,8 @@ class TestTraining:
     def test_a_checkpoint_of_another_training_is_refused(self, agents, tmp_path, monkeypatch):
         monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
         path = tmp_path / "training.safetensors"
-        self.run(make_learner(agents), 20, checkpoint=path)
+        numbers = {"seed": np.int64(0), "options": replace(OPTIONS, batch_size=np.int32(8))}
+        self.run(make_learner(agents), 20, checkpoint=path, **numbers)  # of NumPy, as a table has them
         with pytest.raises(ValueError, match="must be of the same training"):
             self.run(make_learner(agents), 20, checkpoint=path, options=replace(OPTIONS, batch_size=4))
 

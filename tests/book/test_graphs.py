@@ -116,7 +116,7 @@ def test_what_flows_back_differs_in_more_than_its_colour():
 
 def test_a_stronger_gradient_is_a_wider_arrow():
     (svg,) = svgs("a <0.25- b <1- c <4- d")
-    widths = [float(path.get("style").split(":")[1]) for path in svg.iter("path") if path.get("style")]
+    widths = [float(path.get("stroke-width")) for path in svg.iter("path") if path.get("stroke-width")]
     assert widths == sorted(widths)
     assert widths[0] < widths[1] < widths[2]
 
@@ -144,7 +144,11 @@ def test_texts_are_escaped_and_subscripts_are_drawn():
     [
         ("", 0, "expected 1 to 3 panels; got 0"),
         ("panel: a\nx <1- y\n" * 4, 0, "expected 1 to 3 panels; got 4; remedy: two drawings"),
-        ("panel: a", 0, "expected a line such as x <1- y in each panel; got none in 'a'"),
+        (
+            "panel: a\nx <1- y\npanel: b\n",
+            2,
+            "expected a line such as x <1- y in each panel; got none in 'b'",
+        ),
         ("x <1- y\n\nz", 2, "expected an arrow, such as x <1- y or x -> y; got 'z'"),
         ("x <1- y\nx<1-z -> a", 1, "got 'x<1-z'; remedy: spaces around each arrow"),
         ("x <1- [floor", 0, "or an operation such as [floor]; got '[floor'"),

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,7 @@ pytest.importorskip("sphinx")
 
 from gradtricks.book import entries, trimming
 from gradtricks.book.extension import notebook_of
+from synthetic import make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
@@ -45,10 +47,20 @@ needs_the_book = pytest.mark.skipif(
         ("@font-face{src:url(a.woff2)}", "@font-face{src:url(a.woff2)}"),
         ("@layer base, theme;", "@layer base, theme;"),
         ("/*! licence */a{top:0}/* why */", "/*! licence */a{top:0}"),
+        ("a{--used:1; --gone:url(a;b); top:0}", "a{--used:1;top:0}"),
+        (":root{--gone:0}", ""),
     ],
 )
 def test_only_rules_that_may_apply_are_left(style, left):
-    assert trimming.trim_style(style, {"used"}.__contains__).replace("\n", "") == left
+    assert trimming.trim_style(style, {"used", "--used"}.__contains__).replace("\n", "") == left
+
+
+def test_places_in_a_figure_are_shortened_and_nothing_else():
+    letter = '<path d="M 794 531 \nL 1825.5 -0.126" transform="scale(0.015625)"/>'
+    figure = f'<svg viewBox="0 0 9.125 9">\n <g>\n  {letter}\n </g>\n <use x="47.99603" y="2.0001"/>\n</svg>'
+    shorter = letter.replace("M 794 531 \nL 1825.5 -0.126", "M794 531L1825.5 -0.13")
+    expected = f'<svg viewBox="0 0 9.125 9"><g>{shorter}</g><use x="48" y="2"/></svg>'
+    assert trimming.trim_figure(figure) == trimming.trim_figure(expected) == expected
 
 
 def test_the_lines_of_a_long_signature_are_no_definitions():
@@ -70,7 +82,7 @@ BOOK = {
     "bar.svg": SVG,
     "points.svg": SVG.replace('width="90" height="20"', 'width="90pt" height="30pt"', 1),
     "sizeless.svg": SVG.replace('width="90" height="20"', 'viewBox="0 0 9 9"', 1),
-    "experiments/small-torch.json": json.dumps({"stem": "small", "status": "finished", "results": {"n": 3}}),
+    "experiments/small-torch.json": json.dumps(make_run({"seed": 0}, {"n": 3}).record),
     "index.md": """# A small book
 
 What it holds, <3.
@@ -179,27 +191,9 @@ def test_the_same_sources_make_the_same_bytes(twice):
     assert sum(path.suffix == ".html" for path in one) >= 5
 
 
-class _Metas(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.found = {}
-
-    def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        if tag == "meta" and "content" in given:
-            self.found[given.get("property") or given.get("name")] = given["content"]
-
-
-def properties(page):
-    """Return what a page's head says to who shows a link to it."""
-    parser = _Metas()
-    parser.feed(page)
-    return parser.found
-
-
 def test_a_page_says_what_a_link_to_it_shows(twice):
     site = twice[0]
-    start, second = (properties((site / f"{name}.html").read_text()) for name in ("index", "second"))
+    start, second = (parsed(site / f"{name}.html").metas for name in ("index", "second"))
     assert start["og:title"] == "A small book"
     assert start["og:url"] == f"{BASE}/index.html"
     assert start["og:description"] == start["description"] == "What it holds, <3."
@@ -224,6 +218,16 @@ def test_only_icons_that_are_shown_are_left(twice):
     (font,) = static.rglob("fa-solid-900.woff2")
     assert {0xF019, 0xF7DA} & characters_of(font) == {0xF019}
     assert font.stat().st_size < 20_000
+
+
+def test_only_letters_that_pages_have_are_left(twice):
+    static = twice[0] / "_static"
+    kept, whole = (
+        characters_of(folder / "fonts" / "serif.woff2") for folder in (static, ROOT / "book" / "_assets")
+    )
+    assert set(map(ord, "What is in Ünïcode?")) & whole - kept == set(map(ord, "Üï"))
+    assert "KaTeX_Math" in (static / "katex" / "katex.min.css").read_text()
+    assert "KaTeX_Fraktur" not in (static / "katex" / "katex.min.css").read_text()
 
 
 def test_images_keep_their_place_and_all_but_the_first_come_later(twice):
@@ -308,42 +312,119 @@ def test_every_entry_of_the_api_leads_to_its_chapter_and_its_test():
     assert missing == []
 
 
-# Links
+# Links, and that no request leaves the site
 
 
 class _Page(HTMLParser):
-    """Collect what a page links to, what can be linked to on it, and images without a text."""
+    """What a page fetches, what it links to, what can be linked to on it, and images without a text."""
 
-    def __init__(self, path):
+    PASSIVE = frozenset(
+        ["canonical", "alternate", "author", "license", "next", "prev", "index", "search", "help"]
+    )
+
+    def __init__(self, text):
         super().__init__()
-        self.links, self.anchors, self.silent = [], set(), []
-        self.feed(path.read_text(encoding="utf-8"))
+        self.fetched, self.links, self.anchors, self.silent, self.metas = [], [], set(), [], {}
+        self._in_style = False
+        self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         given = {name: value or "" for name, value in attrs}
-        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        self._in_style = tag == "style"
+        if tag == "link" and not set(given.get("rel", "").split()) <= self.PASSIVE:
+            self.fetched.append(given.get("href", ""))
+        if tag in ("use", "image"):
+            self.fetched += [given[name] for name in ("href", "xlink:href") if name in given]
+        self.fetched += [given[name] for name in ("src", "data", "poster") if name in given]
+        self.fetched += [part.split()[0] for part in given.get("srcset", "").split(",") if part.strip()]
+        self.fetched += style_addresses(given.get("style", ""))
         self.links += [given[name] for name in ("href", "src", "data-src") if name in given]
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
         if tag == "img" and not given.get("alt", "").strip():
             self.silent.append(given.get("src", ""))
+        if tag == "meta" and "content" in given:
+            self.metas[given.get("property") or given.get("name")] = given["content"]
+
+    def handle_data(self, data):
+        if self._in_style:
+            self.fetched += style_addresses(data)
+
+    def handle_endtag(self, tag):
+        self._in_style = self._in_style and tag != "style"
+
+
+def style_addresses(style):
+    urls = re.findall(r"url\(\s*[\"']?([^\"')]+)", style)
+    return urls + re.findall(r"@import\s+[\"']([^\"']+)", style)
+
+
+@cache
+def parsed(path):
+    return _Page(path.read_text(encoding="utf-8"))
+
+
+def external_requests(site):
+    """List what pages and style sheets under a folder would fetch from another host: (file, address)."""
+    styles = [*site.rglob("*.css"), *site.rglob("*.svg")]
+    fetched = {path: style_addresses(path.read_text(encoding="utf-8")) for path in styles}
+    fetched |= {path: parsed(path).fetched for path in site.rglob("*.html")}
+    return [(path.name, url) for path in sorted(fetched) for url in fetched[path] if urlsplit(url).netloc]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<script src="https://cdn.example/a.js"></script>',
+        '<script src="//cdn.example/a.js"></script>',
+        '<link rel="stylesheet" href="https://cdn.example/a.css">',
+        '<link rel="preconnect" href="https://fonts.example">',
+        '<img src="http://cdn.example/a.png">',
+        '<img srcset="a.png 1x, https://cdn.example/b.png 2x">',
+        '<iframe src="https://cdn.example/"></iframe>',
+        '<p style="background: url(https://cdn.example/a.png)"></p>',
+        "<style>@import 'https://cdn.example/a.css';</style>",
+        '<object data="https://cdn.example/a.svg"></object>',
+    ],
+)
+def test_the_check_finds_a_request_to_another_host(tmp_path, page):
+    (tmp_path / "page.html").write_text(page)
+    assert len(external_requests(tmp_path)) == 1
+
+
+def test_the_check_finds_a_request_of_a_style_sheet_and_lets_links_and_own_files_be(tmp_path):
+    (tmp_path / "a.css").write_text('@font-face{src:url("https://fonts.example/a.woff2")}')
+    (tmp_path / "page.html").write_text(
+        '<a href="https://arxiv.org/">paper</a><link rel="canonical" href="https://book.example/">'
+        '<img src="data:image/png;base64,AA=="><img src="_images/a.svg"><script src="../a.js?v=1"></script>'
+    )
+    assert external_requests(tmp_path) == [("a.css", "https://fonts.example/a.woff2")]
+
+
+def test_our_own_assets_ask_no_other_host():
+    assert external_requests(ROOT / "book" / "_assets") == []
+
+
+@needs_the_book
+def test_the_built_book_asks_no_other_host():
+    assert external_requests(SITE) == []
 
 
 def dead_links(site):
     """List the links within a site that lead nowhere, and the images without a text: (page, link)."""
     site = site.resolve()
     paths = [path for path in sorted(site.rglob("*.html")) if path.relative_to(site).parts[0] != "_static"]
-    pages = {path: _Page(path) for path in paths}
     found = []
-    for path, page in pages.items():
+    for path in paths:
         name = str(path.relative_to(site))
-        found += [(name, f"no alt: {source}") for source in page.silent]
-        for link in page.links:
+        found += [(name, f"no alt: {source}") for source in parsed(path).silent]
+        for link in parsed(path).links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             anchor = unquote(parts.fragment)
             there = target.is_file() and target.is_relative_to(site)
-            if not there or (anchor and target in pages and anchor not in pages[target].anchors):
+            if not there or (anchor and target in paths and anchor not in parsed(target).anchors):
                 found.append((name, link))
     return found
 
@@ -356,15 +437,8 @@ def test_the_check_finds_what_leads_nowhere(tmp_path):
         '<a href="https://arxiv.org/gone">x</a><a href="mailto:a@b.example">x</a><link href="gone.css">'
     )
     (tmp_path / "b.html").write_text('<h2 id="there">x</h2>')
-    assert [link for _, link in dead_links(tmp_path)] == [
-        "no alt: b.html",
-        "#gone",
-        "b.html#gone",
-        "gone.ipynb",
-        "gone.svg",
-        "../c.html",
-        "gone.css",
-    ]
+    dead = "no alt: b.html,#gone,b.html#gone,gone.ipynb,gone.svg,../c.html,gone.css"
+    assert [link for _, link in dead_links(tmp_path)] == dead.split(",")
 
 
 @needs_the_book
@@ -378,14 +452,7 @@ def test_every_link_of_the_book_leads_somewhere_and_every_image_has_a_text():
 def misspelled(*paths):
     """List the known misspellings in files; pyproject.toml has the words that only look like one."""
     pytest.importorskip("codespell_lib")
-    command = [
-        sys.executable,
-        "-m",
-        "codespell_lib",
-        "--toml",
-        str(ROOT / "pyproject.toml"),
-        *map(str, paths),
-    ]
+    command = [sys.executable, "-m", "codespell_lib", "--toml", ROOT / "pyproject.toml", *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.stdout.splitlines()

@@ -22,13 +22,12 @@ from gradtricks.lab.notebooks.literals import TAG, inject, literal
 from gradtricks.lab.notebooks.schema import (
     ParameterError,
     check_parameters,
-    parse_value,
     parse_values,
     read_notebook,
     read_parameters,
     shown,
 )
-from gradtricks.lab.notebooks.texts import TextError, read, read_json, read_yaml, split_values
+from gradtricks.lab.notebooks.texts import Plain, read, read_json, read_yaml, split_values
 from notebooks import write_notebook
 
 RANGES = """\
@@ -76,13 +75,6 @@ def test_parameters_are_read_with_type_default_and_meaning(notebook):
     assert (declared["rate"].expected, declared["rate"].default) == ("float", 0.1)
     assert declared["share"].meaning == "None takes all"
     assert declare("a: list[int] = [\n    1,\n]  # behind it")["a"].meaning == "behind it"
-
-
-def test_defaults_are_of_their_types(ranges):
-    assert repr(ranges["weights"].default) == "{'a': 1.0, 'b': inf}"
-    assert ranges["day"].default == date(2026, 1, 31)
-    assert ranges["moment"].default == datetime(2026, 1, 31, 12, 30, tzinfo=UTC)
-    assert np.isnan(ranges["nothing"].default)
 
 
 @pytest.mark.parametrize(
@@ -258,13 +250,8 @@ def test_what_any_plain_value_is():
     ],
 )
 def test_texts_are_read_as_papermill_reads_them_where_no_type_is_known(text, value):
-    assert same(parse_value(declare("x = None")["x"], text), value)
+    assert same(declare("x = None")["x"].read(Plain(text)), value)
     assert read(["3"], Any) == ["3"], "what is quoted is a text"
-
-
-def test_lines_that_cannot_be_read_are_left_out_where_nothing_is_to_be_run():
-    cell = nbformat.v4.new_code_cell("a = 1\n= 2\nb = (3\n", metadata={"tags": ["parameters"]})
-    assert list(read_parameters(nbformat.v4.new_notebook(cells=[cell]), "n.ipynb")) == ["a"]
 
 
 def test_a_notebook_without_parameters_cell_takes_nothing(tmp_path):
@@ -275,9 +262,9 @@ def test_a_notebook_without_parameters_cell_takes_nothing(tmp_path):
         check_parameters({}, parse_values(path, ["x=1"]))
 
 
-def test_of_several_tagged_cells_the_first_one_counts():
+def test_of_several_tagged_cells_the_first_one_counts_without_the_lines_that_cannot_be_read():
     tags = {"tags": ["parameters"]}
-    cells = [nbformat.v4.new_code_cell(source, metadata=tags) for source in ("a = 1", "b = 2")]
+    cells = [nbformat.v4.new_code_cell(source, metadata=tags) for source in ("a = 1\n= 2\nb = (3\n", "b = 2")]
     assert list(read_parameters(nbformat.v4.new_notebook(cells=cells), "n.ipynb")) == ["a"]
 
 
@@ -304,16 +291,8 @@ def test_what_is_no_notebook_is_refused_by_name(tmp_path):
 
 
 def test_all_that_is_wrong_is_said_at_once(notebook):
-    wrong = {
-        "sead": 1,
-        "seed": "1",
-        "rate": "fast",
-        "backend": "jax",
-        "label": 3,
-        "sizes": [1, "2"],
-        "share": True,
-        "x" * 200: 0,
-    }
+    wrong = {"sead": 1, "seed": "1", "rate": "fast", "backend": "jax", "label": 3, "sizes": [1, "2"]}
+    wrong |= {"share": True, "x" * 200: 0}
     with pytest.raises(ParameterError) as caught:
         check_parameters(read_parameters(read_notebook(notebook), "small.ipynb"), wrong)
     lines = str(caught.value).splitlines()
@@ -321,14 +300,6 @@ def test_all_that_is_wrong_is_said_at_once(notebook):
     assert "seed: expected int (seeds nothing); got '1'" in lines
     assert lines[0].startswith("sead: unknown (did you mean seed?); the notebook takes backend, seed,")
     assert lines[-1].startswith(f"{'x' * 200}: unknown; the notebook takes backend, seed,")
-
-
-def test_an_int_is_a_float_and_a_bool_is_no_int(notebook):
-    declared = read_parameters(read_notebook(notebook), "small.ipynb")
-    assert repr(check_parameters(declared, {"rate": 1})["rate"]) == "1.0"
-    for name in ("seed", "rate"):
-        with pytest.raises(ParameterError):
-            check_parameters(declared, {name: True})
 
 
 def test_a_zone_becomes_an_offset(ranges):
@@ -397,7 +368,7 @@ def test_a_wrong_value_of_any_size_can_be_shown():
     ],
 )
 def test_texts_are_read_by_the_declared_type(ranges, name, text, value):
-    read = parse_value(ranges[name], text)
+    read = ranges[name].read(Plain(text))
     assert (type(read) in (type(value), type(text)), repr(read)) == (True, repr(value))
 
 
@@ -413,12 +384,12 @@ def test_values_from_the_command_line_are_read_by_their_type(notebook):
 @given(st.floats() | st.integers() | st.booleans() | st.none())
 def test_what_python_writes_is_read_again(value):
     declared = declare("x: bool | int | float | None = None")["x"]
-    assert same(parse_value(declared, str(value)), value)
+    assert same(declared.read(Plain(str(value))), value)
 
 
 def test_what_is_quoted_is_a_text(ranges):
     for name, raw in [("count", "3"), ("order", "2"), ("either", ["3"]), ("sizes", ["1"]), ("yes", "true")]:
-        with pytest.raises(TextError, match="expected "):
+        with pytest.raises(ParameterError, match="expected "):
             read(raw, ranges[name].type)
     assert read("3", ranges["either"].type) == "3"
     assert read("first", ranges["order"].type) == "first"
@@ -427,9 +398,9 @@ def test_what_is_quoted_is_a_text(ranges):
 
 def test_json_is_never_interpreted_twice():
     assert read_json('["1e-3", 1e-3, true, null]') == ["1e-3", "1e-3", True, None]
-    with pytest.raises(TextError, match="given twice: a"):
+    with pytest.raises(ParameterError, match="given twice: a"):
         read_json('{"a": 1, "a": 2}')
-    with pytest.raises(TextError, match="expected JSON; got"):
+    with pytest.raises(ParameterError, match="expected JSON; got"):
         read_json("[" * 100_000)
 
 
@@ -449,7 +420,7 @@ def test_yaml_keeps_what_is_not_quoted_as_it_is_written():
         ("a: *x", "line 1: anchors, aliases and tags aren't allowed"),
         ("a: !!python/object/apply:os.system [echo]", "anchors, aliases and tags aren't allowed"),
         ("a: !!int '3'", "anchors, aliases and tags aren't allowed"),
-        ("a: 1\n---\nb: 2", "expected one document; got several"),
+        ("a: 1\n---\nb: 2", "expected a single document .* but found another document"),
         ("? [a]\n: 1", "line 1: names must be texts"),
         ("[" * 30 + "]" * 30, "line 1: nested deeper than 20"),
         ("a: [", "expected the node content"),
@@ -458,7 +429,7 @@ def test_yaml_keeps_what_is_not_quoted_as_it_is_written():
     ],
 )
 def test_yaml_that_could_surprise_is_refused(text, message):
-    with pytest.raises(TextError, match=message):
+    with pytest.raises(ParameterError, match=message):
         read_yaml(text)
 
 
@@ -469,39 +440,9 @@ def test_commas_split_but_not_within_brackets_or_quotes():
 # Literals
 
 OFFSETS = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone) | st.none()
-EVIL = st.sampled_from(
-    [
-        *(
-            "'",
-            '"',
-            "'" * 3,
-            '"' * 3,
-            "\\",
-            "\n",
-            "\r",
-            "\f",
-            "\0",
-            "\x85",
-            "\u2028",
-            "\u2029",
-            "\ud800",
-            "\u202e",
-        ),
-        *(
-            "%%bash",
-            "!ls",
-            "?",
-            "%x",
-            "# ",
-            "'; import os #",
-            "{x}",
-            "$float",
-            "\N{SNOWMAN}",
-            ">>> ",
-            "In [1]: ",
-        ),
-    ]
-)
+SIGNS = "'\"\\\n\r\f\0\x85\u2028\u2029\ud800\u202e?\N{SNOWMAN}"
+MAGIC = ["'" * 3, '"' * 3, "%%bash", "!ls", "%x", "# ", "'; import os #", "{x}", "$float", ">>> ", "In [1]: "]
+EVIL = st.sampled_from([*SIGNS, *MAGIC])
 TEXTS = st.lists(EVIL | st.text(st.characters(exclude_categories=())), max_size=4).map("".join)
 INTEGERS = st.integers() | st.integers(-(2**20_000), 2**20_000)
 SCALARS = (
@@ -542,13 +483,8 @@ def is_literal(node):
         case ast.Call():
             module, _, name = ast.unparse(node.func).rpartition(".")
             arguments = [*node.args, *(option.value for option in node.keywords)]
-            known = module == "__import__('datetime')" and name in {
-                "date",
-                "datetime",
-                "timezone",
-                "timedelta",
-            }
-            return known and all(map(is_literal, arguments))
+            known = name in ("date", "datetime", "timezone", "timedelta")
+            return known and module == "__import__('datetime')" and all(map(is_literal, arguments))
     return ast.unparse(node) == "__import__('datetime').timezone.utc"
 
 
@@ -559,7 +495,7 @@ def notebook_with(*cells):
     return nbformat.v4.new_notebook(cells=[new("1"), tagged, *map(new, cells)])
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))
 def test_what_the_notebook_reads_is_what_was_given(parameters):
     node = inject(notebook_with("2"), parameters)
@@ -611,16 +547,8 @@ def test_what_cannot_be_injected_is_refused():
     for name in ("x = 1; y", "import", "a.b", ""):
         with pytest.raises(ValueError, match=r"expected the name of a variable; got "):
             inject(notebook_with(), {name: 1})
-    for value in (
-        np.float64(1),
-        (1,),
-        {1},
-        b"a",
-        1j,
-        {1: 2},
-        datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Paris")),
-        sys,
-    ):
+    somewhere = datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Paris"))
+    for value in (np.float64(1), (1,), {1}, b"a", 1j, {1: 2}, somewhere, sys):
         with pytest.raises(TypeError, match="expected None, bool, int, float, str, date"):
             literal(value)
 
@@ -633,12 +561,7 @@ def fingerprint(values):
 def test_a_real_kernel_reads_what_was_given(tmp_path):
     given = [
         *(2**63, -(10**5000), -0.0, float("nan"), float("-inf"), 5e-324, date(2026, 1, 1), None, True),
-        *(
-            "'\"\\\n\r\f\0\x85\u2028\ud800 雪 \U0001f600",
-            "'" * 3 + '"' * 3,
-            "%%bash\n!ls",
-            {"$float": [[], {}]},
-        ),
+        *(f"{SIGNS} 雪 \U0001f600", "'" * 3 + '"' * 3, "%%bash\n!ls", {"$float": [[], {}]}),
         datetime(2026, 1, 1, 12, 30, 0, 5, tzinfo=timezone(timedelta(hours=-3, seconds=7))),
     ]
     node = notebook_with(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from textwrap import dedent
 
 import pytest
@@ -18,7 +19,7 @@ from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.searching import search
 from gradtricks.lab.sweeps.studies import Study
 from notebooks import write_notebook
-from sweeping import Cluster
+from sweeping import Cluster, wait_for
 
 pytest.importorskip("optuna")
 
@@ -54,21 +55,35 @@ optuna:
 """
 
 
+ONE_KIND = ("[a, b]", "[a]")  # of which no run fails
+
+
+def write_search(folder, *changes, more="", name="small"):
+    """Write a search beside its notebook, with changes, and read it."""
+    text = SEARCH + dedent(more)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "experiments" / f"{name}.sweep.yaml"
+    if not path.parent.exists():
+        write_notebook(path.with_name("small.ipynb"), PARAMETERS, BODY)
+    path.write_text(text)
+    return read_sweep(path)
+
+
 @pytest.fixture
 def written(tmp_path):
-    """Return a function that writes a search beside the notebook, with changes, and reads it."""
-    notebook = write_notebook(tmp_path / "experiments" / "small.ipynb", PARAMETERS, BODY)
+    """Return a function that writes a search, with changes, and reads it."""
+    return partial(write_search, tmp_path)
 
-    def write(*changes, more="", name="small"):
-        text = SEARCH + dedent(more)
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new)
-        path = notebook.with_name(f"{name}.sweep.yaml")
-        path.write_text(text)
-        return read_sweep(path)
 
-    return write
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return what a search proposes that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    spec, store = write_search(folder, ONE_KIND), Store(folder / "runs")
+    search(spec, store, workers=1)
+    return proposals(spec, store)
 
 
 def proposals(spec, store):
@@ -76,30 +91,27 @@ def proposals(spec, store):
     with closing(Study(spec, store)) as study:
         told = {trial.number: trial.value for trial in study._study.get_trials()}
         return [
-            (told[trial.number], *(trial.runs[0].parameters[name] for name in spec.optuna.parameters))
-            for trial in study.trials()
+            (told[number], *(specs[0].parameters[name] for name in spec.optuna.parameters))
+            for number, specs in study.trials().items()
         ]
 
 
-def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
+def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path, undisturbed):
     store, events, plans = Store(tmp_path / "runs"), [], []
-    spec = written()
+    spec = written(ONE_KIND)
     runs, best = search(
         spec, store, workers=1, on_change=lambda run: events.append(run.state), on_planned=plans.append
     )
     told = proposals(spec, store)
     assert len(told) == len(runs) == len(plans) == 6
-    assert [run.results["loss"] for run in best] == [min(value for value, *_ in told if value is not None)]
+    assert [run.results["loss"] for run in best] == [min(value for value, *_ in told)]
     assert [run.spec for run in runs] == list(plans[-1].runs)
     assert plans[-1].varied == ("rate", "layers", "kind")
     assert plans[-1].shown == ("results.loss",)
-    assert set(events) <= {"going", "finished", "failed"}
+    assert set(events) <= {"going", "finished"}
+    assert told == undisturbed, "the same seed proposes the same"
 
-    # The same seed proposes the same; more trials continue where the first ones ended.
-    other = Store(tmp_path / "other")
-    search(spec, other, workers=1)
-    assert proposals(spec, other) == told
-    longer = written(("trials: 6", "trials: 8"))
+    longer = written(("trials: 6", "trials: 8"), ONE_KIND)
     events.clear()
     again = search(longer, store, workers=2, on_change=lambda run: events.append(run.state))
     assert proposals(longer, store)[:6] == told
@@ -114,8 +126,8 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path):
 
 def test_trials_whose_runs_are_done_already_enter_the_plan(written, tmp_path):
     store, plans = Store(tmp_path / "runs"), []
-    search(written(("trials: 6", "trials: 2"), ("[a, b]", "[a]")), store, workers=1)
-    twin = written(("trials: 6", "trials: 2"), ("[a, b]", "[a]"), name="twin")
+    search(written(("trials: 6", "trials: 2"), ONE_KIND), store, workers=1)
+    twin = written(("trials: 6", "trials: 2"), ONE_KIND, name="twin")
     runs, _ = search(twin, store, workers=1, on_planned=plans.append)
     assert [spec.request for spec in plans[-1].runs] == [run.spec.request for run in runs]
     assert len(runs) == 2
@@ -156,14 +168,14 @@ def test_an_objective_that_no_run_records_ends_the_search(written, tmp_path, obj
 
 def test_nan_is_no_value(written, tmp_path):
     store = Store(tmp_path / "runs")
-    spec = written(("results.loss", "results.nothing"), ("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
+    spec = written(("results.loss", "results.nothing"), ("trials: 6", "trials: 1"), ONE_KIND)
     assert search(spec, store, workers=1)[1] == []
     assert [value for value, *_ in proposals(spec, store)] == [None]
 
 
 def test_trials_of_another_search_are_not_believed(written, tmp_path):
     store = Store(tmp_path / "runs")
-    spec = written(("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
+    spec = written(("trials: 6", "trials: 1"), ONE_KIND)
     search(spec, store, workers=1)
     with pytest.raises(
         ParameterError, match=r"got trials from before it or its notebook was changed; remedy: "
@@ -175,23 +187,21 @@ def test_trials_of_another_search_are_not_believed(written, tmp_path):
         search(spec, store)
 
 
-def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path):
+def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path, undisturbed):
     from optuna.distributions import IntDistribution
 
     store = Store(tmp_path / "runs")
-    spec = written(("trials: 6", "trials: 1"), ("[a, b]", "[a]"))
+    spec = written(("trials: 6", "trials: 1"), ONE_KIND)
     with closing(Study(spec, store)) as study:
         study._study.ask({"layers": IntDistribution(1, 3)})  # and then the driver was killed
     assert len(search(spec, store, workers=1)[0]) == 1
-    undisturbed = Store(tmp_path / "undisturbed")
-    search(spec, undisturbed, workers=1)
-    assert proposals(spec, store) == proposals(spec, undisturbed)
+    assert proposals(spec, store) == undisturbed[:1]
     with closing(Study(spec, store)) as study:
         assert [trial.state.name for trial in study._study.get_trials()] == ["FAIL", "COMPLETE"]
 
 
 def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path):
-    spec = written(("[a, b]", "[a]"))
+    spec = written(ONE_KIND)
     with pytest.raises(RunError, match=r"expected .*small.ipynb to stay as it was"):
         search(
             spec,
@@ -230,7 +240,7 @@ def test_without_optuna_the_remedy_is_said(written, tmp_path, monkeypatch):
 
 
 def test_a_cluster_searches_too(written, tmp_path):
-    spec = written(("[a, b]", "[a]"), ("trials: 6", "trials: 4"))
+    spec = written(ONE_KIND, ("trials: 6", "trials: 4"))
     with Cluster(tmp_path) as cluster:
         events = []
         scheduler = Scheduler(**cluster.known_as)
@@ -268,26 +278,18 @@ def start(spec, store, workers, log):
     )
 
 
-def wait_for_lines(log, count, process):
+def wait_for_lines(log, count):
     """Wait until so many runs have written that they were done."""
-    deadline = time.monotonic() + 90
-    while not log.exists() or len(log.read_text().splitlines()) < count:
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()[1].decode()
-        time.sleep(0.02)
+    wait_for(lambda: log.exists() and len(log.read_text().splitlines()) >= count, 90)
 
 
-def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path):
-    undisturbed = Store(tmp_path / "undisturbed")
-    spec = written(("[a, b]", "[a]"))
-    search(spec, undisturbed, workers=1)
-    expected = proposals(spec, undisturbed)
-    spec = written(("[a, b]", "[a]"), more="fixed: {pause_s: 0.3}\n")
+def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, undisturbed):
+    spec = written(ONE_KIND, more="fixed: {pause_s: 0.3}\n")
 
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
     for count in (2, 4):
         process = start(spec, store, 1, log)
-        wait_for_lines(log, count, process)
+        wait_for_lines(log, count)
         with pytest.raises(ParameterError, match="is going on in another process"):
             search(spec, store)
         time.sleep(0.15)  # into the run that comes next
@@ -296,7 +298,7 @@ def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path):
     process = start(spec, store, 1, log)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors.decode()
-    assert proposals(spec, store) == expected
+    assert proposals(spec, store) == undisturbed
     done = log.read_text().splitlines()
     assert len(set(done)) == 6
     # Only what was going on when it was killed may have been done twice.
@@ -305,9 +307,9 @@ def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path):
 
 def test_an_interrupted_search_keeps_what_goes_on_and_continues(written, tmp_path):
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
-    spec = written(("[a, b]", "[a]"), more="fixed: {pause_s: 0.5}\n")
+    spec = written(ONE_KIND, more="fixed: {pause_s: 0.5}\n")
     process = start(spec, store, 2, log)
-    wait_for_lines(log, 1, process)
+    wait_for_lines(log, 1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors.decode()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
+from gradtricks.lab.sweeps.expansion import expand
 from gradtricks.lab.sweeps.plans import plan_of, plan_sweep, read_sweep
 from gradtricks.lab.sweeps.sampling import Axis
 from gradtricks.lab.sweeps.spaces import Space
@@ -243,7 +244,7 @@ title: [a]
         "rate: expected in one part; got it in zip and grid",
         "grid label: expected values; got none",
         "zip: expected equally many values of each; got 2 of width, 1 of share, 1 of rate",
-        "seeds: expected a number above 0, or a list of them; got 0",
+        "seeds: expected a number above 0, or a list of them; got '0'",
         "sobol: samples: expected a power of two, since others fill the space unevenly; got 100; remedy: 64",
         "grid: rate: expected float above 0 (per step); got 0.0",
         "grid: rate: expected float above 0 (per step); got -1.0",
@@ -266,7 +267,7 @@ title: [a]
     ("text", "message"),
     [
         ("title: a", "expected something that varies: list, zip, grid, random, sobol or seeds; got none"),
-        ("grid: {}", "grid: expected some parameters; got none"),
+        ("grid: {}", "grid: expected at least 1 item after validation, not 0; got {}"),
         ("list: []", "list: expected some parameters; got none"),
         ("list: {}", "list: expected some parameters; got none"),
         ("list: {'': {}, b: {rate: 0.2}}", "list: expected a name for each configuration; got an empty one"),
@@ -280,7 +281,7 @@ title: [a]
         ("list: [{rate: 0.1}, {label: a}]", "expected each configuration once; got twice: "),
         ("grid: {rate: [1, 2]}\nexclude: [{rate: 3}]", "exclude: rule 1 matches no configuration"),
         ("grid: {rate: [1, 2]}\nexclude: [{rate: [1, 2]}]", "exclude: expected rules that leave something"),
-        ("random: {samples: 2, parameters: {}}", "random.parameters: Dictionary should have at least 1 item"),
+        ("random: {samples: 2, parameters: {}}", "random.parameters: expected at least 1 item"),
         (
             "random: {samples: 2, parameters: {rate: {low: 1}}}",
             "random: rate: expected low and high, or choices",
@@ -307,7 +308,7 @@ title: [a]
         ),
         (
             "random: {samples: 2, parameters: {width: {low: 0}}}",
-            "width: expected low and high, or choices; got {'low': '0'}",
+            "width: expected low and high, or choices (at least one); got {'low': '0'}",
         ),
         ("seeds: 3\nseed: 4", "seed: unknown (did you mean seeds?)"),
         ("seeds: [0, 0]", "got twice: seed = 0"),
@@ -443,6 +444,7 @@ def test_a_search_is_read_with_its_types(sweep):
         ("seeds: 3", "seeds: 3\nexclude: [{width: 4}]", "exclude: not for a search"),
         ("seeds: 3", "seeds: 3\nonly_if: {width: {optimizer: sgd}}", "only_if: not for a search"),
         ("seeds: 3", "seeds: 3\nmax_runs: 9", "max_runs: not for a search"),
+        ("seeds: 3", "published: true", "published: not for a search"),
         ("seeds: 3", "fixed: {rate: 1}", "given twice: fixed"),
         ("optimizer: adam", "rate: 1", "rate: expected in one part; got it in fixed and optuna"),
         (
@@ -474,5 +476,5 @@ def test_values_of_any_size_are_planned(notebook):
 def test_a_hundred_thousand_configurations_are_made_soon(declared):
     values = [n / 1000 for n in range(1, 1001)]
     space = Space.model_validate({"grid": {"rate": values, "width": list(range(100))}})
-    assert len(space.configurations(declared)) == space.count() == 100_000
-    assert math.isclose(space.configurations(declared)[-1]["rate"], 1.0)
+    assert len(expand(space, declared)) == space.count() == 100_000
+    assert math.isclose(expand(space, declared)[-1]["rate"], 1.0)

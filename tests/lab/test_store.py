@@ -58,16 +58,20 @@ def ftp_server(folder, port=0):
             process.kill()
 
 
+@pytest.fixture(scope="module")
+def ftp(tmp_path_factory):
+    """Serve an empty folder; return its URL."""
+    pytest.importorskip("pyftpdlib")
+    with ftp_server(tmp_path_factory.mktemp("ftp")) as port:
+        yield f"ftp://reader:secret@127.0.0.1:{port}"
+
+
 @pytest.fixture(params=["folder", "file", "memory", "ftp"])
 def store(request, tmp_path):
     """Return an empty store of each kind."""
-    if request.param == "ftp":
-        pytest.importorskip("pyftpdlib")
-        with ftp_server(tmp_path) as port:
-            yield Store(f"ftp://reader:secret@127.0.0.1:{port}/runs")
-        return
     places = {"folder": tmp_path / "runs", "file": f"file://{tmp_path}/runs", "memory": "memory://runs"}
-    yield Store(places[request.param])
+    place = places.get(request.param) or f"{request.getfixturevalue('ftp')}/{tmp_path.name}"
+    yield Store(place)
     memory = fsspec.filesystem("memory")
     memory.store.clear()
     memory.pseudo_dirs[:] = [""]
@@ -100,10 +104,12 @@ def test_what_is_put_in_is_found(store):
     assert store.claimed() == set()
 
 
-def test_many_are_found_in_one_go(store):
+def test_threads_of_one_process_share_a_store_in_which_many_are_found_in_one_go(store):
+    again = pickle.loads(pickle.dumps(store))  # noqa: S301
     runs = [asked(number) for number in range(20)]
-    for run in runs[:18]:
-        put(store, run)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda run: put(store, run), runs[:18]))
+        assert all(pool.map(again.find, runs[:18]))
     assert store.find_all(runs).keys() == {run.request for run in runs[:18]}
     assert len(list(store.runs())) == 18
 
@@ -156,11 +162,10 @@ def test_inputs_that_changed_make_a_run_stale(store):
     assert list(store.runs()) == [fresh]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 1}', "\x00", '"\\ud800"'])
-def test_a_torn_record_is_not_believed(store, text):
+def test_a_torn_record_is_not_believed(store):
     run = asked()
     stored = put(store, run)
-    overwrite(stored.location, text)
+    overwrite(stored.location, "{")
     assert store.find(run) is None
     assert store.find_all([run]) == {}
     with pytest.warns(RecordWarning, match=r"got 1 torn or edited, .*seed=0.*; remedy: gradtricks clean"):
@@ -170,31 +175,21 @@ def test_a_torn_record_is_not_believed(store, text):
     assert put(store, run) == store.find(run)
 
 
-def test_an_upload_that_was_cut_off_is_not_believed(store):
-    run = asked()
-    stored = put(store, run)
-    files, path = fsspec.core.url_to_fs(f"{stored.location}/record.json")
-    files.rm_file(path)
-    assert store.find(run) is None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RecordWarning)
-        assert list(store.runs()) == []
-    assert store.clean() == [public(stored.location)]
-    assert store.clean() == []
-
-
-def test_a_folder_in_place_of_a_record_stops_nobody(store):
+def test_neither_an_upload_that_was_cut_off_nor_a_folder_in_place_of_a_record_is_believed(store):
     run, other = asked(0), asked(1)
     stored, kept = put(store, run), put(store, other)
     files, path = fsspec.core.url_to_fs(f"{stored.location}/record.json")
     files.rm_file(path)
-    files.mkdir(path)
-    assert store.find(run) is None
-    assert store.find_all([run, other]) == {other.request: kept}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RecordWarning)
-        assert list(store.runs()) == [kept]
+    for make in (lambda: None, lambda: files.mkdir(path)):
+        make()
+        assert store.find(run) is None
+        assert store.find_all([run, other]) == {other.request: kept}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecordWarning)
+            assert list(store.runs()) == [kept]
     files.rmdir(path)
+    assert store.clean() == [public(stored.location)]
+    assert store.clean() == []
 
 
 def test_plans_are_kept(store):
@@ -251,15 +246,7 @@ JSON = st.recursive(
 )
 NONSENSE = JSON | st.sampled_from(
     [
-        "../../etc/passwd",
-        "/etc/passwd",
-        "..",
-        "a\nb",
-        "x" * 1000,
-        1e308,
-        -1,
-        10**30,
-        True,
+        *("../../etc/passwd", "/etc/passwd", "..", "a\nb", "x" * 1000, 1e308, -1, 10**30, True),
         {"../a": "b"},
         {"a": {"$float": "x"}},
         {"a": {"$date": 3}},
@@ -311,9 +298,10 @@ def test_a_record_that_lacks_anything_or_is_cut_anywhere_is_not_believed():
         assert read_record(json.dumps({k: v for k, v in whole.items() if k != field}).encode()) is None
     text = write_record(whole)
     assert all(read_record(text[:length]) is None for length in range(len(text) - 1))
-    assert read_record(json.dumps(whole | {"duration_s": float("nan")}).encode()) is None
-    assert read_record(json.dumps(whole | {"status": "failed"}).encode()) is None
-    assert read_record(json.dumps(whole | {"inputs": None}).encode()) is None
+    for wrong in ({"duration_s": float("nan")}, {"status": "failed"}, {"inputs": None}):
+        assert read_record(json.dumps(whole | wrong).encode()) is None
+    for odd in ("null", "[]", '"\\ud800"', "\x00", '{"schema_version": 1}'):
+        assert read_record(odd.encode()) is None
     escaped = json.dumps(whole | {"results": {"a": {"$float": "x"}}}).replace("$", "\\u0024")
     assert read_record(escaped.encode()) is None
     for files in ({"../x": None}, {"/x": None}, {"a/..": None}, {"": None}, {"a": 1}, {"x" * 256: None}):
@@ -413,13 +401,15 @@ def test_thousands_of_runs_share_what_is_equal(local):
 
 # Processes
 
-CLAIMING = """
+SCRIPT = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from gradtricks.lab.storage.store import Store
-from stored import asked
+from stored import asked, put, put_failure
 store, counter = Store(sys.argv[1] + "/runs"), Path(sys.argv[1], "counter")
+"""
+CLAIMING = """
 for _ in range(25):
     with store.claim(asked()):
         count = int(counter.read_text())
@@ -427,11 +417,6 @@ for _ in range(25):
         counter.write_text(str(count + 1))
 """
 COMMITTING = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from gradtricks.lab.storage.store import Store
-from stored import asked, put, put_failure
-store = Store(sys.argv[1] + "/runs")
 print("ready", flush=True)
 for number in range(60):
     if not store.find(asked(number)):
@@ -439,11 +424,7 @@ for number in range(60):
         put(store, asked(number))
 """
 HOLDING = """
-import sys, time
-sys.path.insert(0, sys.argv[2])
-from gradtricks.lab.storage.store import Store
-from stored import asked
-with Store(sys.argv[1] + "/runs").claim(asked()) as folder:
+with store.claim(asked()) as folder:
     (folder / "notebook.ipynb").write_text("half of it")
     print("ready", flush=True)
     time.sleep(60)
@@ -452,7 +433,7 @@ with Store(sys.argv[1] + "/runs").claim(asked()) as folder:
 
 def process(script, folder):
     """Start a process that uses the store."""
-    command = [sys.executable, "-c", script, str(folder), str(Path(__file__).parents[1])]
+    command = [sys.executable, "-c", SCRIPT + script, str(folder), str(Path(__file__).parents[1])]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -467,11 +448,12 @@ def test_processes_take_turns(tmp_path):
 
 
 def test_a_claim_ends_with_its_process(local, tmp_path):
+    failure = put_failure(local, asked())
     with process(HOLDING, tmp_path) as holding:
         holding.stdout.readline()
         left = Path(local.location, ".unfinished", asked().request)
         assert local.claimed() == {asked().request}
-        assert local.clean(failed=True, stale=True) == []
+        assert local.clean(failed=True, stale=True) == [], "nothing that is claimed is cleaned"
         assert (left / "notebook.ipynb").exists()
         with local.claim(asked(1)):
             assert local.claimed() == {asked(0).request, asked(1).request}
@@ -484,14 +466,7 @@ def test_a_claim_ends_with_its_process(local, tmp_path):
     assert left.exists()
     with local.claim(asked(1)):
         assert not left.exists(), "whoever comes next tidies up"
-    assert local.clean() == []
-
-
-def test_nothing_that_is_claimed_is_cleaned(local):
-    put_failure(local, asked())
-    with local.claim(asked()):
-        assert local.clean(failed=True) == []
-    assert len(local.clean(failed=True)) == 1
+    assert local.clean(failed=True) == [failure.location]
 
 
 def test_who_reads_while_others_write_sees_whole_runs_only(local, tmp_path):
@@ -523,13 +498,6 @@ def test_writers_that_are_killed_leave_nothing_to_be_believed(local, tmp_path):
     assert [stored.status for stored in found] == ["finished"] * 60
     assert len({stored.request for stored in found}) == 60
     assert local.clean() == []
-
-
-def test_threads_of_one_process_share_a_store(store):
-    again = pickle.loads(pickle.dumps(store))  # noqa: S301
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda number: put(store, asked(number)), range(12)))
-        assert all(pool.map(lambda number: again.find(asked(number)), range(12)))
 
 
 # Disks and connections

@@ -18,7 +18,8 @@
     // A film begins when all that moves is there.
     const opening = Math.max(...films.map(({ ball_x, left }) => ball_x.findIndex((x, frame) => x !== null && left[frame] !== null)));
     const texts = films[0].ball_x.slice(opening).map((_, frame) => `${(frame / rate).toFixed(1)} s`);
-    const radio = stage.choice("Which player", films.map((film) => film.name));
+    const best = films.reduce((most, { share }, i) => (share > films[most].share ? i : most), 0); // who can play comes first
+    const radio = stage.choice("Which player", films.map((film) => film.name), best);
     const rewind = stage.player("time", texts, rate, 0, (now) => (time = now));
     stage.controls.addEventListener("input", (event) => event.target.type === "radio" && (rewind(), stage.update()));
     const film = () => films[radio()];

@@ -36,26 +36,30 @@ def check_number(name: str, value: object, *, low: float = -math.inf, high: floa
     return number
 
 
-def check_integer(name: str, value: object, *, low: int) -> int:
-    """Return ``value`` if it is an integer that is large enough.
+def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
+    """Return ``value`` if it is an integer within bounds.
 
     Args:
         name: What the caller calls the value.
         value: Anything; a bool isn't an integer here.
         low: Smallest value allowed.
+        high: Largest value allowed; None allows any.
 
     Returns:
         The integer.
 
     Raises:
         TypeError: ``value`` isn't an integer.
-        ValueError: ``value`` is below ``low``.
+        ValueError: ``value`` is out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}; got {value}")
-    return int(value)
+    number = int(value)
+    if high is not None and not low <= number <= high:
+        raise ValueError(f"{name} must lie in [{low}, {high}]; got {number}")
+    if number < low:
+        raise ValueError(f"{name} must be at least {low}; got {number}")
+    return number
 
 
 def check_shape(name: str, shape: Sequence[int | None], expected: Sequence[int | None], like: str) -> None:

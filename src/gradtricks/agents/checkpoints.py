@@ -3,9 +3,10 @@
 import hashlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from safetensors.numpy import save_file
 
 Arrays = dict[str, NDArray[Any]]
 
+EVALUATION_SEED = 1_000_000  # of the first game in which an agent is judged; trainings are seeded below
 _SECONDS_BETWEEN = 20.0  # learning on costs more than saving by then
 
 
@@ -35,11 +37,11 @@ def save_checkpoint(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mappi
     Args:
         path: Of the file; its folder exists.
         arrays: Under their names.
-        about: What else is to be known: anything that JSON can say.
+        about: What else is to be known: anything that JSON can say, and NumPy's numbers.
     """
     beside = path.with_name(f"{path.name}.new")
     whole = {name: np.array(array, order="C") for name, array in arrays.items()}
-    save_file(whole, beside, metadata={"about": json.dumps(about, sort_keys=True)})
+    save_file(whole, beside, metadata={"about": _to_json(about)})
     with beside.open("rb+") as file:
         os.fsync(file.fileno())
     beside.replace(path)
@@ -76,6 +78,43 @@ def load_checkpoint(path: Path, kind: str | None = None) -> Checkpoint:
     return Checkpoint(arrays, about)
 
 
+class Frozen(ABC):
+    """A trained agent that learns no more and can be kept in a file: weights, and what it takes to play.
+
+    Attributes:
+        kind: What such files say that they hold.
+        weights: Arrays under their names.
+        about: What else is known of it: anything that JSON can say, and NumPy's numbers.
+    """
+
+    kind: ClassVar[str]
+    weights: dict[str, NDArray[Any]]
+    about: dict[str, Any]
+
+    @abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """Return what the constructor takes beside the weights, as JSON can say it."""
+
+    @classmethod
+    @abstractmethod
+    def _make(cls, weights: Arrays, about: dict[str, Any]) -> Self:
+        """Make the agent again from weights and from what the file says, `_settings` in it."""
+
+    def save(self, path: Path) -> None:
+        """Write the agent in the format safetensors into a folder that exists."""
+        save_checkpoint(path, self.weights, {**self.about, **self._settings(), "kind": self.kind})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: The file is of another kind, or damaged.
+            FileNotFoundError: There is none.
+        """
+        return cls._make(*load_checkpoint(path, cls.kind))
+
+
 class Part(Protocol):
     """What can be saved: a learner, games, a memory, a history."""
 
@@ -92,7 +131,7 @@ class Snapshots:
     Args:
         path: The file; None saves nothing.
         training: What must be equal, beside the parts' beginnings, for a file to be of this training:
-            anything that JSON can say.
+            anything that JSON can say, and NumPy's numbers.
         parts: Under their names, as they are before the training.
     """
 
@@ -100,7 +139,7 @@ class Snapshots:
         """Keep the arguments."""
         self._path, self._parts, self._last_saved = path, parts, 0.0
         start = None if path is None else _digest(self._state())
-        self._training = {**training, "start": start}
+        self._training = json.loads(_to_json({**training, "start": start}))  # as it will be read
 
     def restore(self) -> int:
         """Give the parts what the file holds, if it is there.
@@ -162,6 +201,10 @@ class Chance:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `state` returned, of a generator of the same kind."""
         self._rng.bit_generator.state = json.loads(state["state"].tobytes())
+
+
+def _to_json(about: Mapping[str, Any]) -> str:
+    return json.dumps(about, sort_keys=True, default=np.generic.item)
 
 
 def _digest(arrays: Arrays) -> str:

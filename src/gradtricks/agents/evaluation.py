@@ -1,23 +1,20 @@
 """What a trained Pong player is worth: frozen, in games with seeds of their own."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
+from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.history import sample_actions
 from gradtricks.agents.pong import CELLS, NO_CELL, PLACES, PongGames
 from gradtricks.agents.ppo import NAMES, check_weights, mirror_cells, mirror_places
 
 Array = NDArray[np.float64]
 
-EVALUATION_SEED = 1_000_000  # of the first game; trainings are seeded below
 TEMPERATURE = 0.5  # in training, the cost of entropy keeps a policy less sure than it could be
-_KIND = "Pong policy"
 _LARGEST = 127  # of 8 bits
 _LONGEST_GAME = 108_000  # screen frames, half an hour, where ALE's protocol ends a game
 _FRAMES_PER_SECOND = 60  # of a television
@@ -50,7 +47,7 @@ class Film(NamedTuple):
     frames_per_second: float
 
 
-class FrozenPolicy:
+class FrozenPolicy(Frozen):
     """A trained network in plain NumPy: no framework is needed to play.
 
     Args:
@@ -65,6 +62,8 @@ class FrozenPolicy:
     Raises:
         ValueError: A name is missing or unknown, or a shape is wrong.
     """
+
+    kind = "Pong policy"
 
     def __init__(
         self, weights: Mapping[str, NDArray[Any]], *, mirror: bool, about: Mapping[str, Any] | None = None
@@ -104,30 +103,12 @@ class FrozenPolicy:
         rounded = np.rint(kept["cells"] / np.where(scale > 0, scale, 1)).astype(np.int8)
         return cls({**kept, "cells": rounded, "scale": scale}, mirror=mirror, about=about)
 
+    def _settings(self) -> dict[str, Any]:
+        return {"mirror": self.mirror}
+
     @classmethod
-    def load(cls, path: Path) -> "FrozenPolicy":
-        """Read what `save` wrote.
-
-        Args:
-            path: Of the file.
-
-        Returns:
-            The policy.
-
-        Raises:
-            ValueError: The file is of another kind, or damaged.
-            FileNotFoundError: There is none.
-        """
-        arrays, about = load_checkpoint(path, _KIND)
-        return cls(arrays, mirror=about["mirror"], about=about)
-
-    def save(self, path: Path) -> None:
-        """Write the policy in the format safetensors.
-
-        Args:
-            path: Of the file; its folder exists.
-        """
-        save_checkpoint(path, self.weights, {**self.about, "kind": _KIND, "mirror": self.mirror})
+    def _make(cls, weights: dict[str, NDArray[Any]], about: dict[str, Any]) -> "FrozenPolicy":
+        return cls(weights, mirror=about["mirror"], about=about)
 
     def logits(self, observations: NDArray[Any]) -> Array:
         """Say what the policy thinks of each action.

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,18 +9,16 @@ from numpy.typing import NDArray
 
 from gradtricks.agents.boards import RULES, Boards
 from gradtricks.agents.cartpole import CartPoleGames
-from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
+from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.players import Player, look_ahead, meet
 from gradtricks.agents.selfplay import SearchOptions, play_to_the_end
 from gradtricks.agents.supports import Support
 
-KIND = "MuZero agent"
 GAMES = ("CartPole-v1", *RULES)
-EVALUATION_SEED = 1_000_000  # of the first game; trainings are seeded below
 
 
-class FrozenAgent:
+class FrozenAgent(Frozen):
     """A trained agent in plain NumPy: no framework is needed to play.
 
     Args:
@@ -39,6 +36,8 @@ class FrozenAgent:
             fit together.
     """
 
+    kind = "MuZero agent"
+
     def __init__(
         self,
         weights: Mapping[str, NDArray[np.floating]],
@@ -54,32 +53,14 @@ class FrozenAgent:
         search.check_players(game in RULES)
         self.network = SearchNetwork(weights, support)
         self.game, self.search, self.about = game, search, dict(about or {})
-        self._weights = dict(weights)
+        self.weights = dict(weights)
 
-    def save(self, path: Path) -> None:
-        """Write the agent in the format safetensors.
-
-        Args:
-            path: Of the file; its folder exists.
-        """
-        settings = {"support": list(self.network.support), "search": asdict(self.search)}
-        save_checkpoint(path, self._weights, {**self.about, "kind": KIND, "game": self.game, **settings})
+    def _settings(self) -> dict[str, Any]:
+        search = asdict(self.search)
+        return {"game": self.game, "support": list(self.network.support), "search": search}
 
     @classmethod
-    def load(cls, path: Path) -> "FrozenAgent":
-        """Read what `save` wrote.
-
-        Args:
-            path: Of the file.
-
-        Returns:
-            The agent.
-
-        Raises:
-            ValueError: The file is of another kind, or damaged.
-            FileNotFoundError: There is none.
-        """
-        weights, about = load_checkpoint(path, KIND)
+    def _make(cls, weights: dict[str, NDArray[Any]], about: dict[str, Any]) -> "FrozenAgent":
         support, search = Support(*about["support"]), SearchOptions(**about["search"])
         return cls(weights, game=about["game"], support=support, search=search, about=about)
 
@@ -103,7 +84,13 @@ class FrozenAgent:
         return play_to_the_end(self.network, self.search, CartPoleGames(games, seed=seed))
 
     def player(self) -> Player:
-        """Return a player of its board game."""
+        """Return a player of its board game.
+
+        Raises:
+            ValueError: It plays alone.
+        """
+        if self.game not in RULES:
+            raise ValueError(f"game must be one for two players; got {self.game!r}; remedy: play")
         rules = RULES[self.game]
 
         def play(boards: Boards, rng: np.random.Generator) -> NDArray[np.int64]:

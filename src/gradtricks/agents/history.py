@@ -1,4 +1,4 @@
-"""What happened in a training: returns, losses, gradients, time."""
+"""What happened in a training: returns, losses, gradients, time; and how actions are drawn."""
 
 import time
 from collections.abc import Mapping
@@ -175,11 +175,11 @@ def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]
     """Draw an action from each row of logits, by the Gumbel-max trick.
 
     Args:
-        logits: ``[N, 3]``.
+        logits: ``[N, A]``.
         rng: The source of chance, the same for both frameworks.
 
     Returns:
-        ``[N]``, indices into `gradtricks.agents.pong.ACTIONS`.
+        ``[N]``, numbers of actions.
     """
     actions: NDArray[np.int64] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
     return actions

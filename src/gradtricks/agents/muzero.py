@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,8 +76,8 @@ def draw_weights(
     Raises:
         ValueError: A size is too small.
     """
-    state_size = int(check_number("state_size", state_size, low=2))
-    hidden_size = int(check_number("hidden_size", hidden_size, low=1))
+    state_size = check_integer("state_size", state_size, low=2)
+    hidden_size = check_integer("hidden_size", hidden_size, low=1)
     sizes = {
         "observation_size": check_integer("observation_size", observation_size, low=1),
         "actions": check_integer("actions", actions, low=1),
@@ -94,23 +94,38 @@ def draw_weights(
     return weights
 
 
+class Scales(NamedTuple):
+    """What gradients of the loss are multiplied by, on their way.
+
+    Attributes:
+        hidden_scale: The gradient of the state after each recurrent step.
+        loss_scale: That of the losses after the root; None is 1/K.
+        head_scale: What value and policy send into the states after the root. The paper's 1 leaves it alone;
+            equal to ``hidden_scale`` it is a hook on the state.
+        scale_root_loss: Multiply the gradient of the root's loss by ``loss_scale`` too.
+        step_scales: ``[K+1]``, the gradient of each step's loss once more; None is all ones.
+    """
+
+    hidden_scale: float = 0.5
+    loss_scale: float | None = None
+    head_scale: float = 1.0
+    scale_root_loss: bool = False
+    step_scales: Sequence[float] | None = None
+
+
 class BaseLearner(ABC):
     """What the learners of all frameworks share: their arguments, and how much gradient arrives where.
 
     Args:
         weights: From `draw_weights`; their dtype is the learner's.
-        hidden_scale: Multiplies the gradient of the state after each recurrent step.
-        loss_scale: Multiplies the gradient of the losses after the root; None is 1/K.
-        head_scale: Multiplies what value and policy send into the states after the root. The paper's 1
-            leaves it alone; equal to ``hidden_scale`` it is a hook on the state.
-        scale_root_loss: Multiply the gradient of the root's loss by ``loss_scale`` too.
         optimizer: ``"momentum"``, gradient descent with it, or ``"adam"``; the framework's own.
         learning_rate: Step size.
         momentum: Share of the last step that is kept; with Adam, of the mean gradient.
         weight_decay: Weight of half the sum of squares that is added to the loss.
+        **scales: Those of `Scales`.
 
     Attributes:
-        scales: The first four of these numbers.
+        scales: These, as updates use them.
         observation_size: Elements of an observation.
         state_size: Elements of a hidden state.
         actions: How many there are.
@@ -123,23 +138,18 @@ class BaseLearner(ABC):
         self,
         weights: Mapping[str, Array],
         *,
-        hidden_scale: float = 0.5,
-        loss_scale: float | None = None,
-        head_scale: float = 1.0,
-        scale_root_loss: bool = False,
         optimizer: str = "momentum",
         learning_rate: float = 0.05,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
+        **scales: Any,
     ) -> None:
         """Check the arguments."""
         check_weights(weights)
-        self.scales: dict[str, Any] = {
-            "hidden_scale": check_number("hidden_scale", hidden_scale),
-            "loss_scale": None if loss_scale is None else check_number("loss_scale", loss_scale),
-            "head_scale": check_number("head_scale", head_scale),
-            "scale_root_loss": bool(scale_root_loss),
-        }
+        self.scales = Scales(**scales)
+        for name in ("hidden_scale", "loss_scale", "head_scale"):
+            if name != "loss_scale" or self.scales.loss_scale is not None:
+                check_number(name, getattr(self.scales, name))
         if optimizer not in OPTIMIZERS:
             raise ValueError(
                 f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}; got {optimizer!r}"
@@ -168,25 +178,12 @@ class BaseLearner(ABC):
         """
 
     @abstractmethod
-    def gradients(
-        self,
-        batch: Batch,
-        *,
-        hidden_scale: float = 0.5,
-        loss_scale: float | None = None,
-        head_scale: float = 1.0,
-        scale_root_loss: bool = False,
-        step_scales: Sequence[float] | None = None,
-    ) -> tuple[dict[str, Array], Array]:
+    def gradients(self, batch: Batch, **scales: Any) -> tuple[dict[str, Array], Array]:
         """Differentiate the mean loss; the weights stay as they are.
 
         Args:
             batch: From `gradtricks.agents.replay.ReplayBuffer`.
-            hidden_scale: As in the constructor.
-            loss_scale: As in the constructor.
-            head_scale: As in the constructor.
-            scale_root_loss: As in the constructor.
-            step_scales: ``[K+1]``, multiplies the gradient of each step's loss once more; None is all ones.
+            **scales: Those of `Scales`; the learner's own count only in `update`.
 
         Returns:
             The gradient of each weight, and of the states ``[K+1, B, S]``, without weight decay.

@@ -57,14 +57,11 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
-        checked: dict[str, float] = {}
         for name in _COUNTS if self.td_steps is None else (*_COUNTS, "td_steps"):
-            checked[name] = check_integer(name, getattr(self, name), low=1)
-        check_integer("capacity", self.capacity, low=int(checked["piece_steps"]))
+            check_integer(name, getattr(self, name), low=1)
+        check_integer("capacity", self.capacity, low=self.piece_steps)
         for name in ("learning_rate", "final_learning_rate", "temperature", "final_temperature"):
-            checked[name] = check_number(name, getattr(self, name), low=0)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)  # NumPy's numbers can't be saved as JSON
+            check_number(name, getattr(self, name), low=0)
 
 
 _COUNTS = (
@@ -151,7 +148,7 @@ def train(
             # Random numbers of its own, so that who measures trains the same.
             chance = np.random.default_rng((seed, 2, move))
             batch = replay.sample(options.batch_size, options.num_unroll_steps, chance)
-            history.add_norms(learner.gradient_norms(batch, **learner.scales))
+            history.add_norms(learner.gradient_norms(batch, **learner.scales._asdict()))
         if ended:
             break
         # The search has its weights anew after the next move, so none need to be saved for it.
@@ -198,4 +195,4 @@ def _learn(
 def _describe(learner: BaseLearner) -> dict[str, Any]:
     """Say what makes two learners' trainings the same."""
     settings = {name: getattr(learner, name) for name in ("optimizer", "momentum", "weight_decay")}
-    return {"module": type(learner).__module__, **settings, **learner.scales}
+    return {"module": type(learner).__module__, **settings, **learner.scales._asdict()}

@@ -7,7 +7,7 @@ import envpool
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_number, check_shape
+from gradtricks._core.checks import check_integer, check_number, check_shape
 
 ACTIONS = (0, 2, 3)  # of ALE's six: stay, up, down
 SIDE = 80  # pixels of the picture that the agent sees
@@ -160,15 +160,15 @@ def make_environment(
     return envpool.make(
         "Pong-v5",
         env_type="gymnasium",
-        num_envs=int(check_number("num_envs", num_envs, low=1)),
-        seed=int(check_number("seed", seed, low=0, high=2**31 - 1)),
-        frame_skip=int(check_number("frame_skip", frame_skip, low=1)),
+        num_envs=check_integer("num_envs", num_envs, low=1),
+        seed=check_integer("seed", seed, low=0, high=2**31 - 1),
+        frame_skip=check_integer("frame_skip", frame_skip, low=1),
         repeat_action_probability=check_number("sticky", sticky, low=0, high=1),
         img_height=FRAME_SHAPE[0],
         img_width=FRAME_SHAPE[1],
         stack_num=1,
         gray_scale=True,
-        max_episode_steps=int(check_number("max_decisions", max_decisions, low=1, high=_NEVER)),
+        max_episode_steps=check_integer("max_decisions", max_decisions, low=1, high=_NEVER),
     )
 
 
@@ -268,7 +268,7 @@ def draw_weights(seed: int = 0, *, hidden_units: int = 200) -> dict[str, Array]:
     Returns:
         ``float32`` kernels ``[inputs, outputs]`` under ``hidden`` and ``logits``.
     """
-    hidden_units = int(check_number("hidden_units", hidden_units, low=1))
+    hidden_units = check_integer("hidden_units", hidden_units, low=1)
     rng = np.random.default_rng(seed)
     shapes = {"hidden": (SIDE * SIDE, hidden_units), "logits": (hidden_units, len(ACTIONS))}
     return {name: rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32) for name, shape in shapes.items()}

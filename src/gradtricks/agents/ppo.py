@@ -71,15 +71,12 @@ class Options:
         """Refuse what can't be."""
         if self.sign not in (1, -1):
             raise ValueError(f"sign must be 1 or -1; got {self.sign!r}")
-        checked: dict[str, float] = {"sign": int(self.sign)}
         for name in ("rollout_steps", "minibatch_size", "epochs"):
-            checked[name] = check_integer(name, getattr(self, name), low=1)
+            check_integer(name, getattr(self, name), low=1)
         for name in ("discount", "lambda_", "final_rate"):
-            checked[name] = check_number(name, getattr(self, name), low=0, high=1)
+            check_number(name, getattr(self, name), low=0, high=1)
         for name in ("clip", "entropy_cost", "value_cost", "learning_rate", "max_norm"):
-            checked[name] = check_number(name, getattr(self, name), low=0)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)  # NumPy's numbers can't be saved as JSON
+            check_number(name, getattr(self, name), low=0)
 
 
 class Minibatch(NamedTuple):
@@ -149,7 +146,7 @@ def draw_weights(
         ValueError: ``hidden_units`` is below two, or ``second_units`` are too few to mirror.
     """
     share = 2 if mirror else 1
-    units = int(check_number("hidden_units", hidden_units, low=2)) // share
+    units = check_integer("hidden_units", hidden_units, low=2) // share
     further = check_integer("second_units", second_units, low=0) // share
     if second_units and not further:
         raise ValueError(f"second_units must be 0, or at least {share} with a mirror; got {second_units}")
@@ -242,7 +239,7 @@ def train(
     """
     options, num_envs = learner.options, sum(len(group.playing) for group in games)
     decisions_each = options.rollout_steps * num_envs
-    rollouts = int(check_number("decisions", decisions, low=1)) // decisions_each or 1
+    rollouts = check_integer("decisions", decisions, low=1) // decisions_each or 1
     seed = check_integer("seed", seed, low=0)
     enough = None if stop_at is None else check_number("stop_at", stop_at, low=0, high=1)
     annealed = float(rollouts)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_number
+from gradtricks._core.checks import check_integer
 from gradtricks.agents.checkpoints import Chance, Part, Snapshots
 from gradtricks.agents.history import History, sample_actions
 from gradtricks.agents.pong import PongGames
@@ -148,8 +148,8 @@ def train(
     Raises:
         ValueError: An option is out of range, or the checkpoint is of another training.
     """
-    decisions = int(check_number("decisions", decisions, low=1))
-    batch_size = int(check_number("batch_size", batch_size, low=1))
+    decisions = check_integer("decisions", decisions, low=1)
+    batch_size = check_integer("batch_size", batch_size, low=1)
     if sign not in (1, -1):
         raise ValueError(f"sign must be 1 or -1; got {sign!r}")
     history, memory = History(), PointMemory(len(games.playing))

@@ -38,7 +38,7 @@ class Batch(NamedTuple):
         Raises:
             ValueError: There are not that many steps.
         """
-        k = int(check_number("num_unroll_steps", num_unroll_steps, low=1, high=len(self.actions)))
+        k = check_integer("num_unroll_steps", num_unroll_steps, low=1, high=len(self.actions))
         observation, actions, values, rewards, policies = self
         return Batch(observation, actions[:k], values[: k + 1], rewards[:k], policies[: k + 1])
 
@@ -253,7 +253,8 @@ def _check_episode(episode: Episode, capacity: int) -> int:
         check_shape(name, np.shape(getattr(episode, name)), (steps,), "[T]")
     check_shape("policies", np.shape(episode.policies), (steps, None), "[T, A]")
     check_shape("observations", np.shape(episode.observations)[:1], (steps,), "[T, ...] without the rest")
-    if not (np.isfinite(episode.values).all() and np.isfinite(episode.rewards).all()):
+    rest = 0.0 if episode.final_value is None else episode.final_value
+    if not all(np.isfinite(numbers).all() for numbers in (episode.values, episode.rewards, rest)):
         raise ValueError(
             "values and rewards must be finite; got NaN or infinity: has the training diverged? "
             "remedy: leave the episode out"

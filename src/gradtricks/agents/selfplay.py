@@ -78,15 +78,10 @@ class SearchOptions:
     max_value: float | None = None
 
     def __post_init__(self) -> None:
-        """Turn NumPy's numbers, which can't be saved as JSON, into Python's; the search checks the rest."""
-        object.__setattr__(
-            self, "num_simulations", check_integer("num_simulations", self.num_simulations, low=1)
-        )
+        """Refuse what can't be; the search checks the rest."""
+        check_integer("num_simulations", self.num_simulations, low=1)
         for name in ("discount", "pb_c_init", "dirichlet_fraction", "dirichlet_alpha"):
-            object.__setattr__(self, name, check_number(name, getattr(self, name), low=0))
-        for name in ("min_value", "max_value"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, check_number(name, getattr(self, name)))
+            check_number(name, getattr(self, name), low=0)
 
     def check_players(self, two_players: bool) -> None:
         """Raise unless the search is for as many players as the game."""

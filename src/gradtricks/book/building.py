@@ -21,7 +21,6 @@ from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.estimates import estimate_s
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_workers
-from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.store import Store
@@ -51,10 +50,12 @@ def build_book(
     with _alone(console):
         for sweep in sweeps:
             freeze(sweep, opened)
-        everything = {spec.request: spec for spec in (*specs, *(spec for s in sweeps for spec in s.runs))}
-        _announce(list(everything.values()), opened, console, workers)
-        runs = execute(list(everything.values()), opened, console, workers=workers, retry_failed=True)
-        _refuse_failures(runs)
+        wanted = (*specs, *(spec for sweep in sweeps for spec in sweep.runs))
+        distinct = [*{spec.request: spec for spec in wanted}.values()]
+        _announce(distinct, opened, console, workers)
+        runs = execute(distinct, opened, console, workers=workers, retry_failed=True)
+        if failed := [f"{run.spec.title}\n{run.error}" for run in runs if run.error]:
+            raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
         stored = {run.spec.request: run.stored for run in runs if run.stored}
         lay_out(
             {spec.name: stored[spec.request] for spec in specs},
@@ -111,12 +112,6 @@ def _announce(specs: Sequence[Spec], store: Store, console: "Console | None", wo
     about = f", about {duration(left)}" if left is not None else ""
     several = "" if len(missing) == 1 else "s"
     console.print(f"{len(missing)} run{several} to do{about}; then the pages.")
-
-
-def _refuse_failures(runs: Sequence[Run]) -> None:
-    failed = [f"{run.spec.title}\n{run.error}" for run in runs if run.error]
-    if failed:
-        raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
 
 
 @contextmanager

@@ -1,39 +1,27 @@
 """The folded card that says what produced the results of a run or a sweep, and what runs it again."""
 
 import json
-import math
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
-from gradtricks.book.origins import SHOWN_LIBRARIES, commit_of
-from gradtricks.book.records import RUN, problem, record_of
-from gradtricks.lab.results.quoting import RecordError
+from gradtricks.book.origins import origin_of
+from gradtricks.book.records import Showing, record_of
 
 __all__ = ["RunCard", "command_of", "setup"]
 
 _LONG = 2000  # bits: Python writes only so many decimal digits
 
 
-class RunCard(SphinxDirective):
+class RunCard(Showing):
     """``{run-card} stem/backend``: what produced the results of a run or a sweep, and what runs it again."""
 
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Build the folded card; an unknown run is a warning."""
-        name = self.arguments[0]
-        try:
-            target = RUN.fullmatch(name)
-            if target is None:
-                raise RecordError("expected stem/backend; remedy: masking/torch")
-            record = record_of(self.env, target)
-        except RecordError as error:
-            return problem(self, name, error)
+    def show(self, name: str) -> list[nodes.Node]:
+        """Build the folded card."""
+        target, record = record_of(self.env, name)
         if "sweep" in record:
             changed = ", ".join(record["changed"])
             badge = ' <span class="changed">changed since</span>' if changed else ""
@@ -42,11 +30,14 @@ class RunCard(SphinxDirective):
         else:
             with_backend = f" with {target['backend']}" if target["backend"] else ""
             title, command = f"How {target['stem']} ran{with_backend}", command_of(target["stem"], record)
-            rows = _origin(record)
+            parameters = (f"{key} {_plain(value)}" for key, value in record["parameters"].items())
+            rows = {"parameters": ", ".join(parameters)} | origin_of([record])
+        body = nodes.tbody("", *(_row(*row) for row in rows.items() if row[1]))
+        columns = (nodes.colspec(colwidth=width) for width in (1, 3))
         return [
-            # No name in a title holds a sign that would have to be escaped: see RUN.
+            # No name in a title holds a sign that would have to be escaped: see records.py.
             nodes.raw("", f'<details class="run-card"><summary>{title}</summary>', format="html"),
-            _table({name: text for name, value in rows.items() if (text := _plain(value))}),
+            nodes.table("", nodes.tgroup("", *columns, body, cols=2)),
             nodes.paragraph("", "This command runs it again:"),
             nodes.literal_block("", command, language="console"),
             nodes.raw("", "</details>", format="html"),
@@ -58,11 +49,9 @@ def command_of(stem: str, record: Mapping[str, Any]) -> str:
 
     It is a command of the lab, not papermill's: the lab pins the threads of each library.
     """
-    threads = record.get("provenance", {}).get("threads")
-    options = [] if threads is None else [f"--threads {threads}"]
-    parameters = record.get("parameters", {})
-    options += [f"-p {shlex.quote(f'{name}={_typed(value)}')}" for name, value in parameters.items()]
-    return " ".join([f"gradtricks run experiments/{stem}.ipynb", *options])
+    given = [f"-p {shlex.quote(f'{name}={_typed(value)}')}" for name, value in record["parameters"].items()]
+    threads = record["provenance"]["threads"]
+    return " ".join([f"gradtricks run experiments/{stem}.ipynb --threads {threads}", *given])
 
 
 def _typed(value: Any) -> str:
@@ -72,33 +61,8 @@ def _typed(value: Any) -> str:
     return hex(value) if isinstance(value, int) and value.bit_length() > _LONG else str(value)
 
 
-def _origin(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect what a reader wants to know of a run."""
-    source, versions = record.get("provenance", {}), record.get("inputs", {}).get("versions", {})
-    return {
-        "parameters": record.get("parameters"),
-        "started": record.get("started"),
-        "took": f"{record.get('duration_s', math.nan):.0f} s",
-        "commit": commit_of(source),
-        "processor": source.get("processor"),
-        "threads": source.get("threads"),
-        "Python": source.get("python"),
-        "libraries": {name: versions[name] for name in SHOWN_LIBRARIES if name in versions},
-    }
-
-
 def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value))
-    return "" if value is None else str(value)
-
-
-def _table(rows: Mapping[str, str]) -> nodes.table:
-    body = nodes.tbody("", *(_row(key, value) for key, value in rows.items()))
-    columns = (nodes.colspec(colwidth=width) for width in (1, 3))
-    return nodes.table("", nodes.tgroup("", *columns, body, cols=2))
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
 
 
 def _row(*cells: str) -> nodes.row:

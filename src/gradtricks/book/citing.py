@@ -10,16 +10,15 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-__all__ = ["Citation", "setup"]
+__all__ = ["setup"]
 
 _SPECIAL = re.compile(r"[{}&%$#_]")
 
 
-class Citation(SphinxDirective):
+class _Citation(SphinxDirective):
     """``{citation}``: how to cite the project whose CITATION.cff lies beside the book's folder."""
 
     def run(self) -> list[nodes.Node]:
-        """Build a paragraph and an entry of BibTeX."""
         path = Path(self.env.srcdir).parent / "CITATION.cff"
         self.env.note_dependency(str(path))
         if not path.is_file():
@@ -70,4 +69,4 @@ def _escaped(text: str) -> str:
 
 def setup(app: Sphinx) -> None:
     """Register the directive."""
-    app.add_directive("citation", Citation)
+    app.add_directive("citation", _Citation)

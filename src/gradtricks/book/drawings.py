@@ -156,8 +156,8 @@ class _Drawing:
         width = 2.5 if strength is None else min(max(2.5 * math.sqrt(strength), 1.2), 7.0)
         kind = "back none" if strength == 0 else "back"
         kind += " broken" if (edge.gradient or "").strip("+-−").lower() in ("nan", "∞", "inf") else ""
-        style = f' style="stroke-width:{_number(width)}"'
-        written = self._arrow(kind, points[::-1], _HEAD + width / 2, style)
+        # An attribute, not a style: a rule of the style sheet goes before it.
+        written = self._arrow(kind, points[::-1], _HEAD + width / 2, f' stroke-width="{_number(width)}"')
         # The part of the way along the arrows is the second one, unless the way begins with it.
         left, right = next((a, b) for a, b in pairwise(points) if a[1] == b[1])
         middle, beside = (left[0] + right[0]) / 2, left[1] + width / 2

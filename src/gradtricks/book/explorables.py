@@ -9,18 +9,15 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sphinx.application import Sphinx
-from sphinx.directives.patches import Figure
-from sphinx.util.docutils import SphinxDirective
 
-from gradtricks.book.moving import lay_data
+from gradtricks.book.moving import Drawn
 from gradtricks.book.numbers import number_text
-from gradtricks.book.records import NAMED, figure_of, problem, record_of
+from gradtricks.book.records import figure_of, result_of
 from gradtricks.lab.notebooks.schema import shown
-from gradtricks.lab.results.quoting import RecordError, result_from
+from gradtricks.lab.results.quoting import RecordError
 
 __all__ = ["Explorable", "payload", "setup"]
 
-_OPTIONS = ("fallback", "prompt", "x", "y", "log", "start")
 _Name = Annotated[str, Field(min_length=1)]
 # Integers of any size can be recorded; these can be drawn.
 _Number = Annotated[float, Field(ge=-1e300, le=1e300)]
@@ -52,24 +49,13 @@ class _Explored(_Part):
 def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> dict[str, Any]:
     """Make of a recorded result what the script draws: lists and texts, numbers with four digits.
 
-    The result has three parts. ``sliders``: one or two, each with a ``name`` and its ``values``. ``x``:
-    numbers in order. ``curves``: each with a ``name`` and ``y``, a list for each value of the first slider,
-    in which are lists for the second one if there is one, in which are numbers: as many as ``x`` has, or
-    fewer. NaN and None are gaps. Numbers alone are a curve that stays. A curve may have a band: ``low`` and
-    ``high``, both as ``y``.
+    The result has ``sliders``, one or two, each with a ``name`` and its ``values``; ``x``, numbers in order;
+    and ``curves``, each with a ``name`` and ``y``: lists for each value of the first slider, in which
+    are lists for the second one if there is one, in which are as many numbers as ``x`` has, or fewer.
+    NaN and None are gaps, numbers alone a curve that stays. ``low`` and ``high``, both as ``y``, are a band.
+    The arguments ``x`` and ``y`` are labels, ``log`` names the logarithmic axes, ``start`` the first values.
 
-    Args:
-        value: The result.
-        x: Label of the horizontal axis, and what its numbers are called in words.
-        y: The same of the vertical axis.
-        log: The axes that are logarithmic: ``x``, ``y`` or ``xy``.
-        start: Value of each slider to start with, separated by commas; without it, the first ones.
-
-    Returns:
-        What the script reads.
-
-    Raises:
-        RecordError: The result has another form, or ``start`` isn't on the grid.
+    A RecordError says that the result has another form, or that ``start`` isn't on the grid.
     """
     try:
         found = _Explored.model_validate(value)
@@ -104,32 +90,24 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
     }
 
 
-class Explorable(Figure, SphinxDirective):
+class Explorable(Drawn):
     """``{explorable} stem/backend/name``: a figure of a run's curves, with sliders that choose among them."""
 
-    option_spec: ClassVar = dict.fromkeys(_OPTIONS, directives.unchanged_required)
+    option_spec: ClassVar = dict.fromkeys(
+        ("fallback", "prompt", "x", "y", "log", "start"), directives.unchanged_required
+    )
 
-    def run(self) -> list[nodes.Node]:
-        """Build the figure; an unknown result, or one of another form, is a warning."""
-        name = self.arguments[0]
-        given = {option: self.options.pop(option, "") for option in _OPTIONS}
+    def show(self, name: str) -> list[nodes.Node]:
+        """Build the figure; a result of another form is refused."""
+        given = self.given()
         fallback, prompt = given.pop("fallback"), given.pop("prompt")
-        try:
-            if not (fallback and prompt and given["x"] and given["y"]):
-                raise RecordError(f"expected the options fallback, prompt, x and y; got {given}")
-            if given["log"] not in ("", "x", "y", "xy"):
-                raise RecordError(f"expected the option log to be x, y or xy; got {given['log']!r}")
-            target = NAMED.fullmatch(name)
-            if target is None:
-                raise RecordError("expected stem/backend/name; remedy: unrolling/torch/arriving")
-            data = payload(result_from(record_of(self.env, target)["results"], target["name"]), **given)
-            self.arguments[0], self.options["alt"] = figure_of(self.env, fallback)
-        except RecordError as error:
-            return problem(self, name, error)
-        self.options["figclass"] = ["explorable"]
-        figure, *rest = super().run()
-        lay_data(figure, {"prompt": prompt, **data})
-        return [figure, *rest]
+        if not (fallback and prompt and given["x"] and given["y"]):
+            raise RecordError(f"expected the options fallback, prompt, x and y; got {given}")
+        if given["log"] not in ("", "x", "y", "xy"):
+            raise RecordError(f"expected the option log to be x, y or xy; got {given['log']!r}")
+        data = payload(result_of(self.env, name)[0], **given)
+        _, picture, alt = figure_of(self.env, fallback)
+        return self.draw(picture, alt, {"prompt": prompt, **data})
 
 
 def _drawn(curve: _Curve, lengths: Sequence[int], most: int, log: str) -> dict[str, Any]:

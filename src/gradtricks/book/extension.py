@@ -12,22 +12,12 @@ from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.config import Config
 
-from gradtricks.book import (
-    cards,
-    citing,
-    drawings,
-    entries,
-    explorables,
-    formulas,
-    images,
-    margins,
-    moving,
-    roles,
-    trimming,
-)
-
 __all__ = ["notebook_of", "setup"]
 
+_PARTS = (
+    *("cards", "citing", "drawings", "entries", "explorables", "formulas"),
+    *("images", "margins", "moving", "roles", "trimming"),
+)
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
 _CARD = {
     "og:image:width": "1200",
@@ -38,20 +28,8 @@ _CARD = {
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register roles, directives and renderers, and what describes the pages and finishes the site."""
-    for part in (
-        cards,
-        citing,
-        drawings,
-        entries,
-        explorables,
-        formulas,
-        images,
-        margins,
-        moving,
-        roles,
-        trimming,
-    ):
-        part.setup(app)
+    for part in _PARTS:
+        app.setup_extension(f"gradtricks.book.{part}")
     app.connect("doctree-read", _describe)
     app.connect("html-page-context", _announce)
     app.connect("build-finished", _finish)

@@ -3,11 +3,11 @@
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, permutations
 
-__all__ = ["Edge", "GraphError", "Node", "Panel", "arrange", "read_panels"]
+__all__ = ["Edge", "GraphError", "Node", "Panel", "read_panels"]
 
 _MOST_PANELS = 3
 _MOST_ORDERED = 5  # lines of which every order is tried
@@ -34,16 +34,12 @@ class Node:
 
 @dataclass
 class Edge:
-    """An arrow forward; ``gradient`` labels the arrow back, None says that nothing comes back.
-
-    ``bends`` are the columns that the arrow crosses between its ends, all in the row ``row``.
-    """
+    """An arrow forward, along its row; ``gradient`` labels the arrow back, None says that there is none."""
 
     start: Node
     end: Node
     gradient: str | None
     line: int
-    bends: range = range(0)
     row: int = 0
 
     @property
@@ -59,9 +55,10 @@ class Edge:
 
 @dataclass
 class Panel:
-    """One graph: its arrows line by line, and for each node its column and row."""
+    """One graph: the line of its title, its arrows line by line, and for each node its column and row."""
 
     title: str
+    line: int = 0
     chains: list[list[Edge]] = field(default_factory=list)
     places: dict[Node, tuple[int, int]] = field(default_factory=dict)
 
@@ -74,15 +71,15 @@ class Panel:
 def read_panels(lines: Sequence[str]) -> list[Panel]:
     """Read the lines of a drawing into arranged panels; a GraphError names the line that is wrong.
 
-    ``a <g- b`` is an arrow from a to b with the gradient g that comes back, ``a -> b`` one with which nothing
-    comes back. A name is a value, a name in brackets an operation. The same name is the same node, unless
-    ``#`` and a word follow.
+    ``panel: Title`` begins a panel. Each other line is a chain: ``a <g- b`` is an arrow from a to b with the
+    gradient g that comes back, ``a -> b`` one with which nothing comes back. A name is a value, a name in
+    brackets an operation. The same name is the same node, unless ``#`` and a word follow.
     """
     panels: list[Panel] = []
     for number, line in enumerate(lines):
         title = re.fullmatch(r"\s*panel:(.*)", line)
         if title:
-            panels.append(Panel(title[1].strip()))
+            panels.append(Panel(title[1].strip(), number))
         elif line.strip():
             panels = panels or [Panel("")]
             panels[-1].chains.append(_read_chain(line, number))
@@ -90,15 +87,17 @@ def read_panels(lines: Sequence[str]) -> list[Panel]:
         raise GraphError(0, f"expected 1 to {_MOST_PANELS} panels; got {len(panels)}; remedy: two drawings")
     for panel in panels:
         if not panel.edges:
-            raise GraphError(0, f"expected a line such as x <1- y in each panel; got none in {panel.title!r}")
-        arrange(panel)
+            raise GraphError(
+                panel.line, f"expected a line such as x <1- y in each panel; got none in {panel.title!r}"
+            )
+        _arrange(panel)
     return panels
 
 
-def arrange(panel: Panel) -> None:
-    """Give each node a column, by the longest path to it, and each line of the drawing a row of its own.
+def _arrange(panel: Panel) -> None:
+    """Give each node a column, by the longest path to it, and each chain the first row where it has room.
 
-    The first line is the uppermost. The others follow in the order in which fewest arrows pass over nodes.
+    The first chain is the uppermost. The others follow in the order in which fewest arrows pass over nodes.
     """
     columns = _columns(panel.edges)
     first, *rest = panel.chains
@@ -107,9 +106,8 @@ def arrange(panel: Panel) -> None:
     _, rows, panel.places = min(tried, key=lambda found: found[0])
     for chain in panel.chains:
         for edge in chain:
-            edge.bends = _between(columns, edge)
             ends = {panel.places[node][1] for node in (edge.start, edge.end)}
-            edge.row = rows[id(chain)] if edge.bends or len(ends) > 1 else ends.pop()
+            edge.row = rows[id(chain)] if _between(columns, edge) or len(ends) > 1 else ends.pop()
 
 
 def _in_rows(
@@ -195,9 +193,6 @@ def _columns(edges: Sequence[Edge]) -> dict[Node, int]:
             f"label is {longer[0].end.name}#2",
         )
     for node in sorted(columns, key=lambda node: -columns[node]):
-        columns[node] = min(_after(columns, edges, node), default=columns[node] + 1) - 1
+        after = (columns[edge.end] for edge in edges if edge.start == node)
+        columns[node] = min(after, default=columns[node] + 1) - 1
     return columns
-
-
-def _after(columns: dict[Node, int], edges: Iterable[Edge], node: Node) -> list[int]:
-    return [columns[edge.end] for edge in edges if edge.start == node]

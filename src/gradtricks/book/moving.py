@@ -8,50 +8,58 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.directives.patches import Figure
-from sphinx.util.docutils import SphinxDirective
 
-from gradtricks.book.records import NAMED, figure_of, problem, record_of
-from gradtricks.lab.results.quoting import RecordError, result_from
+from gradtricks.book.records import Showing, figure_of, result_of
+from gradtricks.lab.results.quoting import RecordError
 
-__all__ = ["Moving", "lay_data", "setup"]
+__all__ = ["Drawn", "Moving", "setup"]
 
 _SCRIPTS = "_assets/moving"
 _CLASS = "moving-"
-_OPTIONS = ("alt", "prompt", "data", "fallback")
 
 
-class Moving(Figure, SphinxDirective):
-    """``{moving} name``: what ``_assets/moving/name.js`` draws, perhaps from a result of a run."""
+class Drawn(Showing, Figure):
+    """A figure with what its script reads, after the picture that stands in for it."""
 
-    option_spec: ClassVar = dict.fromkeys(_OPTIONS, directives.unchanged_required)
+    def given(self) -> dict[str, str]:
+        """Take the options; one that isn't given is empty."""
+        return {option: self.options.pop(option, "") for option in self.option_spec}
 
-    def run(self) -> list[nodes.Node]:
-        """Build the figure; one that isn't there, or without its options, is a warning."""
-        name = self.arguments[0]
-        given = {option: self.options.pop(option, "") for option in _OPTIONS}
-        try:
-            known = sorted(path.stem for path in Path(self.env.srcdir, _SCRIPTS).glob("*.js"))
-            if name not in known:
-                raise RecordError(f"expected one of: {', '.join(known)}")
-            if not (given["alt"] and given["prompt"]):
-                raise RecordError(f"expected the options alt and prompt; got {given}")
-            told = {"alt": given["alt"], "prompt": given["prompt"]}
-            if given["data"]:
-                told["data"] = self._result(given["data"])
-            still = figure_of(self.env, given["fallback"])[0] if given["fallback"] else ""
-        except RecordError as error:
-            return problem(self, name, error)
-        self.arguments[0], self.options["alt"] = still or f"/{_SCRIPTS}/{name}.svg", given["alt"]
-        self.options["figclass"] = ["explorable", "moving", f"{_CLASS}{name}"]
-        figure, *rest = super().run()
-        lay_data(figure, told)
+    def draw(self, picture: str, alt: str, data: dict[str, Any], *classes: str) -> list[nodes.Node]:
+        """Build the figure."""
+        self.arguments[0], self.options["alt"] = picture, alt
+        self.options["figclass"] = ["explorable", *classes]
+        figure, *rest = Figure.run(self)
+        # Also where it is the page's first image: where scripts run, it isn't shown.
+        figure[0]["loading"] = "lazy"
+        # "</script>" within a text would end the element, and "<!--" hide its end.
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        figure.insert(1, nodes.raw("", f'<script type="application/json">{text}</script>', format="html"))
         return [figure, *rest]
 
+
+class Moving(Drawn):
+    """``{moving} name``: what ``_assets/moving/name.js`` draws, perhaps from a result of a run."""
+
+    option_spec: ClassVar = dict.fromkeys(
+        ("alt", "prompt", "data", "fallback"), directives.unchanged_required
+    )
+
+    def show(self, name: str) -> list[nodes.Node]:
+        """Build the figure; one that isn't there, or without its options, is refused."""
+        given = self.given()
+        known = sorted(path.stem for path in Path(self.env.srcdir, _SCRIPTS).glob("*.js"))
+        if name not in known:
+            raise RecordError(f"expected one of: {', '.join(known)}; got {name!r}")
+        if not (given["alt"] and given["prompt"]):
+            raise RecordError(f"expected the options alt and prompt; got {given}")
+        data = {"data": self._result(given["data"])} if given["data"] else {}
+        still = given["fallback"] and figure_of(self.env, given["fallback"])[1]
+        told = {"alt": given["alt"], "prompt": given["prompt"], **data}
+        return self.draw(still or f"/{_SCRIPTS}/{name}.svg", given["alt"], told, "moving", _CLASS + name)
+
     def _result(self, name: str) -> Any:
-        target = NAMED.fullmatch(name)
-        if target is None:
-            raise RecordError("expected data to be stem/backend/name; remedy: pong_sign/games")
-        result = result_from(record_of(self.env, target)["results"], target["name"])
+        result, _ = result_of(self.env, name)
         try:
             json.dumps(result, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -59,15 +67,6 @@ class Moving(Figure, SphinxDirective):
                 "expected a result that JSON can say; got NaN, infinity or a date; remedy: record None"
             ) from error
         return result
-
-
-def lay_data(figure: nodes.Element, data: dict[str, Any]) -> None:
-    """Put into a figure what its script reads, after the picture that stands in for it."""
-    # Also where it is the page's first image: where scripts run, it isn't shown.
-    figure[0]["loading"] = "lazy"
-    # "</script>" within a text would end the element, and "<!--" hide its end.
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    figure.insert(1, nodes.raw("", f'<script type="application/json">{text}</script>', format="html"))
 
 
 def _add_scripts(

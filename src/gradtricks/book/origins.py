@@ -1,33 +1,25 @@
-"""What produced runs: when they ran, how long they took, on what, and from which sources."""
+"""What produced runs, from their records: when they ran, how long they took, on what, from which sources."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from gradtricks.lab.storage.records import StoredRun
-
-__all__ = ["SHOWN_LIBRARIES", "commit_of", "costs_of", "origin_of", "period_of"]
+__all__ = ["costs_of", "origin_of", "period_of"]
 
 # Libraries whose versions a reader is shown; the record holds all of them.
-SHOWN_LIBRARIES = ("torch", "tensorflow", "keras", "numpy", "envpool", "gymnasium", "scikit-learn")
+_SHOWN = ("torch", "tensorflow", "keras", "numpy", "envpool", "gymnasium", "scikit-learn")
 
 
-def commit_of(provenance: Mapping[str, Any]) -> str:
-    """Say which commit a run was made from, and whether it was edited."""
-    edited = " with uncommitted changes" if provenance.get("dirty") else ""
-    return f"{(provenance.get('commit') or 'unknown')[:12]}{edited}"
-
-
-def origin_of(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """Say what produced the runs of a sweep; where they differ, all that there is."""
-    sources = [run.record["provenance"] for run in runs]
-    used = [run.record["inputs"]["versions"] for run in runs]
-    versions = {name: _distinct(each.get(name) for each in used) for name in SHOWN_LIBRARIES}
+def origin_of(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Say what produced a run, or the runs of a sweep; where they differ, all that there is."""
+    sources = [record["provenance"] for record in records]
+    used = [record["inputs"]["versions"] for record in records]
+    versions = {name: _distinct(each.get(name) for each in used) for name in _SHOWN}
     return {
-        "started": period_of(runs),
-        "took": _took(runs),
-        "commit": _distinct(map(commit_of, sources)),
+        "started": period_of(records),
+        "took": _took(records),
+        "commit": _distinct(map(_commit, sources)),
         "processor": _distinct(source["processor"] for source in sources),
         "threads of a run": _distinct(source["threads"] for source in sources),
         "Python": _distinct(source["python"] for source in sources),
@@ -35,12 +27,12 @@ def origin_of(runs: Sequence[StoredRun]) -> dict[str, str]:
     }
 
 
-def costs_of(runs: Sequence[StoredRun]) -> dict[str, float | None]:
+def costs_of(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Measure what a run took; one that was resumed says nothing of its time.
 
     Medians of time and processor time in seconds, and the largest memory in MiB; None where nothing is known.
     """
-    finished = [run.record for run in runs if run.status == "finished"]
+    finished = [record for record in records if record["status"] == "finished"]
     timed = [record for record in finished if not record["provenance"].get("resumed")]
     wall_s = [record["duration_s"] for record in timed]
     cpu_s = [record["provenance"]["cpu_s"] for record in timed if "cpu_s" in record["provenance"]]
@@ -52,19 +44,27 @@ def costs_of(runs: Sequence[StoredRun]) -> dict[str, float | None]:
     }
 
 
-def period_of(runs: Sequence[StoredRun]) -> str:
+def period_of(records: Sequence[Mapping[str, Any]]) -> str:
     """Say in which minutes the first and the last of some runs were started."""
-    times = sorted(datetime.fromisoformat(run.record["started"]).astimezone(UTC) for run in runs)
+    times = sorted(datetime.fromisoformat(record["started"]).astimezone(UTC) for record in records)
     return " to ".join(dict.fromkeys(f"{time:%Y-%m-%d %H:%M} UTC" for time in (*times[:1], *times[-1:])))
 
 
-def _took(runs: Sequence[StoredRun]) -> str:
-    least = "at least " if any(run.record["provenance"].get("resumed") for run in runs) else ""
-    took = f"{least}{sum(run.record['duration_s'] for run in runs):.0f} s in all runs together"
-    costs = costs_of(runs)
+def _commit(provenance: Mapping[str, Any]) -> str:
+    edited = " with uncommitted changes" if provenance.get("dirty") else ""
+    return f"{(provenance.get('commit') or 'unknown')[:12]}{edited}"
+
+
+def _took(records: Sequence[Mapping[str, Any]]) -> str:
+    least = "at least " if any(record["provenance"].get("resumed") for record in records) else ""
+    took = f"{least}{sum(record['duration_s'] for record in records):.0f} s"
+    if len(records) < 2:
+        return took if records else ""
+    costs = costs_of(records)
     units = {"median_wall_s": "s", "median_cpu_s": "s of processor time"}
     medians = [f"{costs[name]:.1f} {unit}" for name, unit in units.items() if costs[name] is not None]
-    return f"{took}; medians of a run: {', '.join(medians)}" if medians else took
+    of_a_run = f"; medians of a run: {', '.join(medians)}" if medians else ""
+    return f"{took} in all runs together{of_a_run}"
 
 
 def _distinct(values: Iterable[Any]) -> str:

@@ -15,13 +15,13 @@ from bs4 import BeautifulSoup, Tag
 from gradtricks.book.site import BuildError
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_FLAGS = (
+_FLAGS = [
     "--headless",
     "--disable-gpu",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-sync",
-)
+]
 _LONGEST_S = 600
 _EXECUTED = "experiments/"  # notebooks: hundreds of pages that are there to be run
 _FOR_THE_SCREEN = ".headerlink, script, button, dialog, .prev-next-footer"
@@ -60,7 +60,6 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
             raise BuildError(f"expected {browser} to print within {_LONGEST_S} s; it didn't") from error
         if done.returncode or not printed.is_file():
             raise BuildError(f"expected {browser} to print; got exit code {done.returncode}:\n{done.stderr}")
-        target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = target.with_name(f".{target.name}.new")
         shutil.copyfile(printed, unfinished)
         unfinished.replace(target)
@@ -75,10 +74,8 @@ def assemble(site: Path, pages: Sequence[str]) -> str:
         raise BuildError(
             f"expected the finished book in {site}; got no {', '.join(missing)}; remedy: gradtricks book"
         )
-    parsed = {
-        page: BeautifulSoup((site / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
-        for page in pages
-    }
+    texts = {page: (site / f"{page}.html").read_text(encoding="utf-8") for page in pages}
+    parsed = {page: BeautifulSoup(text, "html.parser") for page, text in texts.items()}
     anchors = {page: page.replace("/", "-") for page in pages}
     bodies = [_fit_in(html, site, page, anchors) for page, html in parsed.items()]
     first = parsed[pages[0]]

@@ -14,14 +14,30 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 from gradtricks.lab.recording import decode
 from gradtricks.lab.results.quoting import RecordError, result_from
 
-__all__ = ["NAMED", "RUN", "figure_of", "problem", "published_record", "record_of"]
+__all__ = ["Showing", "figure_of", "problem", "published_record", "record_of", "result_of"]
 
 logger = logging.getLogger(__name__)
 
 # A notebook without a backend has one run; the page of a sweep is quoted as if "sweep" were its backend.
 _RUN = r"(?P<stem>[A-Za-z0-9][A-Za-z0-9_.-]*)(?:/(?P<backend>[a-z]+))?"
-RUN = re.compile(_RUN)
-NAMED = re.compile(_RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?")
+_NAMED = _RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?"
+
+
+class Showing(SphinxDirective):
+    """A directive that shows what runs recorded; what it can't show is a warning, which fails the build."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Build what the subclass shows."""
+        try:
+            return self.show(self.arguments[0])
+        except RecordError as error:
+            return problem(self, self.arguments[0], error)
+
+    def show(self, name: str) -> list[nodes.Node]:
+        """Build what the argument names; a RecordError says why that can't be."""
+        raise NotImplementedError
 
 
 def published_record(path: Path) -> dict[str, Any]:
@@ -46,26 +62,35 @@ def _parse_record(path: Path, modified_ns: int) -> dict[str, Any]:
     return record
 
 
-def record_of(env: BuildEnvironment, target: re.Match[str]) -> dict[str, Any]:
-    """Read the record of a run that a match of the patterns above names.
+def record_of(env: BuildEnvironment, name: str) -> tuple[re.Match[str], dict[str, Any]]:
+    """Take ``stem/backend`` apart, and read the record of that run."""
+    return _read(env, name, _RUN, "stem/backend; remedy: masking/torch")
 
-    The page that is being read is built again when the record changes.
-    """
+
+def result_of(env: BuildEnvironment, name: str) -> tuple[Any, str]:
+    """Look up what ``stem/backend/name:format`` names, and the format."""
+    form = "stem/backend/name[.part][:format]; remedy: masking/torch/accuracy:.1%"
+    target, record = _read(env, name, _NAMED, form)
+    return result_from(record["results"] | record.get("varying", {}), target["name"]), target["spec"] or ""
+
+
+def figure_of(env: BuildEnvironment, name: str) -> tuple[re.Match[str], str, str]:
+    """Look up a figure or a film such as ``masking/torch/learning_curve``: whose, its address, its text."""
+    target, record = _read(env, name, _NAMED, "stem/backend/figure; remedy: masking/torch/learning_curve")
+    alt = result_from(record.get("figures", {}), target["name"])
+    address = f"/experiments/{_page_of(target)}/{target['name']}"
+    film = Path(env.srcdir, f"{address[1:]}.png").is_file()
+    return target, f"{address}.{'png' if film else 'svg'}", alt
+
+
+def _read(env: BuildEnvironment, name: str, pattern: str, form: str) -> tuple[re.Match[str], dict[str, Any]]:
+    target = re.fullmatch(pattern, name)
+    if target is None:
+        raise RecordError(f"expected {form}")
     path = Path(env.srcdir, "experiments", f"{_page_of(target)}.json")
     # Noted before it is read: a page that quotes a missing record is built again once the record is there.
     env.note_dependency(str(path))
-    return published_record(path)
-
-
-def figure_of(env: BuildEnvironment, name: str) -> tuple[str, str]:
-    """Look up a figure or a film such as ``masking/torch/learning_curve``: its address and its text."""
-    target = NAMED.fullmatch(name)
-    if target is None:
-        raise RecordError("expected stem/backend/figure; remedy: masking/torch/learning_curve")
-    alt = result_from(record_of(env, target).get("figures", {}), target["name"])
-    folder = f"/experiments/{_page_of(target)}"
-    film = Path(env.srcdir, folder[1:], f"{target['name']}.png").is_file()
-    return f"{folder}/{target['name']}.{'png' if film else 'svg'}", alt
+    return target, published_record(path)
 
 
 def problem(where: SphinxDirective | SphinxRole, text: str, error: RecordError) -> list[nodes.Node]:

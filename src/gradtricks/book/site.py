@@ -13,7 +13,7 @@ from pathlib import Path
 from gradtricks.lab.recording import installed_versions
 from gradtricks.lab.runs.execution import RunError
 
-__all__ = ["BuildError", "build"]
+__all__ = ["BuildError", "build", "keeps_what_others_use"]
 
 _QUOTED = ("experiments", "src", "tests")  # folders beside the book from which pages quote
 # In the site a digest of all that it was made from, and in what Sphinx read for it the digest of each file.
@@ -74,7 +74,7 @@ def _build_chapters(book: Path, chapters: list[str], site: Path, read: Path, fre
         site / _SITEMAP
     ).is_file():  # the extension that writes it lists the pages of this call of Sphinx only
         shutil.copyfile(site / _SITEMAP, html / _SITEMAP)
-    return all(_keeps_what_others_use(chapter, site, html) for chapter in chapters)
+    return all(keeps_what_others_use(chapter, site, html) for chapter in chapters)
 
 
 def _forget_lost_words(path: Path) -> None:
@@ -88,7 +88,7 @@ def _forget_lost_words(path: Path) -> None:
         path.write_text(js_index.dumps(index), encoding="utf-8")
 
 
-def _keeps_what_others_use(chapter: str, then: Path, now: Path) -> bool:
+def keeps_what_others_use(chapter: str, then: Path, now: Path) -> bool:
     """Say whether a chapter has its title, its anchors and its files still, and cites what it cited."""
     old, new = ((site / f"{chapter}.html").read_text(encoding="utf-8") for site in (then, now))
     cited = [sorted(_CITED.findall(_text_of(site / "_sources" / f"{chapter}.md"))) for site in (then, now)]

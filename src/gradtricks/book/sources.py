@@ -29,6 +29,8 @@ from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["lay_out"]
 
+_EXPLAINING = 30  # lines: a longer cell sets up, helps or plots
+
 
 def lay_out(
     runs: Mapping[str, StoredRun],
@@ -59,34 +61,23 @@ def lay_out(
 
 
 def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path, made_with: str) -> dict[Path, bytes]:
-    """Read a sweep's page, or make it where it was made from something else or was touched."""
+    """Make a sweep's page, or take it from what was kept when it was made from the same."""
     planned = [run.request for run in sweep.runs]
     made_from = [made_with, repr(replace(sweep, runs=())), planned, [stored.record for stored in runs]]
-    summed = _digest(json.dumps(made_from, sort_keys=True).encode())
-    marker = pages / f"{sweep.name}-sweep" / ".made-from"
-    files = _unchanged(marker, summed)
-    if files is None:
+    summed = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    path = pages / f"{sweep.name}-sweep" / ".made"
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        kept = {}
+    if kept.get("from") != summed:
         try:
-            files = {path: text.encode() for path, text in sweep_files(sweep, runs, pages).items()}
+            made = sweep_files(sweep, runs, pages)
         except PlotError as error:
             raise BuildError(f"{sweep.name}{ENDING}: shown: {error}") from error
-    made = {path.relative_to(pages).as_posix(): _digest(data) for path, data in files.items()}
-    return {**files, marker: json.dumps({"made_from": summed, "files": made}, indent=1).encode()}
-
-
-def _unchanged(marker: Path, summed: str) -> dict[Path, bytes] | None:
-    """Read the files that a marker names; None where anything isn't what it was."""
-    try:
-        note = json.loads(marker.read_text(encoding="utf-8"))
-        files = {marker.parents[1] / name: (marker.parents[1] / name).read_bytes() for name in note["files"]}
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    now = {"made_from": summed, "files": dict(zip(note["files"], map(_digest, files.values())))}
-    return files if note == now else None
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+        kept = {"from": summed, "files": {str(file.relative_to(pages)): text for file, text in made.items()}}
+    files = {pages / name: text.encode() for name, text in kept["files"].items()}
+    return {**files, path: json.dumps(kept).encode()}
 
 
 def _page(node: NotebookNode, record: Mapping[str, Any], pages: Collection[str]) -> NotebookNode:
@@ -102,8 +93,10 @@ def _page(node: NotebookNode, record: Mapping[str, Any], pages: Collection[str])
     node.cells = [part for cell in node.cells for part in _fold_films(cell, target)]
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
-        if "injected-parameters" in cell.metadata.get("tags", []):
-            cell.metadata.tags.append("hide-input")  # the cell before says the same in words
+        tags = cell.metadata.setdefault("tags", [])
+        long = cell.cell_type == "code" and cell.source.count("\n") >= _EXPLAINING
+        if long or "injected-parameters" in tags:  # the cell before that one says the same in words
+            cell.metadata.tags = sorted({*tags, "hide-input"})
         outputs = cell.get("outputs", [])
         alts = [o.metadata.gradtricks.alt for o in outputs if "gradtricks" in o.get("metadata", {})]
         if alts:

@@ -44,30 +44,33 @@ def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[
     frame = tables.tabulate(runs, sweep.cases)
     done = any(run.status == "finished" for run in runs)
     plots = plot_results(find_results(frame, sweep.varied, sweep.shown)) if done else {}
-    records = [
-        {name: value for name, value in run.record.items() if name not in ("inputs", "figures")}
-        for run in runs
-    ]
-    files = {pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()}
-    files[pages / page / "runs.csv"] = tables.as_csv(frame)
-    files[pages / page / "runs.json"] = _json(records)
-    files[pages / f"{page}.json"] = _json(_summary(sweep, runs, plots))
-    files[pages / f"{page}.md"] = _page(sweep, runs, plots)
-    return files
+    left_out = ("inputs", "figures")
+    records = [{key: value for key, value in run.record.items() if key not in left_out} for run in runs]
+    return {
+        **{pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()},
+        pages / page / "runs.csv": tables.as_csv(frame),
+        pages / page / "runs.json": _json(records),
+        pages / f"{page}.json": _json(_summary(sweep, runs, plots)),
+        pages / f"{page}.md": "\n\n".join(_page(sweep, runs, plots)) + "\n",
+    }
 
 
 def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> dict[str, Any]:
-    """Collect the numbers that other pages quote as ``name/sweep/…``."""
+    """Collect the numbers that other pages quote as ``name/sweep/…``, and what its card says."""
     quoted: dict[str, Any] = {}
     for plot in plots.values():
         label = plot.found.label
         quoted[label if label not in quoted else plot.found.column] = dict(_quoted(plot.found))
-    counts = {"planned": len(_meant(sweep, runs)), **_counted(runs), **costs_of(runs)}
+    records = [run.record for run in runs]
+    counts = {"planned": len(_meant(sweep, runs)), **_counted(runs), **costs_of(records)}
+    parameters = runs[0].parameters if runs else {}
+    fixed = [f"{name} {text_of(value)}" for name, value in parameters.items() if name not in sweep.varied]
+    verb = "publish" if sweep.published else "sweep"
     return {
         "sweep": sweep.name,
         "published": sweep.published,
-        "command": _command(sweep),
-        "origin": origin_of(runs),
+        "command": f"gradtricks {verb} {shlex.quote(_from_root(sweep, _file(sweep)))}",
+        "origin": {"other parameters": ", ".join(fixed)} | origin_of(records),
         "changed": list(sweep.changed),
         "results": encode({"runs": counts, **quoted}, "results"),
         "figures": {name: plot.alt for name, plot in plots.items()},
@@ -92,34 +95,28 @@ def _numbers(part: Group | Curve) -> dict[str, Any]:
     return asdict(part.summary) | {"failed": part.failed, "missing": part.missing}
 
 
-def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> str:
-    page = f"{sweep.name}-sweep"
-    parts = [f"# {escape(sweep.title or sweep.name)}"]
-    parts += [escape(sweep.question)] if sweep.question else []
-    parts += [_said(sweep, runs)]
-    parts += [_published(sweep, runs)] if sweep.published else []
-    parts += [_named(sweep, runs)] if sweep.cases and runs else []
+def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> Iterator[str]:
+    yield f"# {escape(sweep.title or sweep.name)}"
+    if sweep.question:
+        yield escape(sweep.question)
+    yield _said(sweep, runs)
+    if sweep.published:
+        yield _published(sweep, runs)
+    if sweep.cases and runs:
+        yield _named(sweep, runs)
     for name, plot in plots.items():
-        meaning = sweep.meanings.get(".".join(split_name(plot.found.column)))
-        parts += [f"## {escape(plot.found.title)}", *([escape(meaning)] if meaning else [])]
-        parts += [f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"]
-        parts += [values_table(plot.found)]
-    parts += ["## Runs that failed", _failures(runs)] if any(run.status == "failed" for run in runs) else []
-    parts += [
-        "## All runs",
-        f"Every parameter and every result of every run: {{download}}`CSV <{page}/runs.csv>`, "
-        f"{{download}}`JSON <{page}/runs.json>`. This command runs the sweep again; what is finished isn't "
-        "done twice:",
-        f"```console\n{_command(sweep)}\n```",
-    ]
-    parts += ["## Where this came from", _listed(sweep, runs)] if runs else []
-    return "\n\n".join(parts) + "\n"
-
-
-def _command(sweep: "Sweep") -> str:
-    """Write what runs a sweep again, from the project's root."""
-    verb = "publish" if sweep.published else "sweep"
-    return f"gradtricks {verb} {shlex.quote(_from_root(sweep, _file(sweep)))}"
+        yield f"## {escape(plot.found.title)}"
+        if meaning := sweep.meanings.get(".".join(split_name(plot.found.column))):
+            yield escape(meaning)
+        yield f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"
+        yield values_table(plot.found)
+    if any(run.status == "failed" for run in runs):
+        yield f"## Runs that failed\n\n{_failures(runs)}"
+    yield (
+        "## All runs\n\nEvery parameter and every result of every run: "
+        f"{{download}}`CSV <{sweep.name}-sweep/runs.csv>`, {{download}}`JSON <{sweep.name}-sweep/runs.json>`."
+    )
+    yield f"## Where this came from\n\n```{{run-card}} {sweep.name}/sweep\n```"
 
 
 def _file(sweep: "Sweep") -> Path:
@@ -133,16 +130,16 @@ def _from_root(sweep: "Sweep", path: Path) -> str:
 
 def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     meant, counts = _meant(sweep, runs), _counted(runs)
-    varied = _joined([_spoken(name, values) for name, values in _varied(sweep, meant).items()])
-    varied = varied and f" with different {varied}"
-    left = len(meant) - sum(counts.values())
-    said = [f"{counts['finished']} finished"]
-    said += [
-        f"{count} {what}" for count, what in ((counts["failed"], "failed"), (left, "not run yet")) if count
+    varied = [
+        f"{escape(name)} ({len({key_of(value) for value in values})} values)"
+        for name, values in _varied(sweep, meant).items()
     ]
+    different = f" with different {_joined(varied)}" if varied else ""
+    counts["not run yet"] = len(meant) - sum(counts.values())
+    said = [f"{count} {what}" for what, count in counts.items() if count or what == "finished"]
     notebook = code(_from_root(sweep, sweep.notebook))
     several = "" if len(meant) == 1 else "s"
-    return f"{len(meant)} run{several} of {notebook}{varied}: {', '.join(said)}."
+    return f"{len(meant)} run{several} of {notebook}{different}: {', '.join(said)}."
 
 
 def _counted(runs: Sequence[StoredRun]) -> dict[str, int]:
@@ -159,7 +156,7 @@ def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     said = "These runs take too long for the build of this book, or want a machine to themselves."
     if not runs:
         return f"{said} They haven't been published yet."
-    said = f"{said} They were started {escape(period_of(runs))}"
+    said = f"{said} They were started {period_of([run.record for run in runs])}"
     if not sweep.changed:
         return f"{said}, with the notebook, the package and the libraries that are here now."
     names = [code(name) for name in sweep.changed[:_LISTED]]
@@ -175,10 +172,6 @@ def _varied(sweep: "Sweep", runs: "Sequence[Spec | StoredRun]") -> dict[str, lis
         return values
     cases = [sweep.cases[run.request] for run in runs]
     return {CASE: cases} | {name: some for name, some in values.items() if varies_within(cases, some)}
-
-
-def _spoken(name: str, values: Sequence[Any]) -> str:
-    return f"{escape(name)} ({len({key_of(value) for value in values})} values)"
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -202,14 +195,6 @@ def _failures(runs: Sequence[StoredRun]) -> str:
     failed = [run for run in runs if run.status == "failed"]
     rows = [[escape(run.title), code(run.record["error"].strip().partition("\n")[0])] for run in failed]
     return markdown_table([["run", "why"], *rows[:MOST_ROWS]])
-
-
-def _listed(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
-    parameters = runs[0].parameters if runs else {}
-    fixed = [f"{escape(n)} {value_text(value)}" for n, value in parameters.items() if n not in sweep.varied]
-    rows = {"other parameters": ", ".join(fixed)}
-    rows |= {name: escape(text) for name, text in origin_of(runs).items()}
-    return "\n\n".join(f"{name}\n: {text}" for name, text in rows.items() if text)
 
 
 def _json(value: Any) -> str:

@@ -1,6 +1,6 @@
 """The learner of MuZero: three small networks and the batched ``update_weights`` of the pseudocode."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,13 +9,13 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 from gradtricks._core.checks import check_shape
-from gradtricks.agents.muzero import BaseLearner
+from gradtricks.agents.muzero import BaseLearner, Scales
 from gradtricks.agents.replay import Batch
-from gradtricks.agents.tensorflow.devices import resolve_device
+from gradtricks.agents.tensorflow.trainable import Adam, Trainable
 from gradtricks.tensorflow import muzero_loss, scale_gradient, unroll
 
 
-class MuZeroLearner(BaseLearner):
+class MuZeroLearner(Trainable, BaseLearner):
     """Trains representation, dynamics and prediction together.
 
     Args:
@@ -26,19 +26,14 @@ class MuZeroLearner(BaseLearner):
 
     def __init__(self, weights: Mapping[str, np.ndarray], *, device: str = "auto", **options: Any) -> None:
         """Copy the weights to the device."""
-        super().__init__(weights, **options)
-        self.device = resolve_device(device)
-        with tf.device(self.device):
-            self.weights = {name: tf.Variable(value) for name, value in weights.items()}
-            self._optimizer = self._make_optimizer()
-            self._optimizer.build(list(self.weights.values()))
+        BaseLearner.__init__(self, weights, **options)
+        if self.optimizer == "adam":
+            optimizer = Adam(self.learning_rate, beta_1=self.momentum, epsilon=1e-8)
+        else:
+            optimizer = keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
+        self._begin(weights, device, optimizer)
         self._dtype = self.weights["representation/state/bias"].dtype
         self._update_graph = tf.function(self._update, jit_compile=True)
-
-    def _make_optimizer(self) -> Any:
-        if self.optimizer == "adam":
-            return keras.optimizers.Adam(self.learning_rate, beta_1=self.momentum, epsilon=1e-8)
-        return keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
 
     def initial_inference(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look at real ones: logits of value and policy, ``[B, N]`` and ``[B, A]``, and states ``[B, S]``."""
@@ -54,7 +49,7 @@ class MuZeroLearner(BaseLearner):
     def loss(self, batch: Batch) -> float:
         """Return the mean loss of a batch; see `update`."""
         with tf.device(self.device):
-            losses, _ = self._losses(self._tensors(batch))
+            losses, _ = self._losses(self._tensors(batch), self.scales)
         return float(tf.reduce_mean(losses))
 
     def update(self, batch: Batch, *, learning_rate: float | None = None) -> float:
@@ -63,21 +58,11 @@ class MuZeroLearner(BaseLearner):
         with tf.device(self.device):
             return float(self._update_graph(self._tensors(batch)))
 
-    def gradients(
-        self,
-        batch: Batch,
-        *,
-        hidden_scale: float = 0.5,
-        loss_scale: float | None = None,
-        head_scale: float = 1.0,
-        scale_root_loss: bool = False,
-        step_scales: Sequence[float] | None = None,
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def gradients(self, batch: Batch, **scales: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Differentiate the mean loss."""
         tensors = self._tensors(batch)
-        scales = hidden_scale, loss_scale, head_scale, scale_root_loss, step_scales
         with tf.device(self.device), tf.GradientTape() as tape:
-            losses, states = self._losses(tensors, *scales)
+            losses, states = self._losses(tensors, Scales(**scales))
             loss = tf.reduce_mean(losses)
         sources = [*self.weights.values(), *states]
         gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
@@ -85,23 +70,10 @@ class MuZeroLearner(BaseLearner):
         count = len(self.weights)
         return dict(zip(self.weights, arrays[:count], strict=True)), np.stack(arrays[count:])
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return copies of the weights and of the optimizer's state."""
-        return {name: variable.numpy() for name, variable in self._variables().items()}
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned."""
-        for name, variable in self._variables().items():
-            variable.assign(state[name])
-
-    def _variables(self) -> dict[str, Any]:
-        own = {f"optimizer/{i}": variable for i, variable in enumerate(self._optimizer.variables)}
-        return {**self.weights, **{name: variable.value for name, variable in own.items()}}
-
     def _update(self, batch: Batch) -> Tensor:
         weights = list(self.weights.values())
         with tf.GradientTape() as tape:
-            losses, _ = self._losses(batch, **self.scales)
+            losses, _ = self._losses(batch, self.scales)
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, weights)
         # Keras' own decay doesn't go through the moments.
@@ -109,15 +81,7 @@ class MuZeroLearner(BaseLearner):
         self._optimizer.apply(decayed, weights)
         return loss
 
-    def _losses(
-        self,
-        batch: Batch,
-        hidden_scale: float = 0.5,
-        loss_scale: float | None = None,
-        head_scale: float = 1.0,
-        scale_root_loss: bool = False,
-        step_scales: Sequence[float] | None = None,
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _losses(self, batch: Batch, scales: Scales) -> tuple[Tensor, list[Tensor]]:
         root = self._represent(batch.observation)
         states = [root]
 
@@ -127,18 +91,21 @@ class MuZeroLearner(BaseLearner):
             return (hidden, state), state
 
         # The heads see all steps at once: one large product costs less than many small ones.
-        outputs, _ = unroll(recurrent_fn, root, self._encode(batch.actions), hidden_scale=hidden_scale)
+        outputs, _ = unroll(recurrent_fn, root, self._encode(batch.actions), hidden_scale=scales.hidden_scale)
         hidden, later = outputs
         reward = self._dense("dynamics/reward", hidden)
-        value, policy = self._predict(tf.concat([root[None], scale_gradient(later, head_scale)], 0))
-        if step_scales is not None:
-            check_shape("step_scales", (len(step_scales),), (len(value),), "[K+1]")
-            scales = tf.constant(step_scales, dtype=value.dtype)[:, None, None]
-            value, policy = (scale_gradient(x, scales) for x in (value, policy))
-            reward = scale_gradient(reward, scales[1:])
+        value, policy = self._predict(tf.concat([root[None], scale_gradient(later, scales.head_scale)], 0))
+        if scales.step_scales is not None:
+            check_shape("step_scales", (len(scales.step_scales),), (len(value),), "[K+1]")
+            of_steps = tf.constant(scales.step_scales, dtype=value.dtype)[:, None, None]
+            value, policy = (scale_gradient(x, of_steps) for x in (value, policy))
+            reward = scale_gradient(reward, of_steps[1:])
         targets = batch.target_value, batch.target_reward, batch.target_policy
         losses = muzero_loss(
-            value, reward, policy, *targets, loss_scale=loss_scale, scale_root_loss=scale_root_loss
+            *(value, reward, policy),
+            *targets,
+            loss_scale=scales.loss_scale,
+            scale_root_loss=scales.scale_root_loss,
         )
         return losses, states
 

@@ -10,7 +10,7 @@ from tensorflow import Tensor
 
 from gradtricks.agents.pong import NO_CELL
 from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells, mirror_places
-from gradtricks.agents.tensorflow.devices import resolve_device
+from gradtricks.agents.tensorflow.trainable import Adam, Trainable
 from gradtricks.tensorflow import (
     clip_by_global_norm,
     clipped_surrogate_pg_loss,
@@ -21,10 +21,10 @@ from gradtricks.tensorflow import (
 
 Array = NDArray[np.floating]
 
-_BETAS, _EPSILON = (0.9, 0.999), 1e-5
+_EPSILON = 1e-5  # of Adam
 
 
-class PPOLearner:
+class PPOLearner(Trainable):
     """Sees two pictures of the court, prefers one of three actions, values the game, and learns by Adam.
 
     Args:
@@ -45,16 +45,9 @@ class PPOLearner:
         """Copy the weights to the device."""
         check_weights(weights)
         self.options = options or Options()
-        self.device = resolve_device(device)
+        self._begin(weights, device, Adam(self.options.learning_rate, epsilon=_EPSILON))
         self.mirror = bool(mirror)
         with tf.device(self.device):
-            self.weights = {name: tf.Variable(value) for name, value in weights.items()}
-            self._adam = {
-                f"{name}/{moment}": tf.Variable(tf.zeros_like(value))
-                for name, value in weights.items()
-                for moment in ("m", "v")
-            }
-            self._step = tf.Variable(0.0)
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
         self._apply_graph = tf.function(self._apply, jit_compile=True)
         self._update_graph = tf.function(self._update, jit_compile=True)
@@ -99,44 +92,18 @@ class PPOLearner:
         Returns:
             The loss before the step.
         """
+        self._optimizer.learning_rate = self.options.learning_rate * rate
         with tf.device(self.device):
             batch = Minibatch(*(tf.constant(x) for x in minibatch))
-            pace = (tf.constant(factor, tf.float32) for factor in (rate, entropy))
-            return float(self._update_graph(batch, *pace))
+            return float(self._update_graph(batch, tf.constant(entropy, tf.float32)))
 
-    def state(self) -> dict[str, Array]:
-        """Return weights and the state of Adam, as arrays.
-
-        Returns:
-            Under names for `restore`; the weights under those of `gradtricks.agents.ppo.draw_weights`.
-        """
-        return {name: variable.numpy() for name, variable in self._variables().items()}
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state` returned.
-
-        Args:
-            state: Of a learner with the same options.
-        """
-        for name, variable in self._variables().items():
-            variable.assign(state[name])
-
-    def _variables(self) -> dict[str, tf.Variable]:
-        return {**self.weights, **self._adam, "step": self._step}
-
-    def _update(self, batch: Minibatch, rate: Tensor, entropy: Tensor) -> Tensor:
+    def _update(self, batch: Minibatch, entropy: Tensor) -> Tensor:
         weights = list(self.weights.values())
         with tf.GradientTape() as tape:
             loss = self._loss(batch, entropy)
         gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, weights)]
         clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)
-        self._step.assign_add(1)
-        rate *= self.options.learning_rate / (1 - _BETAS[0] ** self._step)
-        for (name, weight), gradient in zip(self.weights.items(), clipped, strict=True):
-            m, v = self._adam[f"{name}/m"], self._adam[f"{name}/v"]
-            m.assign(_BETAS[0] * m + (1 - _BETAS[0]) * gradient)
-            v.assign(_BETAS[1] * v + (1 - _BETAS[1]) * tf.square(gradient))
-            weight.assign_sub(rate * m / (tf.sqrt(v / (1 - _BETAS[1] ** self._step)) + _EPSILON))
+        self._optimizer.apply(clipped, weights)
         return loss
 
     def _loss(self, batch: Minibatch, entropy: Tensor) -> Tensor:

@@ -1,21 +1,23 @@
 """The learner of MuZero: three small networks and the batched ``update_weights`` of the pseudocode."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
+from torch.optim import SGD, Adam
 
 from gradtricks._core.checks import check_shape
-from gradtricks.agents.muzero import BaseLearner
+from gradtricks.agents.muzero import BaseLearner, Scales
 from gradtricks.agents.replay import Batch
-from gradtricks.agents.torch.devices import resolve_device
+from gradtricks.agents.torch.trainable import Trainable
 from gradtricks.torch import muzero_loss, scale_gradient, unroll
 
 
-class MuZeroLearner(BaseLearner):
+class MuZeroLearner(Trainable, BaseLearner):
     """Trains representation, dynamics and prediction together.
 
     Args:
@@ -26,19 +28,11 @@ class MuZeroLearner(BaseLearner):
 
     def __init__(self, weights: Mapping[str, np.ndarray], *, device: str = "auto", **options: Any) -> None:
         """Copy the weights to the device."""
-        super().__init__(weights, **options)
-        self.device = resolve_device(device)
-        self.weights = {
-            name: torch.tensor(value, device=self.device, requires_grad=True)
-            for name, value in weights.items()
-        }
-        self._optimizer = self._make_optimizer()
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        weights, decay = list(self.weights.values()), self.weight_decay
+        BaseLearner.__init__(self, weights, **options)
+        make: Any = partial(SGD, momentum=self.momentum)
         if self.optimizer == "adam":
-            return torch.optim.Adam(weights, betas=(self.momentum, 0.999), weight_decay=decay, fused=True)
-        return torch.optim.SGD(weights, momentum=self.momentum, weight_decay=decay)
+            make = partial(Adam, betas=(self.momentum, 0.999), fused=True)
+        self._begin(weights, device, partial(make, weight_decay=self.weight_decay))
 
     def initial_inference(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Look at real ones: logits of value and policy, ``[B, N]`` and ``[B, A]``, and states ``[B, S]``."""
@@ -54,69 +48,28 @@ class MuZeroLearner(BaseLearner):
     def loss(self, batch: Batch) -> float:
         """Return the mean loss of a batch; see `update`."""
         with torch.no_grad():
-            losses, _ = self._losses(self._tensors(batch))
+            losses, _ = self._losses(self._tensors(batch), self.scales)
         return losses.mean().item()
 
     def update(self, batch: Batch, *, learning_rate: float | None = None) -> float:
         """Take one step of the optimizer, and return the loss before it."""
-        losses, _ = self._losses(self._tensors(batch), **self.scales)
+        losses, _ = self._losses(self._tensors(batch), self.scales)
         loss = losses.mean()
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
-        for weight, gradient in zip(self.weights.values(), gradients, strict=True):
-            weight.grad = gradient
-        rate = self.learning_rate if learning_rate is None else learning_rate
-        self._optimizer.param_groups[0]["lr"] = rate
-        self._optimizer.step()
+        self._step(gradients, self.learning_rate if learning_rate is None else learning_rate)
         return loss.item()
 
-    def gradients(
-        self,
-        batch: Batch,
-        *,
-        hidden_scale: float = 0.5,
-        loss_scale: float | None = None,
-        head_scale: float = 1.0,
-        scale_root_loss: bool = False,
-        step_scales: Sequence[float] | None = None,
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def gradients(self, batch: Batch, **scales: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Differentiate the mean loss."""
         tensors = self._tensors(batch)
-        scales = hidden_scale, loss_scale, head_scale, scale_root_loss, step_scales
-        losses, states = self._losses(tensors, *scales)
+        losses, states = self._losses(tensors, Scales(**scales))
         sources = [*self.weights.values(), *states]
         gradients = torch.autograd.grad(losses.mean(), sources, materialize_grads=True)
         arrays = [gradient.cpu().numpy() for gradient in gradients]
         count = len(self.weights)
         return dict(zip(self.weights, arrays[:count], strict=True)), np.stack(arrays[count:])
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return copies of the weights and of the optimizer's state."""
-        state = {name: weight.detach() for name, weight in self.weights.items()}
-        for name, weight in self.weights.items():
-            for key, value in self._optimizer.state[weight].items():
-                state[f"optimizer/{name}/{key}"] = value
-        # Copies: what is in memory learns on.
-        return {name: value.cpu().numpy().copy() for name, value in state.items()}
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` returned."""
-        for name, weight in self.weights.items():
-            with torch.no_grad():
-                weight.copy_(torch.as_tensor(state[name]))
-            mine = [key for key in state if key.startswith(f"optimizer/{name}/")]
-            self._optimizer.state[weight] = {
-                key.rpartition("/")[2]: torch.tensor(state[key], device=self.device) for key in mine
-            }
-
-    def _losses(
-        self,
-        batch: Batch,
-        hidden_scale: float = 0.5,
-        loss_scale: float | None = None,
-        head_scale: float = 1.0,
-        scale_root_loss: bool = False,
-        step_scales: Sequence[float] | None = None,
-    ) -> tuple[Tensor, list[Tensor]]:
+    def _losses(self, batch: Batch, scales: Scales) -> tuple[Tensor, list[Tensor]]:
         root = self._represent(batch.observation)
         states = [root]
 
@@ -126,18 +79,21 @@ class MuZeroLearner(BaseLearner):
             return (hidden, state), state
 
         # The heads see all steps at once: one large product costs less than many small ones.
-        outputs, _ = unroll(recurrent_fn, root, self._encode(batch.actions), hidden_scale=hidden_scale)
+        outputs, _ = unroll(recurrent_fn, root, self._encode(batch.actions), hidden_scale=scales.hidden_scale)
         hidden, later = outputs
         reward = self._dense("dynamics/reward", hidden)
-        value, policy = self._predict(torch.cat([root[None], scale_gradient(later, head_scale)]))
-        if step_scales is not None:
-            check_shape("step_scales", (len(step_scales),), (len(value),), "[K+1]")
-            scales = torch.tensor(step_scales, dtype=value.dtype, device=self.device)[:, None, None]
-            value, policy = (scale_gradient(x, scales) for x in (value, policy))
-            reward = scale_gradient(reward, scales[1:])
+        value, policy = self._predict(torch.cat([root[None], scale_gradient(later, scales.head_scale)]))
+        if scales.step_scales is not None:
+            check_shape("step_scales", (len(scales.step_scales),), (len(value),), "[K+1]")
+            of_steps = torch.tensor(scales.step_scales, dtype=value.dtype, device=self.device)[:, None, None]
+            value, policy = (scale_gradient(x, of_steps) for x in (value, policy))
+            reward = scale_gradient(reward, of_steps[1:])
         targets = batch.target_value, batch.target_reward, batch.target_policy
         losses = muzero_loss(
-            value, reward, policy, *targets, loss_scale=loss_scale, scale_root_loss=scale_root_loss
+            *(value, reward, policy),
+            *targets,
+            loss_scale=scales.loss_scale,
+            scale_root_loss=scales.scale_root_loss,
         )
         return losses, states
 

@@ -1,6 +1,7 @@
 """The Pong player that learns by proximal policy optimization."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.nn.functional import embedding_bag
 
 from gradtricks.agents.pong import NO_CELL
 from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells, mirror_places
-from gradtricks.agents.torch.devices import resolve_device
+from gradtricks.agents.torch.trainable import Trainable
 from gradtricks.torch import (
     clip_by_global_norm,
     clipped_surrogate_pg_loss,
@@ -21,12 +22,11 @@ from gradtricks.torch import (
 )
 
 Array = NDArray[np.floating]
-Weights = Mapping[str, Tensor]
 
-_BETAS, _EPSILON = (0.9, 0.999), 1e-5
+_EPSILON = 1e-5  # of Adam
 
 
-class PPOLearner:
+class PPOLearner(Trainable):
     """Sees two pictures of the court, prefers one of three actions, values the game, and learns by Adam.
 
     Args:
@@ -47,15 +47,10 @@ class PPOLearner:
         """Copy the weights to the device."""
         check_weights(weights)
         self.options = options or Options()
-        self.device = resolve_device(device)
-        self.weights = {
-            name: torch.tensor(value, device=self.device, requires_grad=True)
-            for name, value in weights.items()
-        }
+        self._begin(weights, device, partial(torch.optim.Adam, eps=_EPSILON, fused=True))
         self.mirror = bool(mirror)
         upside_down = mirror_cells() if "cells" in weights else mirror_places()
         self._mirror = torch.as_tensor(upside_down, device=self.device)
-        self._adam = torch.optim.Adam(self.weights.values(), betas=_BETAS, eps=_EPSILON, fused=True)
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Say what the policy thinks of each action, and what it expects of the game.
@@ -99,39 +94,8 @@ class PPOLearner:
         loss = self._loss(Minibatch(*(torch.as_tensor(x, device=self.device) for x in minibatch)), entropy)
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
         clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)
-        for weight, gradient in zip(self.weights.values(), clipped, strict=True):
-            weight.grad = gradient
-        self._adam.param_groups[0]["lr"] = self.options.learning_rate * rate
-        self._adam.step()
+        self._step(clipped, self.options.learning_rate * rate)
         return loss.item()
-
-    def state(self) -> dict[str, Array]:
-        """Return weights and the state of Adam, as arrays.
-
-        Returns:
-            Under names for `restore`; the weights under those of `gradtricks.agents.ppo.draw_weights`.
-        """
-        state = {name: weight.detach() for name, weight in self.weights.items()}
-        for name, weight in self.weights.items():
-            for key, value in self._adam.state[weight].items():
-                state[f"{name}/{key}"] = value
-        # Copies: what is in memory learns on.
-        return {name: value.cpu().numpy().copy() for name, value in state.items()}
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state` returned.
-
-        Args:
-            state: Of a learner with the same options.
-        """
-        with torch.no_grad():
-            for name, weight in self.weights.items():
-                weight.copy_(torch.as_tensor(state[name]))
-                self._adam.state[weight] = {
-                    key.removeprefix(f"{name}/"): torch.tensor(value, device=self.device)
-                    for key, value in state.items()
-                    if key.startswith(f"{name}/")
-                }
 
     def _loss(self, batch: Minibatch, entropy: float) -> Tensor:
         logits, values = self._apply(batch.observations)

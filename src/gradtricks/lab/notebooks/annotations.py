@@ -32,17 +32,9 @@ _WORDS = {
 
 
 def resolve(node: ast.expr) -> tuple[Any, str]:
-    """Turn an annotation into a type.
+    """Turn an annotation into a type for pydantic, and into words, such as ``float above 0 and at most 1``.
 
-    Args:
-        node: Its syntax.
-
-    Returns:
-        The type for pydantic, and the same in words, such as ``float above 0 and at most 1``.
-
-    Raises:
-        LookupError: It is none that values are checked by.
-        ValueError: It is a range that makes no sense.
+    A LookupError says that values can't be checked by it, a ValueError that its range makes no sense.
     """
     text, name = ast.unparse(node), _last_name(node)
     if text == "None":

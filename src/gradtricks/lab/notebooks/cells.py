@@ -12,12 +12,8 @@ _UNREADABLE = (ValueError, RecursionError, MemoryError)
 def parse_cell(source: str) -> tuple[list[ast.stmt], dict[int, str], str | None]:
     """Parse a cell; what IPython reads otherwise than Python, such as ``%matplotlib inline``, is no obstacle.
 
-    Args:
-        source: Of the cell.
-
-    Returns:
-        Its statements, its comments by their lines, and what can't be read, or None. Lines that can't be read
-        are left out, as papermill's inspection does.
+    Returns its statements, its comments by their lines, and what can't be read, or None. Lines that can't be
+    read are left out, as papermill's inspection does.
     """
     source = re.sub(r"\A\s*%%.*", "", source)
     trouble = None

@@ -21,40 +21,35 @@ from gradtricks.lab.notebooks import texts
 from gradtricks.lab.notebooks.annotations import infer, parse_annotation, read_default, resolve
 from gradtricks.lab.notebooks.cells import parse_cell
 from gradtricks.lab.notebooks.literals import literal
+from gradtricks.lab.notebooks.texts import ParameterError as ParameterError  # also for who imports this one
+from gradtricks.lab.notebooks.texts import Plain, Problems
 
 _TYPE_COMMENT = re.compile(r"type:\s*([\w.]+(?:\[.*\])?)\s*(.*)")
 _SHOWN = 120  # characters of a wrong value
 
 
-class ParameterError(ValueError):
-    """Parameters that a notebook doesn't take; the message lists everything that is wrong."""
-
-
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a notebook.
-
-    Attributes:
-        name: Name of the variable.
-        expected: Its type in words, such as ``float above 0 and at most 1``.
-        type: Its type, declared or taken from the default.
-        default: Value when none is given; None where only running the cell tells.
-        written: Its default as the cell has it.
-        computed: Whether only running the cell tells the default.
-        meaning: The comment behind it.
-    """
+    """One parameter of a notebook."""
 
     name: str
-    expected: str
-    type: Any
-    default: Any = None
-    written: str = "None"
-    computed: bool = False
-    meaning: str = ""
+    expected: str  # its type in words, such as ``float above 0 and at most 1``
+    type: Any  # declared, or taken from the default
+    default: Any = None  # None where only running the cell tells
+    written: str = "None"  # as the cell has it
+    computed: bool = False  # whether only running the cell tells
+    meaning: str = ""  # the comment behind it
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.type)
+
+    def read(self, raw: Any) -> Any:
+        """Read a value, as users write it, by the type; what doesn't fit stays as it is."""
+        try:
+            return texts.read(raw, self.type)
+        except ParameterError:
+            return str(raw) if isinstance(raw, Plain) else raw
 
     def check(self, value: Any) -> Any:
         """Check a value: of the declared type exactly, but that an int may stand for a float."""
@@ -88,22 +83,15 @@ def read_parameters(notebook: NotebookNode, path: str, *, strict: bool = False) 
 
     They are the variables that its first cell tagged ``parameters`` sets. Annotations, comments such as
     ``# type: float`` and defaults say which values they take; where nothing says it, any plain value does.
-
-    Args:
-        notebook: Any; one without such a cell has no parameters.
-        path: Where the notebook is, for messages.
-        strict: Refuse a cell that isn't Python, instead of leaving out the lines that can't be read.
-
-    Returns:
-        The parameters by name.
-
-    Raises:
-        ParameterError: A default contradicts its annotation, or the notebook isn't in Python.
+    ``strict`` refuses a cell that isn't Python, instead of leaving out the lines that can't be read. A
+    ParameterError says that a default contradicts its annotation, or that the notebook isn't in Python.
     """
     _check_language(notebook, path)
     source = next((c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), "")
     statements, comments, trouble = parse_cell(source)
-    problems = [f"{path}: the parameters cell can't be read: {trouble}"] if strict and trouble else []
+    problems = Problems(
+        [f"{path}: the parameters cell can't be read: {trouble}"] if strict and trouble else []
+    )
     names = [each for statement in statements for each in ast.walk(statement) if isinstance(each, ast.Name)]
     used = Counter(each.id for each in names)
     bound = Counter(each.id for each in names if not isinstance(each.ctx, ast.Load))
@@ -121,33 +109,22 @@ def read_parameters(notebook: NotebookNode, path: str, *, strict: bool = False) 
             parameters[name] = _parameter(name, node, comments, *steady)
         except (ValueError, SchemaError) as error:  # such as a choice that isn't valid Unicode
             problems.append(f"{path}: parameter {name}: {str(error).splitlines()[-1].strip()}")
-    if problems:
-        raise ParameterError("\n".join(problems))
+    problems.refuse()
     return parameters
 
 
 def check_parameters(declared: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the values given for a notebook's parameters, and fill in the defaults.
+    """Check the values given for a notebook's parameters, of the declared types exactly; add the defaults.
 
-    Args:
-        declared: What `read_parameters` returned.
-        given: Values by name, of the declared types exactly.
-
-    Returns:
-        A value for every parameter, but for defaults that only running the notebook tells.
-
-    Raises:
-        ParameterError: A name is unknown or a value is of the wrong type; all such are listed.
+    Returns a value for every parameter, but for defaults that only running the notebook tells. A
+    ParameterError lists the names that are unknown and the values that are of the wrong type.
     """
-    problems = []
+    problems = Problems()
     values = {name: parameter.default for name, parameter in declared.items() if not parameter.computed}
     for name, value in given.items():
-        try:
+        with problems.noted():
             values[name] = find_parameter(declared, name).check(value)
-        except ParameterError as error:
-            problems.append(str(error))
-    if problems:
-        raise ParameterError("\n".join(problems))
+    problems.refuse()
     return values
 
 
@@ -165,26 +142,18 @@ def alike(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def parse_value(parameter: Parameter, text: str) -> Any:
-    """Read a value from the command line by the parameter's type; what doesn't fit stays text."""
-    try:
-        return texts.read(texts.Plain(text), parameter.type)
-    except texts.TextError:
-        return text
-
-
 def parse_values(notebook: Path, given: Iterable[str]) -> dict[str, Any]:
     """Read ``name=value`` texts from the command line by the types that a notebook declares."""
     declared = read_parameters(read_notebook(notebook), str(notebook))
-    values: dict[str, Any] = {}
-    for name, text in split_names(given).items():
-        values[name] = parse_value(declared[name], text) if name in declared else text
-    return values
+    return {
+        name: declared[name].read(Plain(text)) if name in declared else text
+        for name, text in split_names(given).items()
+    }
 
 
 def split_names(given: Iterable[str]) -> dict[str, str]:
     """Split ``name=value`` texts; a ParameterError lists those of another form, and names that come twice."""
-    problems = []
+    problems = Problems()
     values: dict[str, str] = {}
     for text in given:
         name, separator, value = text.partition("=")
@@ -193,8 +162,7 @@ def split_names(given: Iterable[str]) -> dict[str, str]:
         elif name in values:
             problems.append(f"{name}: given twice")
         values[name] = value
-    if problems:
-        raise ParameterError("\n".join(problems))
+    problems.refuse()
     return values
 
 

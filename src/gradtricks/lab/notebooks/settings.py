@@ -18,18 +18,7 @@ def _check_pattern(pattern: str) -> str:
 
 
 class Settings(BaseModel):
-    """How a notebook is to be run; CONTRIBUTING.md has the keys in a table.
-
-    Attributes:
-        threads: Of a run.
-        alone: Whether nothing else may run meanwhile.
-        expected_s: Seconds that a run takes, as its author says; None where nothing is said.
-        fresh_kernel: Whether it forks from a process that has imported nothing.
-        reads: Patterns of files beside the notebook that it reads.
-        quick: Parameters with which the book runs it; None stands for the defaults.
-        read: Of each file that it reads, the digest when the run was planned, which writes it here.
-        folder: Of those files, seen from where the run was planned.
-    """
+    """How a notebook is to be run; CONTRIBUTING.md has the keys in a table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -41,6 +30,7 @@ class Settings(BaseModel):
         [], description="a list of patterns such as data/*.csv, of files beside the notebook"
     )
     quick: dict[str, Any] | None = Field(None, description="parameters by name")
+    # Of each file that it reads the digest, and where these files lie, seen from where the run was planned.
     read: dict[str, str] = Field({}, description="what planning a run writes there")
     folder: str = Field("", description="what planning a run writes there")
 

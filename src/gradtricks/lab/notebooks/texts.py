@@ -3,8 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import date, datetime
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -26,12 +26,33 @@ class Plain(str):
     __slots__ = ()
 
 
-class TextError(ValueError):
-    """A text that can't be read."""
+class ParameterError(ValueError):
+    """What a user asked for isn't possible; the message lists everything that is wrong."""
+
+
+class Problems(list[str]):
+    """What is wrong, collected until all of it can be said at once."""
+
+    @contextmanager
+    def noted(self, *part: str) -> Iterator[None]:
+        """Take a `ParameterError` down, and the part that it is about, instead of raising it."""
+        try:
+            yield
+        except ParameterError as error:
+            self.append(": ".join([*part, str(error)]))
+
+    def error(self, *before: str) -> ParameterError:
+        """Say each once, behind what comes before."""
+        return ParameterError("\n".join([*before, *dict.fromkeys(self)]))
+
+    def refuse(self) -> None:
+        """Raise the `error` if there is any."""
+        if self:
+            raise self.error()
 
 
 def read(raw: Any, type_: Any) -> Any:
-    """Read a value by the type that the notebook declares; a TextError says that none is written so.
+    """Read a value by the type that the notebook declares; a ParameterError says that none is written so.
 
     Texts are `Plain`, or ``str`` where they were quoted; lists and dicts may hold them, and all else needs no
     reading.
@@ -58,17 +79,17 @@ def read(raw: Any, type_: Any) -> Any:
         return _read_text(str(raw), kind)
     if isinstance(raw, str) and kind is str:
         return raw
-    raise TextError(f"expected {kind.__name__}; got {raw!r}")
+    raise ParameterError(f"expected {kind.__name__}; got {raw!r}")
 
 
 def read_json(text: str) -> Any:
-    """Read JSON for `read`, numbers as plain texts; a TextError refuses other text, and names given twice."""
+    """Read JSON for `read`, numbers as plain texts; names that come twice are refused."""
     try:
         return json.loads(
             text, parse_int=Plain, parse_float=Plain, parse_constant=Plain, object_pairs_hook=_without_twins
         )
     except (ValueError, RecursionError) as error:
-        raise TextError(f"expected JSON; got {text[:80]!r} ({error})") from error
+        raise ParameterError(f"expected JSON; got {text[:80]!r} ({error})") from error
 
 
 def read_yaml(text: str) -> Any:
@@ -77,19 +98,12 @@ def read_yaml(text: str) -> Any:
     Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
     """
     if len(text) > MAX_CHARACTERS:
-        raise TextError(f"expected at most {MAX_CHARACTERS} characters; got more")
+        raise ParameterError(f"expected at most {MAX_CHARACTERS} characters; got more")
     try:
-        events = iter(list(yaml.parse(text, Loader=yaml.SafeLoader)))
-        next(events)  # the stream's start
-        if isinstance(next(events), yaml.StreamEndEvent):
-            return None
-        tree = _build(next(events), events, 0)
-        next(events)  # the document's end
-        if not isinstance(next(events), yaml.StreamEndEvent):
-            raise TextError("expected one document; got several")
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise TextError(" ".join(str(error).split())) from error
-    return tree
+        raise ParameterError(" ".join(str(error).split())) from error
+    return None if node is None else _build(node)
 
 
 def split_values(text: str) -> list[str]:
@@ -112,36 +126,31 @@ def _bare(type_: Any) -> Any:
 
 
 def _kind(type_: Any) -> Any:
-    bare = _bare(type_)
-    return get_origin(bare) or bare
+    return get_origin(_bare(type_)) or _bare(type_)
 
 
 def _read_first(raw: Any, members: list[Any]) -> Any:
     for member in members:
-        with suppress(TextError):
+        with suppress(ParameterError):
             return read(raw, member)
-    raise TextError(f"expected one of {len(members)} types; got {raw!r}")
+    raise ParameterError(f"expected one of {len(members)} types; got {raw!r}")
 
 
 def _read_choice(raw: Any, choices: tuple[Any, ...]) -> Any:
     if raw in choices:
         return str(raw)
     for choice in choices:
-        with suppress(TextError):
+        with suppress(ParameterError):
             if isinstance(raw, Plain) and _read_text(str(raw), type(choice)) == choice:
                 return choice
-    raise TextError(f"expected one of {choices}; got {raw!r}")
+    raise ParameterError(f"expected one of {choices}; got {raw!r}")
 
 
 def _read_text(text: str, kind: Any) -> Any:
     try:
         return _READERS[kind](text)
     except (ValueError, KeyError) as error:
-        raise TextError(f"expected {kind.__name__}; got {text!r}") from error
-
-
-def _read_none(text: str) -> None:
-    return {"null": None, "None": None}[text]
+        raise ParameterError(f"expected {kind.__name__}; got {text!r}") from error
 
 
 def _read_int(text: str) -> int:
@@ -155,7 +164,7 @@ def _read_float(text: str) -> float:
 
 
 _READERS: Mapping[Any, Callable[[str], Any]] = {
-    NoneType: _read_none,
+    NoneType: {"null": None, "None": None}.__getitem__,
     bool: lambda text: _BOOLS[text.lower()],
     int: _read_int,
     float: _read_float,
@@ -172,24 +181,36 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _build(event: Any, events: Any, depth: int) -> Any:
-    """Build what an event of YAML begins."""
-    where = f"line {event.start_mark.line + 1}"
-    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
-        raise TextError(f"{where}: anchors, aliases and tags aren't allowed; remedy: write the value out")
-    if depth > _DEPTH:
-        raise TextError(f"{where}: nested deeper than {_DEPTH}")
-    if isinstance(event, yaml.ScalarEvent):
-        return Plain(event.value) if event.style is None else event.value
-    items = []
-    while not isinstance(following := next(events), yaml.SequenceEndEvent | yaml.MappingEndEvent):
-        items.append(_build(following, events, depth + 1))
-    if isinstance(event, yaml.SequenceStartEvent):
-        return items
-    keys = items[::2]
-    if not all(isinstance(key, str) for key in keys):
-        raise TextError(f"{where}: names must be texts")
+class _Loader(yaml.BaseLoader):
+    """Refuses what a file may not hold before anything comes of it."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
+        event = self.peek_event()
+        where = f"line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent) or event.anchor or event.tag:
+            raise ParameterError(
+                f"{where}: anchors, aliases and tags aren't allowed; remedy: write the value out"
+            )
+        if self.depth > _DEPTH:
+            raise ParameterError(f"{where}: nested deeper than {_DEPTH}")
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _build(node: yaml.Node) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return Plain(node.value) if node.style is None else node.value
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(item) for item in node.value]
+    where = f"line {node.start_mark.line + 1}"
+    pairs = [(_build(key), _build(value)) for key, value in node.value]
+    if not all(isinstance(key, str) for key, _ in pairs):
+        raise ParameterError(f"{where}: names must be texts")
     try:
-        return _without_twins([(str(key), value) for key, value in zip(keys, items[1::2])])
+        return _without_twins([(str(key), value) for key, value in pairs])
     except ValueError as error:
-        raise TextError(f"{where}: {error}") from error
+        raise ParameterError(f"{where}: {error}") from error

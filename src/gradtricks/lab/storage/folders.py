@@ -37,11 +37,7 @@ def folder_at(location: str) -> "LocalFolder | RemoteFolder":
 
 
 class LocalFolder:
-    """A folder of this machine.
-
-    Args:
-        location: Its path; made when it is first written to.
-    """
+    """A folder of this machine, made when it is first written to."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -93,14 +89,7 @@ class LocalFolder:
         """Write a file in one step."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            beside.write_bytes(data)
-            flush(beside)
-            os.replace(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
-        flush(target.parent)
+        replace(target, data, target.with_name(f".{target.name}.{os.getpid()}"))
 
     def place(self, folder: Path, path: str) -> None:
         """Move a folder with a record to where it belongs, in one step, instead of what may be there."""
@@ -124,7 +113,9 @@ class LocalFolder:
         """Wait until nobody else has the key; then yield an empty folder, which is deleted at the end."""
         unfinished = self._root / _UNFINISHED
         unfinished.mkdir(parents=True, exist_ok=True)
-        self.remove_leftovers()
+        for path in self.leftovers():
+            if path.startswith(_UNFINISHED):
+                self.discard(path)
         folder, lock = unfinished / key, unfinished / f"{key}.lock"
         with FileLock(lock):
             _delete(folder)
@@ -144,37 +135,45 @@ class LocalFolder:
         """Name the folder in which a run that is claimed finds what its last attempt left."""
         return (self._root / _CHECKPOINTS / claimed.name).absolute()
 
-    def leftovers(self, *, checkpoints: bool = False) -> list[str]:
-        """List what killed processes left behind: a claim ends with the process that made it."""
+    def leftovers(self) -> list[str]:
+        """List what killed processes left behind, and checkpoints: a claim ends with its process."""
         left = {path.name.removesuffix(".lock") for path in (self._root / _UNFINISHED).glob("*")}
-        kept = set(self.subfolders(_CHECKPOINTS)) if checkpoints else set()
-        found = [(_UNFINISHED, left), (_CHECKPOINTS, kept)]
+        found = [(_UNFINISHED, left), (_CHECKPOINTS, set(self.subfolders(_CHECKPOINTS)))]
         claimed = self.claimed()
         return [f"{folder}/{key}" for folder, keys in found for key in sorted(keys - claimed)]
 
-    def remove_leftovers(self, *, checkpoints: bool = False) -> None:
-        """Delete what killed processes left behind."""
-        for path in self.leftovers(checkpoints=checkpoints):
-            lock = self._root / _UNFINISHED / f"{Path(path).name}.lock"
-            # It has just been claimed again, or it is another user's.
-            with suppress(Timeout, PermissionError), FileLock(lock, timeout=0):
-                _delete(self._root / path)
-                lock.unlink(missing_ok=True)
+    def discard(self, path: str) -> None:
+        """Delete something that was left behind, unless it has just been claimed again."""
+        lock = self._root / _UNFINISHED / f"{Path(path).name}.lock"
+        with suppress(Timeout, PermissionError), FileLock(lock, timeout=0):  # or it is another user's
+            _delete(self._root / path)
+            lock.unlink(missing_ok=True)
 
     def _take_away(self, path: str) -> None:
         """Delete a folder in one step, as far as others can see."""
-        away = self._root / _UNFINISHED / path.replace("/", "-")
-        if (self._root / path).is_dir():
+        there, away = self._root / path, self._root / _UNFINISHED / path.replace("/", "-")
+        if there.is_dir():
             away.parent.mkdir(exist_ok=True)
             _delete(away)
             with suppress(FileNotFoundError):  # somebody else has just done the same
-                (self._root / path).rename(away)
+                there.rename(away)
             _delete(away)
 
 
 def is_run(path: str) -> bool:
     """Say whether a folder of a store is named as a run's: whatever else lies there is nobody's business."""
     return _RUN.fullmatch(path) is not None
+
+
+def replace(path: Path, data: bytes, beside: Path) -> None:
+    """Write a file in one step: first beside its place, on the same disk."""
+    try:
+        beside.write_bytes(data)
+        flush(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    flush(path.parent)
 
 
 def flush(path: Path) -> None:

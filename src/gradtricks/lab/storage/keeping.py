@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradtricks.lab.storage.manifests import ENDING, Kept, Manifest, row_of, shared, used_by
+from gradtricks.lab.storage.manifests import ENDING, Manifest, PublishedFile, row_of, shared, used_by
 from gradtricks.lab.storage.published import runs_in
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
@@ -20,7 +20,8 @@ def write_published(
 ) -> Path:
     """Publish the runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
-    Whoever is killed meanwhile has published nothing, or everything.
+    Whoever is killed meanwhile has published nothing, or everything. A StoreError says that the folder can't
+    be written to, or that a file of a run isn't what it was.
 
     Args:
         root: Folder of the published sweeps.
@@ -30,9 +31,6 @@ def write_published(
 
     Returns:
         The table.
-
-    Raises:
-        StoreError: The folder can't be written to, or a file of a run isn't what it was.
     """
     sweep, records = plan["name"], [run.record for run in runs]
     cases = [run.get("case", "") for run in plan["runs"]]
@@ -41,14 +39,24 @@ def write_published(
     with explained(str(root)), alone(root) as folder:
         settle(root)
         table = folder / "table"
-        rows = [row_of(*each) for each in zip(records, [same] * len(records), labels, cases, strict=True)]
-        write_rows(rows, table)
+        write_rows(
+            [row_of(*each) for each in zip(records, [same] * len(records), labels, cases, strict=True)], table
+        )
         size = table.stat().st_size
-        files = {f"{sweep}.parquet": Kept(bytes=size, sha256=stage(root, table))}
+        files = {f"{sweep}.parquet": PublishedFile(bytes=size, sha256=stage(table))}
         for run, label in zip(runs, labels, strict=True):
-            files |= _stage_files(root, folder, sweep, run, label)
+            for name in run.files:
+                path = f"{sweep}/{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
+                data = run.read_file(name)
+                digest = hashlib.sha256(data).hexdigest()
+                files[path] = PublishedFile(bytes=len(data), sha256=digest, run=label, name=name)
+                if find(root, path, digest) is None:
+                    (folder / "file").write_bytes(data)
+                    stage(folder / "file")
         manifest = Manifest(
-            **{part: plan[part] for part in ("title", "question", "notebook", "varied", "shown")},
+            **{part: plan[part] for part in ("title", "question", "notebook")},
+            varied=tuple(plan["varied"]),
+            shown=tuple(plan["shown"]),
             runs=len(runs),
             started=(times[0], times[-1]),
             same=same,
@@ -56,25 +64,12 @@ def write_published(
             used_besides=besides,
             files=files,
         )
-        text = manifest.text()
+        text = manifest.model_dump_json(indent=1).encode() + b"\n"
         _compare(root, sweep, Manifest.model_validate_json(text), records)
         # From here on these runs are the published ones.
         put(root, f"{sweep}{ENDING}", text)
         settle(root)
     return root / f"{sweep}.parquet"
-
-
-def _stage_files(root: Path, folder: Path, sweep: str, run: StoredRun, label: str) -> dict[str, Kept]:
-    files = {}
-    for name in run.files:
-        data = run.read_file(name)
-        ending = Path(name).suffix if len(run.files) == 1 else f"-{name}"
-        path, digest = f"{sweep}/{label}{ending}", hashlib.sha256(data).hexdigest()
-        if find(root, path, digest) is None:
-            (folder / "file").write_bytes(data)
-            stage(root, folder / "file")
-        files[path] = Kept(bytes=len(data), sha256=digest, run=label, name=name)
-    return files
 
 
 def _compare(root: Path, sweep: str, manifest: Manifest, records: Sequence[Mapping[str, Any]]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import StringConstraints
 
-from gradtricks.lab.storage.records import inputs_digest
+from gradtricks.lab.storage.records import Inputs, KeptFile, Provenance, Record, Strict, inputs_digest
 from gradtricks.lab.storage.troubles import StoreError
 
 ENDING = ".json"
@@ -15,94 +15,37 @@ LABEL = "run"  # column: what the table calls a run
 CASE = "case"  # column: what its configuration is called
 INPUTS = "inputs"  # column: digest of what it used
 
-_SHARED = (
-    "schema_version",
-    "stem",
-    "name",
-    "status",
-    "figures",
-)  # parts of a record that many runs have alike
-# The order in which runs write the parts of a record, and those of its provenance.
-_PARTS = (
-    *("schema_version", "stem", "name", "title", "status", "parameters", "results", "varying", "figures"),
-    *("files", "request", "provenance", "started", "inputs", "duration_s"),
-)
-_PROVENANCE = ("commit", "dirty", "python", "platform", "processor", "cores", "threads")
+_SHARED = ("schema_version", "stem", "name", "status", "figures")  # parts that many records have alike
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class PublishedFile(KeptFile):
+    """A file of a published sweep: its table, or what a run kept."""
+
+    run: str | None = None  # as the table calls it
+    name: str | None = None  # that the run gave it
 
 
-class Used(_Strict):
-    """What runs used.
-
-    Attributes:
-        files: Of the package, with their digests.
-        versions: Of libraries.
-    """
-
-    files: dict[str, str | None] = {}
-    versions: dict[str, str | None] = {}
-
-
-class Kept(_Strict):
-    """A file of a published sweep.
-
-    Attributes:
-        bytes: How large it is.
-        sha256: Digest of what is in it.
-        run: That kept it, as the table calls it; None for the table itself.
-        name: That the run gave it.
-    """
-
-    bytes: int
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    run: str | None = None
-    name: str | None = None
-
-
-class Manifest(_Strict):
-    """What is true of all runs of a published sweep.
-
-    Attributes:
-        title: Of the sweep.
-        question: That it answers.
-        notebook: That was run, seen from the manifest's folder.
-        varied: Parameters that have several values.
-        shown: Results to plot.
-        runs: How many.
-        started: When the first and the last of them were.
-        same: What is the same in all their records.
-        used: By all of them.
-        used_besides: What else some used, by the digest of all that they used.
-        files: By path, the table first.
-    """
+class Manifest(Strict):
+    """What is true of all runs of a published sweep."""
 
     title: str
     question: str
-    notebook: str
+    notebook: str  # seen from the manifest's folder
     varied: tuple[str, ...]
     shown: tuple[str, ...]
     runs: int
-    started: tuple[str, str]
-    same: dict[str, Any]
-    used: Used
-    used_besides: dict[str, Used]
-    files: dict[Annotated[str, StringConstraints(pattern=r"^[^/\x00]+(/[^/\x00.][^/\x00]*)?$")], Kept]
+    started: tuple[str, str]  # the first and the last of them
+    same: dict[str, Any]  # in all their records
+    used: Inputs  # by all of them
+    used_besides: dict[str, Inputs]  # by some, by the digest of all that they used
+    files: dict[
+        Annotated[str, StringConstraints(pattern=r"^[^/\x00]+(/[^/\x00.][^/\x00]*)?$")], PublishedFile
+    ]
 
     @property
     def table(self) -> tuple[str, str]:
         """Path and digest of the table."""
         return next((path, kept.sha256) for path, kept in self.files.items() if kept.run is None)
-
-    def text(self) -> bytes:
-        """Write it as JSON, which `read_manifest` reads."""
-        plain = self.model_dump(mode="json", exclude_none=True)
-        # None is a value of what runs have in common.
-        plain |= {"same": self.same, "used": self.used.model_dump()}
-        plain["used_besides"] = {digest: used.model_dump() for digest, used in self.used_besides.items()}
-        return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def manifests(root: Path) -> list[str]:
@@ -134,46 +77,47 @@ def shared(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return same | ({"files": {}} if all("files" in each for each in records) else {})
 
 
-def used_by(records: Sequence[Mapping[str, Any]]) -> tuple[Used, dict[str, Used]]:
+def used_by(records: Sequence[Mapping[str, Any]]) -> tuple[Inputs, dict[str, Inputs]]:
     """Say what runs used: what all did, and what each did besides, by the digest of all that it used."""
     inputs = {inputs_digest(each["inputs"]): each["inputs"] for each in records}
-    everywhere = {part: _same([each[part] for each in inputs.values()]) for part in Used.model_fields}
+    everywhere = {part: _same([each[part] for each in inputs.values()]) for part in Inputs.model_fields}
     besides = {
-        digest: {part: _without(each[part], everywhere[part]) for part in Used.model_fields}
+        digest: Inputs(**{part: _without(each[part], everywhere[part]) for part in everywhere})
         for digest, each in inputs.items()
     }
-    return Used(**everywhere), {digest: Used(**each) for digest, each in besides.items()}
+    return Inputs(**everywhere), besides
+
+
+def inputs_of(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Undo `used_by`: say what runs used, by digest."""
+    used = manifest.used.model_dump()
+    return {
+        digest: {
+            part: dict(sorted((used[part] | some).items())) for part, some in besides.model_dump().items()
+        }
+        for digest, besides in manifest.used_besides.items()
+    }
 
 
 def row_of(record: Mapping[str, Any], same: Mapping[str, Any], label: str, case: str) -> dict[str, Any]:
     """Leave out of a record what the manifest says; add what run and configuration are called."""
-    row: dict[str, Any] = {LABEL: label} | ({CASE: case} if case else {})
-    row |= _without(record, dict.fromkeys(same))
+    row: dict[str, Any] = {LABEL: label} | ({CASE: case} if case else {}) | _without(record, same)
     row["provenance"] = _without(record["provenance"], same["provenance"])
     return row | {INPUTS: inputs_digest(record["inputs"])}
 
 
 def record_of(row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Undo `row_of`."""
-    files = {
-        kept.name: {"bytes": kept.bytes, "sha256": kept.sha256}
+    provenance = manifest.same["provenance"] | row.get("provenance", {})
+    record = manifest.same | _without(row, (LABEL, CASE)) | {"inputs": inputs[row[INPUTS]]}
+    record["provenance"] = _ordered(provenance, Provenance.model_fields)
+    if files := {
+        kept.name: kept.model_dump(include={"bytes", "sha256"})
         for kept in manifest.files.values()
         if kept.run == row[LABEL]
-    }
-    provenance = _ordered(manifest.same["provenance"] | row.get("provenance", {}), _PROVENANCE)
-    parts = manifest.same | _without(row, {LABEL: None, CASE: None}) | ({"files": files} if files else {})
-    return _ordered(parts | {"provenance": provenance, "inputs": inputs[row[INPUTS]]}, _PARTS)
-
-
-def inputs_of(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Say what the runs of a manifest used: the ``inputs`` of records, by digest."""
-    used = manifest.used.model_dump()
-    return {
-        digest: {
-            part: dict(sorted((used[part] | each).items())) for part, each in besides.model_dump().items()
-        }
-        for digest, besides in manifest.used_besides.items()
-    }
+    }:
+        record["files"] = files
+    return _ordered(record, Record.model_fields)
 
 
 def _same(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -185,7 +129,8 @@ def _same(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _without(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in parts.items() if name not in set(names)}
+    left = parts.keys() - set(names)
+    return {name: value for name, value in parts.items() if name in left}
 
 
 def _ordered(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

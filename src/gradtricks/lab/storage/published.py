@@ -11,7 +11,7 @@ from filelock import Timeout
 from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook
-from gradtricks.lab.storage.lookups import matching, only_one
+from gradtricks.lab.storage.lookups import only_one
 from gradtricks.lab.storage.manifests import (
     CASE,
     ENDING,
@@ -30,18 +30,19 @@ from gradtricks.lab.storage.troubles import StoreError
 
 @dataclass(frozen=True)
 class PublishedRun(StoredRun):
-    """A published run. Its executed notebook isn't kept.
+    """A published run. Its executed notebook isn't kept."""
 
-    Attributes:
-        notebook: Path of the notebook that was run, as it may be now.
-        case: What its configuration is called; empty where it has no name.
-        kept: Paths of its files, seen from the folder of manifests, by the names that it gave them.
-    """
-
-    notebook: Path
-    case: str
-    kept: Mapping[str, str]
+    notebook: Path  # that was run, as it may be now
+    case: str  # what its configuration is called; empty where it has no name
+    kept: Mapping[
+        str, str
+    ]  # paths of its files, seen from the folder of manifests, by their names in the run
     executed: ClassVar[bool] = False
+
+    @property
+    def place(self) -> str:
+        """Where it lies in the folder of manifests, such as ``pong/torch-140``."""
+        return "/".join(Path(self.location).parts[-2:])
 
     def read_notebook(self) -> NotebookNode:
         """Read the notebook as it is now, not executed."""
@@ -53,11 +54,7 @@ class PublishedRun(StoredRun):
 
 
 class Published:
-    """The published runs in a folder, for whoever reads a store. They count whatever has changed since.
-
-    Args:
-        location: The folder.
-    """
+    """The published runs in a folder, for whoever reads a store. They count whatever has changed since."""
 
     def __init__(self, location: str | Path) -> None:
         self.location = str(location)
@@ -72,17 +69,11 @@ class Published:
         """Say which runs belong to which sweep: plans by name, as those of a store, read when asked for."""
         return _Plans(self)
 
-    def plan(self, sweep: str) -> dict[str, Any]:
-        """Say which runs belong to a sweep: its plan, as of a store."""
-        [(manifest, runs)] = self._read([sweep])
-        listed = [
-            {"request": run.request, "title": run.title, "place": _place(run)}
-            | ({"case": run.case} if run.case else {})
-            for run in runs
-        ]
-        about = {"title": manifest.title, "question": manifest.question, "notebook": manifest.notebook}
-        lists = {"shown": list(manifest.shown), "varied": list(manifest.varied)}
-        return {"name": sweep, **about, **lists, "runs": listed, "published": True}
+    def sweep(self, name: str) -> tuple[Manifest, list[PublishedRun]]:
+        """Read the runs of one sweep; a KeyError says that there is none of that name."""
+        if name not in manifests(self._root):
+            raise KeyError(name)
+        return self._read([name])[0]
 
     def runs(self, stem: str | None = None) -> Iterator[PublishedRun]:
         """Yield all runs, or those of one notebook, each once even if several sweeps have it."""
@@ -96,7 +87,7 @@ class Published:
         places = {getattr(run, "place", "") for run in runs}
         sweeps = {place.partition("/")[0] for place in places} & set(manifests(self._root))
         found = (run for _, some in self._read(sorted(sweeps)) for run in some)
-        return {run.request: run for run in found if _place(run) in places}
+        return {run.request: run for run in found if run.place in places}
 
     def failures(self, runs: Iterable[Any]) -> dict[str, StoredRun]:
         """Return nothing: only what has finished is published."""
@@ -108,18 +99,24 @@ class Published:
 
     def lookup(self, text: str) -> StoredRun:
         """Find the one run that a text means: a title or its beginning, or that of a request."""
-        named = [(folder_name(run.title, run.request), run) for run in self.runs()]
-        wanted = set(matching(text, (name for name, _ in named)))
-        return only_one(text, [run for name, run in named if name in wanted], self.location)
+        named: dict[str, list[StoredRun]] = {}
+        for run in self.runs():
+            named.setdefault(folder_name(run.title, run.request), []).append(run)
+        return only_one(text, named, named.__getitem__, self.location)
 
     def at(self, place: str) -> PublishedRun | None:
         """Find the run at a place such as ``pong/torch-140``, or that kept the file there."""
-        [(_, runs)] = self._read([place.partition("/")[0]])
-        return next((run for run in runs if place in (_place(run), *run.kept.values())), None)
+        _, runs = self.sweep(place.partition("/")[0])
+        return next((run for run in runs if place in (run.place, *run.kept.values())), None)
 
     def _read(self, sweeps: Sequence[str]) -> list[tuple[Manifest, list[PublishedRun]]]:
         new = {sweep: read_manifest(self._root, sweep) for sweep in sweeps if sweep not in self._known}
-        tables = [_table(self._root, manifest) for manifest in new.values()]
+        tables = []
+        for path, digest in (manifest.table for manifest in new.values()):
+            table = find(self._root, path, digest)
+            if table is None:
+                raise _edited(self._root / path, "none, or another file")
+            tables.append(table)
         try:
             found = read_rows(tables)
             for (sweep, manifest), rows in zip(new.items(), found, strict=True):
@@ -134,9 +131,14 @@ class _Plans(Mapping[str, dict[str, Any]]):
         self._published, self._sweeps = published, manifests(Path(published.location))
 
     def __getitem__(self, sweep: str) -> dict[str, Any]:
-        if sweep not in self._sweeps:
-            raise KeyError(sweep)
-        return self._published.plan(sweep)
+        manifest, runs = self._published.sweep(sweep)
+        about = manifest.model_dump(mode="json", include={"title", "question", "notebook", "varied", "shown"})
+        listed = [
+            {"request": run.request, "title": run.title, "place": run.place}
+            | ({"case": run.case} if run.case else {})
+            for run in runs
+        ]
+        return about | {"name": sweep, "runs": listed, "published": True}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sweeps)
@@ -161,18 +163,6 @@ def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str,
         )
         for row in rows
     ]
-
-
-def _place(run: StoredRun) -> str:
-    return "/".join(Path(run.location).parts[-2:])
-
-
-def _table(root: Path, manifest: Manifest) -> Path:
-    name, digest = manifest.table
-    path = find(root, name, digest)
-    if path is None:
-        raise _edited(root / name, "none, or another file")
-    return path
 
 
 def _edited(path: Path, got: object) -> StoreError:

@@ -2,16 +2,16 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import nbformat
 from nbformat import NotebookNode
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 from pydantic_core import from_json
 
 from gradtricks.lab.recording import (
@@ -31,10 +31,78 @@ LONGEST_TITLE = 100
 _LARGEST_NOTEBOOK = 1 << 30  # bytes; each cell may show a lot
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
-_FILE_NAME = re.compile(r"(?!\.\.?$)[^\x00-\x1f/\\]{1,250}")
+_STEM = re.compile(r"(?!\.\.?$)[^\x00-\x1f/\\]{1,250}")
 # Parts of a path that no file system finds too long.
 _PACKAGE_FILE = re.compile(r"(?!(?:.*/)?\.\.(?:/|$))[^\x00-\x1f/\\]{1,60}(?:/[^\x00-\x1f/\\]{1,60}){0,10}")
-_STATUSES = ("finished", "failed")
+
+
+def _like(pattern: re.Pattern[str]) -> Any:
+    return Field(pattern=re.compile(rf"\A(?:{pattern.pattern})\Z"))
+
+
+def _has_zone(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"expected a time with its zone; got {text}")
+    return text
+
+
+Digest = Annotated[str, _like(_DIGEST)]
+_Stem = Annotated[str, _like(_STEM)]
+_Count = Annotated[int, Field(gt=0, lt=1 << 20)]
+
+
+class Strict(BaseModel):
+    """Parts of which each is of exactly its type, and no others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class KeptFile(Strict):
+    """What a record says of a file that its run kept."""
+
+    bytes: Annotated[int, Field(ge=0, le=LARGEST_FILE)]
+    sha256: Digest
+
+
+class Inputs(Strict):
+    """What a run used: files of the package with their digests, and the versions of libraries."""
+
+    files: dict[Annotated[str, _like(_PACKAGE_FILE)], str | None]
+    versions: dict[str, str | None]
+
+
+class Provenance(Strict, extra="allow"):
+    """Where and on what a run was done; all else in it are measurements."""
+
+    __pydantic_extra__: dict[str, FiniteFloat]
+
+    commit: str | None
+    dirty: bool | None
+    python: str
+    platform: str
+    processor: str
+    cores: _Count
+    threads: _Count
+
+
+class Record(Strict, extra="ignore"):
+    """All that others rely on in a record, in the order in which runs write it."""
+
+    schema_version: Literal[2]
+    stem: _Stem
+    name: _Stem
+    title: Annotated[str, _like(_TITLE)]
+    status: Literal["finished", "failed"]
+    parameters: dict[str, Any]
+    results: dict[str, Any]
+    varying: dict[str, Any]
+    figures: dict[Annotated[str, _like(FIGURE_NAME)], str]
+    files: dict[Annotated[str, _like(FILE_NAME)], KeptFile] = {}
+    request: Digest
+    provenance: Provenance
+    started: Annotated[str, AfterValidator(_has_zone)]
+    inputs: Any  # `Inputs`, which many records share
+    duration_s: Annotated[FiniteFloat, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -81,14 +149,7 @@ class StoredRun:
         return decode(self.record["varying"])
 
     def read_notebook(self) -> NotebookNode:
-        """Read the executed notebook.
-
-        Returns:
-            The notebook.
-
-        Raises:
-            StoreError: It isn't there, or it is torn.
-        """
+        """Read the executed notebook; a StoreError says that it isn't there, or torn."""
         text = folder_at(self.location).read("notebook.ipynb", _LARGEST_NOTEBOOK)
         try:
             return nbformat.reads((text or b"").decode(), as_version=4)
@@ -104,17 +165,7 @@ class StoredRun:
         return self.record.get("files", {})
 
     def read_file(self, name: str) -> bytes:
-        """Read a file that it kept.
-
-        Args:
-            name: Of the file.
-
-        Returns:
-            What is in it.
-
-        Raises:
-            StoreError: It kept no such file, or the file isn't what it was.
-        """
+        """Read a file that it kept; a StoreError says that it kept none, or that this isn't what it was."""
         if name not in self.files:
             there = ", ".join(self.files) or "none"
             raise StoreError(f"expected one of the files of {self.title}: {there}; got {name!r}")
@@ -205,72 +256,12 @@ def read_record(text: bytes | None, inputs: dict[str, Any] | None = None) -> dic
         record = from_json(text, allow_inf_nan=False)
         if inputs is not None and record["inputs"] == inputs:
             record["inputs"] = inputs
-        elif not _are_inputs(**record["inputs"]):
-            return None
-        plain = b'"$' not in text and b"\\u" not in text  # an escaped dollar is one too
-        return record if _is_whole(record) and (plain or _decodes(record)) else None
+        else:
+            Inputs.model_validate(record["inputs"])
+        Record.model_validate(record)
+        if b'"$' in text or b"\\u" in text:  # an escaped dollar is one too
+            for part in ("parameters", "results", "varying"):
+                decode(record[part])
+        return record if record["status"] == "finished" or isinstance(record["error"], str) else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
-
-
-def _is_whole(record: Any) -> bool:
-    """Check everything that others rely on."""
-    return (
-        record["schema_version"] == SCHEMA_VERSION
-        and record["status"] in _STATUSES
-        and (record["status"] == "finished" or isinstance(record["error"], str))
-        and all(_FILE_NAME.fullmatch(record[key]) for key in ("stem", "name"))
-        and bool(_TITLE.fullmatch(record["title"]))
-        and bool(_DIGEST.fullmatch(record["request"]))
-        and all(isinstance(record[key], dict) for key in ("parameters", "results", "varying"))
-        and all(
-            FIGURE_NAME.fullmatch(name) and isinstance(alt, str) for name, alt in record["figures"].items()
-        )
-        and all(
-            FILE_NAME.fullmatch(name) and _is_kept(**about) for name, about in record.get("files", {}).items()
-        )
-        and _is_provenance(**record["provenance"])
-        and datetime.fromisoformat(record["started"]).tzinfo is not None
-        and _is_number(record["duration_s"])
-        and record["duration_s"] >= 0
-    )
-
-
-def _are_inputs(files: Mapping[str, Any], versions: Mapping[str, Any]) -> bool:
-    return all(_PACKAGE_FILE.fullmatch(name) for name in files) and all(
-        value is None or isinstance(value, str) for value in (*files.values(), *versions.values())
-    )
-
-
-def _is_provenance(
-    *,
-    commit: Any,
-    dirty: Any,
-    python: Any,
-    platform: Any,
-    processor: Any,
-    cores: Any,
-    threads: Any,
-    **measured: Any,
-) -> bool:
-    return (
-        (commit is None or isinstance(commit, str))
-        and (dirty is None or isinstance(dirty, bool))
-        and all(isinstance(text, str) for text in (python, platform, processor))
-        and all(type(count) is int and 0 < count < 1 << 20 for count in (cores, threads))
-        and all(_is_number(value) for value in measured.values())
-    )
-
-
-def _is_kept(*, bytes: Any, sha256: Any) -> bool:  # noqa: A002  # the word of records
-    return type(bytes) is int and 0 <= bytes <= LARGEST_FILE and bool(_DIGEST.fullmatch(sha256))
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _decodes(record: Mapping[str, Any]) -> bool:
-    for key in ("parameters", "results", "varying"):
-        decode(record[key])
-    return True

@@ -22,8 +22,7 @@ _Answer = TypeVar("_Answer")
 class RemoteFolder:
     """A place that fsspec reaches by a URL; there, a record is written after all else.
 
-    Args:
-        location: The URL. Passwords and keys belong into fsspec's configuration, or into the environment.
+    Passwords and keys belong into fsspec's configuration, or into the environment.
     """
 
     def __init__(self, location: str) -> None:
@@ -47,20 +46,12 @@ class RemoteFolder:
     def records(self, folders: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield path and text of each record two levels below here, in the named folders."""
         wanted = dict.fromkeys(folders)
-        if len(wanted) > _FEW:  # one long listing is faster than many short ones
-            found = self._do(lambda files, root: [name.removeprefix(root) for name in files.find(root)])
-            runs = (Path(name.strip("/")) for name in found)
-            paths = sorted(
-                f"{run.parts[0]}/{run.parts[1]}"
-                for run in runs
-                if len(run.parts) == 3 and run.name == RECORD and run.parts[0] in wanted
-            )
-        else:
-            paths = [f"{folder}/{name}" for folder in wanted for name in self.subfolders(folder)]
-        paths = list(filter(is_run, paths))
+        # One long listing is faster than many short ones.
+        found = [name for place in (wanted if len(wanted) <= _FEW else [""]) for name in self._find(place)]
+        runs = sorted({"/".join(name.split("/")[-3:-1]) for name in found if name.endswith(f"/{RECORD}")})
+        paths = [run for run in runs if is_run(run) and run.partition("/")[0] in wanted]
         for start in range(0, len(paths), _AT_ONCE):
-            batch = paths[start : start + _AT_ONCE]
-            yield from self._do(partial(_read_all, batch))
+            yield from self._do(partial(_read_all, paths[start : start + _AT_ONCE]))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file."""
@@ -80,15 +71,9 @@ class RemoteFolder:
 
     def remove(self, path: str) -> None:
         """Delete a run's folder, its record first: what is half deleted isn't believed."""
-        names = sorted(self.names(path), key=lambda name: name != RECORD)
-        for name in (*names, *(f"{KEPT}/{name}" for name in self.names(f"{path}/{KEPT}"))):
-            with suppress(FileNotFoundError):  # somebody else has just deleted it
-                self._do(lambda files, file: files.rm_file(file), f"{path}/{name}")
-        files, folder = self._open(path)
-        for empty in (f"{folder}/{KEPT}", folder, folder.rpartition("/")[0]):
-            # It isn't there, other runs are in it, or this file system has no folders.
-            with suppress(Exception):
-                files.rmdir(empty)
+        self._do(_remove_run, path)
+
+    discard = remove
 
     @contextmanager
     def claim(self, key: str) -> Iterator[Path]:
@@ -106,7 +91,7 @@ class RemoteFolder:
         """Name a folder of this machine that ends with the claim: two at once would share any other."""
         return claimed.with_name("checkpoints")
 
-    def leftovers(self, *, checkpoints: bool = False) -> list[str]:
+    def leftovers(self) -> list[str]:
         """List uploads that have no record; one that is going on looks the same."""
         return [
             f"{folder}/{name}"
@@ -115,10 +100,8 @@ class RemoteFolder:
             if is_run(f"{folder}/{name}") and RECORD not in self.names(f"{folder}/{name}")
         ]
 
-    def remove_leftovers(self, *, checkpoints: bool = False) -> None:
-        """Delete such uploads."""
-        for path in self.leftovers():
-            self.remove(path)
+    def _find(self, path: str) -> list[str]:
+        return self._do(lambda files, folder: files.find(folder), path)
 
     def _list(self, path: str, kind: str) -> list[str]:
         try:
@@ -150,6 +133,16 @@ class RemoteFolder:
 
 def _read_remote(largest: int, files: Any, name: str) -> bytes | None:
     return None if files.size(name) > largest else files.cat_file(name)
+
+
+def _remove_run(files: Any, folder: str) -> None:
+    for name in sorted(files.find(folder), key=lambda name: not name.endswith(f"/{RECORD}")):
+        with suppress(FileNotFoundError):  # somebody else has just deleted it
+            files.rm_file(name)
+    for empty in (f"{folder}/{KEPT}", folder, folder.rpartition("/")[0]):
+        # It isn't there, other runs are in it, or this file system has no folders.
+        with suppress(Exception):
+            files.rmdir(empty)
 
 
 def _read_all(paths: Iterable[str], files: Any, root: str) -> list[tuple[str, bytes]]:

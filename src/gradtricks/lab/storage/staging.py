@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from gradtricks.lab.storage.folders import flush
+from gradtricks.lab.storage.folders import flush, replace
 from gradtricks.lab.storage.manifests import manifests, read_manifest
 from gradtricks.lab.storage.troubles import StoreError
 
@@ -34,23 +34,20 @@ def staged(root: Path) -> list[Path]:
     return [path for path in (root / _FOLDER).glob("*") if _DIGEST.fullmatch(path.name)]
 
 
-def stage(root: Path, path: Path) -> str:
-    """Move a file, from the folder that `alone` yielded, to where it waits under its digest; return that."""
+def stage(path: Path) -> str:
+    """Move a file in the folder that `alone` yielded to where it waits under its digest; return that."""
     digest = digest_of(path)
     flush(path)
-    os.replace(path, root / _FOLDER / digest)
-    flush(root / _FOLDER)
+    os.replace(path, path.with_name(digest))
+    flush(path.parent)
     return digest
 
 
 def put(root: Path, name: str, data: bytes) -> None:
     """Write a file in one step."""
-    path, beside = root / name, root / _FOLDER / "new"
-    beside.write_bytes(data)
-    flush(beside)
+    path = root / name
     path.parent.mkdir(exist_ok=True)
-    os.replace(beside, path)
-    flush(path.parent)
+    replace(path, data, root / _FOLDER / "new")
 
 
 def settle(root: Path) -> None:

@@ -5,15 +5,16 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic_core import from_json
+
 from gradtricks.lab.storage.folders import RECORD, folder_at
-from gradtricks.lab.storage.lookups import matching, only_one, run_at
+from gradtricks.lab.storage.lookups import only_one, run_at
 from gradtricks.lab.storage.records import (
     LONGEST_TITLE,
-    SCHEMA_VERSION,
     Installed,
     StoredRun,
     folder_name,
@@ -24,7 +25,7 @@ from gradtricks.lab.storage.records import (
 )
 from gradtricks.lab.storage.troubles import StoreError, explained, is_url, public
 
-__all__ = ["SCHEMA_VERSION", "RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
+__all__ = ["RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
 _FAILED = "failed"
 _SWEEPS = ".sweeps"
@@ -103,11 +104,9 @@ class Store:
         Of several with the same request it is the valid one, else the newest. A StoreError says that there is
         none, or that several are meant.
         """
-        stored = run_at(text)
-        if stored:
+        if stored := run_at(text):
             return stored
-        candidates = [stored for _, stored in self._read(matching(text, self._requests())) if stored]
-        return only_one(text, candidates, self.location)
+        return only_one(text, self._requests(), self._runs_for, self.location)
 
     @contextmanager
     def claim(self, run: Requested) -> Iterator[Path]:
@@ -119,7 +118,7 @@ class Store:
         with ExitStack() as stack:
             with explained(self.location):
                 folder = stack.enter_context(self._folder.claim(run.request))
-            yield folder
+            yield folder  # what goes wrong in there isn't the store's trouble
 
     def commit(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
         """Put a finished run in its place, in one step; the folder from `claim` has all but its record.
@@ -170,14 +169,14 @@ class Store:
 
     def plans(self) -> dict[str, dict[str, Any]]:
         """Read the plans of all sweeps, by name; those that can't be read are left out."""
-        plans = {}
+        plans: dict[str, dict[str, Any]] = {}
         for file in self._folder.names(_SWEEPS):
             name, _, ending = file.rpartition(".")
             if ending != "json" or not _SWEEP_NAME.fullmatch(name):
                 continue
-            plan = _json(self._folder.read(f"{_SWEEPS}/{file}"))
-            if isinstance(plan, dict):
-                plans[name] = plan
+            with suppress(ValueError):
+                plan = from_json(self._folder.read(f"{_SWEEPS}/{file}") or b"null")
+                plans |= {name: plan} if isinstance(plan, dict) else {}
         return plans
 
     def clean(self, *, failed: bool = False, stale: bool = False, dry_run: bool = False) -> list[str]:
@@ -194,13 +193,13 @@ class Store:
 
         Returns:
             What was deleted, or would be.
-
-        Raises:
-            StoreError: The store can't be written to.
         """
         installed = Installed()
         with explained(self.location):
-            gone = self._folder.leftovers(checkpoints=True)
+            gone = self._folder.leftovers()
+            if not dry_run:
+                for path in gone:
+                    self._folder.discard(path)
             for path, stored in self._read(self._requests()):
                 wanted = (
                     stored is None
@@ -211,8 +210,6 @@ class Store:
                     gone.append(path)
                     if not dry_run:
                         self._folder.remove(path)
-            if not dry_run:
-                self._folder.remove_leftovers(checkpoints=True)
         return [f"{public(self.location)}/{path}" for path in gone]
 
     def _find_all(self, runs: Iterable[Requested], status: str) -> dict[str, StoredRun]:
@@ -242,6 +239,9 @@ class Store:
             for path, text in self._folder.records(names):
                 record = read_record(text, known.get(path.rpartition("/")[2]))
                 yield path, self._stored(path, record) if record and _belongs(path, record, known) else None
+
+    def _runs_for(self, name: str) -> list[StoredRun]:
+        return [stored for _, stored in self._read([name]) if stored]
 
     def _stored(self, path: str, record: dict[str, Any]) -> StoredRun:
         return StoredRun(f"{self.location.rstrip('/')}/{path}", record)
@@ -280,10 +280,3 @@ def _belongs(path: str, record: Mapping[str, Any], known: dict[str, dict[str, An
         return False
     known[name] = record["inputs"]
     return True
-
-
-def _json(text: bytes | None) -> Any:
-    try:
-        return json.loads(text or b"null")
-    except (ValueError, RecursionError):
-        return None

@@ -1,15 +1,17 @@
-"""From the parts of a space to its configurations."""
+"""From the parts of a space to its configurations, by the types that a notebook declares."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, find_parameter
-from gradtricks.lab.notebooks.texts import TextError, read
-from gradtricks.lab.sweeps.sampling import Axis, Samples, read_value
+from gradtricks.lab.notebooks.texts import Problems
+from gradtricks.lab.sweeps.sampling import Axis, Samples
+from gradtricks.lab.sweeps.spaces import Factor, Space, clashes
+
+CASE = ""  # no parameter has this name
 
 _TWINS = 3  # that a message shows
 
@@ -17,87 +19,107 @@ Configuration = dict[str, Any]
 Rule = dict[str, list[Any]]  # by name the values of which it must have one
 
 
-class Reader:
-    """Reads what a space holds by the types of a notebook, notes what doesn't fit, and multiplies."""
+def expand(space: Space, declared: Mapping[str, Parameter]) -> list[Configuration]:
+    """Expand a space.
 
-    def __init__(self, declared: Mapping[str, Parameter]) -> None:
-        self._declared = declared
-        self._problems: list[str] = []
+    Args:
+        space: Its parts.
+        declared: What the notebook takes; texts are read by these types.
 
-    def refuse(self, problems: Sequence[str]) -> None:
-        """Raise what was wrong before, and what didn't fit."""
-        if problems := [*problems, *self._problems]:
-            raise ParameterError("\n".join(dict.fromkeys(problems)))
+    Returns:
+        The configurations in a stable order; what isn't in them keeps its default. Where the list has names,
+        each has its own as `CASE`.
 
-    def values(self, name: str, values: Sequence[Any], part: str) -> list[Any]:
-        """Read the values of one parameter."""
-        fitting = []
-        for raw in values:
-            with self._noting(part):
-                fitting.append(read_value(find_parameter(self._declared, name), raw))
-        return fitting
+    Raises:
+        ParameterError: Something doesn't fit, the space is empty or too large, or it holds a configuration
+            twice; all that can be said at once is listed.
+    """
+    problems = Problems(space.problems())
+    reader = _Reader(declared, problems)
+    # A space that is too large isn't touched further.
+    factors = [] if space.count() > space.max_runs else [reader.factor(each) for each in space.factors()]
+    if factors and isinstance(space.cases, dict):
+        factors[0] = [{CASE: name} | case for name, case in zip(space.cases, factors[0])]
+    factors.insert(0, [reader.case(space.fixed, "fixed")])
+    conditions = {name: reader.rule(rule, "only_if") for name, rule in space.only_if.items()}
+    excluded = [reader.rule(rule, "exclude") for rule in space.exclude]
+    problems.refuse()
+    every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
+    names = [name for factor in space.factors() for name in factor.names]
+    _refuse_twins(every, [reader.key(each, names) for each in every])
+    if conditions:
+        every = [reader.conditioned(each, conditions) for each in every]
+        every = list({reader.key(each, names): each for each in every}.values())
+    matched = [[reader.holds(rule, each) for rule in excluded] for each in every]
+    idle = [n for n, column in enumerate(zip(*matched), 1) if not any(column)]
+    if idle:
+        raise ParameterError("\n".join(f"exclude: rule {n} matches no configuration" for n in idle))
+    left = [configuration for configuration, row in zip(every, matched) if not any(row)]
+    if not left:
+        raise ParameterError("exclude: expected rules that leave something; got rules that match all")
+    return left
 
-    def case(self, case: Mapping[str, Any], part: str) -> Configuration:
-        """Read one value for each of some parameters."""
-        return {name: value for name, raw in case.items() for value in self.values(name, [raw], part)}
 
-    def axes(self, axes: Mapping[str, Axis], part: str) -> dict[str, Axis]:
-        """Read what parameters are drawn from."""
-        typed = {}
-        for name, axis in axes.items():
-            with self._noting(part):
-                typed[name] = axis.typed(find_parameter(self._declared, name))
-        return typed
+def expand_trial(
+    space: Space, axes: Mapping[str, Axis], declared: Mapping[str, Parameter]
+) -> tuple[list[Configuration], dict[str, Axis]]:
+    """Expand what all trials of a search have in common: the seeds, and what is fixed.
 
-    def draw(self, samples: Samples, part: str) -> list[Configuration]:
-        """Draw configurations, each once however often it was drawn."""
-        axes = self.axes(samples.parameters, part)
-        with self._noting(part):
-            drawn = samples.draw(axes, sobol=part == "sobol")
-            return list({self.key(each, list(axes)): each for each in drawn}.values())
+    Returns the parameters of each of a trial's runs that aren't searched, and the axes, typed. A
+    ParameterError lists all that doesn't fit.
+    """
+    problems = Problems(clashes(space.parts() | {"optuna": list(axes)}))
+    reader = _Reader(declared, problems)
+    fixed, typed = reader.case(space.fixed, "fixed"), reader.axes(axes, "optuna")
+    seeds = [seed for factor in space.factors() if factor.part == "seeds" for seed in reader.factor(factor)]
+    problems.refuse()
+    return [fixed | seed for seed in seeds or [{}]], typed
+
+
+class _Reader:
+    """Reads what a space holds by the types of a notebook, and notes what doesn't fit."""
+
+    def __init__(self, declared: Mapping[str, Parameter], problems: Problems) -> None:
+        self._declared, self._problems = declared, problems
+
+    def factor(self, factor: Factor) -> list[Configuration]:
+        """Read, or draw, each once however often it was drawn."""
+        if not isinstance(factor.given, Samples):
+            return [self.case(case, factor.part) for case in factor.given]
+        axes = self.axes(factor.given.parameters, factor.part)
+        with self._problems.noted(factor.part):
+            drawn = factor.given.draw(axes, sobol=factor.part == "sobol")
+            return list({self.key(each, axes): each for each in drawn}.values())
         return []
 
+    def case(self, case: Mapping[str, Any], part: str) -> Configuration:
+        return self._each(case, part, _read)
+
+    def axes(self, axes: Mapping[str, Axis], part: str) -> dict[str, Axis]:
+        return self._each(axes, part, lambda parameter, axis: axis.typed(parameter))
+
     def rule(self, rule: Mapping[str, Any], part: str) -> Rule:
-        """Read a rule: by name a value, or a list of values."""
+        """Read by name a value, or a list of values."""
         if not rule:
             self._problems.append(f"{part}: expected some parameters in each rule; got none")
-        return {name: self.values(name, self._alternatives(name, raw), part) for name, raw in rule.items()}
+        read: Rule = {}
+        for name, raw in rule.items():
+            cases = [self.case({name: each}, part) for each in self._alternatives(name, raw)]
+            read[name] = [value for case in cases for value in case.values()]
+        return read
 
-    def key(self, configuration: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    def key(self, configuration: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
         """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0."""
         return tuple(literal(self._value(configuration, name)) for name in names)
 
-    def expand(
-        self,
-        factors: Sequence[list[Configuration]],
-        conditions: Mapping[str, Rule],
-        excluded: Sequence[Rule],
-    ) -> list[Configuration]:
-        """Multiply the parts out, and leave out what isn't meant."""
-        every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
-        names = list(dict.fromkeys(name for factor in factors for part in factor for name in part))
-        keys = [self.key(configuration, names) for configuration in every]
-        _refuse_twins(every, keys)
-        if conditions:
-            every = [self._conditioned(configuration, conditions) for configuration in every]
-            every = list({self.key(configuration, names): configuration for configuration in every}.values())
-        matched = [[self._holds(rule, configuration) for rule in excluded] for configuration in every]
-        idle = [n for n, column in enumerate(zip(*matched), 1) if not any(column)]
-        if idle:
-            raise ParameterError("\n".join(f"exclude: rule {n} matches no configuration" for n in idle))
-        left = [configuration for configuration, row in zip(every, matched) if not any(row)]
-        if not left:
-            raise ParameterError("exclude: expected rules that leave something; got rules that match all")
-        return left
-
-    def _conditioned(self, configuration: Configuration, conditions: Mapping[str, Rule]) -> Configuration:
+    def conditioned(self, configuration: Configuration, conditions: Mapping[str, Rule]) -> Configuration:
         """Take out what doesn't vary here; a condition may hang on another parameter that has one."""
         for _ in conditions:
-            out = [name for name, rule in conditions.items() if not self._holds(rule, configuration)]
+            out = [name for name, rule in conditions.items() if not self.holds(rule, configuration)]
             configuration = {name: value for name, value in configuration.items() if name not in out}
         return configuration
 
-    def _holds(self, rule: Rule, configuration: Configuration) -> bool:
+    def holds(self, rule: Rule, configuration: Configuration) -> bool:
         return all(
             literal(self._value(configuration, name)) in map(literal, values) for name, values in rule.items()
         )
@@ -105,30 +127,32 @@ class Reader:
     def _value(self, configuration: Mapping[str, Any], name: str) -> Any:
         return configuration[name] if name in configuration else self._declared[name].default
 
+    def _each(
+        self, given: Mapping[str, Any], part: str, read: Callable[[Parameter, Any], Any]
+    ) -> dict[str, Any]:
+        found = {}
+        for name, raw in given.items():
+            with self._problems.noted(part):
+                found[name] = read(find_parameter(self._declared, name), raw)
+        return found
+
     def _alternatives(self, name: str, raw: Any) -> list[Any]:
         """Take a list for several values, unless the parameter itself is a list and it fits as one value."""
-        if not isinstance(raw, list):
-            return [raw]
         try:
-            parameter = find_parameter(self._declared, name)
-            parameter.check(read(raw, parameter.type))
-        except (ParameterError, TextError):
-            return raw
-        return [raw]
+            return [_read(find_parameter(self._declared, name), raw)]
+        except ParameterError:
+            return raw if isinstance(raw, list) else [raw]
 
-    @contextmanager
-    def _noting(self, part: str) -> Iterator[None]:
-        try:
-            yield
-        except ParameterError as error:
-            self._problems.append(f"{part}: {error}")
+
+def _read(parameter: Parameter, raw: Any) -> Any:
+    return parameter.check(parameter.read(raw))
 
 
 def _refuse_twins(every: Sequence[Configuration], keys: Sequence[tuple[str, ...]]) -> None:
     times = Counter(keys)
     twins = [configuration for key, configuration in dict(zip(keys, every)).items() if times[key] > 1]
     if twins:
-        said = [", ".join(f"{n} = {literal(v)}" for n, v in twin.items()) for twin in twins[:_TWINS]]
+        said = [", ".join(f"{n} = {literal(v)}" for n, v in twin.items() if n) for twin in twins[:_TWINS]]
         more = f"\n… and {len(twins) - _TWINS} more" if len(twins) > _TWINS else ""
         raise ParameterError(
             "\n".join(f"expected each configuration once; got twice: {t}" for t in said)

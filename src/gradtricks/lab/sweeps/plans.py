@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,58 +11,38 @@ from pydantic import ValidationError
 
 from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import (
-    Parameter,
     ParameterError,
     parse_values,
     read_notebook,
     read_parameters,
     split_names,
 )
-from gradtricks.lab.notebooks.texts import Plain, TextError, read_json, split_values
+from gradtricks.lab.notebooks.texts import Plain, Problems, read_json, split_values
 from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
-from gradtricks.lab.sweeps.files import Optuna, explain, read_file, unreadable
-from gradtricks.lab.sweeps.spaces import Space
+from gradtricks.lab.sweeps.expansion import CASE, Configuration, expand, expand_trial
+from gradtricks.lab.sweeps.files import Optuna, SweepFile, explain, read_file, unreadable
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Many runs of one notebook: all of them, or, of a search, those that have been proposed so far.
+    """Many runs of one notebook: all of them, or, of a search, those that have been proposed so far."""
 
-    Attributes:
-        name: What it is called: its file's name without ``.sweep.yaml``.
-        notebook: Path of the notebook.
-        runs: What is to be run, in order.
-        shown: Results to plot, such as ``results.loss``; empty where nothing is said.
-        title: Of its page.
-        question: That it answers.
-        varied: Parameters that have more than one value, in the order in which they vary, slowest first.
-        timeout_s: Seconds that a run may take; None where nothing is said.
-        meanings: What results mean, in the words of the file.
-        path: Of the file; None where there is none.
-        published: Whether the book's build leaves its runs to ``gradtricks publish``.
-        changed: Of published runs, what isn't any more what it was when they ran.
-        cases: By the request of a run, what its configuration is called; empty where the list has no names.
-        optuna: Of a search, how to search, with typed axes; None where the runs are known.
-        given: Of a search, the parameters of each of a trial's runs that aren't searched.
-        threads: Of a run of a search; None leaves it to the notebook.
-    """
-
-    name: str
+    name: str  # its file's name without ``.sweep.yaml``
     notebook: Path
-    runs: tuple[Spec, ...]
-    shown: tuple[str, ...]
-    title: str
-    question: str
-    varied: tuple[str, ...]
-    timeout_s: float | None = None
-    meanings: Mapping[str, str] = field(default_factory=dict)
-    path: Path | None = None
-    published: bool = False
-    changed: tuple[str, ...] = ()
-    cases: Mapping[str, str] = field(default_factory=dict)
-    optuna: Optuna | None = None
-    given: tuple[dict[str, Any], ...] = ()
-    threads: int | None = None
+    runs: tuple[Spec, ...]  # in order
+    shown: tuple[str, ...]  # results to plot, such as ``results.loss``; empty where nothing is said
+    title: str  # of its page
+    question: str  # that it answers
+    varied: tuple[str, ...]  # parameters with several values, in the order in which they vary, slowest first
+    timeout_s: float | None = None  # of a run
+    meanings: Mapping[str, str] = field(default_factory=dict)  # of results, in the words of the file
+    path: Path | None = None  # of the file
+    published: bool = False  # whether the book's build leaves its runs to ``gradtricks publish``
+    changed: tuple[str, ...] = ()  # of published runs, what isn't any more what it was when they ran
+    cases: Mapping[str, str] = field(default_factory=dict)  # by request, what its configuration is called
+    optuna: Optuna | None = None  # of a search, how to search, with typed axes
+    given: tuple[Configuration, ...] = ()  # of a search, for each run of a trial, what isn't searched
+    threads: int | None = None  # of a run; None leaves it to the notebook
 
 
 def read_sweep(path: Path, *, threads: int | None = None, source: Mapping[str, Any] | None = None) -> Sweep:
@@ -80,42 +61,10 @@ def read_sweep(path: Path, *, threads: int | None = None, source: Mapping[str, A
         ParameterError: Something in it is wrong; all of it is listed.
     """
     name, file, problems = read_file(path)
+    if file and threads is not None:
+        file = file.model_copy(update={"threads": threads})
     notebook = path.parent / (file.notebook if file else "")
-    more: dict[str, Any] = {}
-    configurations: list[dict[str, Any]] = []
-    cases: list[str] = []
-    try:
-        if file and file.optuna:
-            given, space = file.trial(_declared(notebook), file.optuna.parameters)
-            several = ["seed"] if len(given) > 1 else []
-            how = file.optuna.model_copy(update={"parameters": space})
-            more = {"optuna": how, "given": tuple(given), "varied": (*space, *several)}
-        elif file:
-            declared = _declared(notebook)
-            configurations = file.configurations(declared)
-            cases = file.case_names(declared, configurations)
-    except (ParameterError, FileNotFoundError) as error:
-        problems.append(str(error))
-    if problems or not file:
-        raise ParameterError("\n".join([f"{path}: nothing was run.", *problems]))
-    threads = file.threads if threads is None else threads
-    specs = plan_runs(notebook, configurations, threads=threads, source=source) if configurations else []
-    about: dict[str, Any] = {
-        "name": name,
-        "notebook": notebook,
-        "runs": tuple(specs),
-        "shown": tuple(file.shown) or ((file.optuna.objective,) if file.optuna else ()),
-        "title": file.title or name,
-        "question": file.question,
-        "varied": _varied(file, specs),
-        "timeout_s": file.timeout_s,
-        "meanings": file.shown if isinstance(file.shown, dict) else {},
-        "path": path,
-        "published": file.published,
-        "cases": {spec.request: case for spec, case in zip(specs, cases)},
-        "threads": threads,
-    }
-    return Sweep(**about | more)
+    return replace(_plan(path, name, notebook, file, problems, source), path=path)
 
 
 def plan_sweep(
@@ -148,29 +97,29 @@ def plan_sweep(
         FileNotFoundError: There is no such notebook.
         ParameterError: Something is wrong; all of it is listed.
     """
-    shown = tuple(shown)
-    problems = unreadable(shown, "shown", short=True)
-    fixed: Mapping[str, Any] = {}
-    try:
-        fixed = given if isinstance(given, Mapping) else parse_values(notebook, given)
-    except ParameterError as error:
-        problems.append(str(error))
-    try:
-        parts: dict[str, Any] = {"grid": _columns(grid), "zip": _columns(zip), "fixed": dict(fixed)}
-        parts["seeds"] = seeds if seeds is None or isinstance(seeds, int) else list(seeds)
-        parts |= {"max_runs": max_runs} if max_runs is not None else {}
-        space = Space.model_validate({name: part for name, part in parts.items() if part not in (None, {})})
-        configurations = space.configurations(_declared(notebook))
-    except ParameterError as error:
-        problems.append(str(error))
-    except ValidationError as error:
-        problems += explain(error)
-    if problems:
-        raise ParameterError("\n".join([f"{notebook}: nothing was run.", *problems]))
-    specs = plan_runs(notebook, configurations, threads=threads)
-    digest = hashlib.sha256("".join(spec.request for spec in specs).encode()).hexdigest()
+    shown, file = tuple(shown), None
+    problems = Problems(unreadable(shown, "shown", short=True))
+    said: dict[str, Any] = {}
+    for part, values, read in (
+        ("fixed", given, partial(_fixed, notebook)),
+        ("grid", grid, _columns),
+        ("zip", zip, _columns),
+    ):
+        with problems.noted():
+            said[part] = read(values)
+    if len(said) == 3:
+        said |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
+        said |= {"threads": threads, "max_runs": max_runs, "shown": shown, "notebook": str(notebook)}
+        try:
+            file = SweepFile.model_validate(
+                {name: part for name, part in said.items() if part not in (None, {})}
+            )
+        except ValidationError as error:
+            problems += explain(error)
+    sweep = _plan(notebook, notebook.stem, notebook, file, problems)
+    digest = hashlib.sha256("".join(spec.request for spec in sweep.runs).encode()).hexdigest()
     name = f"{make_title(notebook.stem, {}, {})}-{digest[:8]}"
-    return Sweep(name, notebook, tuple(specs), shown, name, "", _varied(space, specs))
+    return replace(sweep, name=name, title=name)
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
@@ -190,14 +139,56 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _declared(notebook: Path) -> dict[str, Parameter]:
-    return read_parameters(read_notebook(notebook), str(notebook))
+def _plan(
+    where: Path,
+    name: str,
+    notebook: Path,
+    file: SweepFile | None,
+    problems: Problems,
+    source: Mapping[str, Any] | None = None,
+) -> Sweep:
+    search: dict[str, Any] = {}
+    configurations: list[Configuration] = []
+    try:
+        declared = read_parameters(read_notebook(notebook), str(notebook)) if file else {}
+        if file and file.optuna:
+            given, axes = expand_trial(file, file.optuna.parameters, declared)
+            search["optuna"] = file.optuna.model_copy(update={"parameters": axes})
+            search |= {"given": tuple(given), "varied": (*axes, *(["seed"] if len(given) > 1 else []))}
+        elif file:
+            configurations = expand(file, declared)
+    except (ParameterError, FileNotFoundError) as error:
+        problems.append(str(error))
+    if problems or not file:
+        raise problems.error(f"{where}: nothing was run.")
+    cases = [each.pop(CASE) for each in configurations if CASE in each]
+    specs = plan_runs(notebook, configurations, threads=file.threads, source=source) if configurations else []
+    sweep = Sweep(
+        name=name,
+        notebook=notebook,
+        runs=tuple(specs),
+        shown=tuple(file.shown) or ((file.optuna.objective,) if file.optuna else ()),
+        title=file.title or name,
+        question=file.question,
+        varied=_varied(file, specs),
+        timeout_s=file.timeout_s,
+        meanings=file.shown if isinstance(file.shown, dict) else {},
+        published=file.published,
+        cases={spec.request: case for spec, case in zip(specs, cases)},
+        threads=file.threads,
+    )
+    return replace(sweep, **search)
 
 
-def _varied(space: Space, specs: Iterable[Spec]) -> tuple[str, ...]:
+def _varied(file: SweepFile, specs: Iterable[Spec]) -> tuple[str, ...]:
     specs = list(specs)
-    names = dict.fromkeys(name for some in space.parts().values() for name in some)
+    names = dict.fromkeys(name for some in file.parts().values() for name in some)
     return tuple(name for name in names if len({literal(spec.parameters.get(name)) for spec in specs}) > 1)
+
+
+def _fixed(notebook: Path, given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
+    read_notebook(notebook)  # which says if there is none
+    return dict(given) if isinstance(given, Mapping) else parse_values(notebook, given)
 
 
 def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str]) -> dict[str, list[Any]]:
@@ -208,9 +199,4 @@ def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str]) -> dict[str, li
 
 def _unquoted(text: str) -> str:
     """Read a text in double quotes as JSON does, so that it may hold commas; others are plain."""
-    if not text.startswith('"'):
-        return Plain(text)
-    try:
-        return str(read_json(text))
-    except TextError as error:
-        raise ParameterError(str(error)) from error
+    return str(read_json(text)) if text.startswith('"') else Plain(text)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gradtricks.lab.recording import file_digests
 from gradtricks.lab.results.grouping import text_of, varies_within
-from gradtricks.lab.results.tables import cases_of, planned_names, planned_runs, runs_of
 from gradtricks.lab.runs.planning import source_digest
 from gradtricks.lab.storage.keeping import write_published
 from gradtricks.lab.storage.published import Published
@@ -34,24 +33,16 @@ def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Path:
 def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
     """Look up the published runs of a sweep, whatever has changed since.
 
-    Args:
-        sweep: As its file is now.
-
-    Returns:
-        The sweep with what was varied then and what has changed since, and its runs; the sweep as it is and
-        no runs where it was never published.
-
-    Raises:
-        StoreError: Somebody edited them.
+    Returns the sweep with what was varied then and what has changed since, and its runs; the sweep as it is
+    and no runs where it was never published. A StoreError says that somebody edited them.
     """
-    store = Published(_folder(sweep))
-    plan = store.plans().get(sweep.name)
-    if plan is None:
+    try:
+        manifest, runs = Published(_folder(sweep)).sweep(sweep.name)
+    except KeyError:
         return sweep, []
-    planned = planned_runs(plan)
-    runs = runs_of(store, planned)
-    varied, changed = planned_names(plan, "varied"), tuple(_changed(sweep, runs))
-    return replace(sweep, varied=varied, changed=changed, cases=cases_of(planned)), runs
+    cases = {run.request: run.case for run in runs if run.case}
+    changed = tuple(_changed(sweep, runs))
+    return replace(sweep, varied=manifest.varied, changed=changed, cases=cases), list(runs)
 
 
 def _folder(sweep: Sweep) -> Path:

@@ -8,54 +8,37 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, shown
-from gradtricks.lab.notebooks.texts import TextError, read
 
 _DIGITS = 6
 
 
 class Axis(BaseModel):
-    """What one parameter is drawn from: an interval or a list.
-
-    Attributes:
-        low: Lower end, included.
-        high: Upper end, included.
-        log: Whether the logarithm is drawn evenly instead of the value.
-        choices: The list, in place of all that.
-    """
+    """What one parameter is drawn from: an interval, its ends included, or a list."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     low: Any = None
     high: Any = None
-    log: bool = False
-    choices: list[Any] | None = None
+    log: bool = False  # whether the logarithm is drawn evenly instead of the value
+    choices: list[Any] | None = None  # in place of all that
 
     def typed(self, parameter: Parameter) -> "Axis":
-        """Read the ends or the choices by a parameter's type.
+        """Read the ends or the choices by a parameter's type; a ParameterError says that they don't fit.
 
-        Args:
-            parameter: That is drawn.
-
-        Returns:
-            The same axis; its ends are both int, and then only integers are drawn, or both float.
-
-        Raises:
-            ParameterError: They don't fit the parameter, or make no axis.
+        The ends are then both int, and only integers are drawn, or both float.
         """
-        got = shown(self.model_dump(exclude_unset=True))
-        if self.choices is not None:
-            if self.low is not None or self.high is not None or self.log or not self.choices:
-                raise ParameterError(
-                    f"{parameter.name}: expected low and high, or choices (at least one); got {got}"
-                )
-            return Axis(choices=[read_value(parameter, choice) for choice in self.choices])
-        if self.low is None or self.high is None:
-            raise ParameterError(f"{parameter.name}: expected low and high, or choices; got {got}")
-        low, high = read_value(parameter, self.low), read_value(parameter, self.high)
+        name, ends = parameter.name, [self.low, self.high]
+        listed = bool(self.choices) and ends == [None, None] and not self.log
+        if not (listed if self.choices is not None else None not in ends):
+            got = shown(self.model_dump(exclude_unset=True))
+            raise ParameterError(f"{name}: expected low and high, or choices (at least one); got {got}")
+        if self.choices:
+            return Axis(choices=[parameter.check(parameter.read(choice)) for choice in self.choices])
+        low, high = (parameter.check(parameter.read(end)) for end in ends)
         if not all(type(end) in (int, float) and math.isfinite(end) for end in (low, high)) or low >= high:
-            raise ParameterError(f"{parameter.name}: expected numbers low < high; got {low!r} and {high!r}")
+            raise ParameterError(f"{name}: expected numbers low < high; got {low!r} and {high!r}")
         if self.log and low <= 0:
-            raise ParameterError(f"{parameter.name}: expected low above 0 with log; got {low!r}")
+            raise ParameterError(f"{name}: expected low above 0 with log; got {low!r}")
         if type(low) is not type(high):
             low, high = float(low), float(high)
         return Axis(low=low, high=high, log=self.log)
@@ -81,13 +64,7 @@ class Axis(BaseModel):
 
 
 class Samples(BaseModel):
-    """Draws of several parameters together.
-
-    Attributes:
-        samples: How many.
-        seed: Of the draws.
-        parameters: What each parameter is drawn from.
-    """
+    """Draws of several parameters together."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -111,12 +88,3 @@ class Samples(BaseModel):
         else:
             shares = generator.random((self.samples, len(axes)))
         return [{name: axis.at(float(u)) for (name, axis), u in zip(axes.items(), row)} for row in shares]
-
-
-def read_value(parameter: Parameter, raw: Any) -> Any:
-    """Read and check a value of a sweep file by the type of a parameter."""
-    try:
-        value = read(raw, parameter.type)
-    except TextError:
-        value = raw
-    return parameter.check(value)

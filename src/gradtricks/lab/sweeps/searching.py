@@ -1,6 +1,5 @@
 """Searches: Optuna proposes parameters, the lab runs them, and a kill loses nothing that was told."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -10,9 +9,10 @@ from filelock import FileLock, Timeout
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.many import Interrupted, Run, Scheduler, execute_missing, look_up
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.sweeps.plans import Sweep
-from gradtricks.lab.sweeps.studies import Study, Trial, study_folder
+from gradtricks.lab.sweeps.studies import Study, Trials, study_folder
 
 
 def search(
@@ -32,14 +32,8 @@ def search(
     their runs excepted that are finished. A trial with a failed run is a failed one, and the search goes on.
     With one worker the same seed proposes the same trials, interrupted or not.
 
-    Args:
-        sweep: From `gradtricks.lab.sweeps.plans.read_sweep`, with ``optuna``.
-        store: Where runs are kept.
-        workers: Runs at once; None means as many as the cores, or the cluster's workers, have room for.
-        scheduler: Of a dask cluster; None means this machine.
-        timeout_s: Ends a run that takes longer; None leaves it to the sweep file.
-        on_change: Called in this thread with a run whenever that begins or ends.
-        on_planned: Called in this thread whenever trials were added, with the sweep of all of them.
+    The options are those of `gradtricks.lab.runs.many.execute_missing`; besides, ``on_planned`` is called in
+    this thread whenever trials were added, with the sweep of all of them.
 
     Returns:
         What came of the runs of all trials, and those of the best trial, one for each seed.
@@ -73,13 +67,10 @@ class _Trials:
     def __init__(
         self, sweep: Sweep, study: Study, store: Store, on_planned: Callable[[Sweep], object]
     ) -> None:
-        self._sweep = sweep
-        self._study = study
-        self._store = store
-        self._on_planned = on_planned
-        self._again = deque(study.unfinished())
-        self._all = {trial.number: trial for trial in study.trials()}
-        self._going: dict[int, Trial] = {}
+        self._sweep, self._study, self._store, self._on_planned = sweep, study, store, on_planned
+        self._again = study.unfinished()
+        self._all = study.trials()
+        self._going: Trials = {}
         self._known: dict[str, Run] = {}
 
     def more(self, room: int) -> list[Run]:
@@ -87,12 +78,15 @@ class _Trials:
         added: list[Run] = []
         taken = False
         self._tell_complete()
-        while self._pending() < room and (
-            trial := self._again.popleft() if self._again else self._study.ask()
-        ):
+        while self._pending() < room:
+            first = min(self._again, default=None)
+            trial = self._study.ask() if first is None else {first: self._again.pop(first)}
+            if not trial:
+                break
             taken = True
-            self._all[trial.number] = self._going[trial.number] = trial
-            new = [spec for spec in trial.runs if spec.request not in self._known]
+            self._all |= trial
+            self._going |= trial
+            new = [spec for spec in _specs(trial) if spec.request not in self._known]
             found = look_up(new, self._store, retry_failed=False)
             self._known |= {run.spec.request: run for run in found}
             added += found
@@ -107,19 +101,22 @@ class _Trials:
         return [self._known.get(run.spec.request, run) for run in before]
 
     def _pending(self) -> int:
-        requests = {spec.request for trial in self._going.values() for spec in trial.runs}
-        return sum(self._known[request].missing for request in requests)
+        return sum(self._known[spec.request].missing for spec in _specs(self._going))
 
     def _tell_complete(self) -> None:
-        for trial in list(self._going.values()):
-            runs = [self._known[spec.request] for spec in trial.runs]
+        for number, specs in list(self._going.items()):
+            runs = [self._known[spec.request] for spec in specs]
             if not any(run.missing for run in runs):
-                self._study.tell(trial, [run.stored for run in runs if run.stored])
-                del self._going[trial.number]
+                self._study.tell(number, [run.stored for run in runs])
+                del self._going[number]
 
     def _grown(self) -> Sweep:
-        specs = {spec.request: spec for _, trial in sorted(self._all.items()) for spec in trial.runs}
-        return replace(self._sweep, runs=tuple(specs.values()))
+        return replace(self._sweep, runs=tuple(_specs(dict(sorted(self._all.items())))))
+
+
+def _specs(trials: Trials) -> list[Spec]:
+    """List what is to be run, each once however many trials ask for it."""
+    return list({spec.request: spec for specs in trials.values() for spec in specs}.values())
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -25,32 +25,17 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _ABOUT = "gradtricks"  # attribute of a study: digest of what its trials are trials of
+_SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "gp": "GPSampler"}
 _BUSY_S = 60.0  # to wait for another process that writes to the same file
 
-
-@dataclass(frozen=True)
-class Trial:
-    """A proposal of Optuna's.
-
-    Attributes:
-        number: In the study.
-        runs: What is to be run for it, once for each seed.
-    """
-
-    number: int
-    runs: tuple[Spec, ...]
+Trials = dict[int, tuple[Spec, ...]]  # by number, what is to be run for each, once for each seed
 
 
 class Study:
-    """A study, made or opened again.
+    """The study of a search, made or opened again.
 
-    Args:
-        sweep: What is searched.
-        store: Where the runs are.
-
-    Raises:
-        ParameterError: Optuna isn't installed, the database can't be opened, or its trials don't hold any
-            more.
+    A ParameterError says that Optuna isn't installed, that the database can't be opened, or that its trials
+    don't hold any more.
     """
 
     def __init__(self, sweep: Sweep, store: Store) -> None:
@@ -79,54 +64,48 @@ class Study:
         self._storage.remove_session()
         self._storage.engine.dispose()
 
-    def unfinished(self) -> list[Trial]:
+    def unfinished(self) -> Trials:
         """Return the trials that went on when whoever ran them ended; they are to be run again."""
         running = self._study.get_trials(states=[self._state.RUNNING])
         for trial in running:
             if not self._is_whole(trial):  # killed between two parameters of a proposal
                 self._study.tell(trial.number, state=self._state.FAIL)
-        return self._planned(trial for trial in running if self._is_whole(trial))
+        return self._planned(running)
 
-    def ask(self) -> Trial | None:
-        """Return a new proposal; None where there are as many trials as are wanted."""
+    def ask(self) -> Trials:
+        """Return a new proposal; nothing where there are as many trials as are wanted."""
         # Proposals that were cut short don't count, or what comes after a kill would depend on its moment.
         number = sum(map(self._is_whole, self._study.get_trials(deepcopy=False)))
         if number >= self._how.trials:
-            return None
+            return {}
         # A sampler that is seeded once would repeat itself after a restart.
         digest = hashlib.sha256(f"{self._how.seed} {number}".encode()).digest()
-        kinds = self._optuna.samplers
-        kind = {"tpe": kinds.TPESampler, "random": kinds.RandomSampler, "gp": kinds.GPSampler}
-        self._study.sampler = kind[self._how.sampler](seed=int.from_bytes(digest[:4], "big"))
+        kind = getattr(self._optuna.samplers, _SAMPLERS[self._how.sampler])
+        self._study.sampler = kind(seed=int.from_bytes(digest[:4], "big"))
         asked = {name: self._distribution(axis) for name, axis in self._axes.items()}
-        return self._planned([self._study.ask(asked)])[0]
+        return self._planned([self._study.ask(asked)])
 
-    def tell(self, trial: Trial, stored: Sequence[StoredRun]) -> None:
-        """Say what came out of a trial: its objective is the mean over seeds, and NaN is none.
+    def tell(self, number: int, runs: Sequence[StoredRun | None]) -> None:
+        """Say what came out of a trial's runs: its objective is their mean, and NaN is none.
 
-        Args:
-            trial: From `ask` or `unfinished`.
-            stored: Its finished runs; where one is missing, the trial failed.
-
-        Raises:
-            RunError: The runs recorded no such number.
+        Where a run failed, which is None, the trial failed too. A RunError says that one recorded no such
+        number.
         """
-        values = [self._objective(run) for run in stored]
-        value = fmean(values) if len(values) == len(trial.runs) else math.nan
+        value = math.nan if None in runs else fmean(self._objective(run) for run in runs if run)
         failed = {"state": self._state.FAIL} if math.isnan(value) else {"values": value}
-        self._study.tell(trial.number, **failed, skip_if_finished=True)
+        self._study.tell(number, **failed, skip_if_finished=True)
 
-    def trials(self) -> list[Trial]:
+    def trials(self) -> Trials:
         """Return all trials, in order."""
-        return self._planned(trial for trial in self._study.get_trials() if self._is_whole(trial))
+        return self._planned(self._study.get_trials())
 
     def best(self) -> tuple[Spec, ...]:
         """Return what was run for the best trial; nothing where none has an objective."""
-        told = self._study.get_trials(states=[self._state.COMPLETE])
-        if not told:
+        try:
+            best = self._study.best_trial
+        except ValueError:  # Optuna's word for none
             return ()
-        sign = 1 if self._how.direction == "minimize" else -1
-        return self._planned([min(told, key=lambda each: (sign * each.values[0], each.number))])[0].runs
+        return self._planned([best])[best.number]
 
     def _open(self) -> None:
         sqlite = self._url.startswith("sqlite:")
@@ -158,20 +137,14 @@ class Study:
 
     def _about(self) -> str:
         """Digest all that a trial's value depends on, but what the runs themselves say that they used."""
-        about: Mapping[str, Any] = {
-            "source": source_digest(self._source),
-            "given": encode(list(self._sweep.given), "given"),
-            "space": {name: encode(axis.model_dump(), name) for name, axis in self._axes.items()},
-            "threads": self._sweep.threads,
-            "objective": self._how.objective,
-            "direction": self._how.direction,
-        }
+        how = self._how.model_dump(include={"objective", "direction", "parameters"})
+        about = [source_digest(self._source), encode([self._sweep.given, how], "optuna"), self._sweep.threads]
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def _refuse_stale_trials(self, store: Store) -> None:
         told = self._planned(self._study.get_trials(states=[self._state.COMPLETE]))
-        found = store.find_all(spec for trial in told for spec in trial.runs)
-        stale = sum(any(spec.request not in found for spec in trial.runs) for trial in told)
+        found = store.find_all(spec for specs in told.values() for spec in specs)
+        stale = sum(any(spec.request not in found for spec in specs) for specs in told.values())
         if stale:
             raise ParameterError(
                 f"expected the runs of the search {self._sweep.name!r} in the store; those of {stale} of its "
@@ -182,12 +155,15 @@ class Study:
     def _remedy(self) -> str:
         return f"remedy: give the sweep file another name, or delete the study in {public(self._url)}"
 
-    def _is_whole(self, trial: "FrozenTrial") -> bool:
+    def _is_whole(self, trial: "FrozenTrial | optuna.Trial") -> bool:
         """Say whether every parameter has been proposed; a kill may come in between."""
         return trial.params.keys() == self._axes.keys()
 
-    def _planned(self, trials: "Iterable[FrozenTrial | optuna.Trial]") -> list[Trial]:
-        givens = {trial.number: self._givens(trial.params) for trial in trials}
+    def _planned(self, trials: "Iterable[FrozenTrial | optuna.Trial]") -> Trials:
+        givens = {}
+        for trial in filter(self._is_whole, trials):
+            searched = {name: _value(self._axes[name], each) for name, each in trial.params.items()}
+            givens[trial.number] = [given | searched for given in self._sweep.given]
         # All in one go, since the notebook is read each time; trials may propose the same thing twice.
         distinct = {repr(given): given for several in givens.values() for given in several}
         specs = plan_runs(self._sweep.notebook, distinct.values(), threads=self._sweep.threads)
@@ -197,14 +173,9 @@ class Study:
                 "remedy: undo that, or give the sweep file another name"
             )
         planned = {key: replace(spec, source=self._source) for key, spec in zip(distinct, specs, strict=True)}
-        return [
-            Trial(number, tuple(planned[repr(given)] for given in several))
-            for number, several in givens.items()
-        ]
-
-    def _givens(self, proposed: Mapping[str, Any]) -> list[dict[str, Any]]:
-        values = {name: _value(self._axes[name], each) for name, each in proposed.items()}
-        return [given | values for given in self._sweep.given]
+        return {
+            number: tuple(planned[repr(given)] for given in several) for number, several in givens.items()
+        }
 
     def _distribution(self, axis: Axis) -> "BaseDistribution":
         made = self._optuna.distributions
