@@ -26,8 +26,9 @@ class Outbox:
     def __init__(self) -> None:
         self._channel: socket.socket | None = None
         self._limit = OutputLimit()
-        self._lock = threading.RLock()
-        self.streams = [_Stream(_Printed(self, name), self._lock) for name in ("stdout", "stderr")]
+        self.lock = threading.RLock()
+        self._is_looked_after = False
+        self.streams = [_Stream(_Printed(self, name), self) for name in ("stdout", "stderr")]
         for stream, other in zip(self.streams, reversed(self.streams)):
             stream.other = other
 
@@ -36,9 +37,8 @@ class Outbox:
         self._channel, self._owner = channel, os.getpid()
         # A lock on a file is gone with the process that holds it.
         self._turn = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
-        release = self._lock.release
+        release = self.lock.release
         os.register_at_fork(before=self._hold, after_in_parent=release, after_in_child=self._be_forked)
-        threading.Thread(target=self._flush_now_and_then, daemon=True).start()
 
     def is_fork(self) -> bool:
         """Return whether this process was forked by the notebook."""
@@ -53,7 +53,7 @@ class Outbox:
         """Send a message, after whatever was printed before it."""
         if self.is_fork():
             return
-        with self._lock:
+        with self.lock:
             self.flush()
             if kind == "clear_output":
                 self._limit.clear()
@@ -61,26 +61,32 @@ class Outbox:
             if trimmed is not None:
                 self._emit(kind, trimmed)
 
+    def look_after(self) -> None:
+        """Let a thread send what waits, from the first print on: a run that prints nothing does without."""
+        if self._channel is not None and not self._is_looked_after:
+            self._is_looked_after = True
+            threading.Thread(target=self._flush_now_and_then, daemon=True).start()
+
     def send_text(self, name: str, text: str) -> None:
         """Send what was printed to ``stdout`` or ``stderr``, as far as there is room for it."""
-        with self._lock:
+        with self.lock:
             if self._channel is not None and (text := self._limit.cut(text)):
                 self._emit("stream", {"name": name, "text": text})
 
     def end_cell(self) -> None:
         """Send what is left of a cell."""
-        with self._lock:
+        with self.lock:
             self.flush()
             if note := self._limit.note():
                 self._emit("stream", {"name": "stdout", "text": note})
             self._limit.clear()
 
     def _hold(self) -> None:
-        self._lock.acquire()
+        self.lock.acquire()
         self.flush()  # else both processes would send it
 
     def _be_forked(self) -> None:
-        self._lock.release()
+        self.lock.release()
         for stream in self.streams:  # no thread looks after them here
             stream.reconfigure(line_buffering=True)
 
@@ -120,11 +126,12 @@ class _Stream(io.TextIOWrapper):
 
     other: "_Stream"
 
-    def __init__(self, printed: _Printed, lock: threading.RLock) -> None:
+    def __init__(self, printed: _Printed, outbox: Outbox) -> None:
         super().__init__(printed, encoding="utf-8", errors="replace", newline="\n")
-        self._lock = lock
+        self._outbox = outbox
 
     def write(self, text: str) -> int:
-        with self._lock:
+        with self._outbox.lock:
             self.other.flush()
+            self._outbox.look_after()
             return super().write(text)
