@@ -4,12 +4,14 @@ import importlib
 import os
 import shutil
 import sysconfig
+from itertools import pairwise
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import numpy as np
+import pytest
 
 # What a stem's tests want of PyTorch's compiler: all gradient rules are traced, and the graph runs as it is.
 # Code for it is generated in the tests of the two edits; that takes a C++ compiler and Python's headers.
@@ -18,14 +20,42 @@ _CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Pyth
 COMPILER = "inductor" if _CAN_COMPILE else TRACER
 
 
-class TorchBackend:
+class Backend:
+    """What is the same in every framework."""
+
+    name = ""
+
+    def __init__(self):
+        self.framework = importlib.import_module(self.name)
+        self.tricks = importlib.import_module(f"gradtricks.{self.name}")
+
+    def operator(self, name):
+        """Return the framework's function of an operator, wherever that stands."""
+        return next(getattr(owner, name) for owner in self.owners if hasattr(owner, name))
+
+    def traced(self, function, array):
+        """Call a function where tensors have no values."""
+        return self.transformed(function)(self.tensor(array))
+
+    def graph_value_and_vjp(self, function, inputs, cotangent):
+        """Return the value and the gradients in a graph."""
+        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+
+    def compiled_value_and_vjp(self, function, inputs, cotangent):
+        """Return the value and the gradients of what the framework's compiler makes."""
+        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
+
+
+class TorchBackend(Backend):
     """PyTorch, as the tests see it."""
 
     name = "torch"
 
     def __init__(self):
-        self.framework = importlib.import_module("torch")
-        self.tricks = importlib.import_module("gradtricks.torch")
+        super().__init__()
+        torch = self.framework
+        self.owners, self.stop, self.transformed = (torch, torch.nn.functional), torch.detach, torch.func.vmap
+        self.spellers = torch, torch.nn.functional
 
     def tensor(self, array):
         """Make a tensor."""
@@ -39,10 +69,6 @@ class TorchBackend:
     def cast(self, tensor, dtype):
         """Convert to a dtype given by name."""
         return tensor.to(getattr(self.framework, dtype))
-
-    def stop(self, tensor):
-        """Stop the gradient."""
-        return tensor.detach()
 
     def variable(self, array):
         """Make a tensor that gradients are asked for."""
@@ -63,6 +89,11 @@ class TorchBackend:
     def take(self, tensor, rows):
         """Look rows up; their gradient is sparse."""
         return self.framework.nn.functional.embedding(rows, tensor, sparse=True)
+
+    def sparse_gradient(self, table, rows):
+        """Return the sparse gradient of the sum of some rows."""
+        loss = self.take(table, self.tensor(rows)).sum()
+        return self.framework.autograd.grad(loss, table)[0]
 
     def value_and_vjp(self, function, inputs, cotangent):
         """Return the value, and the gradients that reach the inputs, as arrays."""
@@ -97,10 +128,6 @@ class TorchBackend:
         state = optimizer.state[parameter].values()
         return [self.array(t).copy() for t in state if t.shape == parameter.shape]
 
-    def traced(self, function, array):
-        """Call a function where tensors have no values: under a transform."""
-        return self.framework.func.vmap(function)(self.tensor(array))
-
     def compiled(self, function):
         """Return the function as the framework's compiler makes it."""
         self.framework.compiler.reset()
@@ -110,63 +137,122 @@ class TorchBackend:
         """Trace a function, so that no Python is left in it; cheaper than to compile it."""
         return self.compiled(function)
 
-    def graph_value_and_vjp(self, function, inputs, cotangent):
-        """Do the same in a graph."""
-        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+    def leaf(self, values):
+        """Make a tensor, in float32, whose gradient may be asked for."""
+        return self.framework.tensor(values, requires_grad=True)
 
-    def compiled_value_and_vjp(self, function, inputs, cotangent):
-        """Do the same inside the framework's compiler."""
-        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
+    def unwatched(self, values):
+        """Make a tensor whose gradient nobody asks for."""
+        return self.framework.tensor(values)
+
+    def own_gradient(self, function, x):
+        """Return what the framework itself finds of the sum of a function: an array, or None."""
+        y = function(x)
+        if not getattr(y, "requires_grad", False):
+            return None
+        (gradient,) = self.framework.autograd.grad(y.sum(), x, allow_unused=True)
+        return None if gradient is None else self.array(gradient)
+
+    def slope(self, function):
+        """Return a function that differentiates within."""
+
+        def differentiated(x):
+            with self.framework.enable_grad():
+                x = x if x.requires_grad else x.detach().requires_grad_()
+                return self.framework.autograd.grad(function(x).sum(), x, create_graph=True)[0]
+
+        return differentiated
+
+    def recomputed(self, function):
+        """Return the function with its activations computed anew in the backward pass."""
+        checkpoint = self.framework.utils.checkpoint.checkpoint
+        return lambda *tensors: checkpoint(function, *tensors, use_reentrant=False)
+
+    def declared(self, forward, gradient):
+        """Give a function of one tensor the slope ``gradient(x)``."""
+
+        class Declared(self.framework.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return forward(x)
+
+            @staticmethod
+            def backward(ctx, incoming):
+                return incoming * gradient(*ctx.saved_tensors)
+
+        return Declared.apply
+
+    def random_state(self):
+        """Return the state of the framework's own generator."""
+        return self.framework.get_rng_state().numpy()
+
+    def assign(self, variable, tensor):
+        """Store values in a parameter."""
+        variable.data.copy_(tensor)
+
+    def joined(self, *tensors):
+        """Lay tensors end to end."""
+        return self.framework.cat([tensor.reshape(-1) for tensor in tensors])
+
+    def network(self, *widths):
+        """Make dense layers, a tanh behind all but the last: the model, its layers, their parameters."""
+        nn = self.framework.nn
+        self.framework.manual_seed(0)
+        *first, last = [nn.Linear(*pair) for pair in pairwise(widths)]
+        layers = [*(nn.Sequential(layer, nn.Tanh()) for layer in first), last]
+        model = nn.Sequential(*layers)
+        return model, layers, list(model.parameters())
+
+    def replaceable(self):
+        """Return what a careless tracer would leave changed."""
+        from torch.overrides import _get_current_function_mode_stack
+
+        return [*_get_current_function_mode_stack(), self.framework.from_numpy]
 
 
-class TensorFlowBackend:
-    """TensorFlow, as the tests see it."""
+class TensorFlowBackend(Backend):
+    """TensorFlow, likewise."""
 
     name = "tensorflow"
 
     def __init__(self):
-        self.framework = importlib.import_module("tensorflow")
-        self.tricks = importlib.import_module("gradtricks.tensorflow")
+        super().__init__()
+        tf = self.framework
+        self.owners, self.stop, self.transformed = (tf, tf.math, tf.nn), tf.stop_gradient, self.in_graph
+        self.spellers = tf.nn, tf.keras.ops  # of the same operators
 
     def tensor(self, array):
-        """Make a tensor."""
         return self.framework.constant(np.array(array))
 
     def array(self, tensor):
-        """Read a tensor."""
         array = self.framework.convert_to_tensor(tensor).numpy()
         return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
     def cast(self, tensor, dtype):
-        """Convert to a dtype given by name."""
         return self.framework.cast(tensor, dtype)
 
-    def stop(self, tensor):
-        """Stop the gradient."""
-        return self.framework.stop_gradient(tensor)
-
     def variable(self, array):
-        """Make a tensor that gradients are asked for."""
         return self.framework.Variable(array)
 
     def half_variable(self, number, dtype):
-        """Make a scalar of half precision that gradients are asked for."""
         return self.framework.Variable(self.cast(self.tensor(number), dtype))
 
     def softmax(self, tensor):
-        """Normalise exponentials along the last axis."""
         return self.framework.nn.softmax(tensor)
 
     def total(self, tensor):
-        """Sum over the last axis."""
         return self.framework.reduce_sum(tensor, -1)
 
     def take(self, tensor, rows):
-        """Look rows up; their gradient is sparse."""
         return self.framework.gather(tensor, rows)
 
+    def sparse_gradient(self, table, rows):
+        with self.framework.GradientTape() as tape:
+            loss = self.framework.reduce_sum(self.take(table, rows))
+        return tape.gradient(loss, table)
+
     def value_and_vjp(self, function, inputs, cotangent):
-        """Return the value, and the gradients that reach the inputs, as arrays."""
         tensors = [self.tensor(x) for x in inputs]
         with self.framework.GradientTape() as tape:
             tape.watch(tensors)
@@ -175,49 +261,107 @@ class TensorFlowBackend:
         return self.array(value), [self.array(g) for g in grads]
 
     def parameter(self, array, dtype="float64"):
-        """Make what an optimizer updates."""
         return self.framework.Variable(self.cast(self.tensor(array), dtype))
 
     def masked_adam(self, parameter, rate, epsilon=1e-8, **options):
-        """Make a MaskedAdam of one parameter, with decoupled weight decay."""
         optimizer = self.tricks.MaskedAdam(rate, epsilon=epsilon, **options)
         optimizer.build([parameter])
         return optimizer
 
     def masked(self, name, parameter, rate, **options):
-        """Make an optimizer of the framework of one parameter, with a mask."""
         inner = getattr(self.framework.keras.optimizers, name)
         optimizer = self.tricks.MaskedOptimizer(inner(rate, **options))
         optimizer.build([parameter])
         return optimizer
 
     def apply(self, optimizer, parameter, gradient):
-        """Take a step of an optimizer of one parameter."""
         optimizer.apply([self.cast(self.tensor(gradient), parameter.dtype)], [parameter])
 
     def state(self, optimizer, parameter):
-        """Read the state of a parameter's shape."""
         return [v.numpy() for v in optimizer.variables if v.shape == parameter.shape and v.dtype != "bool"]
 
-    def traced(self, function, array):
-        """Call a function where tensors have no values: in a graph."""
-        return self.framework.function(function, autograph=False)(self.tensor(array))
-
     def compiled(self, function):
-        """Return the function as the framework's compiler makes it."""
         return self.framework.function(function, jit_compile=True)
 
     def in_graph(self, function):
-        """Trace a function, so that no Python is left in it; cheaper than to compile it."""
         return self.framework.function(function, autograph=False)
 
-    def graph_value_and_vjp(self, function, inputs, cotangent):
-        """Do the same in a graph."""
-        return self.value_and_vjp(self.in_graph(function), inputs, cotangent)
+    def leaf(self, values):
+        return self.framework.constant(values)
 
-    def compiled_value_and_vjp(self, function, inputs, cotangent):
-        """Do the same inside the framework's compiler."""
-        return self.value_and_vjp(self.compiled(function), inputs, cotangent)
+    def unwatched(self, values):
+        return self.framework.Variable(values, trainable=False)
+
+    def own_gradient(self, function, x):
+        with self.framework.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        gradient = None if isinstance(y, float) else tape.gradient(y, x)
+        return None if gradient is None else self.array(gradient)
+
+    def slope(self, function):
+        def differentiated(x):
+            with self.framework.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            return tape.gradient(y, x)
+
+        return differentiated
+
+    def recomputed(self, function):
+        return self.framework.recompute_grad(function)
+
+    def declared(self, forward, gradient):
+        cast = self.framework.cast
+
+        def function(x):
+            return forward(x), lambda incoming: incoming * cast(gradient(x), incoming.dtype)
+
+        return self.framework.custom_gradient(function)
+
+    def random_state(self):
+        return self.framework.random.get_global_generator().state.numpy()
+
+    def assign(self, variable, tensor):
+        variable.assign(tensor)
+
+    def joined(self, *tensors):
+        return self.framework.concat([self.framework.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+    def network(self, *widths):
+        keras = self.framework.keras
+        keras.utils.set_random_seed(0)
+        *first, last = widths[1:]
+        layers = [keras.layers.Dense(width, activation="tanh") for width in first]
+        model = keras.Sequential([keras.Input([widths[0]]), *layers, keras.layers.Dense(last)])
+        return model, model.layers, model.trainable_variables
+
+    def replaceable(self):
+        from tensorflow.python.eager import context, record
+        from tensorflow.python.framework import ops
+        from tensorflow.python.ops import script_ops
+
+        return [
+            list(context.context().op_callbacks),
+            self.framework.config.functions_run_eagerly(),
+            record.record_operation,
+            record.could_possibly_record(),
+            ops._EagerTensorBase._numpy,
+            script_ops.py_func_common,
+            self.framework.GradientTape.stop_recording,
+            self.framework.GradientTape._push_tape,
+        ]
 
 
 BACKENDS = {"torch": TorchBackend, "tensorflow": TensorFlowBackend}
+
+
+def made(framework):
+    """Make the backend of a framework, or skip the test where that isn't installed."""
+    pytest.importorskip(framework)
+    return BACKENDS[framework]()
+
+
+def another(backend):
+    """Make the backend of another framework."""
+    return made(next(name for name in BACKENDS if name != backend.name))

@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, settings
 
-from backends import BACKENDS
+from backends import BACKENDS, made
 from sphinxes import Forks
 from transforms import FIRST_ORDER, SECOND_ORDER
 
@@ -29,16 +29,22 @@ def pytest_addoption(parser):
     parser.addoption("--new-screens", action="store_true", help="store how book/test_browser.py sees pages")
 
 
-def made(framework):
-    """Make the backend of a framework, or skip the test where that isn't installed."""
-    pytest.importorskip(framework)
-    return BACKENDS[framework]()
-
-
 @pytest.fixture(params=list(BACKENDS))
 def backend(request):
     """Each framework that is installed."""
     return made(request.param)
+
+
+@pytest.fixture
+def in_torch():
+    """PyTorch, for what only that has."""
+    return made("torch")
+
+
+@pytest.fixture
+def in_tensorflow():
+    """TensorFlow, for what only that has."""
+    return made("tensorflow")
 
 
 @pytest.fixture(params=FIRST_ORDER, ids=lambda way: way.id)

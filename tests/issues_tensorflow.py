@@ -8,22 +8,9 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-CASES = {}
+from cases import registry
 
-
-def issue(address, kind, code):
-    """Register a script with its thread, the kind of its cause and a part of the line to blame."""
-
-    def register(script):
-        CASES[script.__name__] = (address, kind, code, script)
-        return script
-
-    return register
-
-
-def fault(kind, code):
-    """Register a script that no thread is about."""
-    return issue("", kind, code)
+CASES, issue, fault = registry()  # a fault is one that no thread is about
 
 
 def data(size=16):
@@ -53,7 +40,7 @@ def usual(model, optimizer, loss, variables=None):
         asked = model.trainable_variables if variables is None else variables
         optimizer.apply_gradients(zip(tape.gradient(value, asked), asked, strict=True))
 
-    return step
+    return step, model, optimizer
 
 
 @issue("https://github.com/pytorch/ao/pull/1124", "rounded away", "optimizer.apply_gradients")
@@ -69,7 +56,7 @@ def bfloat16_weights():
     def loss():
         return cross_entropy(y, tf.cast(model(tf.cast(x, tf.bfloat16)), tf.float32))
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/VGraphRNN/VGRNN/issues/4", "clip after the update", "clip_by_global_norm")
@@ -131,7 +118,7 @@ def gradient_penalty_with_batch_normalization():
         size = tf.sqrt(tf.reduce_sum(slope**2, axis=1) + 1e-12)
         return tf.reduce_mean(value) + 10 * tf.reduce_mean((size - 1) ** 2)
 
-    return usual(critic, optimizer, loss), critic, optimizer
+    return usual(critic, optimizer, loss)
 
 
 @issue("https://github.com/tensorflow/tensorflow/issues/12071", "not finite, backward", "tf.norm")
@@ -145,7 +132,7 @@ def norm_of_zero():
         features = model(x)
         return tf.reduce_mean((tf.norm(features, axis=1) - tf.cast(y, tf.float32)) ** 2)
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/huggingface/diffusers/issues/1009", "frozen but moving", "optimizer.apply")
@@ -178,7 +165,7 @@ def where_around_exp():
         b = tf.where(a <= 0, tf.exp(a), 1 + a)
         return tf.reduce_mean((b - tf.cast(y, tf.float32)) ** 2)
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue(
@@ -190,7 +177,7 @@ def training_not_said():
     x, y = data()
     model = network(layers.Dropout(0.5))
     optimizer = keras.optimizers.SGD(0.1)
-    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x)))
 
 
 @issue(
@@ -202,7 +189,7 @@ def dropout_while_validating():
     x, y = data()
     model = network(layers.Dropout(0.2))
     optimizer = keras.optimizers.Adam()
-    train = usual(model, optimizer, lambda: cross_entropy(y, model(x, training=True)))
+    train, *_ = usual(model, optimizer, lambda: cross_entropy(y, model(x, training=True)))
 
     def step():
         train()
@@ -220,7 +207,7 @@ def rounded_in_the_loss():
     def loss():
         return tf.reduce_mean((tf.round(model(x)[:, 0]) - tf.cast(y, tf.float32)) ** 2)
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/spro/practical-pytorch/issues/9", "not in the optimizer", "")
@@ -246,7 +233,7 @@ def layer_never_asked_for():
     model = network()
     optimizer = keras.optimizers.AdamW()
     variables = model.layers[0].trainable_variables
-    return usual(model, optimizer, lambda: cross_entropy(y, model(x)), variables), model, optimizer
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x)), variables)
 
 
 @issue(
@@ -268,7 +255,7 @@ def attention_with_nothing_to_attend_to():
         mixed = tf.matmul(tf.nn.softmax(scores), x)
         return cross_entropy(tokens, out(mixed))
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/lucidrains/deep-cross-attention/issues/2", "zero everywhere", "relu")
@@ -283,7 +270,7 @@ def zeros_before_relu():
         hidden = tf.nn.relu(first(x))
         return cross_entropy(y, last(hidden))
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/keras-team/keras/issues/16663", "cut", "argsort")
@@ -296,7 +283,7 @@ def sorted_orders_compared():
         order = tf.argsort(tf.argsort(model(x)[:, 0]))
         return tf.reduce_sum(tf.cast(tf.abs(order - tf.argsort(tf.argsort(y))), tf.float32))
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/keras-team/keras/issues/11157", "cut", "argmax")
@@ -311,7 +298,122 @@ def argmax_between_layers():
         words = tf.argmax(encode(x), axis=-1)
         return cross_entropy(y, decode(tf.cast(words, tf.float32)[:, None]))
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
+
+
+def in_parts(model, optimizer, parts, loss, put_together):
+    """A step that takes a gradient of each part."""
+
+    def step():
+        found = []
+        for part in parts:
+            with tf.GradientTape() as tape:
+                value = loss(part)
+            found.append(tape.gradient(value, model.trainable_variables))
+        gradients = [put_together(each) for each in zip(*found, strict=True)]
+        optimizer.apply(gradients, model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/huggingface/transformers/issues/24725", "parts of unequal weight", "tape.gradient")
+def accumulated_means_of_unequal_length():
+    x, y = data()
+    model = network()
+    parts = [slice(0, 2), slice(2, 16)]
+    return in_parts(
+        model, keras.optimizers.Adam(), parts, lambda rows: cross_entropy(y[rows], model(x[rows])) / 2, sum
+    )
+
+
+@issue("https://github.com/karpathy/nanoGPT/issues/206", "parts not averaged", "tape.gradient")
+def accumulated_means_not_divided():
+    x, y = data()
+    model = network()
+    parts = [slice(row, row + 4) for row in range(0, 16, 4)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return in_parts(model, keras.optimizers.Adam(), parts, lambda rows: loss(y[rows], model(x[rows])), sum)
+
+
+@fault("parts of unequal weight", "tape.gradient")
+def parts_of_the_optimizers_own():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.Adam(gradient_accumulation_steps=2)
+    parts = [slice(0, 3), slice(3, 16)]
+
+    def step():
+        for rows in parts:
+            with tf.GradientTape() as tape:
+                loss = cross_entropy(y[rows], model(x[rows]))
+            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/facebookresearch/nwm/issues/16", "never zeroed", "tape.gradient")
+def never_zeroed():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.Adam(0.01)
+    sums = [tf.Variable(tf.zeros_like(v)) for v in model.trainable_variables]
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x))
+        for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables), strict=True):
+            total.assign_add(gradient)
+        optimizer.apply([tf.identity(total) for total in sums], model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/milesial/Pytorch-UNet/issues/468", "clip before unscaling", "clip_by_global_norm")
+def clip_before_unscaling():
+    x, y = data()
+    model = network()
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop(1e-3), initial_scale=1024.0)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(cross_entropy(y, model(x)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@issue("https://github.com/bojone/bert4keras/issues/521", "recomputed otherwise", "dropout")
+def dropout_drawn_anew():
+    x, y = data()
+    model = network()
+    first, last = model.layers
+    optimizer = keras.optimizers.SGD(0.1)
+
+    @tf.recompute_grad
+    def block(hidden):
+        return tf.nn.relu(tf.nn.dropout(hidden, 0.5))
+
+    return usual(model, optimizer, lambda: cross_entropy(y, last(block(first(x)))))
+
+
+@issue("https://github.com/huggingface/trl/issues/3452", "loss of 0", "tape.gradient")
+def advantages_that_cancel():
+    x, _ = data()
+    model = network()
+    optimizer = keras.optimizers.Adam(1e-3)
+    rewards = tf.constant([[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 1.0, 1.0]])
+
+    def loss():
+        advantages = rewards - tf.reduce_mean(rewards, -1, keepdims=True)
+        logits = model(x)
+        answers = tf.random.categorical(tf.stop_gradient(logits), 1)[:, 0]
+        log_probs = tf.gather(tf.nn.log_softmax(logits), answers, batch_dims=1)
+        ratio = tf.exp(tf.reshape(log_probs - tf.stop_gradient(log_probs), [2, 4, 2]))
+        return -tf.reduce_mean(tf.reduce_mean(ratio * advantages[..., None], -1))
+
+    return usual(model, optimizer, loss)
 
 
 @fault("learning rate of 0", "optimizer.apply_gradients")
@@ -319,7 +421,7 @@ def learning_rate_of_zero():
     x, y = data()
     model = network()
     optimizer = keras.optimizers.Adam(0.0)
-    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x)))
 
 
 @fault("not finite, data", "model(x)")
@@ -329,7 +431,7 @@ def spoilt_batch():
     x = tf.constant(x)
     model = keras.Sequential([keras.Input([8]), layers.Dense(2)])
     optimizer = keras.optimizers.SGD(0.1)
-    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x)))
 
 
 @fault("vanishing", "")
@@ -338,7 +440,7 @@ def many_sigmoids():
     hidden = [layers.Dense(8, "sigmoid") for _ in range(12)]
     model = keras.Sequential([keras.Input([8]), *hidden, layers.Dense(2)])
     optimizer = keras.optimizers.Adam()
-    return usual(model, optimizer, lambda: cross_entropy(y, model(x))), model, optimizer
+    return usual(model, optimizer, lambda: cross_entropy(y, model(x)))
 
 
 @fault("exploding", "hidden @ kernel")
@@ -359,7 +461,7 @@ def many_moments():
             hidden = hidden @ kernel
         return 1e-6 * tf.reduce_mean(hidden**2)
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @fault("never updated", "tape.gradient")
@@ -408,7 +510,7 @@ def a_layer_that_nobody_calls():
     used, spare = layers.Dense(2), layers.Dense(2)
     model = keras.Model(inputs := keras.Input([8]), [used(inputs), spare(inputs)])
     optimizer = keras.optimizers.SGD(0.1)
-    return usual(model, optimizer, lambda: cross_entropy(y, used(x))), model, optimizer
+    return usual(model, optimizer, lambda: cross_entropy(y, used(x)))
 
 
 @fault("twice in the optimizer", "")

@@ -8,22 +8,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-CASES = {}
+from cases import registry
 
-
-def issue(address, kind, code):
-    """Register a script with its thread, the kind of its cause and a part of the line to blame."""
-
-    def register(script):
-        CASES[script.__name__] = (address, kind, code, script)
-        return script
-
-    return register
-
-
-def fault(kind, code):
-    """Register a script that no thread is about."""
-    return issue("", kind, code)
+CASES, issue, fault = registry()  # a fault is one that no thread is about
 
 
 def data(seed=0, size=16):
@@ -47,7 +34,7 @@ def usual(model, optimizer, loss):
         loss().backward()
         optimizer.step()
 
-    return step
+    return step, model, optimizer
 
 
 @issue("https://github.com/huggingface/transformers/issues/21381", "cut by a checkpoint", "checkpoint(")
@@ -62,7 +49,7 @@ def checkpoint_after_frozen_layers():
         hidden = checkpoint(head, frozen(x), use_reentrant=True)
         return functional.cross_entropy(last(hidden), y)
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/pytorch/ao/pull/1124", "rounded away", "optimizer.step()")
@@ -74,7 +61,7 @@ def bfloat16_weights():
     def loss():
         return functional.cross_entropy(model(x.bfloat16()).float(), y)
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/VGraphRNN/VGRNN/issues/4", "clip after the update", "clip_grad_norm_")
@@ -152,7 +139,7 @@ def gradient_penalty_with_batch_normalization():
         (slope,) = torch.autograd.grad(value, mixed, torch.ones_like(value), create_graph=True)
         return critic(x).mean() + 10 * ((slope.norm(2, dim=1) - 1) ** 2).mean()
 
-    return usual(critic, optimizer, loss), critic, optimizer
+    return usual(critic, optimizer, loss)
 
 
 @issue("https://github.com/richzhang/PerceptualSimilarity/issues/69", "not finite, backward", "torch.sqrt")
@@ -167,7 +154,7 @@ def root_of_zero():
         size = torch.sqrt(torch.sum(features**2, dim=1, keepdim=True))
         return functional.cross_entropy(features / (size + 1e-10), y)
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/huggingface/diffusers/issues/1009", "frozen but moving", "grad")
@@ -232,7 +219,7 @@ def where_around_exp():
         b = torch.where(a <= 0, torch.exp(a), 1 + a)
         return functional.mse_loss(b, y.float())
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/shubhamagarwal92/mmd/issues/14", "training in evaluation mode", "model(x)")
@@ -284,7 +271,7 @@ def rounded_in_the_loss():
     def loss():
         return functional.mse_loss(torch.round(model(x)[:, 0]), y.float())
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/pytorch/pytorch/issues/59925", "not registered", "layer(x)")
@@ -304,7 +291,7 @@ def layers_in_a_list():
 
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
 
 @issue("https://github.com/spro/practical-pytorch/issues/9", "not in the optimizer", "")
@@ -313,7 +300,7 @@ def model_made_twice():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
     model = network()
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
 
 @issue("https://github.com/zjunlp/HVPNeT/issues/5", "not in the optimizer", "")
@@ -323,7 +310,7 @@ def group_never_appended():
     groups = [{"params": model[0].parameters(), "lr": 3e-5}]
     {"params": model[2].parameters(), "lr": 5e-2}
     optimizer = torch.optim.AdamW(groups)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
 
 @issue("https://github.com/pytorch/pytorch/issues/40967", "twice in the optimizer", "")
@@ -332,7 +319,7 @@ def parameter_twice():
     model = network()
     parameters = [*model.parameters(), *model[2].parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
 
 @issue(
@@ -353,7 +340,7 @@ def attention_with_nothing_to_attend_to():
         mixed = torch.softmax(scores, -1) @ x
         return functional.cross_entropy(model["out"](mixed).flatten(0, 1), tokens.flatten())
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/lucidrains/deep-cross-attention/issues/2", "zero everywhere", "relu")
@@ -368,7 +355,7 @@ def zeros_before_relu():
         return functional.cross_entropy(model[2](hidden), y)
 
     optimizer = torch.optim.Adam(model.parameters())
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @issue("https://github.com/keras-team/keras/issues/16663", "cut", "argsort")
@@ -381,7 +368,37 @@ def sorted_orders_compared():
         order = torch.argsort(torch.argsort(model(x)[:, 0]))
         return (order - torch.argsort(torch.argsort(y))).abs().float().sum()
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
+
+
+@issue("https://github.com/huggingface/trl/issues/3452", "loss of 0", "backward()")
+def advantages_that_cancel():
+    x, _ = data()
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]).reshape(2, 4)
+
+    def loss():
+        advantages = (rewards - rewards.mean(-1, keepdim=True)) / (rewards.std(-1, keepdim=True) + 1e-4)
+        answers = torch.distributions.Categorical(logits=model(x).reshape(2, 4, 2, 2).detach()).sample()
+        log_probs = model(x).log_softmax(-1).reshape(2, 4, 2, 2).gather(-1, answers[..., None])[..., 0]
+        ratio = (log_probs - log_probs.detach()).exp()
+        return -(ratio * advantages[..., None]).mean(-1).mean()
+
+    return usual(model, optimizer, loss)
+
+
+@fault("recomputed otherwise", "backward()")
+def dropout_drawn_anew():
+    x, y = data()
+    model = nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.Dropout(0.5), nn.ReLU()), nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loss():
+        hidden = checkpoint(model[1], model[0](x), use_reentrant=False, preserve_rng_state=False)
+        return functional.cross_entropy(model[2](hidden), y)
+
+    return usual(model, optimizer, loss)
 
 
 @fault("learning rate of 0", "optimizer.step()")
@@ -389,7 +406,7 @@ def learning_rate_of_zero():
     x, y = data()
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
 
 @fault("not finite, data", "model(x)")
@@ -398,7 +415,7 @@ def spoilt_batch():
     x[3, 2] = float("nan")
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
 
 @fault("vanishing", "")
@@ -407,7 +424,7 @@ def many_sigmoids():
     layers = [layer for _ in range(12) for layer in (nn.Linear(8, 8), nn.Sigmoid())]
     model = nn.Sequential(*layers, nn.Linear(8, 2))
     optimizer = torch.optim.Adam(model.parameters())
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
 
 @fault("exploding", "hidden @ model.weight")
@@ -423,7 +440,7 @@ def many_moments():
             hidden = hidden @ model.weight
         return 1e-6 * (hidden**2).mean()
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @fault("never updated", "backward()")
@@ -458,7 +475,7 @@ def edited_in_place():
         odds += 1
         return odds.log().mean()
 
-    return usual(model, optimizer, loss), model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @fault("frozen but moving", "optimizer.step()")
@@ -483,7 +500,7 @@ def a_layer_that_nobody_calls():
     x, y = data()
     model = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model[0](x), y)), model, optimizer
+    return usual(model, optimizer, lambda: functional.cross_entropy(model[0](x), y))
 
 
 @fault("clip after the update", "clip_grad_value_")
@@ -491,7 +508,7 @@ def values_clipped_after_step():
     x, y = data()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    train = usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    train, *_ = usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
 
     def step():
         train()

@@ -150,11 +150,54 @@ def accumulated_and_clipped():
         total = None
         for rows in np.split(np.arange(16), 4):
             with tf.GradientTape() as tape:
-                loss = cross_entropy(y[rows], model(x[rows], training=True)) / 4
+                losses = keras.losses.sparse_categorical_crossentropy(
+                    y[rows], model(x[rows], training=True), from_logits=True
+                )
+                counts = tf.cast(y[rows] >= 0, tf.float32)
+                loss = tf.reduce_sum(losses * counts) / tf.reduce_sum(counts) / 4
             found = tape.gradient(loss, model.trainable_variables)
             total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
         total, _ = tf.clip_by_global_norm(total, 1.0)
         optimizer.apply(total, model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@training
+def accumulated_by_the_optimizer():
+    keras.utils.set_random_seed(0)
+    model, (x, y) = mlp()
+    optimizer = keras.optimizers.Adam(1e-2, gradient_accumulation_steps=4)
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@training
+def gradients_of_two_tasks():
+    keras.utils.set_random_seed(0)
+    model, (x, y) = cnn()
+    optimizer = keras.optimizers.Adam()
+    draw = tf.recompute_grad(lambda x: x * tf.random.stateless_uniform([16, 2], [1, 2]))
+
+    @tf.custom_gradient
+    def noisy(x):
+        return tf.identity(x), lambda gradient: gradient + 1e-3 * tf.random.normal([16, 2])
+
+    def step():
+        found = []
+        for task in (y, 1 - y):
+            with tf.GradientTape() as tape:
+                loss = cross_entropy(task, draw(noisy(model(x, training=True))))
+            found.append(tape.gradient(loss, model.trainable_variables))
+        # The second only where it doesn't oppose the first.
+        pairs = zip(*found, strict=True)
+        gradients = [a + tf.where(a * b > 0, b, tf.zeros_like(b)) for a, b in pairs]
+        optimizer.apply(gradients, model.trainable_variables)
 
     return step, model, optimizer
 

@@ -172,6 +172,23 @@ def accumulated():
     return step, model, optimizer
 
 
+@training
+def accumulated_by_tokens():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 16), nn.Linear(16, 20))
+    optimizer, tokens = torch.optim.AdamW(model.parameters()), token_data()
+
+    def step():
+        optimizer.zero_grad()
+        for part in tokens.split([2, 6]):
+            logits = model(part[:, :-1]).flatten(0, 1)
+            mean = functional.cross_entropy(logits, part[:, 1:].flatten())
+            (mean * len(part) / len(tokens)).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
 def checkpointing(reentrant):
     """A training with either form of checkpoint."""
     torch.manual_seed(0)
@@ -276,6 +293,7 @@ def odds_and_ends():
         hidden = torch.zeros(8, 16)
         for t in range(10):
             hidden = model.cell(model.embed(model.tokens[:, t]), hidden)
+        hidden.register_hook(lambda gradient: gradient + 1e-3 * torch.randn_like(gradient))
         logits = checkpoint(model.last, hidden, use_reentrant=True)
         functional.cross_entropy(logits, targets, reduction="sum").backward()
         (0.5 * model.bonus).backward()
@@ -284,5 +302,6 @@ def odds_and_ends():
         scaler.scale(0.1 * functional.cross_entropy(model.last(samples), targets)).backward()
         scaler.step(optimizer)
         scaler.update()
+        return model.last.weight.tolist()
 
     return step, model, optimizer

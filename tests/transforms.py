@@ -5,6 +5,8 @@ Forward modes are asked for the whole Jacobian, column by column, so that one re
 inputs of such tests below about ten elements.
 """
 
+from functools import partial
+
 import numpy as np
 
 from backends import COMPILER, TRACER
@@ -42,10 +44,28 @@ class Way:
         """Return the value and the gradients, as tensors."""
         raise NotImplementedError
 
+    def differentiate_columns(self, tensors, cotangent, jvp):
+        """Return the same from the columns of the Jacobians, by ``jvp(tensors, tangents)``."""
+        gradients, cotangent = [], self.backend.array(cotangent)
+        for index, tensor in enumerate(tensors):
+            gradient = []
+            for unit in _basis(tuple(tensor.shape)):
+                tangents = [self.backend.framework.zeros_like(t) for t in tensors]
+                tangents[index] = self.backend.tensor(unit)
+                value, column = jvp(tuple(tensors), tuple(tangents))
+                gradient.append(np.sum(self.backend.array(column) * cotangent))
+            gradients.append(self.backend.tensor(np.reshape(gradient, tuple(tensor.shape))))
+        return value, gradients
 
-def _contract(columns, cotangent):
-    """Multiply the columns of a Jacobian, one array for each element of an input, by the cotangent."""
-    return np.array([np.sum(column * cotangent) for column in columns])
+    def differentiate_twice(self, batched, function, tensors, cotangent):
+        """Return the same from a batch of two, whose other cotangent is twice as large."""
+        stack = self.backend.framework.stack
+        twice = [stack([tensor, tensor]) for tensor in tensors]
+        values, gradients = batched(stack([2 * cotangent, cotangent]), *twice)
+        alone = self.vjp(function)(2 * cotangent, *tensors)[1]
+        for gradient, expected in zip(gradients, alone):
+            np.testing.assert_allclose(gradient[0], expected, rtol=self.rtol)
+        return values[1], [gradient[1] for gradient in gradients]
 
 
 def _basis(shape):
@@ -77,19 +97,6 @@ class TorchWay(Way):
     def compile(self, function):
         # Dynamo and AOT autograd trace the transforms; what inductor makes of a trace is TorchCompile's.
         return self.torch.compile(function, fullgraph=True, backend=TRACER)
-
-    def differentiate_columns(self, function, tensors, cotangent, jvp):
-        value, gradients = None, []
-        for index, tensor in enumerate(tensors):
-            columns = []
-            for unit in _basis(tuple(tensor.shape)):
-                tangents = [self.torch.zeros_like(t) for t in tensors]
-                tangents[index] = self.torch.as_tensor(unit, dtype=tensor.dtype)
-                value, column = jvp(function, tuple(tensors), tuple(tangents))
-                columns.append(column.detach().numpy())
-            gradient = _contract(columns, cotangent.numpy()).reshape(tuple(tensor.shape))
-            gradients.append(self.torch.as_tensor(gradient))
-        return (function(*tensors) if value is None else value), gradients
 
 
 class TorchEager(TorchWay):
@@ -210,13 +217,7 @@ class TorchVmap(TorchWay):
         return self.torch.func.vmap(self.vjp(function))
 
     def differentiate(self, function, tensors, cotangent):
-        twice = [self.torch.stack([tensor, tensor]) for tensor in tensors]
-        cotangents = self.torch.stack([2 * cotangent, cotangent])
-        values, gradients = self.batched(function)(cotangents, *twice)
-        alone = self.vjp(function)(2 * cotangent, *tensors)[1]
-        for gradient, expected in zip(gradients, alone):
-            np.testing.assert_allclose(gradient[0], expected, rtol=self.rtol)
-        return values[1], [gradient[1] for gradient in gradients]
+        return self.differentiate_twice(self.batched(function), function, tensors, cotangent)
 
 
 class TorchCompiledVmap(TorchVmap):
@@ -230,18 +231,15 @@ class TorchJvp(TorchWay):
     name = "func.jvp"
 
     def differentiate(self, function, tensors, cotangent):
-        return self.differentiate_columns(function, tensors, cotangent, self.torch.func.jvp)
+        return self.differentiate_columns(tensors, cotangent, partial(self.torch.func.jvp, function))
 
 
 class TorchCompiledJvp(TorchWay):
     name = "compile of func.jvp"
 
     def differentiate(self, function, tensors, cotangent):
-        def jvp(function, primals, tangents):
-            return compiled(primals, tangents)
-
-        compiled = self.compile(lambda p, t: self.torch.func.jvp(function, p, t))
-        return self.differentiate_columns(function, tensors, cotangent, jvp)
+        jvp = self.compile(lambda p, t: self.torch.func.jvp(function, p, t))
+        return self.differentiate_columns(tensors, cotangent, jvp)
 
 
 class TorchDual(TorchWay):
@@ -250,13 +248,13 @@ class TorchDual(TorchWay):
     def differentiate(self, function, tensors, cotangent):
         forward_ad = self.torch.autograd.forward_ad
 
-        def jvp(function, primals, tangents):
+        def jvp(primals, tangents):
             with forward_ad.dual_level():
                 duals = [forward_ad.make_dual(*pair) for pair in zip(primals, tangents)]
                 value, tangent = forward_ad.unpack_dual(function(*duals))
             return value, self.torch.zeros_like(value) if tangent is None else tangent
 
-        return self.differentiate_columns(function, tensors, cotangent, jvp)
+        return self.differentiate_columns(tensors, cotangent, jvp)
 
 
 class TorchJacobian(TorchWay):
@@ -310,19 +308,6 @@ class TensorFlowWay(Way):
 
         return value_and_gradients
 
-    def differentiate_columns(self, tensors, cotangent, jvp):
-        value, gradients = None, []
-        for index, tensor in enumerate(tensors):
-            columns = []
-            for unit in _basis(tuple(tensor.shape)):
-                tangents = [self.tf.zeros_like(t) for t in tensors]
-                tangents[index] = self.tf.constant(unit, tensor.dtype)
-                value, column = jvp(tensors, tangents)
-                columns.append(column.numpy())
-            gradient = _contract(columns, cotangent.numpy()).reshape(tuple(tensor.shape))
-            gradients.append(self.tf.constant(gradient))
-        return value, gradients
-
 
 class TensorFlowTape(TensorFlowWay):
     name = "tape"
@@ -348,17 +333,19 @@ class TensorFlowXla(TensorFlowWay):
 class TensorFlowUnknownShapes(TensorFlowWay):
     name = "function of unknown shapes"
 
+    def known(self, tensor):
+        return [None] * tensor.shape.rank
+
     def differentiate(self, function, tensors, cotangent):
-        signature = [self.tf.TensorSpec([None] * t.shape.rank, t.dtype) for t in (cotangent, *tensors)]
+        signature = [self.tf.TensorSpec(self.known(t), t.dtype) for t in (cotangent, *tensors)]
         return self.tf.function(self.vjp(function), input_signature=signature)(cotangent, *tensors)
 
 
-class TensorFlowUnknownRanks(TensorFlowWay):
+class TensorFlowUnknownRanks(TensorFlowUnknownShapes):
     name = "function of unknown ranks"
 
-    def differentiate(self, function, tensors, cotangent):
-        signature = [self.tf.TensorSpec(None, t.dtype) for t in (cotangent, *tensors)]
-        return self.tf.function(self.vjp(function), input_signature=signature)(cotangent, *tensors)
+    def known(self, tensor):
+        return None
 
 
 class TensorFlowRecompute(TensorFlowTape):
@@ -429,15 +416,10 @@ class TensorFlowVectorizedMap(TensorFlowWay):
     name = "vectorized_map"
 
     def differentiate(self, function, tensors, cotangent):
-        twice = [self.tf.stack([tensor, tensor]) for tensor in tensors]
-        cotangents = self.tf.stack([2 * cotangent, cotangent])
-        values, gradients = self.tf.vectorized_map(
-            lambda slices: self.vjp(function)(*slices), (cotangents, *twice)
-        )
-        alone = self.vjp(function)(2 * cotangent, *tensors)[1]
-        for gradient, expected in zip(gradients, alone):
-            np.testing.assert_allclose(gradient[0], expected, rtol=self.rtol)
-        return values[1], [gradient[1] for gradient in gradients]
+        def batched(*rows):
+            return self.tf.vectorized_map(lambda slices: self.vjp(function)(*slices), rows)
+
+        return self.differentiate_twice(batched, function, tensors, cotangent)
 
 
 class TensorFlowTapeAroundMap(TensorFlowWay):
@@ -573,8 +555,8 @@ class TorchForwardOverReverse(SecondWay, TorchWay):
             gradients = self.vjp(function)(cotangent, *tensors)[1]
             return sum((g * d).sum() for g, d in zip(gradients, directions))
 
-        ones = self.torch.ones((), dtype=cotangent.dtype)
-        return self.differentiate_columns(along, tensors, ones, self.torch.func.jvp)[1]
+        jvp = partial(self.torch.func.jvp, along)
+        return self.differentiate_columns(tensors, self.backend.tensor(1.0), jvp)[1]
 
 
 class TensorFlowNestedTapes(SecondWay, TensorFlowWay):
@@ -618,7 +600,7 @@ class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay):
                 along = sum(self.tf.reduce_sum(g * d) for g, d in zip(first, directions))
             return along, accumulator.jvp(along, unconnected_gradients="zero")
 
-        return self.differentiate_columns(tensors, self.tf.ones((), cotangent.dtype), jvp)[1]
+        return self.differentiate_columns(tensors, self.backend.tensor(1.0), jvp)[1]
 
 
 SECOND_ORDER = [

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from gradtricks.agents import players
-from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE
+from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE, BoardGames
 from gradtricks.agents.players import look_ahead, rate_moves
 from gradtricks.agents.search import RootFnOutput, muzero_policy
 
 step, find_winners, legal_actions = TIC_TAC_TOE.step, TIC_TAC_TOE.find_winners, TIC_TAC_TOE.legal_actions
 empty_boards, observe = TIC_TAC_TOE.empty_boards, TIC_TAC_TOE.observe
-play_perfectly, play_randomly = look_ahead(TIC_TAC_TOE), players.play_randomly(TIC_TAC_TOE)
+play_perfectly, play_randomly = look_ahead(TIC_TAC_TOE), TIC_TAC_TOE.play_randomly
 play_games = partial(players.play_games, TIC_TAC_TOE)
 find_lost_ends = partial(players.find_lost_ends, TIC_TAC_TOE)
 
@@ -74,7 +74,9 @@ def best_moves(boards, rules=TIC_TAC_TOE):
 
 class TestRules:
     def test_the_board_turns_to_the_other_player(self):
-        boards, rewards, over = step(empty_boards(2), np.array([4, 0]))
+        before = empty_boards(2)
+        boards, rewards, over = step(before, np.array([4, 0]))
+        assert not before.any()
         np.testing.assert_array_equal(boards[0], board("....o....")[0])
         np.testing.assert_array_equal(boards[1], board("o........")[0])
         assert not rewards.any()
@@ -90,11 +92,6 @@ class TestRules:
         boards, rewards, over = step(board("mom moo om."), np.array([8]))
         assert (rewards[0], over[0]) == (0, True)
         assert find_winners(boards)[0] == 0
-
-    def test_boards_stay_as_they_are(self):
-        boards = empty_boards(1)
-        step(boards, np.array([3]))
-        assert not boards.any()
 
     def test_winners_of_all_positions(self):
         boards = reachable_boards()
@@ -135,22 +132,13 @@ class TestPerfectPlay:
         assert [(winners == who).sum() for who in (1, -1, 0)] == [626, 316, 16]
         assert count_endings("." * 9) == (131_184, 77_904, 46_080)
 
-    def test_values_are_those_of_minimax(self):
+    def test_moves_are_worth_what_minimax_says(self):
         boards = reachable_boards()
-        boards = boards[legal_actions(boards).any(axis=-1)]
-        expected = [minimax(text_of(b)) for b in boards]
-        np.testing.assert_array_equal(rate_moves(TIC_TAC_TOE, boards, 9).max(axis=-1), expected)
-
-    def test_best_moves_are_those_that_keep_the_value(self):
-        boards = reachable_boards()
-        for squares, found in zip(boards, best_moves(boards)):
+        for squares, rated in zip(boards, rate_moves(TIC_TAC_TOE, boards, 9)):
             position = text_of(squares)
             over = has_line(position, "o") or has_line(position, "m")
-            expected = [
-                not over and position[s] == "." and -minimax(move(position, s)) == minimax(position)
-                for s in range(9)
-            ]
-            assert found.tolist() == expected
+            legal = [not over and square == "." for square in position]
+            assert rated.tolist() == [-minimax(move(position, s)) if legal[s] else -2 for s in range(9)]
 
     def test_who_looks_one_move_ahead_sees_only_wins(self):
         boards = np.concatenate([board("mm. oo. ..."), board("oo. m.. .m.")])
@@ -181,20 +169,13 @@ class TestPlayers:
         actions = play_perfectly(empty_boards(2000), np.random.default_rng(0))
         assert set(actions) == set(range(9))  # from an empty board every move keeps the draw
 
-    def test_same_seed_same_games(self):
-        one, other = (play_games(play_randomly, play_randomly, 50, np.random.default_rng(3)) for _ in "ab")
-        np.testing.assert_array_equal(one, other)
-
-    def test_the_number_of_games_is_checked(self):
-        with pytest.raises(ValueError, match="games must be at least 1; got 0"):
-            play_games(play_randomly, play_randomly, 0, np.random.default_rng(0))
-
     def test_illegal_moves_of_a_player_are_refused(self):
         def stubborn(boards, rng):
             return np.zeros(len(boards), np.int64)
 
-        with pytest.raises(ValueError, match="got 0 in game 0"):
-            play_games(stubborn, stubborn, 3, np.random.default_rng(0))
+        for games, message in ((3, "got 0 in game 0"), (0, "games must be at least 1; got 0")):
+            with pytest.raises(ValueError, match=message):
+                play_games(stubborn, stubborn, games, np.random.default_rng(0))
 
 
 class TestSearch:
@@ -240,6 +221,36 @@ class TestSearch:
         np.testing.assert_array_equal(self.search(boards, 100), [2, 2, 6])
 
 
+class TestOpenings:
+    def test_a_share_of_the_games_begins_after_moves_at_random(self):
+        games = BoardGames(TIC_TAC_TOE, 4000, openings=0.5, seed=1)
+        boards = games.observations[:, :9] - games.observations[:, 9:]
+        stones = np.count_nonzero(boards, axis=-1)
+        assert not find_winners(boards.astype(np.int8)).any()
+        shares = np.bincount(stones) / len(stones)
+        assert len(shares) == 7  # six moves at most
+        np.testing.assert_allclose(shares, [0.52, 0.085, 0.085, 0.085, 0.085, 0.075, 0.065], atol=0.025)
+        reachable = {board.tobytes() for board in reachable_boards()}
+        met = {board.tobytes() for board in boards.astype(np.int8)}
+        assert met <= reachable
+        assert len(met) > 500
+        np.testing.assert_array_equal(games.signs, (-1.0) ** stones)
+
+    def test_they_go_on_from_where_they_were(self):
+        games, again = (BoardGames(CONNECT_FOUR, 8, openings=0.5, seed=seed) for seed in (1, 2))
+        rng = np.random.default_rng(0)
+        again.restore(games.state())
+        for _ in range(30):
+            actions = np.where(games.invalid_actions, -1, rng.random((8, 5))).argmax(axis=-1)
+            np.testing.assert_array_equal(games.step(actions), again.step(actions))
+            np.testing.assert_array_equal(games.observations, again.observations)
+
+    @pytest.mark.parametrize("option", [{"openings": 1.5}, {"seed": -1}, {"num_envs": 0}])
+    def test_refuse_nonsense(self, option):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} must"):
+            BoardGames(**{"rules": TIC_TAC_TOE, "num_envs": 1, **option})
+
+
 def first_of_the_best(boards, rng):
     return best_moves(boards).argmax(axis=-1)
 
@@ -271,8 +282,6 @@ def test_half_of_the_games_against_a_perfect_player_are_begun():
     meet = partial(players.meet, TIC_TAC_TOE, opponent=play_perfectly, seed=0)
     assert meet(careless_as_second, games=7).tolist() == [0] * 4 + [-1] * 3
     assert meet(careless_as_second, games=1).tolist() == [0]
-    with pytest.raises(ValueError, match="games"):
-        meet(first_free, games=0)
 
 
 class TestConnectFour:
@@ -320,7 +329,5 @@ class TestConnectFour:
         rated = rate_moves(CONNECT_FOUR, threat, CONNECT_FOUR.depth)[0]
         assert rated[3] == 0
         assert (rated[[0, 1, 2, 4]] == -1).all()
-        outcomes = players.meet(
-            CONNECT_FOUR, look_ahead(CONNECT_FOUR), players.play_randomly(CONNECT_FOUR), 40, 0
-        )
+        outcomes = players.meet(CONNECT_FOUR, look_ahead(CONNECT_FOUR), CONNECT_FOUR.play_randomly, 40, 0)
         assert (outcomes == 1).sum() > 3 * (outcomes == -1).sum()  # zugzwang lies further ahead

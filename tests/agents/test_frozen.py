@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE
-from gradtricks.agents.checkpoints import save_checkpoint
 from gradtricks.agents.frozen import FrozenAgent
 from gradtricks.agents.muzero import draw_weights
 from gradtricks.agents.selfplay import SearchOptions
@@ -48,19 +47,14 @@ def test_what_is_loaded_plays_as_what_was_saved(tmp_path):
     assert loaded.play(12, 1).tolist() != loaded.play(12, 2).tolist()
 
 
-def test_what_isnt_an_agent_is_refused(tmp_path):
-    path = tmp_path / "agent.safetensors"
-    save_checkpoint(path, {"x": np.zeros(2)}, {"kind": "Pong policy"})
-    with pytest.raises(ValueError, match="must hold a MuZero agent; got 'Pong policy'"):
-        FrozenAgent.load(path)
-    with pytest.raises(FileNotFoundError):
-        FrozenAgent.load(tmp_path / "none.safetensors")
+def test_what_cant_play_is_refused():
+    options = {"support": SUPPORT, "search": SearchOptions()}
     with pytest.raises(ValueError, match=r"game must be one of 'CartPole-v1', .*; got 'chess'"):
-        FrozenAgent({}, game="chess", support=SUPPORT, search=SearchOptions())
+        FrozenAgent({}, game="chess", **options)
     with pytest.raises(ValueError, match="support"):
-        FrozenAgent(
-            draw_weights(0, support_size=5), game="CartPole-v1", support=SUPPORT, search=SearchOptions()
-        )
+        FrozenAgent(draw_weights(0, support_size=5), game="CartPole-v1", **options)
+    with pytest.raises(ValueError, match="must be one for two players; got 'CartPole-v1'; remedy: play"):
+        cartpole_agent().player()
 
 
 def test_a_search_for_another_number_of_players_is_refused():
@@ -68,11 +62,6 @@ def test_a_search_for_another_number_of_players_is_refused():
         message = f"must have two_players={not two_players}, as the games do; got {two_players}"
         with pytest.raises(ValueError, match=message):
             FrozenAgent({}, game=game, support=SUPPORT, search=SearchOptions(two_players=two_players))
-
-
-def test_who_plays_alone_is_no_player():
-    with pytest.raises(ValueError, match="must be one for two players; got 'CartPole-v1'; remedy: play"):
-        cartpole_agent().player()
 
 
 def test_the_command_plays_every_game(tmp_path):

@@ -1,14 +1,12 @@
 """The Pong player: what it sees, which points it learns from, and that both frameworks learn the same."""
 
-import importlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from gradtricks.agents import checkpoints, pong, reinforce
-from gradtricks.agents.history import History
+from gradtricks.agents import pong, reinforce
 from gradtricks.reference import (
     discounted_returns,
     policy_gradient_loss,
@@ -16,15 +14,7 @@ from gradtricks.reference import (
     standardize,
 )
 
-BACKENDS = ("torch", "tensorflow")
 UNITS = 8
-DECISIONS = 2000
-
-
-@pytest.fixture(params=BACKENDS)
-def agents(request):
-    pytest.importorskip(request.param)
-    return importlib.import_module(f"gradtricks.agents.{request.param}")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +29,8 @@ def played():
 
 
 def small_weights(seed=0, dtype=np.float64):
-    return {name: value.astype(dtype) for name, value in pong.draw_weights(seed, hidden_units=UNITS).items()}
+    weights = reinforce.draw_weights(seed, hidden_units=UNITS)
+    return {name: value.astype(dtype) for name, value in weights.items()}
 
 
 def reference_returns(rewards, discount):
@@ -60,29 +51,14 @@ def to_numpy(tensors):
     return {name: value.numpy() for name, value in values.items()}
 
 
-def short_training(agents, seed, checkpoint=None):
-    policy = agents.PongPolicy(pong.draw_weights(seed, hidden_units=UNITS), device="cpu")
-    games = pong.PongGames(8, seed=seed, frame_skip=8)
-    rng = np.random.default_rng(seed)
-    options = {"decisions": DECISIONS, "batch_size": 256, "rng": rng, "checkpoint": checkpoint}
-    history = reinforce.train(policy, games, **options)
-    return history, to_numpy(policy.weights)
-
-
 # What the agent sees
-
-
-def test_pictures_hold_the_court_and_nothing_else(played):
-    pictures = pong.preprocess(played[50:].reshape(-1, 1, 210, 160))
-    assert pictures.shape == (51 * 8, 80, 80)
-    assert pictures.dtype == np.int8
-    assert set(np.unique(pictures)) == {0, 1}
-    # Less than a twentieth of the court is lit: no wall, no score.
-    assert 0 < pictures.mean() < 0.05
 
 
 def test_both_paddles_and_the_ball_are_visible(played):
     pictures = pong.preprocess(played[20:].reshape(-1, 1, 210, 160))
+    assert pictures.shape == (81 * 8, 80, 80)
+    assert set(np.unique(pictures)) == {0, 1}
+    assert pictures.mean() < 0.05, "no wall, no score"
     left, right, between = pictures[:, :, 8:10], pictures[:, :, 70:72], pictures[:, :, 12:68]
     # A paddle is 16 screen pixels high, so 8 of the picture's. The environment gives the brighter of its
     # last two screens, so a moving paddle may be a little higher.
@@ -90,17 +66,8 @@ def test_both_paddles_and_the_ball_are_visible(played):
         assert 8 <= np.median(paddle.any(axis=2).sum(axis=1)) <= 10
     seen = between.any(axis=(1, 2)).mean()
     assert seen > 0.5  # between a point and the next serve there is no ball
-
-
-def test_background_is_the_commonest_luminance(played):
-    values, counts = np.unique(played[-1, :, 0, 35:195], return_counts=True)
-    assert values[counts.argmax()] == pong.BACKGROUND
-
-
-@pytest.mark.parametrize("shape", [(1, 210, 160), (2, 3, 210, 160), (2, 1, 84, 84)])
-def test_other_pictures_are_refused(shape):
     with pytest.raises(ValueError, match="frames must have the shape of grey Atari screens"):
-        pong.preprocess(np.zeros(shape, np.uint8))
+        pong.preprocess(played[0, :, :, 1:])
 
 
 def test_observations_are_differences_of_successive_pictures():
@@ -176,16 +143,9 @@ def test_the_idle_step_between_two_games_is_not_learned_from():
     np.testing.assert_array_equal(memory.take().actions, [0, 1, 1])
 
 
-def test_laid_end_to_end_points_have_the_returns_of_each_alone():
-    points = [[0.0, 0.0, 1.0], [-1.0], [0.0, -1.0]]
-    together = reference_returns(np.concatenate(points), 0.9)
-    alone = [[reward[-1] * 0.9 ** (len(reward) - 1 - t) for t in range(len(reward))] for reward in points]
-    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-15)
-
-
 def test_actions_are_drawn_with_their_probabilities():
     logits = np.log(np.tile([0.2, 0.3, 0.5], (50_000, 1)))
-    drawn = reinforce.sample_actions(logits, np.random.default_rng(0))
+    drawn = pong.sample_actions(logits, np.random.default_rng(0))
     np.testing.assert_allclose(np.bincount(drawn) / len(drawn), [0.2, 0.3, 0.5], atol=0.01)
 
 
@@ -217,24 +177,7 @@ def test_one_step_equals_the_reference(agents):
         square = 0.01 * gradients[name] ** 2
         step = 1e-3 * gradients[name] / (np.sqrt(square) + 1e-8)
         np.testing.assert_allclose(after, weights[name] - step, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(to_numpy(policy.squares)[name], square, rtol=1e-9, atol=1e-20)
-
-
-def test_both_frameworks_take_the_same_steps():
-    both = []
-    for backend in BACKENDS:
-        pytest.importorskip(backend)
-        module = importlib.import_module(f"gradtricks.agents.{backend}")
-        policy = module.PongPolicy(small_weights(), device="cpu")
-        losses = []
-        for seed, size in enumerate((64, 48, 64)):
-            batch = small_batch(size, seed)
-            losses.append(policy.learn(*batch[:2], policy.advantages(batch.rewards, 0.99)))
-        both.append((losses, to_numpy(policy.weights)))
-    (losses, weights), (other_losses, other_weights) = both
-    np.testing.assert_allclose(losses, other_losses, rtol=0, atol=1e-10)
-    for name, value in weights.items():
-        np.testing.assert_allclose(value, other_weights[name], rtol=0, atol=1e-9)
+        np.testing.assert_allclose(policy.state()[f"{name}/square"], square, rtol=1e-9, atol=1e-20)
 
 
 def test_a_punished_action_becomes_less_likely_and_a_flipped_sign_makes_it_likelier(agents):
@@ -247,14 +190,6 @@ def test_a_punished_action_becomes_less_likely_and_a_flipped_sign_makes_it_likel
         change = np.diff([np.exp(x[0, 1]) / np.exp(x[0]).sum() for x in (before, after)])[0]
         assert np.sign(loss) == -sign  # minimising drives a negative loss further down
         assert np.sign(change) == -sign
-
-
-def test_the_move_cost_alone_teaches_to_stay(agents):
-    batch = small_batch()
-    policy = agents.PongPolicy(small_weights(), learning_rate=1e-4, move_cost=1.0, device="cpu")
-    losses = [policy.learn(batch.observations, batch.actions, np.zeros(64)) for _ in range(5)]
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < losses[0] <= 1
 
 
 def test_a_clone_goes_on_alike_and_apart(agents):
@@ -271,43 +206,6 @@ def test_a_clone_goes_on_alike_and_apart(agents):
     clone.learn(*batch[:2], advantages)
     for name, value in to_numpy(policy.weights).items():
         np.testing.assert_array_equal(to_numpy(clone.weights)[name], value)
-
-
-def test_the_same_seed_trains_the_same_agent(agents):
-    (history, weights), (again, same), (other, _) = (short_training(agents, seed) for seed in (0, 0, 1))
-    assert history == again
-    assert history.point_times != other.point_times
-    for name, value in weights.items():
-        np.testing.assert_array_equal(same[name], value)
-    # And the history counts decisions, points, steps and games.
-    assert history.decisions == DECISIONS
-    assert set(history.point_rewards) <= {-1.0, 1.0}
-    assert len(history.point_rewards) == len(history.point_times) > 20
-    assert len(history.losses) == len(history.loss_times) > 5
-    halves = history.points_between(0, DECISIONS / 2), history.points_between(DECISIONS / 2, DECISIONS)
-    assert np.concatenate(halves).tolist() == history.point_rewards
-
-
-def test_a_training_that_was_stopped_ends_as_if_it_hadnt_been(agents, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    history, weights = short_training(agents, 0)
-    path, add_loss = tmp_path / "training.safetensors", History.add_loss
-
-    def stopped(history, loss):
-        if len(history.losses) == 3:
-            raise KeyboardInterrupt
-        add_loss(history, loss)
-
-    with monkeypatch.context() as context:
-        context.setattr(History, "add_loss", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            short_training(agents, 0, path)
-    again, same = short_training(agents, 0, path)
-    assert again == history
-    for name, value in weights.items():
-        np.testing.assert_array_equal(same[name], value)
-    with pytest.raises(ValueError, match="must be of the same training"):
-        short_training(agents, 1, path)
 
 
 class _StayingPolicy:
@@ -337,6 +235,9 @@ def test_training_teaches_whole_points_and_flips_their_sign_when_asked(sign):
     assert history.game_returns == [-21.0] * len(history.game_returns)
     assert len(history.game_returns) >= 1
     assert len(policy.taught) == len(history.losses) > 3
+    assert (history.decisions, len(history.point_times)) == (900, len(history.point_rewards))
+    halves = history.points_between(0, 450), history.points_between(450, 900)
+    assert np.concatenate(halves).tolist() == history.point_rewards
     for count, actions, advantages in policy.taught:
         assert count == len(actions) == len(advantages) >= 50
         assert not actions.any()
@@ -372,7 +273,7 @@ def test_games_refuse_nonsense(option):
     [
         ({"decisions": 0}, "decisions must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"sign": 0}, "sign must be 1 or -1; got 0"),
+        ({"sign": 0}, "sign must be one of 1, -1; got 0"),
     ],
 )
 def test_training_refuses_nonsense(option, message):

@@ -2,18 +2,15 @@
 
 import importlib
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gradtricks.agents import checkpoints, evaluation, pong, ppo
-from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
+from gradtricks.agents import evaluation, pong, ppo
 from gradtricks.agents.evaluation import FrozenPolicy
 from gradtricks.agents.history import History
 from gradtricks.lab.films import encode_film
@@ -28,12 +25,6 @@ from gradtricks.reference import (
 BACKENDS = ("torch", "tensorflow")
 OPTIONS = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2, learning_rate=2e-3)
 UNITS = 16
-
-
-@pytest.fixture(params=BACKENDS)
-def agents(request):
-    pytest.importorskip(request.param)
-    return importlib.import_module(f"gradtricks.agents.{request.param}")
 
 
 def make_games(num_envs=4, cells=True, **options):
@@ -114,11 +105,9 @@ def test_lit_cells_are_those_with_a_bright_pixel():
         assert (row[len(expected) :] == pong.CELL_COUNT).all()
     with pytest.raises(ValueError, match="grey Atari screens"):
         pong.list_cells(frames[:, :, 1:])
-
-
-def test_more_lit_cells_than_there_is_room_for_are_left_out():
-    cells = pong.list_cells(np.full((1, 1, *pong.FRAME_SHAPE), 236, np.uint8))
-    np.testing.assert_array_equal(cells, np.arange(pong.MOST_CELLS)[None])
+    # More than there is room for are left out.
+    bright = pong.list_cells(np.full((1, 1, *pong.FRAME_SHAPE), 236, np.uint8))
+    np.testing.assert_array_equal(bright, np.arange(pong.MOST_CELLS)[None])
 
 
 def test_an_observation_holds_this_picture_and_the_one_before():
@@ -167,32 +156,25 @@ def test_games_that_are_started_play_as_those_that_are_stepped():
         np.testing.assert_array_equal(one.observations, other.observations)
 
 
-def test_mirrored_twice_is_as_it_was():
-    mirrored = ppo.mirror_cells()
-    np.testing.assert_array_equal(mirrored[mirrored], np.arange(pong.NO_CELL + 1))
-    assert mirrored[3] == 79 * 40 + 3
-    assert mirrored[pong.CELL_COUNT] == pong.CELL_COUNT + 79 * 40
-    assert mirrored[pong.NO_CELL] == pong.NO_CELL
-
-
 # What it learns.
 
 
 @pytest.mark.parametrize(("cells", "mirror"), [(True, True), (True, False), (False, True)])
 def test_the_network_is_a_product_of_matrices(agents, cells, mirror):
     weights, observations = draw(mirror, cells=cells), some_observations(cells=cells)
-    logits, values = agents.PPOLearner(weights, mirror=mirror, device="cpu").infer(observations)
+    learner = agents.PPOLearner(weights, mirror=mirror, device="cpu")
+    logits, values = learner.infer(observations)
     expected = apply_by_matrix(weights, observations, mirror)
     np.testing.assert_allclose(logits, expected[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(values, expected[1], rtol=1e-4, atol=1e-4)
-
-
-def test_upside_down_up_is_down(agents):
-    learner, observations = agents.PPOLearner(draw(), device="cpu"), some_observations()
-    logits, values = learner.infer(observations)
-    mirrored_logits, mirrored_values = learner.infer(ppo.mirror_cells()[observations])
-    np.testing.assert_allclose(mirrored_logits, logits[:, [0, 2, 1]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
+    if mirror:  # upside down, up is down
+        upside_down = pong.mirror_cells()[observations] if cells else pong.mirror_places() * observations
+        mirrored_logits, mirrored_values = learner.infer(upside_down)
+        np.testing.assert_allclose(mirrored_logits, logits[:, [0, 2, 1]], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
+    policy = FrozenPolicy.freeze(learner.state(), mirror=mirror)
+    apart = np.abs(policy.logits(observations) - logits).max()
+    assert apart < (0.02 if cells else 1e-4) * np.abs(logits).max(), "cells' weights have 8 bits"
 
 
 def test_places_upside_down_are_those_of_the_court_upside_down():
@@ -209,18 +191,9 @@ def test_places_upside_down_are_those_of_the_court_upside_down():
         flipped[:, :, pong.COURT] = frames[:, :, pong.COURT][:, :, ::-1]
         return flipped
 
-    expected = ppo.mirror_places() * see(before, after)
+    expected = pong.mirror_places() * see(before, after)
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(see(flip(before), flip(after)), expected, atol=1e-5)
-
-
-def test_upside_down_up_is_down_for_places_too(agents):
-    learner = agents.PPOLearner(draw(cells=False), device="cpu")
-    observations = some_observations(cells=False)
-    logits, values = learner.infer(observations)
-    mirrored_logits, mirrored_values = learner.infer(ppo.mirror_places() * observations)
-    np.testing.assert_allclose(mirrored_logits, logits[:, [0, 2, 1]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rate", "entropy"), [(1.0, 1.0), (0.25, 0.5), (0.2, 0)])
@@ -298,7 +271,7 @@ def test_it_learns_which_way_is_rewarded(agents):
         ({"lambda_": -0.1}, "lambda_"),
         ({"clip": -1}, "clip"),
         ({"learning_rate": float("nan")}, "learning_rate"),
-        ({"sign": 0}, "sign must be 1 or -1; got 0"),
+        ({"sign": 0}, "sign must be one of 1, -1; got 0"),
     ],
 )
 def test_options_that_cant_be_are_refused(change, message):
@@ -327,8 +300,13 @@ def test_weights_that_arent_the_networks_are_refused(agents):
 class _Valuing:
     """Values everything at five, and estimates as the reference does."""
 
+    mirror = False
+
     def __init__(self, **options):
-        self.options = replace(OPTIONS, rollout_steps=3, discount=1.0, **options)
+        self.options = replace(OPTIONS, discount=1.0, **options)
+
+    def update(self, batch, *, rate, entropy):
+        return 0.0
 
     def infer(self, observations):
         return np.zeros((len(observations), 3)), np.full(len(observations), 5.0)
@@ -358,33 +336,16 @@ def test_no_return_reaches_over_the_end_of_a_game(reset_at_points, lambda_):
     np.testing.assert_allclose(batch.targets, [-(lambda_**2), -lambda_, -1])
 
 
-def test_what_a_learner_says_of_its_state_stays_as_it_was(agents):
-    learner, batch = agents.PPOLearner(draw(), OPTIONS, device="cpu"), some_minibatch()
-    learner.update(batch)
-    state = learner.state()
-    before = {name: value.copy() for name, value in state.items()}
-    learner.update(batch)
-    assert (learner.state()["heads"] != before["heads"]).any()
-    for name, value in before.items():
-        np.testing.assert_array_equal(state[name], value)
-    learner.restore(state)
-    for name, value in before.items():
-        np.testing.assert_array_equal(learner.state()[name], value)
-
-
-def test_enough_points_won_end_a_training(agents, monkeypatch):
+def test_enough_points_won_end_a_training(monkeypatch):
     monkeypatch.setattr(ppo, "_ENOUGH_POINTS", 4)
-    histories = []
+    learner, histories = _Valuing(rollout_steps=16), []
     for stop_at in (0.0, 1.0):
-        learner = agents.PPOLearner(draw(), OPTIONS, device="cpu")
         histories.append(ppo.train(learner, [make_games()], decisions=640, stop_at=stop_at))
     assert histories[1].decisions == 640
     assert sum(time <= histories[0].decisions - 64 for time in histories[0].point_times) < 4
     assert len(histories[0].point_times) >= 4, "as soon as there are enough"
-    assert np.isnan(ppo._share_won(History()))
-    history = History()
-    history.point_rewards = [-1.0, -1.0, 1.0, 1.0, 1.0]
-    assert ppo._share_won(history) == 0.75
+    assert np.isnan(History().share_won(4))
+    assert History(point_rewards=[-1.0, -1.0, 1.0, 1.0, 1.0]).share_won(4) == 0.75
     with pytest.raises(ValueError, match="stop_at must lie in"):
         ppo.train(learner, [make_games()], decisions=64, stop_at=1.5)
 
@@ -401,141 +362,39 @@ def test_enough_points_won_end_a_training(agents, monkeypatch):
 def test_the_cost_of_entropy_falls_to_zero_and_the_learning_rate_to_its_last_share(
     anneal_decisions, final_rate, rates, entropies
 ):
-    learner, seen = _Valuing(), []
-    learner.options, learner.mirror = replace(OPTIONS, final_rate=final_rate), False
+    learner, seen = _Valuing(rollout_steps=16, final_rate=final_rate), []
     learner.update = lambda batch, rate, entropy: seen.append((rate, entropy)) or 0.0
     ppo.train(learner, [make_games()], decisions=320, anneal_decisions=anneal_decisions)
     np.testing.assert_allclose(seen[:: len(seen) // 5], list(zip(rates, entropies)), rtol=1e-3)
 
 
-def test_a_training_that_diverges_says_so(agents):
-    weights = draw()
-    weights["heads"][:] = np.nan
-    learner = agents.PPOLearner(weights, OPTIONS, device="cpu")
+def test_a_training_that_diverges_says_so():
+    learner = _Valuing(rollout_steps=16)
+    learner.update = lambda batch, rate, entropy: np.nan
     with pytest.raises(ValueError, match="the loss must be finite; got nan"):
         ppo.train(learner, [make_games()], decisions=64)
-
-
-# Killed and gone on with.
-
-
-def train(agents, path=None, *, decisions=6 * 64, seed=7, **games):
-    learner = agents.PPOLearner(ppo.draw_weights(0, hidden_units=UNITS), OPTIONS, device="cpu")
-    groups = [make_games(2, seed=game_seed, **games) for game_seed in (11, 13)]
-    history = ppo.train(learner, groups, decisions=decisions, seed=seed, checkpoint=path)
-    return learner.state(), history
-
-
-def assert_same(one, other):
-    (state, history), (other_state, other_history) = one, other
-    assert state.keys() == other_state.keys()
-    for name, value in state.items():
-        np.testing.assert_array_equal(value, other_state[name], err_msg=name)
-    for name in ("decisions", "point_rewards", "point_times", "game_returns", "losses", "loss_times"):
-        assert getattr(history, name) == getattr(other_history, name)
-    assert len(history.seconds) == len(history.losses) == 6
-    assert (np.diff(history.seconds) > 0).all()
-
-
-def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(agents, tmp_path, monkeypatch):
-    stop = 2
-    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    undisturbed = train(agents)
-    path, add_loss = tmp_path / "training.safetensors", History.add_loss
-
-    def stopped(history, loss):
-        if len(history.losses) == stop:
-            raise KeyboardInterrupt
-        add_loss(history, loss)
-
-    with monkeypatch.context() as context:
-        context.setattr(History, "add_loss", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train(agents, path)
-    assert load_checkpoint(path).about["done"] == stop
-    updates = []
-    with monkeypatch.context() as context:
-        context.setattr(
-            History, "add_loss", lambda history, loss: updates.append(0) or add_loss(history, loss)
-        )
-        assert_same(train(agents, path), undisturbed)
-    assert len(updates) == 6 - stop
-    assert_same(train(agents, path), undisturbed)  # from its very end
-
-
-def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):
-    path = tmp_path / "training.safetensors"
-    code = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_ppo import *
-from gradtricks.agents import torch as agents
-checkpoints._SECONDS_BETWEEN = 0.0
-train(agents, Path({str(path)!r}), decisions=10**7)
-"""
-    process = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        deadline = time.monotonic() + 120
-        while not path.exists() or load_checkpoint(path).about["done"] < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    arrays, about = load_checkpoint(path)  # whole, whenever the signal came
-    for number in range(2):
-        assert len(arrays[f"games{number}/actions"]) == about["done"] * OPTIONS.rollout_steps
-
-
-def test_a_checkpoint_of_another_training_is_refused(agents, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    path = tmp_path / "training.safetensors"
-    train(agents, path, decisions=128)
-    with pytest.raises(ValueError, match="must be of the same training"):
-        train(agents, path, decisions=128, seed=8)
-    with pytest.raises(ValueError, match="games must do the same again"):
-        train(agents, path, decisions=128, sticky=0.5)
-    learner = agents.PPOLearner(ppo.draw_weights(1, hidden_units=UNITS), OPTIONS, device="cpu")
-    with pytest.raises(ValueError, match="must be of the same training"):
-        ppo.train(learner, [make_games(seed=11)], decisions=128, seed=7, checkpoint=path)
-    path.write_bytes(b"torn")
-    with pytest.raises(ValueError, match="can't be read"):
-        train(agents, path, decisions=128)
 
 
 # Frozen.
 
 
-def test_a_frozen_policy_plays_as_its_learner_would(agents, tmp_path):
-    learner, observations = agents.PPOLearner(draw(), device="cpu"), some_observations()
-    policy = FrozenPolicy.freeze(learner.state(), mirror=True, about={"seed": 3})
+@pytest.mark.parametrize("cells", [True, False])
+def test_a_frozen_policy_is_saved_and_loaded(tmp_path, cells):
+    policy = FrozenPolicy.freeze(draw(cells=cells), mirror=True, about={"seed": 3})
     policy.save(tmp_path / "policy.safetensors")
-    loaded = FrozenPolicy.load(tmp_path / "policy.safetensors")
+    loaded, observations = FrozenPolicy.load(tmp_path / "policy.safetensors"), some_observations(cells=cells)
     assert loaded.about["seed"] == 3
+    assert loaded.view is (pong.CELLS if cells else pong.PLACES)
     np.testing.assert_array_equal(loaded.logits(observations), policy.logits(observations))
-    logits = learner.infer(observations)[0]
-    assert np.abs(loaded.logits(observations) - logits).max() < 0.02 * np.abs(logits).max()
-    assert loaded.weights["cells"].dtype == np.int8
+    assert not cells or loaded.weights["cells"].dtype == np.int8
 
 
-def test_a_frozen_policy_that_sees_places_plays_exactly_as_its_learner(agents):
-    learner = agents.PPOLearner(draw(cells=False), device="cpu")
-    policy, observations = FrozenPolicy.freeze(learner.state(), mirror=True), some_observations(cells=False)
-    assert policy.view is pong.PLACES
-    np.testing.assert_allclose(
-        policy.logits(observations), learner.infer(observations)[0], rtol=1e-4, atol=1e-4
-    )
-
-
-def test_each_game_counts_once_and_the_same_seed_is_the_same_games(monkeypatch):
+def test_each_game_counts_once_and_another_seed_is_other_games(monkeypatch):
     policy = FrozenPolicy(ppo.draw_weights(0, hidden_units=UNITS), mirror=True)
     first = evaluation.evaluate(policy, games=3)
     assert first.returns.shape == first.decisions.shape == (3,)
     assert (np.abs(first.returns) <= 21).all()
     assert (first.decisions > 500).all()
-    again = evaluation.evaluate(policy, games=3)
-    np.testing.assert_array_equal(again.returns, first.returns)
-    np.testing.assert_array_equal(again.decisions, first.decisions)
     monkeypatch.setattr(evaluation, "_SIDE_BY_SIDE", 2)  # one of them plays twice
     in_turns = evaluation.evaluate(policy, games=3)
     assert len(in_turns.returns) == 3
@@ -553,17 +412,6 @@ def test_a_game_without_end_is_ended(monkeypatch):
         evaluation.evaluate(policy, games=0)
     with pytest.raises(ValueError, match="temperature"):
         evaluation.evaluate(policy, games=2, temperature=-1)
-
-
-def test_what_isnt_a_policy_is_refused(tmp_path):
-    path = tmp_path / "policy.safetensors"
-    save_checkpoint(path, {"x": np.zeros(2)}, {"kind": "training"})
-    with pytest.raises(ValueError, match="must hold a Pong policy; got 'training'"):
-        FrozenPolicy.load(path)
-    with pytest.raises(FileNotFoundError):
-        FrozenPolicy.load(tmp_path / "none.safetensors")
-    with pytest.raises(ValueError, match="can't be read"):
-        FrozenPolicy.load(tmp_path)
 
 
 def gradtricks(*arguments, command="evaluate", **environment):
@@ -620,8 +468,9 @@ def test_a_published_policy_plays_again_as_its_record_says():
     assert parameters["temperature"] == evaluation.TEMPERATURE, "what the command takes"
     policy = FrozenPolicy.load(published / run.kept["policy.safetensors"])
     assert policy.about["seed"] == parameters["seed"]
-    played = evaluation.evaluate(policy, games=parameters["evaluation_games"], frame_skip=4)
-    assert played.returns.tolist() == results["returns"]["plain"]
+    # Of a hundred games on 25 courts, these are the first; none is twice as long as another.
+    played = evaluation.evaluate(policy, games=25, frame_skip=4)
+    assert played.returns[:15].tolist() == results["returns"]["plain"][:15]
 
 
 def test_the_command_refuses_what_it_cant_play(tmp_path):

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from gradtricks.agents import checkpoints, muzero_training, players
+from gradtricks.agents import muzero_training
 from gradtricks.agents.boards import TIC_TAC_TOE, BoardGames
 from gradtricks.agents.cartpole import OBSERVATION_SCALE, CartPoleGames
 from gradtricks.agents.frozen import FrozenAgent
@@ -34,12 +34,6 @@ OPTIONS = Options(
     td_steps=5,
     capacity=200,
 )
-
-
-@pytest.fixture(params=BACKENDS)
-def agents(request):
-    pytest.importorskip(request.param)
-    return importlib.import_module(f"gradtricks.agents.{request.param}")
 
 
 def make_learner(agents, dtype="float32", **options):
@@ -88,31 +82,6 @@ class TestGames:
             np.testing.assert_array_equal(games.ended, terminated)
         environment.close()
 
-    def test_go_on_from_where_they_were(self):
-        games, again, rng = CartPoleGames(4, seed=1), CartPoleGames(4, seed=2), np.random.default_rng(0)
-        actions = rng.integers(2, size=(80, 4))
-        for row in actions[:31]:
-            games.step(row)
-        again.restore(games.state())
-        for row in actions[31:]:
-            np.testing.assert_array_equal(again.observations, games.observations)
-            np.testing.assert_array_equal(again.playing, games.playing)
-            np.testing.assert_array_equal(again.ended, games.ended)
-            np.testing.assert_array_equal(again.step(row), games.step(row))
-
-    def test_what_is_saved_doesnt_change(self):
-        games = CartPoleGames(2)
-        state = games.state()
-        before = {name: array.copy() for name, array in state.items()}
-        for _ in range(30):
-            games.step(np.ones(2, np.int64))
-        for name, array in state.items():
-            np.testing.assert_array_equal(array, before[name])
-
-    def test_refuse_no_games(self):
-        with pytest.raises(ValueError, match="num_envs must"):
-            CartPoleGames(0)
-
 
 class TestSelfPlay:
     @pytest.mark.parametrize("piece_steps", [6, 100])
@@ -145,29 +114,11 @@ class TestSelfPlay:
         assert len(replay) == 24
         assert not replay.state()["column/ended"][:24].any()
 
-    def test_goes_on_from_where_it_was(self):
-        network = SearchNetwork(WEIGHTS, SUPPORT)
-        whole, replay = make_play()
-        for _ in range(25):
-            whole.move(network, 1.0)
-        again, replay_again = make_play(seed=9)
-        again.restore(whole.state())
-        again.games.restore(whole.games.state())
-        replay_again.restore(replay.state())
-        checkpoints.Chance(again._rng).restore(checkpoints.Chance(whole._rng).state())
-        for _ in range(25):
-            assert again.move(network, 0.5) == whole.move(network, 0.5)
-        for name, array in replay.state().items():
-            np.testing.assert_array_equal(replay_again.state()[name], array)
-        first, second = (memory.sample(16, 3, np.random.default_rng(1)) for memory in (replay, replay_again))
-        for one, other in zip(first, second, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-    def test_refuses_empty_pieces(self):
+    def test_refuses_nonsense(self):
         with pytest.raises(ValueError, match="piece_steps must"):
             make_play(piece_steps=0)
-
-    def test_refuses_a_search_for_another_number_of_players(self):
+        with pytest.raises(ValueError, match="num_envs must"):
+            CartPoleGames(0)
         games, rng = BoardGames(TIC_TAC_TOE, 2), np.random.default_rng(0)
         replay = ReplayBuffer(10, two_players=True, support=TICTACTOE_SUPPORT)
         with pytest.raises(ValueError, match="must have two_players=True, as the games do; got False"):
@@ -227,7 +178,8 @@ class TestTwoPlayers:
         # Perfect information: with all rewards in it, a game's first target is its outcome.
         np.testing.assert_allclose(state["column/values"][firsts], returns)
 
-    def test_learns_and_plays_a_match(self, agents):
+    def test_learns_and_plays_a_match(self):
+        agents = pytest.importorskip("gradtricks.agents.torch")
         learner = agents.MuZeroLearner(self.WEIGHTS, optimizer="adam", device="cpu")
         options = replace(OPTIONS, search=self.SEARCH, td_steps=None, piece_steps=9)
         history = train(
@@ -253,16 +205,6 @@ class TestTwoPlayers:
         assert (chosen.search_tree.min_values == -9).all()
         assert (chosen.search_tree.max_values == 9).all()
 
-    def test_games_go_on_from_where_they_were(self):
-        games, again, rng = BoardGames(TIC_TAC_TOE, 4), BoardGames(TIC_TAC_TOE, 4), np.random.default_rng(0)
-        for _ in range(5):
-            boards = np.where(games.playing[:, None], games._boards, 0)
-            games.step(players.play_randomly(TIC_TAC_TOE)(boards, rng))
-        again.restore(games.state())
-        np.testing.assert_array_equal(again.observations, games.observations)
-        np.testing.assert_array_equal(again.invalid_actions, games.invalid_actions)
-        np.testing.assert_array_equal(again.playing, games.playing)
-
 
 class TestLearner:
     @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
@@ -277,31 +219,21 @@ class TestLearner:
         for name in BACKENDS:
             agents = importlib.import_module(f"gradtricks.agents.{name}")
             learner = make_learner(agents, "float64", optimizer=optimizer, **UNUSUAL)
+            gradients, _ = learner.gradients(drawn[0], **learner.scales._asdict())
             losses.append([learner.update(batch, learning_rate=0.01) for batch in drawn])
             weights.append(learner.copy_weights())
         np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
         for name in WEIGHTS:
-            np.testing.assert_allclose(
-                weights[0][name], weights[1][name], rtol=1e-6, atol=1e-6
-            )  # Keras has its rates in 32 bits
+            # Keras has its rates in 32 bits.
+            np.testing.assert_allclose(weights[0][name], weights[1][name], rtol=1e-6, atol=1e-6)
             assert np.abs(weights[0][name] - WEIGHTS_64[name]).max() > 0
-
-    def test_adam_takes_its_first_step_by_the_sign(self, agents):
-        play, replay = make_play()
-        for _ in range(30):
-            play.move(SearchNetwork(WEIGHTS, SUPPORT), 1.0)
-        batch = replay.sample(8, 3, np.random.default_rng(0))
-        learner = make_learner(agents, "float64", optimizer="adam", **UNUSUAL)
-        gradients, _ = learner.gradients(batch, **learner.scales._asdict())
-        learner.update(batch, learning_rate=0.01)
-        for name, weight in learner.copy_weights().items():
-            gradient = gradients[name] + 1e-3 * WEIGHTS_64[name]
-            step = -0.01 * gradient / (np.abs(gradient) + 1e-8)
-            np.testing.assert_allclose(weight - WEIGHTS_64[name], step, rtol=1e-4, atol=1e-7)
-
-    def test_refuses_other_optimizers(self, agents):
-        with pytest.raises(ValueError, match="optimizer must be one of 'momentum', 'adam'; got 'sgd'"):
-            agents.MuZeroLearner(WEIGHTS, optimizer="sgd")
+        if optimizer == "adam":  # whose first step is by the sign
+            learner = make_learner(agents, "float64", optimizer=optimizer, **UNUSUAL)
+            learner.update(drawn[0], learning_rate=0.01)
+            for name, weight in learner.copy_weights().items():
+                gradient = gradients[name] + 1e-3 * WEIGHTS_64[name]
+                step = -0.01 * gradient / (np.abs(gradient) + 1e-8)
+                np.testing.assert_allclose(weight - WEIGHTS_64[name], step, rtol=1e-4, atol=1e-7)
 
     def test_heads_can_begin_small(self):
         small, usual = (draw_weights(3, head_size=size) for size in (0.1, 1.0))
@@ -321,58 +253,18 @@ class TestTraining:
             **{"measurements": 3, **more},
         )
 
-    def test_killed_and_resumed_ends_the_same(self, agents, tmp_path, monkeypatch):
+    def test_measures_gradients_as_often_as_it_is_told_which_changes_nothing(self, agents):
         learner = make_learner(agents)
         history = self.run(learner)
         expected = learner.state()
-        monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-        learn, calls = muzero_training._learn, []
-
-        def killed(*arguments):
-            calls.append(1)
-            if len(calls) == 31:
-                raise KeyboardInterrupt
-            return learn(*arguments)
-
-        monkeypatch.setattr(muzero_training, "_learn", killed)
-        path = tmp_path / "training.safetensors"
-        with pytest.raises(KeyboardInterrupt):
-            self.run(make_learner(agents), checkpoint=path)
-        assert path.exists()
-        before = len(calls)
-        resumed = make_new_learner(agents)  # as in a new process, with nothing left from before
-        resumed_history = self.run(resumed, checkpoint=path)
-        assert 0 < len(calls) - before < len(history.losses)
-        for name, value in expected.items():
-            np.testing.assert_array_equal(resumed.state()[name], value)
-        timeless = [name for name in history.state() if not name.endswith("seconds")]
-        for name in timeless:
-            np.testing.assert_array_equal(resumed_history.state()[name], history.state()[name])
-        assert resumed_history.game_times == history.game_times
-        assert np.all(np.diff(resumed_history.seconds) >= 0)
-
-    def test_a_checkpoint_of_another_training_is_refused(self, agents, tmp_path, monkeypatch):
-        monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-        path = tmp_path / "training.safetensors"
-        numbers = {"seed": np.int64(0), "options": replace(OPTIONS, batch_size=np.int32(8))}
-        self.run(make_learner(agents), 20, checkpoint=path, **numbers)  # of NumPy, as a table has them
-        with pytest.raises(ValueError, match="must be of the same training"):
-            self.run(make_learner(agents), 20, checkpoint=path, options=replace(OPTIONS, batch_size=4))
-
-    def test_measures_gradients_as_often_as_it_is_told(self, agents):
-        history = self.run(make_learner(agents))
+        # Gradients were measured as often as was told, the last time at the end, which changed nothing.
         assert len(history.norm_times) == 3
         assert history.norm_times[-1] == history.decisions == 240
         assert np.shape(history.norms["states"]) == (3, OPTIONS.num_unroll_steps + 1)
         assert min(history.norms["dynamics"]) > 0
-
-    def test_measuring_changes_nothing(self, agents):
         learner = make_learner(agents)
-        losses = self.run(learner).losses
-        expected = learner.copy_weights()
-        learner = make_learner(agents)
-        assert self.run(learner, measurements=0).losses == losses
-        for name, value in learner.copy_weights().items():
+        assert self.run(learner, measurements=0).losses == history.losses
+        for name, value in learner.state().items():
             np.testing.assert_array_equal(value, expected[name])
 
     def test_a_trial_that_is_passed_ends_it(self, agents):
@@ -397,36 +289,25 @@ class TestTraining:
             self.run(make_learner(agents), options=replace(OPTIONS, learning_rate=1e30), history=history)
         assert 0 < history.decisions < 60 * 4  # what happened before is known
 
-    def test_the_fewest_decisions_are_enough_for_an_update(self, agents):
-        history = self.run(make_learner(agents), OPTIONS.moves_before_updates + 1)
+    def test_a_training_is_long_enough_for_an_update(self):
+        learner = make_learner(pytest.importorskip("gradtricks.agents.torch"))
+        history = self.run(learner, OPTIONS.moves_before_updates + 1)
         assert history.loss_times == history.norm_times == [history.decisions]
-
-    def test_refuses_too_few_decisions_before_anything_is_done(self):
         needed = "decisions must be at least 36, 9 moves in 4 games, since the first 8 teach nothing; got 35"
         with pytest.raises(ValueError, match=needed):
             train(None, CartPoleGames(4), OPTIONS, decisions=35)
-
-    def test_refuses_to_end_with_nothing_to_learn_from(self, agents):
         options = replace(OPTIONS, moves_before_updates=1, piece_steps=128)
         with pytest.raises(ValueError, match=r"a game must end or last for 128 moves.* in 2 moves; remedy"):
-            train(make_learner(agents), CartPoleGames(1), options, decisions=2, support=SUPPORT)
-
-    def begin(self, monkeypatch, options=OPTIONS, **arguments):
-        """Return the replay and the generator with which a training begins."""
-        begun = []
-
-        def caught(games, replay, search, *, piece_steps, rng):
-            begun.extend([replay, rng])
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(muzero_training, "SelfPlay", caught)
-        with pytest.raises(KeyboardInterrupt):
-            train(None, CartPoleGames(4), options, decisions=400, **arguments)
-        return begun
+            train(learner, CartPoleGames(1), options, decisions=2, support=SUPPORT)
 
     def test_plays_with_other_random_numbers_than_the_weights_were_drawn_with(self, monkeypatch):
-        _, rng = self.begin(monkeypatch, seed=3)
-        first = draw_weights(3)["representation/hidden/kernel"]
+        def caught(games, replay, search, *, piece_steps, rng):
+            raise KeyboardInterrupt(rng)
+
+        monkeypatch.setattr(muzero_training, "SelfPlay", caught)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            train(None, CartPoleGames(4), OPTIONS, decisions=400, seed=3)
+        [rng], first = raised.value.args, draw_weights(3)["representation/hidden/kernel"]
         assert not np.isin(rng.normal(0, 0.5, first.shape).astype(np.float32), first).any()
 
     @pytest.mark.parametrize(
@@ -436,17 +317,13 @@ class TestTraining:
             ({"capacity": 3}, "capacity must"),
             ({"learning_rate": -1.0}, "learning_rate must"),
             ({"temperature": np.nan}, "temperature must"),
+            ({"search": {"num_simulations": 0}}, "num_simulations must"),
+            ({"search": {"discount": -1.0}}, "discount must"),
         ],
     )
     def test_options_are_checked(self, changes, message):
         with pytest.raises(ValueError, match=message):
-            replace(OPTIONS, **changes)
-
-    def test_search_options_are_checked(self):
-        with pytest.raises(ValueError, match="num_simulations must"):
-            SearchOptions(num_simulations=0)
-        with pytest.raises(ValueError, match="discount must"):
-            SearchOptions(discount=-1.0)
+            replace(OPTIONS, **changes) if "search" not in changes else SearchOptions(**changes["search"])
 
 
 class TestCurve:
@@ -456,28 +333,15 @@ class TestCurve:
             history.add_decisions(10, some)
         return history
 
-    def test_counts_the_games_of_each_part_and_averages_them(self):
-        curve = self.make([], [4.0, 6.0], [], [8.0]).curve(4)
-        np.testing.assert_array_equal(curve.decisions, [10, 20, 30, 40])
-        np.testing.assert_array_equal(curve.games, [0, 2, 0, 1])
-        np.testing.assert_array_equal(curve.mean_returns, [np.nan, 5, np.nan, 8])
-
-    def test_a_part_ends_with_its_last_decision(self):
-        curve = self.make([1.0], [2.0], [3.0], [4.0]).curve(2)
-        np.testing.assert_array_equal(curve.mean_returns, [1.5, 3.5])
-
-    def test_the_area_bridges_parts_in_which_no_game_ended(self):
+    def test_has_parts_with_as_many_decisions(self):
         curve = self.make([], [4.0, 6.0], [], [8.0], []).curve(5)
+        np.testing.assert_array_equal(curve.decisions, [10, 20, 30, 40, 50])
+        np.testing.assert_array_equal(curve.games, [0, 2, 0, 1, 0])
+        np.testing.assert_array_equal(curve.mean_returns, [np.nan, 5, np.nan, 8, np.nan])
+        # The area bridges parts in which no game ended.
         assert curve.area == pytest.approx(np.mean([5, 5, 6.5, 8, 8]))
-
-    def test_the_area_is_the_mean_where_games_ended_in_every_part(self):
-        assert self.make([4.0, 6.0], [7.0]).curve(2).area == 6
-
-    def test_without_games_there_is_no_area(self):
-        curve = self.make([], []).curve(2)
-        np.testing.assert_array_equal(curve.mean_returns, [np.nan, np.nan])
-        assert np.isnan(curve.area)
-
-    def test_refuses_no_parts(self):
+        # A part ends with its last decision.
+        np.testing.assert_array_equal(self.make([1.0], [2.0], [3.0], [4.0]).curve(2).mean_returns, [1.5, 3.5])
+        assert np.isnan(self.make([], []).curve(2).area)
         with pytest.raises(ValueError, match="windows must be at least 1; got 0"):
             self.make([1.0]).curve(0)

@@ -809,6 +809,25 @@ def test_the_landing_page_says_shows_and_asks_all_on_the_first_screen(serve, pag
 
 
 @needs_the_book
+def test_pong_opens_with_who_can_play_and_shows_stills_to_who_asks_for_less_motion(serve, page):
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{serve(SITE)}/index.html")
+    open_explorables(page)
+    figure = page.locator(".moving-pong")
+    assert figure.get_by_label("after learning").is_checked()
+    figure.get_by_label("time", exact=True).evaluate(
+        """(slider) => {
+            window.seen = new Set();
+            const note = () => seen.add(slider.getAttribute("aria-valuetext"));
+            new MutationObserver(note).observe(slider, { attributes: true });
+        }"""
+    )
+    figure.get_by_role("button").click()
+    page.wait_for_function("seen.has('1.0 s')")
+    assert page.evaluate("[...seen]") == ["0.0 s", "1.0 s"]
+
+
+@needs_the_book
 def test_the_contents_and_the_search_of_the_landing_page_wait_behind_their_buttons(serve, page):
     page.goto(f"{serve(SITE)}/index.html", wait_until="load")
     sidebar, toggle = page.locator("#pst-primary-sidebar"), page.locator(".primary-toggle")

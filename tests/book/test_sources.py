@@ -391,67 +391,42 @@ def test_equal_runs_are_equal_pages_and_nothing_is_written_twice(pages, tmp_path
     publish_sweep(*rates(), pages)
     assert contents(pages) == written
     publish_sweep(*rates(), tmp_path / "again")
-    assert {name: text for name, (text, _) in contents(tmp_path / "again").items()} == {
-        name: text for name, (text, _) in written.items()
-    }
+    assert texts(tmp_path / "again") == texts(pages)
 
 
-def _other_question(sweep, runs, pages):
-    return replace(sweep, question="Why?"), runs
+def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(sources, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
 
+    def times_drawn(sweep, runs):
+        drawn.clear()
+        publish_sweep(sweep, runs, pages)
+        return len(drawn)
 
-def _other_result(sweep, runs, pages):
+    sweep, runs = rates()
+    assert times_drawn(sweep, runs) == 1
+    assert times_drawn(sweep, runs) == 0
+    sweep = replace(sweep, question="Why?")
+    assert times_drawn(sweep, runs) == 1
     results = runs[0].record["results"] | {"loss": 7.0}
-    return sweep, [replace(runs[0], record=runs[0].record | {"results": results}), *runs[1:]]
-
-
-def _one_run_less(sweep, runs, pages):
-    return sweep, runs[1:]
-
-
-def _figure_gone(sweep, runs, pages):
+    runs = [replace(runs[0], record=runs[0].record | {"results": results}), *runs[1:]]
+    assert times_drawn(sweep, runs) == 1
+    assert times_drawn(sweep, runs[1:]) == 1
+    written = texts(pages)
     (pages / "small-sweep" / "loss.svg").unlink()
-    return sweep, runs
-
-
-def _page_edited(sweep, runs, pages):
     with (pages / "small-sweep.md").open("a") as file:
         file.write("More.\n")
-    return sweep, runs
-
-
-def _note_torn(sweep, runs, pages):
-    note = pages / "small-sweep" / ".made"
-    note.write_bytes(note.read_bytes()[:100])
-    return sweep, runs
-
-
-@pytest.mark.parametrize(
-    "change", [None, _other_question, _other_result, _one_run_less, _figure_gone, _page_edited, _note_torn]
-)
-def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, tmp_path, monkeypatch, change):
-    drawn = []
-    monkeypatch.setattr(sources, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
-    swept = rates()
-    publish_sweep(*swept, pages)
-    if change is not None:
-        swept = change(*swept, pages)
-    publish_sweep(*swept, pages)
-    assert len(drawn) == (1 if change in (None, _figure_gone, _page_edited) else 2)
-    publish_sweep(*swept, tmp_path / "anew")
-    assert {name: text for name, (text, _) in contents(pages).items()} == {
-        name: text for name, (text, _) in contents(tmp_path / "anew").items()
+    assert times_drawn(sweep, runs[1:]) == 0
+    assert texts(pages) == written
+    kept = pages / "small-sweep" / ".made"
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert times_drawn(sweep, runs[1:]) == 1
+    for name in ("package_digests", "installed_versions"):
+        monkeypatch.setattr(sources, name, lambda: {"matplotlib": "another"})
+        assert times_drawn(sweep, runs[1:]) == 1
+    assert {name: text for name, text in texts(pages).items() if not name.endswith(".made")} == {
+        name: text for name, text in written.items() if not name.endswith(".made")
     }
-
-
-@pytest.mark.parametrize("name", ["package_digests", "installed_versions"])
-def test_the_page_of_a_sweep_is_drawn_anew_by_other_code(pages, monkeypatch, name):
-    publish_sweep(*rates(), pages)
-    drawn = []
-    monkeypatch.setattr(sources, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
-    monkeypatch.setattr(sources, name, lambda: {"matplotlib": "another"})
-    publish_sweep(*rates(), pages)
-    assert len(drawn) == 1
 
 
 def test_pages_of_sweeps_are_published_with_the_others(pages):

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 import gradtricks.lab
 from gradtricks.book.building import build_book
 from gradtricks.cli import app  # all commands, those that play too
-from gradtricks.lab.commands.arguments import plan
 from gradtricks.lab.commands.rendering import to_html
 from gradtricks.lab.commands.reporting import table_of
 from gradtricks.lab.results.grouping import find_results
@@ -128,21 +127,14 @@ def test_the_help_names_every_command_and_every_exit_code(tmp_path):
     assert re.findall(r"^   (\d+)  ", said, re.MULTILINE) == ["0", "1", "2", "130"]
 
 
-def test_it_runs_as_a_module_too(tmp_path):
-    line = [sys.executable, "-m", "gradtricks.cli", "list", "--help"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "Usage" in done.stdout, done.stderr
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_shows_examples_that_parse(tmp_path, name):
-    code, said, _ = command(name, "--help", cwd=tmp_path)
-    assert code == 0
-    _, _, manual = said.partition("Examples")
-    shown = [line.strip() for line in manual.splitlines() if line.strip().startswith("gradtricks ")]
-    assert shown
-    for line in shown:
-        parse(shlex.split(line))
+def test_the_help_of_each_command_shows_examples_that_parse(tmp_path, invoke):
+    for name in COMMANDS:
+        code, said, _ = invoke(name, "--help", cwd=tmp_path)
+        _, _, manual = said.partition("Examples")
+        shown = [line.strip() for line in manual.splitlines() if line.strip().startswith("gradtricks ")]
+        assert (code, shown != []) == (0, True)
+        for line in shown:
+            parse(shlex.split(line))
 
 
 def test_the_help_waits_for_nothing_heavy():
@@ -211,7 +203,7 @@ def test_the_sweeps_of_the_chapter_are_read(tmp_path):
     for number, block in enumerate(blocks):
         path = tmp_path / f"n{number}.sweep.yaml"
         path.write_text(block)
-        planned.append(plan(path))
+        planned.append(gradtricks.lab.read_sweep(path))
     sweep, search, exercise = planned
     assert (len(sweep.runs), search.optuna.trials, len(exercise.runs)) == (50, 40, 15)
 
@@ -237,9 +229,8 @@ def test_every_exported_name_is_there():
 # Look
 
 
-def test_list_shows_experiments_runs_and_sweeps(swept):
-    folder, _ = swept
-    code, said, _ = command("list", cwd=folder)
+def test_list_shows_experiments_runs_and_sweeps(swept, invoke):
+    code, said, _ = invoke("list", cwd=swept[0])
     assert code == 0
     (row,) = (line for line in said.splitlines() if line.startswith("experiments/small.ipynb"))
     assert row.split() == ["experiments/small.ipynb", "A", "small", "experiment", "4", "small.sweep.yaml"]
@@ -247,18 +238,15 @@ def test_list_shows_experiments_runs_and_sweeps(swept):
 
 def test_list_without_notebooks_says_what_to_do(tmp_path, invoke):
     code, _, errors = invoke("list", cwd=tmp_path)
-    assert (code, errors) == (
-        2,
-        "expected notebooks in experiments; got none; remedy: name their folder\n",
-    )
+    assert (code, errors) == (2, "expected notebooks in experiments; got none; remedy: name their folder\n")
 
 
-def test_describe_shows_type_default_and_meaning_as_they_are(project):
+def test_describe_shows_type_default_and_meaning_as_they_are(project, invoke):
     path = project / "experiments" / "small.ipynb"
     node = nbformat.read(path, 4)
     node.metadata["gradtricks"] = {"expected_s": 7, "threads": 2, "alone": True}
     nbformat.write(node, path)
-    code, said, _ = command("describe", "experiments/small.ipynb", cwd=project)
+    code, said, _ = invoke("describe", "experiments/small.ipynb", cwd=project)
     assert code == 0
     assert "about 7 s a run, 2 threads a run, nothing else runs meanwhile" in said
     assert "'[red]a[/red] :smile:'  any text" in said
@@ -292,12 +280,10 @@ def foreign(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_any_notebook_runs_and_is_run_again(foreign, invoke, name):
-    code, said, errors = invoke("run", f"{name}.ipynb", cwd=foreign)
+@pytest.mark.parametrize("name", ["simple", "complex", "without"])
+def test_any_notebook_runs(foreign, invoke, name):
+    code, _, errors = invoke("run", f"{name}.ipynb", cwd=foreign)
     assert (code, errors) == (0, "")
-    path = said.rpartition("Finished: ")[2].strip()
-    assert invoke("reproduce", path, cwd=foreign)[0] == 0
     assert invoke("describe", f"{name}.ipynb", cwd=foreign)[0] == 0
 
 
@@ -306,9 +292,7 @@ def test_a_notebook_that_records_nothing_has_rows_all_the_same(foreign, invoke):
     line = ("sweep", "first example.ipynb", "--grid", "alpha=0.5,1", "--grid", "ratio=2", "--workers", "1")
     code, _, errors = invoke(*line, *store, cwd=foreign)
     assert (code, errors) == (0, "")
-    code, said, _ = invoke("table", "--to", "csv", *store, cwd=foreign)
-    header, *rows = list(csv.reader(said.splitlines()))
-    named = [dict(zip(header, row)) for row in rows]
+    named = list(csv.DictReader(invoke("table", "--to", "csv", *store, cwd=foreign)[1].splitlines()))
     assert sorted(row["parameters.alpha"] for row in named) == ["0.5", "1.0"]
     assert {(row["stem"], row["status"], row["parameters.ratio"]) for row in named} == {
         ("first example", "finished", "2.0")
@@ -316,14 +300,12 @@ def test_a_notebook_that_records_nothing_has_rows_all_the_same(foreign, invoke):
     assert all(float(row["duration_s"]) > 0 for row in named)
     run = Store(str(foreign / "swept")).lookup("first_example-alpha=0.5,ratio=2.0")
     assert run.read_notebook().cells[-1].outputs[0].text == "1.0\n"
+    assert invoke("reproduce", run.location, cwd=foreign)[0] == 0
     name = invoke("status", *store, cwd=foreign)[1].splitlines()[1].split()[0]
     assert name.startswith("first_example-")
     title, header, *rows = invoke("table", name, *store, cwd=foreign)[1].splitlines()
-    assert (title, header.split()[0], [row.split()[0] for row in rows[:2]]) == (
-        "duration_s",
-        "alpha",
-        ["0.5", "1"],
-    )
+    assert (title, header.split()[0]) == ("duration_s", "alpha")
+    assert [row.split()[0] for row in rows[:2]] == ["0.5", "1"]
 
 
 def test_what_does_not_fit_any_notebook_is_refused_at_once(foreign, invoke):
@@ -340,7 +322,7 @@ def test_what_does_not_fit_any_notebook_is_refused_at_once(foreign, invoke):
 
 
 def test_a_run_is_kept_and_not_done_again(project, invoke):
-    code, said, _ = command("run", "experiments/small.ipynb", "-p", "rate=1e-3", cwd=project)
+    code, said, _ = invoke("run", "experiments/small.ipynb", "-p", "rate=1e-3", cwd=project)
     assert code == 0
     (location,) = re.findall(r"^Finished: (.*)$", said, re.MULTILINE)
     record = json.loads((project / location / "record.json").read_text())
@@ -349,8 +331,8 @@ def test_a_run_is_kept_and_not_done_again(project, invoke):
     assert again[:2] == (0, f"Finished: {location}\n")
 
 
-def test_a_run_that_fails_says_where_it_is_kept(project):
-    code, said, errors = command("run", "experiments/small.ipynb", "-p", "fate=raise", cwd=project)
+def test_a_run_that_fails_says_where_it_is_kept(project, invoke):
+    code, said, errors = invoke("run", "experiments/small.ipynb", "-p", "fate=raise", cwd=project)
     assert code == 1
     assert (said + errors).count("RuntimeError: as asked") == 1
     (kept,) = (project / "_build" / "runs").glob("small-*/failed/notebook.ipynb")
@@ -390,7 +372,10 @@ def test_a_run_that_fails_says_where_it_is_kept(project):
         (["show", "none"], ["expected a run in _build/runs; got none called 'none'"]),
         (["reproduce"], ["expected either a run or --book"]),
         (["reproduce", "a", "--book"], ["expected either a run or --book"]),
-        (["reproduce", "--book"], ["expected the runs of book/experiments in _build/runs"]),
+        (
+            ["reproduce", "--book"],
+            ["expected all runs of the book in _build/runs; got none of small, small-"],
+        ),
     ],
 )
 def test_a_wrong_request_is_refused_and_nothing_is_started(project, invoke, arguments, messages):
@@ -405,9 +390,6 @@ def test_a_wrong_request_has_its_exit_code_and_no_traceback(project):
     code, _, errors = command("run", "experiments/small.ipynb", "-p", "sead=1", cwd=project)
     assert code == 2
     assert errors.startswith("experiments/small.ipynb: nothing was run.\nsead: unknown")
-    code, _, errors = command("book", cwd=project / "experiments")
-    assert code == 2
-    assert "remedy: run in the project's root" in errors
 
 
 def test_mlflow_that_cannot_be_reached_is_noticed_first(project, invoke):
@@ -429,12 +411,10 @@ def test_a_sweep_ends_with_what_came_of_it_and_a_plot(swept):
     }
     assert said.endswith("small: 4 done, 0 failed.\nRuns: _build/runs\nPlot: _build/sweeps/small/loss.svg\n")
     assert "<svg" in (folder / "_build" / "sweeps" / "small" / "loss.svg").read_text()
-    code, said, _ = command("status", cwd=folder)
-    assert (code, said.splitlines()[1].split()) == (0, ["small", "4", "4", "0", "0", "0"])
 
 
 def test_a_dry_run_shows_what_would_be_done(swept, project, invoke):
-    code, said, _ = command("sweep", "experiments/small.sweep.yaml", "--dry-run", cwd=project)
+    code, said, _ = invoke("sweep", "experiments/small.sweep.yaml", "--dry-run", cwd=project)
     assert code == 0
     assert [line.split() for line in said.splitlines()[1:5]] == [
         ["1", "0.1", "0"],
@@ -455,7 +435,7 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invo
         "notebook: small.ipynb\nlist: [{rate: 1}, {rate: 2, fate: raise}, {rate: 3}]"
     )
     sweep = ("sweep", "experiments/small.sweep.yaml")
-    code, said, _ = command(*sweep, cwd=project)
+    code, said, _ = invoke(*sweep, cwd=project)
     assert code == 1
     assert "small: 2 done, 1 failed." in said
     assert re.search(r"^small-rate=2.0,fate=raise +RuntimeError: as asked$", said, re.MULTILINE)
@@ -476,20 +456,20 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invo
 
 
 def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
-    write = "notebook: small.ipynb\nfixed: {pause_s: 2}\nseeds: 3\nshown: [results.loss]"
+    write = "notebook: small.ipynb\nfixed: {pause_s: 2}\nseeds: 2\nshown: [results.loss]"
     (project / "experiments" / "small.sweep.yaml").write_text(write)
     sweep = ("sweep", "experiments/small.sweep.yaml", "--workers", "1")
     process = start(*sweep, cwd=project)
     wait_for(lambda: list((project / "_build").glob("runs/.unfinished/*/notebook.ipynb")), process)
     (seen,) = gradtricks.lab.status(store=project / "_build" / "runs")
-    assert (seen.total, seen.finished, seen.failed, seen.running, seen.left) == (3, 0, 0, 1, 2)
+    assert (seen.total, seen.finished, seen.failed, seen.running, seen.left) == (2, 0, 0, 1, 1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "interrupted: 2 of 3 runs are left; the same command does them\n"
+    assert errors == "interrupted: 1 of 2 runs are left; the same command does them\n"
     code, said, _ = command(*sweep, cwd=project)
     assert code == 0
-    assert said.startswith("1 of 3 runs are finished already.\n1/2 ")
+    assert said.startswith("1 of 2 runs are finished already.\n1/1 ")
 
 
 def wait_for(condition, process):
@@ -501,8 +481,9 @@ def wait_for(condition, process):
         time.sleep(0.05)
 
 
-def test_status_is_watched_until_nothing_is_left(swept):
-    code, said, _ = command("status", "--watch", cwd=swept[0])
+@pytest.mark.parametrize("watched", [[], ["--watch"]])
+def test_status_is_shown_until_nothing_is_left(swept, invoke, watched):
+    code, said, _ = invoke("status", *watched, cwd=swept[0])
     assert (code, said.splitlines()[1].split()) == (0, ["small", "4", "4", "0", "0", "0"])
 
 
@@ -517,17 +498,14 @@ def test_a_search_ends_with_the_best_run(project, invoke):
     assert code == 0
     assert re.search(r"^rate +0\.1 to 1\.0, logarithmic", said, re.MULTILINE)
     assert said.endswith("2 trials of 2 runs, to minimize results.loss.\n")
-    code, said, _ = command(*search, cwd=project)
+    code, said, _ = invoke(*search, cwd=project)
     assert code == 0
     assert re.findall(r"^(\d)\. small-", said, re.MULTILINE) == ["1", "2", "3", "4"]
     assert "best: 4 done, 0 failed.\n" in said
     assert len(re.findall(r"^Best: _build/runs/small-", said, re.MULTILINE)) == 2
     assert gradtricks.lab.status(store=project / "_build" / "runs")[0].finished == 4
     code, _, errors = invoke(*search, "--retry", "failed", cwd=project)
-    assert (code, errors) == (
-        2,
-        "best: nothing was run.\nexpected a sweep for --retry; got a search\n",
-    )
+    assert (code, errors) == (2, "best: nothing was run.\nexpected a sweep for --retry; got a search\n")
 
 
 def test_a_search_whose_runs_record_no_such_thing_has_failed(project, invoke):
@@ -560,14 +538,11 @@ def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
 
 def test_a_table_shows_what_came_out_and_exports_all(swept, invoke):
     folder, _ = swept
-    code, said, _ = command("table", "small", cwd=folder)
+    code, said, _ = invoke("table", "small", cwd=folder)
     assert code == 0
     title, header, *rows, last = said.splitlines()
     assert (title, header.split()) == ("loss", ["rate", "interquartile", "mean", "runs"])
-    assert [row.split() for row in rows if row] == [
-        ["0.1", "0.6", "2"],
-        ["0.2", "0.7", "2"],
-    ]
+    assert [row.split() for row in rows if row] == [["0.1", "0.6", "2"], ["0.2", "0.7", "2"]]
     assert last == "4 runs. --all shows each of them."
     code, said, _ = invoke("table", cwd=folder)
     header, first, *_ = (line.split() for line in said.splitlines())
@@ -606,25 +581,17 @@ def test_a_table_answers_sql(swept, invoke):
 
 
 def test_a_plot_is_drawn_on_request(swept, invoke):
-    code, said, _ = command("plot", "--show", "results.loss", "--folder", "drawn", cwd=swept[0])
-    assert (code, said) == (0, "drawn/loss.svg\ndrawn/loss.png\n")
+    for name in ("loss", "results.loss"):
+        code, said, _ = invoke("plot", "--show", name, "--folder", "drawn", cwd=swept[0])
+        assert (code, said) == (0, "drawn/loss.svg\ndrawn/loss.png\n")
     assert (swept[0] / "drawn" / "loss.png").read_bytes().startswith(b"\x89PNG")
     code, _, errors = invoke("plot", "--show", "results.gain", cwd=swept[0])
     assert code == 2
     assert "results.loss" in errors
 
 
-def test_a_result_is_shown_by_its_short_name_too(swept, invoke):
-    code, said, _ = invoke("plot", "--show", "loss", "--folder", "drawn", cwd=swept[0])
-    assert (code, said) == (0, "drawn/loss.svg\ndrawn/loss.png\n")
-    sweep = ("sweep", "experiments/small.ipynb", "--grid", "rate=0.1,0.2", "--show", "loss")
-    code, said, _ = invoke(*sweep, "--store", "short/runs", cwd=swept[0])
-    assert code == 0
-    assert re.search(r"^Plot: .*/loss\.svg$", said, re.MULTILINE)
-
-
 def test_show_prints_the_record_and_opens_the_notebook(swept, invoke):
-    code, said, _ = command("show", "small-seed=1,rate=0.2", cwd=swept[0])
+    code, said, _ = invoke("show", "small-seed=1,rate=0.2", cwd=swept[0])
     assert code == 0
     assert re.search(r"^results\.label +\[red\]a\[/red\] :smile: *$", said, re.MULTILINE)
     (page,) = re.findall(r"^Notebook: (.*)$", said, re.MULTILINE)
@@ -656,7 +623,7 @@ def test_a_notebook_becomes_a_page_that_can_do_no_harm():
 
 def test_reproduce_says_identical_or_what_differs(swept, tmp_path, invoke):
     folder, _ = swept
-    code, said, _ = command("reproduce", "small-seed=1,rate", cwd=folder)
+    code, said, _ = invoke("reproduce", "small-seed=1,rate", cwd=folder)
     assert (code, said) == (0, "small-seed=1,rate=0.2: identical (2 values compared)\n")
     store = tmp_path / "edited"
     (original,) = (folder / "_build" / "runs").glob("small-seed=1-*/*")
@@ -672,52 +639,26 @@ def test_reproduce_says_identical_or_what_differs(swept, tmp_path, invoke):
     assert re.search(r"^results.loss +2.5 +1.1 +0.6", said, re.MULTILINE)
 
 
-def test_all_that_the_book_shows_is_reproduced(swept, invoke):
-    folder, _ = swept
-    pages = folder / "book" / "experiments"
-    pages.mkdir(parents=True)
-    (record,) = (folder / "_build" / "runs").glob("small-rate*/*/record.json")
-    (pages / "small.json").write_bytes(record.read_bytes())
-    code, said, _ = invoke("reproduce", "--book", cwd=folder)
-    assert (code, said) == (0, "small-rate=0.2: identical (2 values compared)\n")
-    (pages / "small-sweep.json").write_text('{"sweep": "small"}')
-    code, said, _ = invoke("reproduce", "--book", cwd=folder)
-    assert (code, said.count(": identical (2 values compared)\n")) == (0, 4)
-    text = record.read_text()
-    (pages / "gone.json").write_text(text.replace(json.loads(text)["request"], "0" * 64))
-    code, _, errors = invoke("reproduce", "--book", cwd=folder)
-    assert code == 2
-    assert "got none of small-rate=0.2; remedy: gradtricks book" in errors
-    (pages / "gone.json").unlink()
-    aside = record.parents[1].rename(folder / "aside")
-    (pages / "small.json").write_text(text.replace('"schema_version": 2', '"schema_version": 1'))
-    (pages / "torn.json").write_text("{")
-    (pages / "other-sweep.json").write_text('{"sweep": "other"}')
-    code, _, errors = invoke("reproduce", "--book", cwd=folder)
-    aside.rename(record.parents[1])
-    assert code == 2
-    assert (
-        "got none of other-sweep.json, small-rate=0.2, small.json, torn.json; remedy: gradtricks book"
-        in errors
-    )
-
-
-def test_a_run_that_fails_this_time_counts_as_different(project, invoke):
+def test_all_that_the_book_shows_is_reproduced(project, invoke):
+    (project / "experiments" / "small.sweep.yaml").write_text(SWEEP.replace("seeds: 2", "seeds: 1"))
+    (project / "experiments" / "far.sweep.yaml").write_text(f"published: true\n{SWEEP}")
     flag = project / "flag"
-    write_notebook(
-        project / "experiments" / "once.ipynb",
-        parameters=PARAMETERS,
-        body=f"from pathlib import Path\nPath({str(flag)!r}).touch(exist_ok=False)",
-    )
-    assert invoke("run", "experiments/once.ipynb", cwd=project)[0] == 0
-    pages = project / "book" / "experiments"
-    pages.mkdir(parents=True)
-    (record,) = (project / "_build" / "runs").glob("*/*/record.json")
-    (pages / "once.json").write_bytes(record.read_bytes())
+    once = f"from pathlib import Path\nPath({str(flag)!r}).touch(exist_ok=False)"
+    write_notebook(project / "experiments" / "once.ipynb", parameters=PARAMETERS, body=once)
+    assert invoke("run", "experiments/small.ipynb", cwd=project)[0] == 0
+    code, _, errors = invoke("reproduce", "--book", cwd=project)
+    missing = "in _build/runs; got none of once, small-rate=0.2; remedy: gradtricks book"
+    assert (code, missing in errors) == (2, True)
+    for arguments in (["run", "experiments/once.ipynb"], ["sweep", "experiments/small.sweep.yaml"]):
+        assert invoke(*arguments, cwd=project)[0] == 0
     code, said, _ = invoke("reproduce", "--book", cwd=project)
     assert code == 1
-    assert "once: different" in said
-    assert "FileExistsError" in said
+    assert re.findall(r"^(\S+): (\w+)", said, re.MULTILINE) == [
+        ("once", "different"),
+        ("small", "identical"),
+        ("small-rate=0.2", "identical"),
+    ]
+    assert "FileExistsError" in said, "what fails this time counts as different"
 
 
 def test_a_plan_that_was_edited_says_so(project, invoke):
@@ -739,13 +680,14 @@ def test_clean_says_what_it_would_delete(swept, invoke):
     code, said, _ = invoke("clean", "--dry-run", cwd=swept[0])
     gone = "_build/runs/small-torn-000000000000/aaaaaaaaaaaa\n1"
     assert (code, said) == (0, f"{gone} would be deleted.\n")
-    assert command("clean", cwd=swept[0])[:2] == (0, f"{gone} deleted.\n")
+    assert invoke("clean", cwd=swept[0])[:2] == (0, f"{gone} deleted.\n")
     assert len(list(store.glob("*/*/record.json"))) == 4
 
 
 def test_the_functions_need_no_terminal(project, monkeypatch):
     monkeypatch.chdir(project)
-    planned = gradtricks.lab.plan_sweep(project / "experiments" / "small.ipynb", grid={"rate": [1.0, 2.0]})
+    notebook = project / "experiments" / "small.ipynb"
+    planned = gradtricks.lab.plan_sweep(notebook, grid={"rate": [1.0, 2.0]}, shown=["loss"])
     found = gradtricks.lab.sweep(planned)
     assert [run.results["loss"] for run in found.finished] == [1.0, 2.0]
     assert gradtricks.lab.table(planned.name)["results.loss"].tolist() == [1.0, 2.0]

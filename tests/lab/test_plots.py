@@ -2,9 +2,7 @@
 
 import itertools
 import math
-import re
 import struct
-import warnings
 
 import numpy as np
 import pytest
@@ -37,11 +35,10 @@ def test_the_interquartile_mean_is_scipys_trimmed_mean(values):
     assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25), rel=1e-12, abs=1e-9)
 
 
-def test_the_interquartile_mean_goes_along_any_axis():
+@pytest.mark.parametrize("axis", range(3))
+def test_the_interquartile_mean_goes_along_any_axis(axis):
     values = np.random.default_rng(0).normal(size=(7, 5, 3))
-    for axis in range(3):
-        expected = stats.trim_mean(values, 0.25, axis=axis)
-        np.testing.assert_allclose(interquartile_mean(values, axis=axis), expected)
+    np.testing.assert_allclose(interquartile_mean(values, axis), stats.trim_mean(values, 0.25, axis))
 
 
 @pytest.mark.parametrize(
@@ -111,9 +108,7 @@ def test_what_isnt_finite_is_counted():
     assert np.isnan([empty.mean, empty.low, empty.lowest]).all()
 
 
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="confidence must be between 0 and 1; got 95"):
-        bootstrap_interval([1.0, 2.0], confidence=95)
+def test_a_run_without_a_stratum_is_refused():
     with pytest.raises(ValueError, match="strata must be as many as values; got 1 and 2"):
         bootstrap_interval([1.0, 2.0], strata=["a"])
 
@@ -192,12 +187,8 @@ def test_an_interval_takes_ten_runs():
 def test_a_single_run_each_has_no_interval():
     plot = drawn({"rate": [0.001, 0.01, 0.1]}, lambda v, _: {"loss": v["rate"]}, ["loss"], seeds=1)
     assert plot.caption == "Points are runs."
-    assert (
-        plot.alt
-        == "Loss against rate, n = 1 each. Interquartile means: "
-        + "; ".join(f"rate = {rate}: {rate}" for rate in ("0.001", "0.01", "0.1"))
-        + "."
-    )
+    means = "rate = 0.001: 0.001; rate = 0.01: 0.01; rate = 0.1: 0.1"
+    assert plot.alt == f"Loss against rate, n = 1 each. Interquartile means: {means}."
     (axes,) = plot.figure.axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
@@ -279,12 +270,16 @@ def test_two_parameters_are_a_heat_map_with_its_numbers():
     plot = drawn({"scale": [0.0, 1.0], "rate": [0.1, 0.2]}, found, ["loss"], seeds=3)
     assert {"0.1", "0.2", "10.1", "none", "scale", "rate"} <= set(texts(plot.figure))
     assert plot.caption == "Numbers are interquartile means (n = 0 to 3 each). Not part of it: 3 failed."
-    plot = drawn(
-        {"a": [*range(10)], "b": [*range(12)]}, lambda v, _: {"loss": v["a"] * v["b"]}, ["loss"], seeds=1
-    )
-    assert "highest: a = 9, b = 11: 99" in plot.alt
-    assert "99" not in texts(plot.figure), "there is no room for so many numbers"
+
+
+def test_a_large_heat_map_names_some_of_its_rows_and_columns_and_has_no_numbers():
+    many = {"a": [*range(20)], "b": [*range(5, 25)]}
+    plot = drawn(many, lambda v, _: {"loss": v["a"] * v["b"]}, ["loss"], seeds=1)
+    assert "highest: a = 19, b = 24: 456" in plot.alt
+    assert "456" not in texts(plot.figure)
     assert plot.caption == "Colours are single runs."
+    axes = plot.figure.axes[0]
+    assert [len(axes.get_xticks()), len(axes.get_yticks())] == [10, 10]
 
 
 def test_more_parameters_have_a_panel_each():
@@ -309,13 +304,6 @@ def test_pairs_at_random_have_a_panel_each_too():
     (plot,) = plot_results(find_results(tabulate(runs), ["a", "b"], ["loss"])).values()
     assert len(plot.figure.axes) == 2
     assert plot.caption == "Each point is a configuration, and stands once in each panel: single runs."
-
-
-def test_a_large_heat_map_names_some_of_its_rows_and_columns():
-    many = {"a": [*range(20)], "b": [f"long_name_{n}" for n in range(20)]}
-    plot = drawn(many, lambda v, _: {"loss": v["a"]}, ["loss"], seeds=1)
-    axes = plot.figure.axes[0]
-    assert [len(axes.get_xticks()), len(axes.get_yticks())] == [10, 10]
 
 
 def test_all_that_failed_is_drawn_as_nothing_without_a_warning():
@@ -381,12 +369,13 @@ def test_equal_runs_are_equal_files_and_each_ending_has_its_ground(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
 
 
-def test_drawing_leaves_the_style_of_others_alone():
-    from matplotlib import rcParams
+def test_drawing_leaves_the_style_of_others_alone_and_needs_no_display():
+    from matplotlib import pyplot, rcParams
 
     before = dict(rcParams)
-    drawn({"scale": [0.0, 1.0]}, lambda v, s: {"loss": v["scale"] + s}, ["loss"]).svg()
+    assert drawn({}, lambda _, s: {"loss": s}, ["loss"]).svg().startswith("<?xml")
     assert dict(rcParams) == before
+    assert pyplot.get_fignums() == []
 
 
 @pytest.mark.parametrize(
@@ -428,13 +417,3 @@ def test_numbers_that_python_takes_for_equal_are_told_apart():
     frame = tabulate(runs)
     axes = axes_of(frame, ["a", "seed"])
     assert [len(group.found) for group in groups_of(frame, axes, "results.loss")] == [2, 2, 2]
-
-
-def test_no_figure_needs_a_display_or_leaves_one_open():
-    from matplotlib import pyplot
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        drawn({"scale": [0.0, 1.0]}, lambda v, s: {"loss": v["scale"] + s}, ["loss"])
-    assert pyplot.get_fignums() == []
-    assert re.fullmatch(r"<\?xml.*", drawn({}, lambda _, s: {"loss": s}, ["loss"]).svg().splitlines()[0])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gradtricks.lab.commands.progress import Board, run_shown
+from gradtricks.lab.commands.progress import Board, execute
 from gradtricks.lab.runs.estimates import Pace, estimate_s
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run, execute_all
@@ -30,15 +30,15 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def execute(monkeypatch):
+def stand_in(monkeypatch):
     """Put a function in the place of executing notebooks: seed 3 fails."""
 
-    def stand_in(run, *_, **__):
+    def instead(run, *_, **__):
         if run.parameters["seed"] == 3:
             raise RunError("[red] isn't markup")
         return StoredRun("", {})
 
-    monkeypatch.setattr("gradtricks.lab.runs.execution.execute", stand_in)
+    monkeypatch.setattr("gradtricks.lab.runs.execution.execute", instead)
 
 
 def console(*, terminal=False):
@@ -58,23 +58,23 @@ def end(board, run, error=None):
     board.tell(run)
 
 
-def test_lines_say_what_has_ended(notebook, store, execute):
+def test_lines_say_what_has_ended(notebook, store, stand_in):
     shown = console()
-    runs = run_shown(plan(notebook, 4), store, shown, workers=1)
+    runs = execute(plan(notebook, 4), store, shown, workers=1)
     assert [run.error for run in runs] == [None, None, None, "[red] isn't markup"]
     lines = shown.file.getvalue().splitlines()
     assert lines[0] == "1/4 small: 0 s, 0 s left"
     assert lines[-2:] == ["4/4 small-seed=3: failed", "[red] isn't markup"]
 
 
-def test_what_is_known_already_is_said_and_not_run(notebook, store, execute, monkeypatch):
+def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, monkeypatch):
     failed = StoredRun("here", {"error": "as before"})
     failures = {plan(notebook, 2)[1].request: failed}
     monkeypatch.setattr(store, "failures", lambda _: failures)
     found = {run.request: StoredRun("", {}) for run in plan(notebook, 1)}
     monkeypatch.setattr(store, "find_all", lambda runs: found)
     shown = console()
-    runs = run_shown(plan(notebook, 3), store, shown)
+    runs = execute(plan(notebook, 3), store, shown)
     assert runs[1].error == "as before\n  It failed before; its notebook: here/notebook.ipynb"
     assert shown.file.getvalue().splitlines() == [
         "1 of 3 runs are finished already.",
@@ -82,8 +82,8 @@ def test_what_is_known_already_is_said_and_not_run(notebook, store, execute, mon
         "1/1 small-seed=2: 0 s",
     ]
     shown = console()
-    assert run_shown(plan(notebook, 2), store, shown, retry_failed=True)[1].error is None
-    run_shown(plan(notebook, 1), store, shown)
+    assert execute(plan(notebook, 2), store, shown, retry_failed=True)[1].error is None
+    execute(plan(notebook, 1), store, shown)
 
 
 def test_a_terminal_shows_who_does_what(notebook, store):

@@ -200,6 +200,8 @@ REMEDIES = dict.fromkeys(
         "not finite, data",
         "not finite, backward",
         "parts not averaged",
+        "parts of unequal weight",
+        "loss of 0",
         "vanishing",
         "exploding",
     ],
@@ -248,8 +250,20 @@ def test_parts_come_from_one_line_and_are_means():
     assert kinds(events=parts, updates=updates) == ("parts not averaged",)
     sums = [Event("backward", PLACE), *parts[1:]]
     assert kinds(events=sums, updates=updates) == ()
+    assert kinds(events=parts[:2], updates=updates) == ()  # what they are for isn't known yet
+    shares = [Event("backward", PLACE, size, size / 10) for size in (3, 7)]
+    assert kinds(events=[*shares, parts[-1]], updates=updates) == ()
+    halves = [Event("backward", PLACE, size, 0.5) for size in (3, 7)]
+    assert kinds(events=[*halves, parts[-1]], updates=updates) == ("parts of unequal weight",)
     two_losses = [Event("backward", Place("train.py", 6, "step"), 4), *parts[1:]]
     assert kinds(events=two_losses, updates=updates) == ()
+
+
+def test_a_loss_of_0_is_told_where_it_is_one_each_time():
+    zero, other = Event("backward", PLACE, cancels=True), Event("backward", PLACE)
+    assert kinds(events=[zero, zero], updates=updated(Weight("w", "float32"))) == ("loss of 0",)
+    assert kinds(events=[zero, other], updates=updated(Weight("w", "float32"))) == ()
+    assert kinds(events=[zero], updates=updated(Weight("w", "float32", gradient="none"))) == ()
 
 
 def test_gradients_are_steep_only_where_they_grow_one_way():

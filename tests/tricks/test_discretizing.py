@@ -39,11 +39,15 @@ def check(backend, name, x, *options):
 def test_straight_through_agrees_with_the_reference(backend, x):
     cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
     hard = np.where(x > 1, np.inf, -x)
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.straight_through(backend.tensor(hard), t), [x], cotangent
+    value, gradients = backend.value_and_vjp(
+        lambda h, s: backend.tricks.straight_through(h, s) + 0 * h, [-x, x], cotangent
     )
-    np.testing.assert_array_equal(value, reference.straight_through(hard, x))
-    np.testing.assert_array_equal(gradient, reference.straight_through_vjp(cotangent, hard, x)[1])
+    np.testing.assert_array_equal(value, reference.straight_through(-x, x))
+    np.testing.assert_array_equal(gradients, reference.straight_through_vjp(cotangent, -x, x))
+    value, _ = backend.value_and_vjp(
+        lambda s: backend.tricks.straight_through(backend.tensor(hard), s), [x], cotangent
+    )
+    np.testing.assert_array_equal(value, hard)
 
 
 @pytest.mark.parametrize("name", ["floor_straight_through", "round_straight_through"])
@@ -79,16 +83,6 @@ def test_the_formula_and_the_line_to_copy_do_to_values_what_the_chapter_says(bac
     np.testing.assert_array_equal(gradient, soft)
     value, _ = backend.value_and_vjp(line, [np.full_like(soft, np.inf)], soft)
     assert np.isnan(value).all()
-
-
-def test_hard_gets_no_gradient(backend):
-    x = np.array([1.5, -2.0])
-    _, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.straight_through(5 * t, 3 * t), [x], np.ones(2)
-    )
-    np.testing.assert_array_equal(gradient, [3.0, 3.0])
-    hard, _ = reference.straight_through_vjp(np.ones(2), x, x)
-    np.testing.assert_array_equal(hard, np.zeros(2))
 
 
 @pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
@@ -159,12 +153,6 @@ def test_a_cold_soft_floor_is_the_floor_off_the_integers(backend, temperature):
     np.testing.assert_array_equal(at_an_integer, [1.5])
 
 
-def test_a_warm_soft_floor_is_a_line(backend):
-    x = np.linspace(-4, 4, 33)
-    value = backend.array(backend.tricks.soft_floor(backend.tensor(x), 1e6))
-    np.testing.assert_allclose(value, x - 0.5, atol=1e-12)
-
-
 def test_sigmoids_and_waves_meet(backend):
     x = backend.tensor(np.linspace(-2, 2, 41))
     below, above = (backend.tricks.soft_floor(x, 0.25 + shift) for shift in (-1e-15, 0.0))
@@ -181,15 +169,6 @@ def test_soft_floor_is_the_mean_over_logistic_noise(backend):
     )
 
 
-def test_a_ramp_of_width_one_is_the_identity(backend):
-    x = np.linspace(-3, 3, 97)
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.piecewise_linear_floor(t, 1.0), [x], np.ones_like(x)
-    )
-    np.testing.assert_array_equal(value, x)
-    np.testing.assert_array_equal(gradient, np.ones_like(x))
-
-
 @pytest.mark.parametrize("width", [1e-7, 2e-6, 1e-3, 0.6])
 def test_a_narrow_ramp_keeps_its_shape_in_float32(backend, width):
     # 1 - width has few digits left of a narrow width.
@@ -201,28 +180,31 @@ def test_a_narrow_ramp_keeps_its_shape_in_float32(backend, width):
     assert (np.diff(value[[0, 1, 2, 3, 5]]) >= 0).all()
 
 
-def test_integers_and_values_off_the_ramps_are_floored(backend):
-    x = np.array([-2.0, 0.0, 3.0, 0.5, -0.4, 2.0**53, 1e300])
-    value = backend.array(backend.tricks.piecewise_linear_floor(backend.tensor(x), 0.25))
-    np.testing.assert_array_equal(value, np.floor(x))
-
-
-@pytest.mark.parametrize("name", ["soft_floor", "piecewise_linear_floor"])
-def test_values_that_are_not_finite_stay_with_a_slope_of_zero(backend, name):
-    x = np.array([np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(
+    ("name", "option", "x", "expected", "slopes"),
+    [
+        # Values that aren't finite stay, with a slope of 0.
+        ("soft_floor", 0.5, [np.inf, -np.inf, np.nan], [np.inf, -np.inf, np.nan], [0, 0, 0]),
+        ("piecewise_linear_floor", 0.5, [np.inf, -np.inf, np.nan], [np.inf, -np.inf, np.nan], [0, 0, 0]),
+        # Where floats are whole numbers there is no fraction left; the half is rounded.
+        ("soft_floor", 0.1, [2.0**54, -3e300], [2.0**54, -3e300], [2.5, 2.5]),
+        ("soft_floor", 1e6, [-4, 0.25, 4], [-4.5, -0.25, 3.5], [1, 1, 1]),
+        ("piecewise_linear_floor", 1.0, [-3, -0.25, 0.5], [-3, -0.25, 0.5], [1, 1, 1]),
+        (
+            "piecewise_linear_floor",
+            0.25,
+            [-2, 0.5, -0.4, 2.0**53, 1e300],
+            [-2, 0, -1, 2.0**53, 1e300],
+            [0] * 5,
+        ),
+    ],
+)
+def test_floors_at_their_extremes(backend, name, option, x, expected, slopes):
     value, (gradient,) = backend.value_and_vjp(
-        lambda t: getattr(backend.tricks, name)(t, 0.5), [x], np.ones(3)
+        lambda t: getattr(backend.tricks, name)(t, option), [np.float64(x)], np.ones(len(x))
     )
-    np.testing.assert_array_equal(value, x)
-    np.testing.assert_array_equal(gradient, np.zeros(3))
-
-
-def test_large_values(backend):
-    # Where floats are whole numbers there is no fraction left; the half is rounded.
-    x = np.array([2.0**24, -(2.0**24), 3e38], np.float32)
-    value, (gradient,) = backend.value_and_vjp(lambda t: backend.tricks.soft_floor(t, 0.1), [x], np.ones(3))
-    np.testing.assert_allclose(value, x, rtol=1e-7)
-    np.testing.assert_allclose(gradient, reference.soft_floor_vjp(np.ones(3), x, 0.1), rtol=1e-5)
+    np.testing.assert_allclose(value, expected, atol=1e-12)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-3)
 
 
 def test_published_numbers_of_peers(backend):
@@ -236,47 +218,40 @@ def test_published_numbers_of_peers(backend):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_unknown_shapes_are_checked_at_run(jit_compile):
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    unknown = tf.TensorSpec([None], tf.float32)
+def test_unknown_shapes_are_checked_at_run_in_tensorflow(in_tensorflow, jit_compile):
+    tf = in_tensorflow.framework
     function = tf.function(
-        lambda hard, soft: tricks.straight_through(hard, soft),
-        input_signature=[unknown, unknown],
+        lambda hard, soft: in_tensorflow.tricks.straight_through(hard, soft),
+        input_signature=[tf.TensorSpec([None], tf.float32)] * 2,
         jit_compile=jit_compile,
         autograph=False,  # whose copies of functions aren't traced for coverage
     )
-    assert function(tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0])).shape == (2,)
+    assert function(tf.ones(2), tf.ones(2)).shape == (2,)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        function(tf.constant([1.0, 2.0]), tf.constant([3.0]))
+        function(tf.ones(2), tf.ones(1))
 
 
 @pytest.mark.parametrize(
-    ("name", "option"),
-    [*(("soft_floor", option) for option in (0.1, 0.7, 1e-30)), ("piecewise_linear_floor", 0.25)],
+    ("name", "option"), [("soft_floor", [0.1, 0.1, 0.7, 1e-30, 0.3]), ("piecewise_linear_floor", 0.25)]
 )
-@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
-def test_an_option_may_be_a_tensor(backend, way, name, option):
-    x = np.array([1.3, -2.6, 0.9, 0.45, np.inf])
-    tensor, cotangent = backend.tensor(np.float64(option)), np.arange(5.0)
-    value, (gradient,) = getattr(backend, way)(
-        lambda t: getattr(backend.tricks, name)(t, tensor), [x], cotangent
-    )
-    np.testing.assert_allclose(value, getattr(reference, name)(x, option), rtol=1e-10)
-    expected = getattr(reference, f"{name}_vjp")(cotangent, x, option)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-300)
+def test_an_option_may_be_a_tensor(backend, name, option):
+    x, cotangent = np.array([1.3, -2.6, 0.9, 0.45, np.inf]), np.arange(5.0)
+    tensor = backend.tensor(np.float64(option))
+    each = np.broadcast_to(option, x.shape)
+
+    def function(t):
+        return getattr(backend.tricks, name)(t, tensor)
+
+    for call in (function, backend.compiled(function)):
+        value, (gradient,) = backend.value_and_vjp(call, [x], cotangent)
+        expected = [getattr(reference, name)(*pair) for pair in zip(x, each)]
+        np.testing.assert_allclose(value, expected, rtol=1e-10)
+        expected = [getattr(reference, f"{name}_vjp")(*triple) for triple in zip(cotangent, x, each)]
+        np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-300)
 
 
-def test_each_element_may_have_its_temperature(backend):
-    x, temperatures = np.array([0.8, 0.8]), np.array([0.1, 0.5])
-    value = backend.array(backend.tricks.soft_floor(backend.tensor(x), backend.tensor(temperatures)))
-    expected = [reference.soft_floor(0.8, temperature) for temperature in temperatures]
-    np.testing.assert_allclose(value, expected, rtol=1e-10)
-
-
-def test_annealing_compiles_once_for_all_numbers_in_torch():
-    torch = pytest.importorskip("torch")
-    tricks = pytest.importorskip("gradtricks.torch")
+def test_annealing_compiles_once_for_all_numbers_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     torch.compiler.reset()
     compilations = []
 
@@ -291,20 +266,13 @@ def test_annealing_compiles_once_for_all_numbers_in_torch():
     assert len(compilations) == 1
 
 
-def test_annealing_traces_once_in_tensorflow():
-    tf = pytest.importorskip("tensorflow")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    traces = []
-
-    @tf.function(autograph=False)
-    def soft_floor(x, temperature):
-        traces.append(x)
-        return tricks.soft_floor(x, temperature)
-
+def test_annealing_traces_once_in_tensorflow(in_tensorflow):
+    tf = in_tensorflow.framework
+    soft_floor = in_tensorflow.in_graph(in_tensorflow.tricks.soft_floor)
     for temperature in (1.0, 0.1):
         value = soft_floor(tf.constant([0.8], tf.float64), tf.constant(temperature, tf.float64))
         np.testing.assert_allclose(value, [reference.soft_floor(0.8, temperature)], rtol=1e-10)
-    assert len(traces) == 1
+    assert soft_floor.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize(
@@ -336,18 +304,8 @@ def test_bad_input_says_what_is_expected(backend, name):
     ("name", "option", "error", "message"),
     [
         ("soft_floor", "warm", TypeError, "temperature must be a real number; got str"),
-        (
-            "soft_floor",
-            "wide",
-            ValueError,
-            r"temperature must broadcast to the shape of x, \(1,\); got \(2,\)",
-        ),
-        (
-            "piecewise_linear_floor",
-            "wide",
-            ValueError,
-            r"width must broadcast to the shape of x, \(1,\); got",
-        ),
+        ("soft_floor", "wide", ValueError, r"broadcast to the shape of x, \(1,\); got \(2,\)"),
+        ("piecewise_linear_floor", "wide", ValueError, r"width must broadcast to the shape of x"),
         ("soft_floor", 0.0, ValueError, r"temperature must lie in \[1e-30, inf\); got 0.0"),
         ("soft_floor", float("nan"), ValueError, "temperature must be finite; got nan"),
         ("piecewise_linear_floor", True, TypeError, "width must be a real number; got bool"),

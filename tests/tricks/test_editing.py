@@ -91,11 +91,7 @@ def test_bad_input_says_what_is_expected(backend, x, rule, tensors, message):
     ("rule", "error", "message"),
     [
         (lambda gradient: 3.0, TypeError, "what the rule returns must be a .*Tensor; got float"),
-        (
-            lambda gradient: gradient[None],
-            ValueError,
-            "what the rule returns must have the shape of the gradient",
-        ),
+        (lambda gradient: gradient[None], ValueError, "must have the shape of the gradient"),
     ],
 )
 def test_what_a_rule_returns_is_checked(backend, rule, error, message):

@@ -1,6 +1,7 @@
 """group_advantages, token_policy_loss, kl_penalty and average_tokens."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -245,87 +246,49 @@ def test_shapes_that_a_graph_does_not_know():
     assert float(got) == pytest.approx(wanted, abs=1e-12)
 
 
-X, ONE = np.zeros((2, 3)), np.ones((2, 3))
+X, ONE, GROUP = np.zeros((2, 3)), np.ones((2, 3)), np.zeros(3)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "options", "error", "message"),
+    ("name", "arguments", "options", "message"),
     [
-        (
-            "group_advantages",
-            [np.zeros(3)],
-            {"baseline": "median"},
-            ValueError,
-            "baseline must be one of 'me",
-        ),
-        ("group_advantages", [np.zeros(3)], {"scale": "std"}, ValueError, "scale must be one of 'none', 'gr"),
-        ("group_advantages", [np.zeros(3, int)], {}, TypeError, "rewards must be floating-point; got"),
-        ("group_advantages", [np.zeros(())], {}, ValueError, "rewards must have at least one axis and one"),
+        ("group_advantages", [GROUP], {"baseline": "median"}, "ValueError: baseline must be one of 'mean'"),
+        ("group_advantages", [GROUP], {"scale": "std"}, "ValueError: scale must be one of 'none', 'group'"),
+        ("group_advantages", [GROUP.astype(int)], {}, "TypeError: rewards must be floating-point; got"),
+        ("group_advantages", [X[0, 0]], {}, "ValueError: rewards must have at least one axis and one"),
         (
             "group_advantages",
             [ONE[:, :1]],
             {"baseline": "leave_one_out"},
-            ValueError,
-            "of at least 2 answers",
+            "ValueError: .* at least 2 answers",
         ),
-        ("token_policy_loss", [X, X, X, X], {"ratio": "product"}, ValueError, "ratio must be one of 'token'"),
-        ("token_policy_loss", [X, X, X, X], {"normalize": "mean"}, ValueError, "normalize must be one of"),
-        ("token_policy_loss", [X, X, X, X], {"clip": -0.2}, ValueError, "clip must lie in"),
-        (
-            "token_policy_loss",
-            [X, X, X, X],
-            {"clip": "0.2"},
-            TypeError,
-            "clip must be a real number; got str",
-        ),
-        (
-            "token_policy_loss",
-            [X, X, X, X],
-            {"ratio": "none", "clip": 0.2},
-            ValueError,
-            "clip must be None wi",
-        ),
-        ("token_policy_loss", [X, X[0], X, X], {}, ValueError, "old_log_probs must have the shape of log_p"),
-        (
-            "token_policy_loss",
-            [X, X, ONE[0], X],
-            {},
-            ValueError,
-            "advantages must have the shape of log_probs w",
-        ),
-        ("token_policy_loss", [X, X, X, X[0]], {}, ValueError, "mask must have the shape of the tokens"),
+        ("token_policy_loss", [X] * 4, {"ratio": "product"}, "ValueError: ratio must be one of 'token'"),
+        ("token_policy_loss", [X] * 4, {"normalize": "mean"}, "ValueError: normalize must be one of"),
+        ("token_policy_loss", [X] * 4, {"clip": -0.2}, "ValueError: clip must lie in"),
+        ("token_policy_loss", [X] * 4, {"clip": "0.2"}, "TypeError: clip must be a real number; got str"),
+        ("token_policy_loss", [X] * 4, {"ratio": "none", "clip": 0.2}, "ValueError: clip must be None with"),
+        ("token_policy_loss", [X, X[0], X, X], {}, "ValueError: old_log_probs must have the shape of log_p"),
+        ("token_policy_loss", [X, X, ONE[0], X], {}, "ValueError: advantages must have the shape of log_p"),
+        ("token_policy_loss", [X, X, X, X[0]], {}, "ValueError: mask must have the shape of the tokens"),
         (
             "token_policy_loss",
             [X, X, X, X.astype(int)],
             {},
-            TypeError,
-            "mask, unless it is bool, must be flo",
+            "TypeError: mask, unless it is bool, must be flo",
         ),
-        (
-            "kl_penalty",
-            [X, X],
-            {"estimator": "k4"},
-            ValueError,
-            "estimator must be one of 'k1', 'k2', 'k3'; got",
-        ),
-        (
-            "kl_penalty",
-            [X, X],
-            {"slope": "k4"},
-            ValueError,
-            "slope must be one of 'k1', 'k2', 'k3'; got 'k4'",
-        ),
-        ("kl_penalty", [X, X[0]], {}, ValueError, "reference_log_probs must have the shape of log_probs"),
+        ("kl_penalty", [X, X], {"estimator": "k4"}, "ValueError: estimator must be one of 'k1', 'k2', 'k3'"),
+        ("kl_penalty", [X, X], {"slope": "k4"}, "ValueError: slope must be one of .*; got 'k4'"),
+        ("kl_penalty", [X, X[0]], {}, "ValueError: reference_log_probs must have the shape of log_probs"),
         (
             "average_tokens",
             [X, X],
             {"normalize": "mean"},
-            ValueError,
-            "normalize must be one of 'token', 'seq",
+            "ValueError: normalize must be one of 'token', 'seq",
         ),
-        ("average_tokens", [X[:0], X[:0]], {}, ValueError, "x must have at least one axis and one element"),
+        ("average_tokens", [X[:0], X[:0]], {}, "ValueError: x must have at least one axis and one element"),
     ],
 )
-def test_errors_say_what_is_expected(backend, name, arguments, options, error, message):
-    with pytest.raises(error, match=message):
+def test_errors_say_what_is_expected(backend, name, arguments, options, message):
+    with pytest.raises((TypeError, ValueError)) as raised:
         getattr(backend.tricks, name)(*map(backend.tensor, arguments), **options)
+    assert re.match(message, f"{raised.typename}: {raised.value}")

@@ -2,29 +2,27 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from gradtricks._core.diagnosing import Backward, Cause, Event, Record, Weight
-from gradtricks._core.recorded import Place
+from gradtricks._core.diagnosing import Backward, Cause, Record, Weight
+from gradtricks._core.losses import cancelled, parts
 from gradtricks._core.reports import Finding, InputReport
 
-Remedies = Mapping[str, str]
 # Gradients of healthy networks differ by a thousand at most between their ends.
 _STEEP = 1e5
-_SHORT = {"float16", "bfloat16"}
 
 
-def failed(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def failed(record: Record) -> Iterator[Cause]:
     """The backward pass failed, and not for want of a path, of which more is told."""
     for backward in record.unwell:
         told = backward.report and not any(entry.connected for entry in backward.entries)
         if backward.error and not told:
-            yield Cause("backward fails", (), backward.error, backward.place, remedies["backward fails"])
+            yield Cause("backward fails", (), backward.error, backward.place)
             return
 
 
-def not_finite(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def not_finite(record: Record) -> Iterator[Cause]:
     """NaN or infinity in the loss, or in a gradient that the optimizer was given."""
     given = {n for n, seen in record.weights().items() if any(_bad(weight.gradient) for weight in seen)}
     for backward in record.unwell:
@@ -39,34 +37,34 @@ def not_finite(record: Record, remedies: Remedies) -> Iterator[Cause]:
             yield Cause(kind, names, seen, first.place, first.remedy)
         elif _bad(backward.loss):
             seen = f"the loss is {backward.loss}, and so is something that the step was given"
-            yield Cause("not finite, data", (), seen, backward.spoilt, remedies["not finite, data"])
+            yield Cause("not finite, data", (), seen, backward.spoilt)
         else:
-            yield _backward_cause(backward, names, remedies)
+            yield _backward_cause(backward, names)
         return
 
 
-def _backward_cause(backward: Backward, names: tuple[str, ...], remedies: Remedies) -> Cause:
+def _backward_cause(backward: Backward, names: tuple[str, ...]) -> Cause:
     entry = next((e for e in backward.entries if e.name in names and e.operation), None)
     kind = "not finite, backward"
     if entry is None:
-        return Cause(kind, names, "the gradient isn't finite, the loss is", backward.place, remedies[kind])
+        return Cause(kind, names, "the gradient isn't finite, the loss is", backward.place)
     seen = f"the loss is finite, and the gradient of {entry.operation} isn't ({entry.reason})"
     return Cause(kind, names, seen, entry.place, entry.remedy)
 
 
-def unreached(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def unreached(record: Record) -> Iterator[Cause]:
     """Trainable parameters that no gradient reaches, together where one line is to blame."""
     missing = [name for name in record.trainable if name not in record.reached]
     checkpoint = record.first("checkpointed")
     if not missing:
         return
     if not record.first("backward") and not record.unwell:
-        yield Cause("no backward pass", (), "none was seen", None, remedies["no backward pass"])
+        yield Cause("no backward pass", (), "none was seen", None)
         return
     if checkpoint:
         seen = "a reentrant checkpoint was given nothing that wants a gradient, so it passes none on"
         kind = "cut by a checkpoint"
-        yield Cause(kind, tuple(missing), seen, checkpoint.place, remedies[kind])
+        yield Cause(kind, tuple(missing), seen, checkpoint.place)
         return
     for finding, names in _by_finding(record, missing, lambda entry: not entry.connected):
         kind = "not in the graph" if finding.reason in ("unused", "replaced", "made outside") else "cut"
@@ -75,7 +73,7 @@ def unreached(record: Record, remedies: Remedies) -> Iterator[Cause]:
         yield Cause(kind, names, seen, finding.place, finding.remedy)
 
 
-def zero_everywhere(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def zero_everywhere(record: Record) -> Iterator[Cause]:
     """Gradients that are zero everywhere in each update."""
     # Factors that begin at zero have moved away after the first update that moves anything.
     moved = any(update.rate for update in record.updates[:-1])
@@ -86,7 +84,7 @@ def zero_everywhere(record: Record, remedies: Remedies) -> Iterator[Cause]:
             yield Cause("zero everywhere", some, seen_, finding.place, finding.remedy)
 
 
-def held_wrongly(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def held_wrongly(record: Record) -> Iterator[Cause]:
     """Parameters that the optimizer doesn't hold, or holds twice."""
     reached = [name for name in record.trainable if name in record.reached]
     missing = tuple(name for name in reached if not record.held.get(name))
@@ -94,35 +92,34 @@ def held_wrongly(record: Record, remedies: Remedies) -> Iterator[Cause]:
         seen = "a gradient arrives, and no optimizer holds the parameter"
         if record.unknown:
             seen += f"; one holds {len(record.unknown)} that aren't the model's (any more)"
-        yield Cause("not in the optimizer", missing, seen, None, remedies["not in the optimizer"])
+        yield Cause("not in the optimizer", missing, seen, None)
     for place, number in Counter(record.unregistered).items():
         seen = f"{number} parameters got a gradient here that neither the model nor an optimizer knows"
-        yield Cause("not registered", (), seen, place, remedies["not registered"])
+        yield Cause("not registered", (), seen, place)
     counts = [Counter(weight.name for weight in update.weights) for update in record.updates]
     twice = dict.fromkeys(name for count in counts for name, number in count.items() if number > 1)
     if twice:
         seen = "one optimizer holds the parameter more than once, and updates it as often"
-        yield Cause("twice in the optimizer", tuple(twice), seen, None, remedies["twice in the optimizer"])
+        yield Cause("twice in the optimizer", tuple(twice), seen, None)
 
 
-def never_updated(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def never_updated(record: Record) -> Iterator[Cause]:
     """Gradients that no optimizer ever used."""
-    passes = [event for event in record.events if event.kind == "backward"]
-    if passes and not record.updates and not record.first("unscale"):
+    passes, postponed = record.backwards, record.first("unscale") or record.first("accumulated")
+    if passes and not record.updates and not postponed:
         seen = f"{len(passes)} backward passes, and no step of an optimizer"
-        yield Cause("never updated", (), seen, passes[-1].place, remedies["never updated"])
+        yield Cause("never updated", (), seen, passes[-1].place)
 
 
-def never_zeroed(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def never_zeroed(record: Record) -> Iterator[Cause]:
     """Gradients that are added to those of the update before."""
     names = tuple(n for n, seen in record.weights().items() if any(weight.leftover for weight in seen))
     if names:
-        place = next((event.place for event in record.events if event.kind == "backward"), None)
         seen = "the gradient of the update before was still there, and the new one was added to it"
-        yield Cause("never zeroed", names, seen, place, remedies["never zeroed"])
+        yield Cause("never zeroed", names, seen, record.backwards[0].place)
 
 
-def clipped_wrongly(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def clipped_wrongly(record: Record) -> Iterator[Cause]:
     """Clips that come too late, too early, or are given nothing."""
     told = set()
     for index, event in enumerate(record.events):
@@ -142,99 +139,76 @@ def clipped_wrongly(record: Record, remedies: Remedies) -> Iterator[Cause]:
             continue
         if kind not in told:
             told.add(kind)
-            yield Cause(kind, event.subjects, seen, event.place, remedies[kind])
+            yield Cause(kind, event.subjects, seen, event.place)
 
 
-def frozen_moves(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def frozen_moves(record: Record) -> Iterator[Cause]:
     """Weights that are frozen, or whose gradient is kept at zero, and that move."""
     weights = record.weights()
     frozen = tuple(n for n, seen in weights.items() if any(not w.trainable and _moves(w) for w in seen))
     if frozen:
         seen = "the parameter wants no gradient, and the optimizer moved it: by an old gradient, or by decay"
-        yield Cause("frozen but moving", frozen, seen, record.place, remedies["frozen but moving"])
+        yield Cause("frozen but moving", frozen, seen, record.place)
     masked = {n: w for n, seen in weights.items() for w in seen if w.trainable and w.masked and w.drifted}
     if masked:
         seen = (
             "the gradient was set to zero here, and the optimizer moved the weights: by momentum or by decay"
         )
         place = next(iter(masked.values())).masked
-        yield Cause("frozen but moving", tuple(masked), seen, place, remedies["frozen but moving"])
+        yield Cause("frozen but moving", tuple(masked), seen, place)
 
 
-def still(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def still(record: Record) -> Iterator[Cause]:
     """Weights that have a gradient and don't move."""
     rates = [update.rate for update in record.updates]
     if len(rates) > 1 and not any(rates):
         seen = "the learning rate was 0 in each update; NaN times 0 is still NaN"
-        yield Cause("learning rate of 0", (), seen, record.place, remedies["learning rate of 0"])
+        yield Cause("learning rate of 0", (), seen, record.place)
         return
     rounded = {n: seen for n, seen in record.weights().items() if _rounded_away(seen, all(rates))}
     if rounded:
         shares = [weight.moved or 0.0 for seen in rounded.values() for weight in seen]
         dtype = next(iter(rounded.values()))[0].dtype
         told = f"{max(shares):.0%} of the elements with a gradient moved: {dtype} rounds the update away"
-        yield Cause("rounded away", tuple(rounded), told, record.place, remedies["rounded away"])
+        yield Cause("rounded away", tuple(rounded), told, record.place)
 
 
 def _rounded_away(seen: list[Weight], learning: bool) -> bool:
     judged = [w.moved for w in seen if w.trainable and w.gradient == "fine" and w.moved is not None]
-    limit = 0.5 if seen[0].dtype in _SHORT else 0.0
+    limit = 0.5 if seen[0].short else 0.0
     return learning and len(judged) > 1 and max(judged) <= limit
 
 
-def modes(record: Record, remedies: Remedies) -> Iterator[Cause]:
-    """Training in the mode of evaluation, and the reverse."""
-    sentences = {
-        "trained": "dropout or batch normalization ran as in evaluation while the weights were trained",
-        "evaluated": "dropout or batch normalization ran as in training where no gradient was recorded",
-    }
-    kinds = {"trained": "training in evaluation mode", "evaluated": "evaluation in training mode"}
-    for which, seen in sentences.items():
-        event = record.first(which)
+# What is a finding by itself, wherever it happens.
+_ALWAYS = {
+    "trained": (
+        "training in evaluation mode",
+        "dropout or batch normalization ran as in evaluation while the weights were trained",
+    ),
+    "evaluated": (
+        "evaluation in training mode",
+        "dropout or batch normalization ran as in training where no gradient was recorded",
+    ),
+    "coupled": (
+        "coupled samples",
+        "a gradient for each sample was asked for, and batch normalization mixes the samples",
+    ),
+    "redrawn": (
+        "recomputed otherwise",
+        "what was computed again for the backward pass drew other random numbers than on the way forward",
+    ),
+}
+
+
+def always(record: Record) -> Iterator[Cause]:
+    """Train mode in evaluation and the reverse, coupled samples, a dropout with two masks."""
+    for name, (kind, seen) in _ALWAYS.items():
+        event = record.first(name)
         if event:
-            yield Cause(kinds[which], event.subjects, seen, event.place, remedies[kinds[which]])
+            yield Cause(kind, event.subjects, seen, event.place)
 
 
-def coupled(record: Record, remedies: Remedies) -> Iterator[Cause]:
-    """Gradients with respect to samples that batch normalization ties together."""
-    event = record.first("coupled")
-    if event:
-        seen = "a gradient for each sample was asked for, and batch normalization mixes the samples"
-        yield Cause("coupled samples", event.subjects, seen, event.place, remedies["coupled samples"])
-
-
-def parts(record: Record, remedies: Remedies) -> Iterator[Cause]:
-    """Parts of a batch whose gradients don't add up to that of the batch."""
-    passes: list[Event] = []
-    for event in record.events:
-        if event.kind == "update":
-            cause = _of_parts(passes, remedies)
-            if cause:
-                yield cause
-                return
-            passes = []
-        elif event.kind == "backward":
-            passes.append(event)
-
-
-def _of_parts(passes: list[Event], remedies: Remedies) -> Cause | None:
-    sizes, kind = [event.size for event in passes], "parts of unequal weight"
-    # Losses of two kinds aren't parts of one batch: parts come from one line.
-    if len(passes) < 2 or len({event.place for event in passes}) > 1 or not all(sizes):
-        return None
-    if not any(event.divided for event in passes):
-        seen = (
-            f"the means of {len(passes)} parts were added up: {len(passes)} times the gradient of their mean"
-        )
-        kind = "parts not averaged"
-    elif len(set(sizes)) > 1:
-        seen = f"means over {', '.join(map(str, sizes))} elements were given the same weight"
-    else:
-        return None
-    return Cause(kind, (), seen, passes[0].place, remedies[kind])
-
-
-def steep(record: Record, remedies: Remedies) -> Iterator[Cause]:
+def steep(record: Record) -> Iterator[Cause]:
     """Gradients that vanish or explode on their way through layers or moments."""
     layers, moments = list(record.chain.values()), record.moments
     for values, what, place in ((layers, "layers", None), (moments, "moments", record.chained)):
@@ -243,7 +217,7 @@ def steep(record: Record, remedies: Remedies) -> Iterator[Cause]:
             kind, names = "vanishing" if growth < 1 else "exploding", tuple(record.chain)
             names = names[:1] if what == "layers" else ()
             seen = f"from the last to the first of {len(values)} {what} the gradient grows {growth:.1e} times"
-            yield Cause(kind, names, seen, place, remedies[kind])
+            yield Cause(kind, names, seen, place)
 
 
 def _growth(values: list[float]) -> float | None:
@@ -258,14 +232,12 @@ def _growth(values: list[float]) -> float | None:
 def _by_finding(
     record: Record, names: list[str], is_it: Callable[[InputReport], bool]
 ) -> Iterator[tuple[Finding, tuple[str, ...]]]:
-    found: dict[tuple[str, str, Place | None], tuple[Finding, list[str]]] = {}
+    found: dict[Finding, list[str]] = {}
     for name in names:
         entries = [e for b in record.unwell for e in b.entries if e.name == name and is_it(e)]
         if entries and entries[-1].finding:
-            finding = entries[-1].finding
-            key = finding.reason, finding.operation, finding.place
-            found.setdefault(key, (finding, []))[1].append(name)
-    for finding, some in found.values():
+            found.setdefault(entries[-1].finding, []).append(name)
+    for finding, some in found.items():
         yield finding, tuple(some)
 
 
@@ -282,7 +254,7 @@ def _bad(status: str) -> bool:
 
 
 # What breaks a training first comes first.
-CAUSES: tuple[Callable[[Record, Remedies], Iterator[Cause]], ...] = (
+CAUSES: tuple[Callable[[Record], Iterator[Cause]], ...] = (
     failed,
     not_finite,
     unreached,
@@ -293,8 +265,8 @@ CAUSES: tuple[Callable[[Record, Remedies], Iterator[Cause]], ...] = (
     clipped_wrongly,
     frozen_moves,
     still,
-    modes,
-    coupled,
+    always,
     parts,
     steep,
+    cancelled,
 )

@@ -1,7 +1,8 @@
 """Checking a gradient against differences of its function."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +40,7 @@ class GradientCheck:
         verdict: ``"correct"``, ``"wrong gradient"``, ``"not differentiable here"``, ``"surrogate"`` or
             ``"inconclusive"``.
         reason: Why, in a sentence.
+        num_elements: Elements of the inputs.
         relative_error: The largest one, among derivatives that exist; NaN if there is none.
         input: Position of the input where the verdict was decided.
         index: The element of that input.
@@ -51,24 +53,23 @@ class GradientCheck:
         noise: Relative rounding error of the function, as found.
         counts: How many derivatives got each verdict.
         num_checked: Elements of the inputs that were moved.
-        num_elements: Elements of the inputs.
     """
 
     verdict: str
     reason: str
-    relative_error: float
-    input: int
-    index: tuple[int, ...]
-    output_index: tuple[int, ...] | None
-    analytic: float
-    numerical: float
-    uncertainty: float
-    left: float
-    right: float
-    noise: float
-    counts: dict[str, int]
-    num_checked: int
     num_elements: int
+    relative_error: float = math.nan
+    input: int = 0
+    index: tuple[int, ...] = ()
+    output_index: tuple[int, ...] | None = None
+    analytic: float = math.nan
+    numerical: float = math.nan
+    uncertainty: float = math.nan
+    left: float = math.nan
+    right: float = math.nan
+    noise: float = math.nan
+    counts: dict[str, int] = field(default_factory=dict)
+    num_checked: int = 0
 
     def __str__(self) -> str:
         """Say it in a few lines."""
@@ -103,24 +104,9 @@ def compare_with_differences(
     truncation of large steps and the rounding of small ones; where they settle is the derivative, and how
     well they agree is its uncertainty. Where they don't settle, or settle on two values, there's none.
 
-    Args:
-        function: Maps arrays to one array, float32 or float64.
-        vjp: ``vjp(cotangent, *inputs)`` returns the gradients of the inputs.
-        inputs: Arrays; made float64.
-        surrogate: The function whose derivative ``vjp`` is meant to be, if that isn't ``function``.
-        rtol: Relative error that passes; not below the square root of the function's noise, up to 1e-3.
-        atol: Absolute error that passes.
-        num_samples: Elements of the inputs that are moved at most, chosen at random. An output with more
-            elements is added up, with random weights, into as many sums.
-        seed: Of what is chosen at random.
-
-    Returns:
-        The report.
-
-    Raises:
-        TypeError: An option isn't a number.
-        ValueError: ``function`` returns another result when called again, ``surrogate`` another shape, or an
-            option is out of range.
+    ``function`` maps arrays to one array, float32 or float64; ``vjp(cotangent, *inputs)`` returns the
+    gradients of the inputs. The options are those of `check_gradient`; ``rtol`` isn't below the square root
+    of the function's noise, up to 1e-3.
     """
     rtol, atol = check_number("rtol", rtol, low=0.0), check_number("atol", atol, low=0.0)
     num_samples = check_integer("num_samples", num_samples, low=1)
@@ -136,7 +122,7 @@ def compare_with_differences(
     places, rows = _places(arrays, num_samples, random), Rows(value.shape, num_samples, random)
     total = sum(x.size for x in arrays)
     if not places or not value.size:
-        return _nothing(total)
+        return GradientCheck(INCONCLUSIVE, "there is nothing to compare", total)
     noise = noise_of(compared, arrays, rows, random)
     found = [slopes(compared, arrays, place, rows, noise) for place in places]
     numerical = Slopes(*(np.array(column) for column in zip(*found)))
@@ -190,7 +176,7 @@ def _report(table: Comparison, verdicts: NDArray, rows: Rows, arrays: list[NDArr
     return GradientCheck(
         verdict=verdict,
         reason=reason_of(verdict, table, verdicts, i, j),
-        relative_error=float(relative[exists].max()) if exists.any() else float("nan"),
+        relative_error=float(relative[exists].max()) if exists.any() else math.nan,
         input=position,
         index=tuple(map(int, np.unravel_index(index, arrays[position].shape))),
         output_index=rows.index(j),
@@ -216,23 +202,3 @@ def _worst(table: Comparison, verdicts: NDArray, verdict: str) -> tuple[int, int
         weight = table.slopes.error
     i, j = np.unravel_index(np.argmax(np.where(candidates, weight, -1.0)), verdicts.shape)
     return int(i), int(j)
-
-
-def _nothing(total: int) -> GradientCheck:
-    return GradientCheck(
-        verdict=INCONCLUSIVE,
-        reason="there is nothing to compare",
-        relative_error=np.nan,
-        input=0,
-        index=(),
-        output_index=None,
-        analytic=np.nan,
-        numerical=np.nan,
-        uncertainty=np.nan,
-        left=np.nan,
-        right=np.nan,
-        noise=np.nan,
-        counts={},
-        num_checked=0,
-        num_elements=total,
-    )

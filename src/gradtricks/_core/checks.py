@@ -9,21 +9,7 @@ _LARGEST = sys.float_info.max
 
 
 def check_number(name: str, value: object, *, low: float = -math.inf, high: float = math.inf) -> float:
-    """Return ``value`` as a float, or say what it should have been.
-
-    Args:
-        name: What the caller calls the value.
-        value: Anything; only a finite real number within ``[low, high]`` passes.
-        low: Smallest value allowed.
-        high: Largest value allowed.
-
-    Returns:
-        The number as a Python float.
-
-    Raises:
-        TypeError: ``value`` isn't a real number; a bool isn't one here.
-        ValueError: ``value`` is NaN, infinite or outside ``[low, high]``.
-    """
+    """Return a finite real number within ``[low, high]`` as a float; refuse all else, bools too."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number; got {type(value).__name__}")
     # torch.compile traces comparisons of a number that changes, but not math.isfinite.
@@ -37,21 +23,7 @@ def check_number(name: str, value: object, *, low: float = -math.inf, high: floa
 
 
 def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
-    """Return ``value`` if it is an integer within bounds.
-
-    Args:
-        name: What the caller calls the value.
-        value: Anything; a bool isn't an integer here.
-        low: Smallest value allowed.
-        high: Largest value allowed; None allows any.
-
-    Returns:
-        The integer.
-
-    Raises:
-        TypeError: ``value`` isn't an integer.
-        ValueError: ``value`` is out of bounds.
-    """
+    """Return an integer within bounds, of which ``high`` may be missing; refuse all else, bools too."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
     number = int(value)
@@ -65,14 +37,7 @@ def check_integer(name: str, value: object, *, low: int, high: int | None = None
 def check_shape(name: str, shape: Sequence[int | None], expected: Sequence[int | None], like: str) -> None:
     """Raise unless two shapes are equal; a dimension of None (unknown until run) fits any.
 
-    Args:
-        name: What the caller calls the tensor.
-        shape: Its shape.
-        expected: The shape that it should have.
-        like: Where the expected shape comes from, for the message.
-
-    Raises:
-        ValueError: The shapes differ.
+    ``like`` says where the expected shape comes from.
     """
     if any(getattr(known, "rank", 0) is None for known in (shape, expected)):
         return  # of a graph's tensor not even the rank may be known until run
@@ -82,17 +47,7 @@ def check_shape(name: str, shape: Sequence[int | None], expected: Sequence[int |
 
 
 def check_broadcast(name: str, shape: Sequence[int | None], target: Sequence[int | None], like: str) -> None:
-    """Raise unless ``shape`` broadcasts to ``target`` without enlarging it.
-
-    Args:
-        name: What the caller calls the tensor.
-        shape: Its shape.
-        target: The shape to broadcast to.
-        like: Where the target shape comes from, for the message.
-
-    Raises:
-        ValueError: Broadcasting would fail or enlarge the target.
-    """
+    """Raise unless ``shape`` broadcasts to ``target``, the shape of ``like``, without enlarging it."""
     fits = len(shape) <= len(target) and all(
         a == 1 or a is None or b is None or a == b for a, b in zip(reversed(shape), reversed(target))
     )
@@ -101,20 +56,7 @@ def check_broadcast(name: str, shape: Sequence[int | None], target: Sequence[int
 
 
 def check_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
-    """Return axes as numbers from 0 on, or say what they should have been.
-
-    Args:
-        name: What the caller calls the axes.
-        value: An integer, a sequence of integers, or None for all axes; negative ones count from the end.
-        rank: Number of axes that there are.
-
-    Returns:
-        The axes in increasing order.
-
-    Raises:
-        TypeError: ``value`` isn't made of integers; a bool isn't one here.
-        ValueError: An axis doesn't exist or comes twice, or there is none.
-    """
+    """Return axes as increasing numbers from 0 on; None is all, negative ones count from the end."""
     axes = tuple(value) if isinstance(value, tuple | list) else (value,)
     if value is None:
         return tuple(range(rank))
@@ -127,30 +69,13 @@ def check_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
 
 
 def check_callable(name: str, value: object) -> None:
-    """Raise unless ``value`` can be called.
-
-    Args:
-        name: What the caller calls the value.
-        value: Anything.
-
-    Raises:
-        TypeError: It isn't callable.
-    """
+    """Raise unless ``value`` can be called."""
     if not callable(value):
         raise TypeError(f"{name} must be callable; got {type(value).__name__}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raise unless ``value`` is one of ``choices``.
-
-    Args:
-        name: What the caller calls the value.
-        value: Anything.
-        choices: What passes.
-
-    Raises:
-        ValueError: It is another.
-    """
+    """Raise unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}")
 

@@ -1,7 +1,9 @@
 """What was seen of some training steps, and the diagnosis that is made of it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any
 
 from gradtricks._core.recorded import Place
 from gradtricks._core.reports import GradientReport, InputReport
@@ -25,7 +27,7 @@ class Cause:
     subjects: tuple[str, ...]
     seen: str
     place: Place | None
-    remedy: str
+    remedy: str = ""
 
     def lines(self) -> Iterator[str]:
         """Yield the cause as lines of text."""
@@ -33,9 +35,7 @@ class Cause:
         names = ", ".join(self.subjects[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield f"{self.kind}: {names}" if names else self.kind
         yield f"  seen: {self.seen}"
-        if self.place:
-            yield f"  --> {self.place}"
-            yield f"   |  {self.place.code}"
+        yield from self.place.lines() if self.place else ()
         yield f"  remedy: {self.remedy}"
 
 
@@ -97,6 +97,23 @@ class Weight:
     masked: Place | None = None
     leftover: bool = False
 
+    def compare(self, before: Any, after: Any, gradient: Any) -> None:
+        """See what an update made of the values; arrays or tensors, a gradient is None or dense."""
+        changed = before != after
+        if self.gradient == "nan" or not changed.any():
+            self.moved = 0.0
+        elif not self.trainable or gradient is None:
+            self.moved, self.drifted = None, True
+        elif self.masked or self.short:
+            has = gradient != 0
+            self.drifted = bool((changed & ~has).any())
+            self.moved = float((changed & has).sum() / has.sum()) if bool(has.any()) else None
+
+    @property
+    def short(self) -> bool:
+        """Whether it has 16 bits."""
+        return self.dtype in ("float16", "bfloat16")
+
 
 @dataclass
 class Update:
@@ -118,11 +135,13 @@ class Event:
     """Something that happened in between, in the order in which it happened.
 
     Attributes:
-        kind: "backward", "update", "clip", "unscale", "evaluated", "trained", "coupled" or "checkpointed".
+        kind: "backward", "update", "clip", "unscale", "evaluated", "trained", "coupled", "checkpointed",
+            "redrawn" or "accumulated".
         place: Line of the user's code.
-        size: Of a clip, how many gradients it was given; of a backward pass, over how many elements its loss
-            is a mean, 0 where that isn't known.
-        divided: Of a backward pass, whether its loss was multiplied or divided by a number.
+        size: Of a clip, how many gradients it was given; of a backward pass, how many elements its loss
+            weighs alike, 0 where that isn't known.
+        share: Of a backward pass, what these weights add up to: 1 for a mean.
+        cancels: Of a backward pass, whether what its loss adds up cancels.
         unused: Of a clip, whether an update took what the clip was given, and not what it returned.
         subjects: Names of the layers.
     """
@@ -130,7 +149,8 @@ class Event:
     kind: str
     place: Place | None = None
     size: int = 0
-    divided: bool = False
+    share: float = 1.0
+    cancels: bool = False
     unused: bool = False
     subjects: tuple[str, ...] = ()
 
@@ -205,6 +225,16 @@ class Record:
         """Return the first event of a kind."""
         return next((event for event in self.events if event.kind == kind), None)
 
+    @property
+    def backwards(self) -> list[Event]:
+        """The backward passes that went through."""
+        return [event for event in self.events if event.kind == "backward"]
+
+    def passes(self) -> list[Event]:
+        """Return the backward passes since the last update."""
+        later = takewhile(lambda event: event.kind != "update", reversed(self.events))
+        return [event for event in later if event.kind == "backward"]
+
     def weights(self) -> dict[str, list[Weight]]:
         """Return what became of each weight in each update that it had a part in."""
         found: dict[str, list[Weight]] = {}
@@ -235,5 +265,6 @@ def diagnosed(record: Record, remedies: Mapping[str, str]) -> Diagnosis:
     """
     from gradtricks._core.causes import CAUSES
 
-    found = [cause for find in CAUSES for cause in find(record, remedies)]
-    return Diagnosis(tuple(found), len(record.updates))
+    found = [cause for find in CAUSES for cause in find(record)]
+    told = [cause if cause.remedy else replace(cause, remedy=remedies[cause.kind]) for cause in found]
+    return Diagnosis(tuple(told), len(record.updates))

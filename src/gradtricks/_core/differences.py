@@ -59,16 +59,7 @@ class Slopes(NamedTuple):
 
 
 def moved(arrays: list[NDArray], place: Place, number: float) -> list[NDArray]:
-    """Return the arrays with one element replaced.
-
-    Args:
-        arrays: The inputs.
-        place: Position of the input, and index into it, flattened.
-        number: The new value.
-
-    Returns:
-        The inputs; only the one that changes is copied.
-    """
+    """Return the arrays with one element replaced; only the array that changes is copied."""
     position, index = place
     copy = arrays[position].copy()
     copy.reshape(-1)[index] = number
@@ -76,14 +67,7 @@ def moved(arrays: list[NDArray], place: Place, number: float) -> list[NDArray]:
 
 
 def rounding_unit(value: NDArray) -> float:
-    """Return the relative rounding error of an array's dtype.
-
-    Args:
-        value: Any dtype; what isn't floating-point counts as float64.
-
-    Returns:
-        Distance from 1 to the next number.
-    """
+    """Return the distance from 1 to the next number; what isn't floating-point counts as float64."""
     return float(np.finfo(value.dtype if value.dtype.kind == "f" else np.float64).eps)
 
 
@@ -92,15 +76,6 @@ def noise_of(function: Function, arrays: list[NDArray], rows: Rows, random: np.r
 
     Over so short a distance a smooth function is a cubic; what a cubic leaves over is noise. That finds
     arithmetic in float32 behind a float64 face, and cancellation.
-
-    Args:
-        function: Maps arrays to one array.
-        arrays: The inputs.
-        rows: Of the output.
-        random: Draws the direction and the points.
-
-    Returns:
-        ``[rows]``.
     """
     directions = [
         random.uniform(0.5, 1, x.shape) * random.choice([-1, 1], x.shape) * np.maximum(1, finite(np.abs(x)))
@@ -124,18 +99,7 @@ def noise_of(function: Function, arrays: list[NDArray], rows: Rows, random: np.r
 
 
 def slopes(function: Function, arrays: list[NDArray], place: Place, rows: Rows, noise: NDArray) -> Slopes:
-    """Differentiate each row with respect to one element.
-
-    Args:
-        function: Maps arrays to one array.
-        arrays: The inputs.
-        place: Which element.
-        rows: Of the output.
-        noise: ``[rows]``.
-
-    Returns:
-        Arrays ``[rows]``.
-    """
+    """Differentiate each row with respect to one element; ``noise`` is that of each row."""
     number = float(arrays[place[0]].reshape(-1)[place[1]])
     steps = _steps(number)
     raw = np.asarray(function(*arrays))
@@ -171,14 +135,7 @@ def slopes(function: Function, arrays: list[NDArray], place: Place, rows: Rows, 
 
 
 def finite(values: NDArray) -> NDArray:
-    """Put 0 in the place of what isn't finite.
-
-    Args:
-        values: Any shape.
-
-    Returns:
-        The same shape.
-    """
+    """Put 0 in the place of what isn't finite."""
     return np.where(np.isfinite(values), values, 0.0)
 
 

@@ -1,6 +1,9 @@
 """What both frameworks ask of operators and of results: which there are, and equal structures."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from gradtricks._core.checks import check_callable
 
 # Operators of one tensor that both frameworks have under these names; their options get no gradient.
 OPERATORS = (
@@ -25,16 +28,28 @@ OPERATORS = (
 )
 
 
+def by_operator(
+    gradients: Mapping[Callable[..., Any], Any], names: Mapping[Any, str], framework: str
+) -> dict[str, Any]:
+    """Return the gradients by the names of their operators; ``names`` are of the framework's functions."""
+    if not isinstance(gradients, Mapping):
+        raise TypeError(f"gradients must be a mapping; got {type(gradients).__name__}")
+    found: dict[str, Any] = {}
+    for op, gradient in gradients.items():
+        if op not in names:
+            raise ValueError(
+                f"gradients must map operators of {framework} ({', '.join(OPERATORS)}); got {op!r}; "
+                "remedy: override_gradient"
+            )
+        if names[op] in found:
+            raise ValueError(f"gradients must map each operator once; got {names[op]}, {names[op]}")
+        check_callable(f"the gradient of {names[op]}", gradient)
+        found[names[op]] = gradient
+    return found
+
+
 def check_same_structure(hard: Any, soft: Any) -> None:
-    """Raise unless two nested tuples, lists and dicts differ in their leaves only.
-
-    Args:
-        hard: What ``forward`` returned.
-        soft: What ``gradient_of`` returned.
-
-    Raises:
-        ValueError: The structures differ.
-    """
+    """Raise unless two nested tuples, lists and dicts differ in their leaves only."""
     if _described(hard) != _described(soft):
         raise ValueError(
             f"gradient_of must return the structure that forward returns, {_described(hard)}; "

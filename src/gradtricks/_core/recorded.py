@@ -6,8 +6,9 @@ kind everywhere.
 
 import linecache
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Place:
         """The line itself; empty where the source can't be read."""
         return linecache.getline(self.file, self.line).strip()
 
+    def lines(self) -> Iterator[str]:
+        """Yield the place and its code, as a compiler shows them."""
+        yield f"  --> {self}"
+        yield f"   |  {self.code}"
+
     def __str__(self) -> str:
         """Return the place as one line."""
         # What was typed into a prompt or a notebook has no file that one could open.
@@ -45,13 +51,17 @@ def calling_place(libraries: Iterable[str]) -> Place | None:
     Returns:
         The place, or None where only libraries run.
     """
-    passed = {"gradtricks", *sys.stdlib_module_names, *libraries}
-    frame = sys._getframe(1)
+    passed, frame = _passed_over(tuple(libraries)), sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in passed:
             return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
     return None
+
+
+@cache
+def _passed_over(libraries: tuple[str, ...]) -> frozenset[str]:
+    return frozenset({"gradtricks", *sys.stdlib_module_names, *libraries})
 
 
 @dataclass

@@ -27,9 +27,7 @@ class Finding:
     def lines(self) -> Iterator[str]:
         """Yield the finding as lines of text."""
         yield f"  {self.reason}: {self.operation}" if self.operation else f"  {self.reason}"
-        if self.place:
-            yield f"  --> {self.place}"
-            yield f"   |  {self.place.code}"
+        yield from self.place.lines() if self.place else ()
         yield f"  remedy: {self.remedy}"
 
 

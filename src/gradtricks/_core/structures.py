@@ -1,35 +1,23 @@
 """Nested lists, tuples and dicts of tensors: walked in the order of one, and built anew."""
 
-from collections import defaultdict
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Pair = tuple[str, Any, Any]
 
 
 def leaves(structure: Any) -> list[Any]:
-    """List what stands in nested lists, tuples and dicts, in their order.
-
-    Args:
-        structure: Leaves, or lists, tuples and dicts of structures.
-
-    Returns:
-        The leaves.
-    """
+    """List what stands in nested lists, tuples and dicts, in their order."""
     return [leaf for _, leaf, _ in pairs("structure", structure, "structure", structure)]
 
 
 def pairs(name: str, structure: Any, other_name: str, other: Any) -> list[Pair]:
     """List what stands at the same places of two structures; dicts go by key, a list may meet a tuple.
 
-    Args:
-        name: What the caller calls ``structure``.
-        structure: Leaves, or lists, tuples and dicts of structures.
-        other_name: What the caller calls ``other``.
-        other: The same structure; where ``structure`` has a leaf, anything.
-
     Returns:
-        For each leaf its place, such as ``['dense'][0]``, and what stands there in each.
+        For each leaf of ``structure`` its place, such as ``['dense'][0]``, and what stands there in each;
+        that is anything in ``other``.
 
     Raises:
         TypeError: ``structure`` is an iterator, which can't be built anew.
@@ -42,24 +30,24 @@ def pairs(name: str, structure: Any, other_name: str, other: Any) -> list[Pair]:
 
 
 def rebuilt(structure: Any, values: Iterator[Any]) -> Any:
-    """Put other values in the places of the leaves.
+    """Put other values, as many as there are leaves, in the places of the leaves."""
+    return map_structure(lambda _: next(values), structure)
 
-    Args:
-        structure: As for ``leaves``.
-        values: As many as there are leaves.
 
-    Returns:
-        A structure like ``structure``.
-    """
-    entries = _entries(structure)
+def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
+    """Apply ``function`` to the leaves that stand at the same place of equal structures."""
+    first = structures[0]
+    entries = _entries(first)
     if entries is None:
-        return next(values)
-    items = [rebuilt(structure[key], values) for key in entries]
-    if isinstance(structure, defaultdict):
-        return defaultdict(structure.default_factory, zip(entries, items))
-    if isinstance(structure, dict):
-        return type(structure)(zip(entries, items))
-    return type(structure)(*items) if hasattr(structure, "_fields") else type(structure)(items)
+        return function(*structures)
+    items = [map_structure(function, *(structure[key] for structure in structures)) for key in entries]
+    if not isinstance(first, dict):
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    if type(first) is dict:
+        return dict(zip(entries, items))
+    same_kind = copy.copy(first)  # a defaultdict can't be made from its items
+    same_kind.update(dict(zip(entries, items)))
+    return same_kind
 
 
 def _pairs(place: str, name: str, structure: Any, other_name: str, other: Any) -> list[Pair]:

@@ -21,16 +21,8 @@ def explain(
 ) -> GradientReport:
     """Say of each input whether a gradient reaches it, and if not, or if it isn't fine, what is to blame.
 
-    Args:
-        operations: In the order in which they ran.
-        inputs: What the gradient is wanted for.
-        outputs: Tensors that were differentiated.
-        outside: Tensors that nothing in ``operations`` made.
-        remedies: What to do, for each reason.
-        output: Status of the outputs' values.
-
-    Returns:
-        The verdicts.
+    ``operations`` are in the order in which they ran, ``outputs`` were differentiated, none of the operations
+    made what is ``outside``, and ``output`` is the status of the outputs' values.
     """
     search = _Search(operations, frozenset(outputs), outside, remedies)
     overflow = next((operation for operation in operations if operation.overflows), None)

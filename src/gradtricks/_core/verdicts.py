@@ -63,17 +63,7 @@ class Comparison(NamedTuple):
 def verdicts_of(
     table: Comparison, function: Function, arrays: list[NDArray], random: np.random.Generator
 ) -> NDArray:
-    """Judge each derivative.
-
-    Args:
-        table: Both sides.
-        function: Maps arrays to one array.
-        arrays: The inputs.
-        random: Draws where else the function is looked at.
-
-    Returns:
-        A verdict for each entry of the table.
-    """
+    """Judge each derivative of the table; ``random`` draws where else the function is looked at."""
     found, inputs = table.slopes, table.inputs()
     allowed = table.atol + table.rtol * table.scale() + 3 * found.error
     differs = ~(table.differences() <= allowed)
@@ -118,18 +108,7 @@ def _flat_elsewhere(
 
 
 def reason_of(verdict: str, table: Comparison, verdicts: NDArray, i: int, j: int) -> str:
-    """Say in a sentence why a verdict was reached.
-
-    Args:
-        verdict: The verdict on the whole.
-        table: Both sides.
-        verdicts: On each entry of the table.
-        i: Element where the verdict was decided.
-        j: Row where it was.
-
-    Returns:
-        The sentence.
-    """
+    """Say in a sentence why the verdict on the whole was reached, at element ``i`` and row ``j``."""
     if verdict == NOT_DIFFERENTIABLE:
         kind, analytic = table.slopes.kind[i, j], table.analytic[i, j]
         low, high = sorted((table.slopes.left[i, j], table.slopes.right[i, j]))

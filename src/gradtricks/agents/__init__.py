@@ -12,13 +12,7 @@ __all__ = ["load"]
 
 
 def load(backend: str) -> ModuleType:
-    """Return the agents of one framework; the other framework is never imported.
-
-    Args:
-        backend: ``"torch"`` or ``"tensorflow"``.
-
-    Returns:
-        The module ``gradtricks.agents.torch`` or ``gradtricks.agents.tensorflow``.
+    """Return the agents of ``"torch"`` or ``"tensorflow"``; the other framework is never imported.
 
     Raises:
         ValueError: ``backend`` is another name.

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_integer, check_shape
+from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks.agents.checkpoints import Chance
 
 Array = NDArray[np.floating]
 Boards = NDArray[np.int8]
@@ -67,14 +68,7 @@ class Rules:
         return np.zeros((games, self.squares), np.int8)
 
     def find_winners(self, boards: Boards) -> NDArray[np.int8]:
-        """Say who has won.
-
-        Args:
-            boards: ``[E, S]``.
-
-        Returns:
-            ``[E]``: 1 for the player whose turn it is, -1 for the other, 0 for nobody.
-        """
+        """Return ``[E]``: 1 where the player has won whose turn it is, -1 for the other, 0 for nobody."""
         sums = boards[:, self.lines].sum(axis=-1)
         return (sums == self.length).any(axis=-1) - (sums == -self.length).any(axis=-1).astype(np.int8)
 
@@ -85,14 +79,7 @@ class Rules:
         return legal
 
     def step(self, boards: Boards, actions: NDArray[np.int64]) -> Step:
-        """Move in every game.
-
-        Args:
-            boards: ``[E, S]``, left as they are.
-            actions: ``[E]``, a legal one for each.
-
-        Returns:
-            The next boards and what came of it.
+        """Move by actions ``[E]`` on boards ``[E, S]``, which are left as they are.
 
         Raises:
             ValueError: A shape is wrong, or a move isn't legal.
@@ -116,6 +103,12 @@ class Rules:
         won = self.find_winners(moved) == 1
         return Step(-moved, won.astype(np.float32), won | (moved != 0).all(axis=-1))
 
+    def play_randomly(self, boards: Boards, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw a legal move for each board, ``[E]``; all are as likely."""
+        return np.where(self.legal_actions(boards), rng.random((len(boards), self.actions)), -1).argmax(
+            axis=-1
+        )
+
     def observe(self, boards: Boards) -> Array:
         """Return what the network sees, ``[E, 2 S]``: the player's own squares, and then the other's."""
         return np.concatenate([boards == 1, boards == -1], axis=-1).astype(np.float32)
@@ -132,6 +125,9 @@ class BoardGames:
     Args:
         rules: Of the game.
         num_envs: How many games.
+        openings: Share of the games that begin after moves at random: one at least, and as many as two thirds
+            of the squares at most. Who plays himself rarely sees what he wouldn't play.
+        seed: Of these moves.
 
     Attributes:
         actions: How many there are, A.
@@ -141,10 +137,12 @@ class BoardGames:
 
     two_players = True
 
-    def __init__(self, rules: Rules, num_envs: int) -> None:
+    def __init__(self, rules: Rules, num_envs: int, *, openings: float = 0.0, seed: int = 0) -> None:
         """Begin."""
         self.rules, self.actions = rules, rules.actions
-        self._boards = rules.empty_boards(check_integer("num_envs", num_envs, low=1))
+        self._openings = check_number("openings", openings, low=0, high=1)
+        self._rng = np.random.default_rng((check_integer("seed", seed, low=0), 3))  # as nothing else has it
+        self._boards = self._begin(check_integer("num_envs", num_envs, low=1))
         self.playing = np.ones(num_envs, bool)
         self.ended = ~self.playing
 
@@ -154,35 +152,46 @@ class BoardGames:
         return self.rules.observe(self._boards)
 
     @property
+    def signs(self) -> Array:
+        """``[N]``, 1 where it is the turn of who moves first, else -1."""
+        return (-1.0) ** np.count_nonzero(self._boards, axis=-1)
+
+    @property
     def invalid_actions(self) -> NDArray[np.bool_]:
         """``[N, A]``, True for what isn't legal; nowhere where the game is over."""
         invalid: NDArray[np.bool_] = ~self.rules.legal_actions(self._boards) & self.playing[:, None]
         return invalid
 
     def step(self, actions: NDArray[np.int64]) -> Array:
-        """Make one move in every game.
-
-        Args:
-            actions: ``[N]``, a legal one for each.
-
-        Returns:
-            ``[N]``, rewards for the players who moved; zero where a game has begun.
-
-        Raises:
-            ValueError: A move isn't legal.
-        """
-        boards, rows = self.rules.empty_boards(len(actions)), np.flatnonzero(self.playing)
+        """Make a legal move ``[N]`` in every game, and return the rewards ``[N]`` of those who moved."""
+        rows, rewards = np.flatnonzero(self.playing), np.zeros(len(actions), np.float32)
         moved = self.rules.step(self._boards[rows], actions[rows])
-        rewards, playing = np.zeros(len(actions), np.float32), np.ones(len(actions), bool)
-        boards[rows], rewards[rows], playing[rows] = moved.boards, moved.rewards, ~moved.over
-        self._boards, self.playing, self.ended = boards, playing, ~playing
+        self._boards[~self.playing] = self._begin(len(actions) - len(rows))
+        self._boards[rows], rewards[rows] = moved.boards, moved.rewards
+        self.playing = np.ones(len(actions), bool)
+        self.playing[rows] = ~moved.over
+        self.ended = ~self.playing
         return rewards
+
+    def _begin(self, games: int) -> Boards:
+        boards, most = self.rules.empty_boards(games), self.rules.squares * 2 // 3
+        if not self._openings:
+            return boards
+        moves = self._rng.integers(1, most + 1, games) * (self._rng.random(games) < self._openings)
+        for number in range(most):
+            rows = np.flatnonzero(moves > number)
+            moved = self.rules.step(boards[rows], self.rules.play_randomly(boards[rows], self._rng))
+            boards[rows] = np.where(moved.over[:, None], 0, moved.boards)
+            moves[rows[moved.over]] = 0  # an opening mustn't end the game
+        return boards
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on, under names for `restore`."""
-        return {"boards": self._boards.copy(), "playing": self.playing.copy()}
+        chance = Chance(self._rng).state()["state"]
+        return {"boards": self._boards.copy(), "playing": self.playing.copy(), "chance": chance}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `state` returned, of as many games."""
         self._boards, self.playing = state["boards"].copy(), state["playing"].copy()
+        Chance(self._rng).restore({"state": state["chance"]})
         self.ended = ~self.playing

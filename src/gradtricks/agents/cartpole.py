@@ -33,6 +33,7 @@ class CartPoleGames:
 
     actions = ACTIONS
     two_players = False
+    signs = 1.0
     invalid_actions = None
 
     def __init__(self, num_envs: int, *, seed: int = 0) -> None:
@@ -44,14 +45,7 @@ class CartPoleGames:
         self.playing, self.ended = np.ones(count, bool), np.zeros(count, bool)
 
     def step(self, actions: NDArray[np.int64]) -> Array:
-        """Make one step in every game.
-
-        Args:
-            actions: ``[N]``, 0 pushes left and 1 right.
-
-        Returns:
-            ``[N]``, rewards; zero where a game has begun.
-        """
+        """Push left, 0, or right, 1, and return rewards, ``[N]``; zero where a game has begun."""
         observations, rewards, terminated, truncated, _ = self._environment.step(actions)
         self.observations = observations / OBSERVATION_SCALE
         self.playing, self.ended = ~(terminated | truncated), terminated
@@ -78,16 +72,10 @@ _OF_ENVIRONMENT = ("state", "steps", "prev_done")
 
 
 def behaviour_policy(observation: Array, *, exploration: float = 0.4) -> Array:
-    """Return the action probabilities of a soft hand-written controller.
+    """Return the action probabilities ``[..., 2]`` of a soft hand-written controller.
 
-    It pushes towards the side to which the pole leans, and with probability ``exploration`` anywhere.
-
-    Args:
-        observation: ``[..., 4]`` as the environment gives it: position, speed, angle, angular rate.
-        exploration: Probability of a uniformly random action.
-
-    Returns:
-        ``[..., 2]``.
+    It pushes towards the side to which the pole leans, and with probability ``exploration`` anywhere. What it
+    sees is ``[..., 4]`` as the environment gives it: position, speed, angle, angular rate.
     """
     lean = observation @ np.array([1.0, 2.0, 10.0, 5.0])
     right = (1 - exploration) / (1 + np.exp(-lean)) + exploration / 2

@@ -34,10 +34,7 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
     """Write a file in the format safetensors, in the place of what was there before, in one step.
 
-    Args:
-        path: Of the file; its folder exists.
-        arrays: Under their names.
-        about: What else is to be known: anything that JSON can say, and NumPy's numbers.
+    ``about`` is what else is to be known: anything that JSON can say, and NumPy's numbers.
     """
     beside = path.with_name(f"{path.name}.new")
     whole = {name: np.array(array, order="C") for name, array in arrays.items()}
@@ -48,14 +45,7 @@ def save_checkpoint(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mappi
 
 
 def load_checkpoint(path: Path, kind: str | None = None) -> Checkpoint:
-    """Read what `save_checkpoint` wrote.
-
-    Args:
-        path: Of the file.
-        kind: What the file must say that it holds, if that matters.
-
-    Returns:
-        Its arrays, and what else it says.
+    """Read what `save_checkpoint` wrote; ``kind`` is what it must say that it holds, if that matters.
 
     Raises:
         ValueError: The file is of another kind, or damaged.
@@ -167,9 +157,7 @@ class Snapshots:
     def save_if_due(self, done: int, seconds: float) -> None:
         """Write the file, unless that was done a few seconds ago.
 
-        Args:
-            done: How far the training has come, in whatever it counts.
-            seconds: Of training so far.
+        ``done`` is how far the training has come, in whatever it counts.
         """
         if self._path is None or seconds - self._last_saved < _SECONDS_BETWEEN:
             return
@@ -183,11 +171,7 @@ class Snapshots:
 
 
 class Chance:
-    """A random generator as a part of a training.
-
-    Args:
-        rng: The generator.
-    """
+    """A random generator as a part of a training."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         """Keep it."""

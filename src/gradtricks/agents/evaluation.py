@@ -8,9 +8,16 @@ from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
-from gradtricks.agents.history import sample_actions
-from gradtricks.agents.pong import CELLS, NO_CELL, PLACES, PongGames
-from gradtricks.agents.ppo import NAMES, check_weights, mirror_cells, mirror_places
+from gradtricks.agents.pong import (
+    CELLS,
+    NO_CELL,
+    PLACES,
+    PongGames,
+    mirror_cells,
+    mirror_places,
+    sample_actions,
+)
+from gradtricks.agents.ppo import check_weights
 
 Array = NDArray[np.float64]
 
@@ -85,17 +92,8 @@ class FrozenPolicy(Frozen):
         mirror: bool,
         about: Mapping[str, Any] | None = None,
     ) -> "FrozenPolicy":
-        """Keep the weights; those of cells are rounded to 8 bits, by one scale for each hidden unit.
-
-        Args:
-            weights: From a learner's ``state()``.
-            mirror: Likewise.
-            about: Likewise.
-
-        Returns:
-            The policy that is saved and played; with cells, a quarter as large.
-        """
-        kept = {name: value for name, value in weights.items() if name in NAMES}
+        """Keep weights of a learner's ``state()``; cells' are rounded to 8 bits, by one scale for a unit."""
+        kept = {name: value for name, value in weights.items() if "/" not in name}  # not the optimizer's
         check_weights(kept)
         if "cells" not in kept:
             return cls(kept, mirror=mirror, about=about)
@@ -111,14 +109,7 @@ class FrozenPolicy(Frozen):
         return cls(weights, mirror=about["mirror"], about=about)
 
     def logits(self, observations: NDArray[Any]) -> Array:
-        """Say what the policy thinks of each action.
-
-        Args:
-            observations: ``[N, ...]``, by `view`.
-
-        Returns:
-            ``[N, 3]``, unnormalised log-probabilities.
-        """
+        """Return unnormalised log-probabilities ``[N, 3]`` for what is seen by `view`, ``[N, ...]``."""
         outputs = self._half(observations)
         if self.mirror:
             upside_down = _CELLS[observations] if self.view is CELLS else _PLACES * observations
@@ -162,8 +153,8 @@ def evaluate(
         policy: Who plays.
         games: How many.
         seed: Of the games and of the choice of actions.
-        frame_skip: Screen frames per decision.
-        sticky: Probability with which the emulator repeats the last action instead, at each frame.
+        frame_skip: See `gradtricks.agents.pong.PongGames`.
+        sticky: Likewise.
         temperature: Divides the logits before actions are drawn: 1 draws as in training, and 0 always takes
             the likeliest. A game begins after at most 30 idle frames, so that with 0 and without ``sticky``
             there are at most 30 games.
@@ -171,9 +162,6 @@ def evaluate(
     Returns:
         The games in the order in which they ended; one that isn't over after half an hour (108,000 frames)
         counts as it then stands.
-
-    Raises:
-        ValueError: An option is out of range.
     """
     count = check_integer("games", games, low=1)
     courts = min(count, _SIDE_BY_SIDE)
@@ -208,22 +196,7 @@ def film(
     sticky: float = 0.0,
     temperature: float = TEMPERATURE,
 ) -> Film:
-    """Play one game from its beginning and keep what is seen.
-
-    Args:
-        policy: Who plays, on the right.
-        seconds: After which the film ends, if the game hasn't.
-        seed: As for `evaluate`.
-        frame_skip: Likewise.
-        sticky: Likewise.
-        temperature: Likewise.
-
-    Returns:
-        The film.
-
-    Raises:
-        ValueError: An option is out of range.
-    """
+    """Play a game, or ``seconds`` of it, and keep what is seen; options as for `evaluate`."""
     frames_per_second = _FRAMES_PER_SECOND / check_integer("frame_skip", frame_skip, low=1)
     length = check_number("seconds", seconds, low=1 / frames_per_second) * frames_per_second
     temperature = check_number("temperature", temperature, low=0)

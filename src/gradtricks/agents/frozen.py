@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradtricks._core.checks import check_choice
 from gradtricks.agents.boards import RULES, Boards
 from gradtricks.agents.cartpole import CartPoleGames
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
@@ -48,8 +49,7 @@ class FrozenAgent(Frozen):
         about: Mapping[str, Any] | None = None,
     ) -> None:
         """Keep the arguments."""
-        if game not in GAMES:
-            raise ValueError(f"game must be one of {', '.join(map(repr, GAMES))}; got {game!r}")
+        check_choice("game", game, GAMES)
         search.check_players(game in RULES)
         self.network = SearchNetwork(weights, support)
         self.game, self.search, self.about = game, search, dict(about or {})
@@ -67,16 +67,9 @@ class FrozenAgent(Frozen):
     def play(self, games: int = 100, seed: int = EVALUATION_SEED) -> NDArray[np.floating]:
         """Play games without noise, always with the most visited action.
 
-        Args:
-            games: How many.
-            seed: Of the positions in which they begin, or of the opponent.
-
         Returns:
             ``[games]``, their returns; in a board game, where the opponent looks ahead, those of
             `gradtricks.agents.players.meet`.
-
-        Raises:
-            ValueError: ``games`` is below one.
         """
         if self.game in RULES:
             rules = RULES[self.game]

@@ -1,4 +1,4 @@
-"""What happened in a training: returns, losses, gradients, time; and how actions are drawn."""
+"""What happened in a training: returns, losses, gradients, time."""
 
 import time
 from collections.abc import Mapping
@@ -75,23 +75,13 @@ class History:
         self._start_clocks()
 
     def add_decisions(self, count: int, returns: list[float]) -> None:
-        """Note one decision in every game.
-
-        Args:
-            count: Games.
-            returns: Of those that are over now.
-        """
+        """Note one decision in each of so many games, and the returns of those that are over now."""
         self.decisions += count
         self.game_returns += returns
         self.game_times += [self.decisions] * len(returns)
 
     def add_rewards(self, rewards: Array, playing: NDArray[np.bool_]) -> None:
-        """Note one decision in every game whose rewards are points.
-
-        Args:
-            rewards: ``[N]``, what followed.
-            playing: ``[N]``, False where the game is over now.
-        """
+        """Note one decision in every game, with rewards ``[N]`` that are points."""
         self._scores = self._scores + rewards
         self.add_decisions(len(rewards), self._scores[~playing].tolist())
         self._scores[~playing] = 0
@@ -100,22 +90,14 @@ class History:
         self.point_times += [self.decisions] * len(points)
 
     def add_loss(self, loss: float) -> None:
-        """Note an update, or several, and how long it took to get there.
-
-        Args:
-            loss: Before it.
-        """
+        """Note the loss before an update, or several, and how long it took to get there."""
         self.losses.append(loss)
         self.loss_times.append(self.decisions)
         self.seconds.append(time.perf_counter() - self._started)
         self.cpu_seconds.append(time.process_time() - self._cpu_started)
 
     def add_norms(self, norms: Mapping[str, Any]) -> None:
-        """Note a measurement of gradients.
-
-        Args:
-            norms: From the learner's ``gradient_norms``.
-        """
+        """Note what the learner's ``gradient_norms`` said."""
         self.norm_times.append(self.decisions)
         for name, norm in norms.items():
             self.norms.setdefault(name, []).append(norm)
@@ -125,18 +107,13 @@ class History:
         times = np.array(self.point_times)
         return np.array(self.point_rewards)[(times > start) & (times <= stop)]
 
+    def share_won(self, points: int) -> float:
+        """Say how many of the last points were won; NaN, which is no share, while there are fewer."""
+        last = self.point_rewards[-points:]
+        return sum(reward > 0 for reward in last) / points if len(last) == points else np.nan
+
     def curve(self, windows: int) -> Curve:
-        """Divide the training into parts of equally many decisions.
-
-        Args:
-            windows: How many parts.
-
-        Returns:
-            How many games ended in each, and their mean return.
-
-        Raises:
-            ValueError: ``windows`` is below one.
-        """
+        """Divide the training into ``windows`` parts of equally many decisions."""
         windows = check_integer("windows", windows, low=1)
         ends = np.linspace(0, self.decisions, windows + 1)[1:]
         parts = ends.searchsorted(self.game_times)
@@ -169,17 +146,3 @@ _LISTS = (
     *("game_returns", "game_times", "point_rewards", "point_times"),
     *("losses", "loss_times", "seconds", "cpu_seconds", "norm_times"),
 )
-
-
-def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw an action from each row of logits, by the Gumbel-max trick.
-
-    Args:
-        logits: ``[N, A]``.
-        rng: The source of chance, the same for both frameworks.
-
-    Returns:
-        ``[N]``, numbers of actions.
-    """
-    actions: NDArray[np.int64] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
-    return actions

@@ -1,14 +1,15 @@
 """MuZero's three networks without a framework: first weights, inference, and what their learners share."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE
+from gradtricks.agents.checkpoints import Part
 from gradtricks.agents.replay import Batch
 from gradtricks.agents.search import RecurrentFnOutput, RootFnOutput
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, expected_value
@@ -27,7 +28,7 @@ def _layer_shapes(
     actions: int = ACTIONS,
     support_size: int = CARTPOLE_SUPPORT.size,
 ) -> dict[str, tuple[int, int]]:
-    """Return inputs and outputs of each dense layer ``module/layer`` of the three networks."""
+    """Return inputs and outputs of each dense layer ``module/layer``."""
     return {
         "representation/hidden": (observation_size, hidden_size),
         "representation/state": (hidden_size, state_size),
@@ -113,7 +114,7 @@ class Scales(NamedTuple):
     step_scales: Sequence[float] | None = None
 
 
-class BaseLearner(ABC):
+class BaseLearner(Part):
     """What the learners of all frameworks share: their arguments, and how much gradient arrives where.
 
     Args:
@@ -147,13 +148,11 @@ class BaseLearner(ABC):
         """Check the arguments."""
         check_weights(weights)
         self.scales = Scales(**scales)
-        for name in ("hidden_scale", "loss_scale", "head_scale"):
-            if name != "loss_scale" or self.scales.loss_scale is not None:
-                check_number(name, getattr(self.scales, name))
-        if optimizer not in OPTIMIZERS:
-            raise ValueError(
-                f"optimizer must be one of {', '.join(map(repr, OPTIMIZERS))}; got {optimizer!r}"
-            )
+        check_number("hidden_scale", self.scales.hidden_scale)
+        check_number("head_scale", self.scales.head_scale)
+        if self.scales.loss_scale is not None:
+            check_number("loss_scale", self.scales.loss_scale)
+        check_choice("optimizer", optimizer, OPTIMIZERS)
         self.optimizer, self.momentum = optimizer, check_number("momentum", momentum, low=0, high=1)
         if momentum == 1:
             raise ValueError("momentum must be below 1, or nothing is ever forgotten; got 1; remedy: 0.9")
@@ -166,11 +165,7 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def update(self, batch: Batch, *, learning_rate: float | None = None) -> float:
-        """Take one step of the optimizer.
-
-        Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
-            learning_rate: Of this step; None is that of the constructor.
+        """Take one step of the optimizer, with the constructor's learning rate or another one.
 
         Returns:
             The loss before the step, without weight decay: the sum over the K+1 steps, averaged over
@@ -190,11 +185,7 @@ class BaseLearner(ABC):
         """
 
     def gradient_norms(self, batch: Batch, **scales: Any) -> dict[str, Any]:
-        """Measure how much gradient reaches each module and each state.
-
-        Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
-            **scales: See `gradients`.
+        """Measure how much gradient reaches each module and each state; see `gradients`.
 
         Returns:
             For representation, dynamics and prediction the norm of the mean loss's gradient; for ``states``
@@ -207,14 +198,6 @@ class BaseLearner(ABC):
             norms[module] = float(np.linalg.norm(parts))
         norms["states"] = (states.shape[1] * np.linalg.norm(states, axis=-1).mean(axis=-1)).tolist()
         return norms
-
-    @abstractmethod
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the weights, under `draw_weights`' names, and of the optimizer's state."""
-
-    @abstractmethod
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned, of a learner with the same arguments."""
 
     def copy_weights(self) -> dict[str, Array]:
         """Return the weights as they are now, under `draw_weights`' names."""
@@ -254,29 +237,14 @@ class SearchNetwork:
         ]
 
     def look(self, observations: Array) -> RootFnOutput:
-        """Look at real observations.
-
-        Args:
-            observations: ``[B, observation_size]``.
-
-        Returns:
-            Where the search starts.
-        """
+        """Look at real observations ``[B, observation_size]``, where the search starts."""
         hidden, state = self._represent
         states = np.tanh(_dense(_relu(_dense(observations, hidden)), state))
         value, logits = self._predict(states)
         return RootFnOutput(logits, expected_value(value, self.support), states)
 
     def imagine(self, states: NDArray[Any], actions: NDArray[np.int64]) -> RecurrentFnOutput:
-        """Imagine one step; this is the search's ``recurrent_fn``.
-
-        Args:
-            states: ``[B, S]``.
-            actions: ``[B]``.
-
-        Returns:
-            What follows.
-        """
+        """Imagine a step from states ``[B, S]`` by actions ``[B]``; this is the search's ``recurrent_fn``."""
         hidden = _relu(states @ self._state_kernel + self._action_rows[actions])
         outputs = _dense(hidden, self._advance)
         next_states = np.tanh(states + outputs[:, : self._state_size])

@@ -98,9 +98,6 @@ def train(
         good_enough: Asked every ``options.moves_between_trials`` moves; True ends the training. An agent that
             plays well with noise may play badly without, so what counts is to be tried as it counts.
 
-    Returns:
-        What happened.
-
     Raises:
         ValueError: ``decisions`` are too few for an update, or the checkpoint is of another training.
         NotFiniteError: The training diverges.

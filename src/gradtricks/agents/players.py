@@ -1,4 +1,4 @@
-"""Players of board games: those that look ahead, that draw lots, and what becomes of others against them."""
+"""Players of board games: one who looks ahead, and what becomes of others against him."""
 
 from collections.abc import Callable
 
@@ -39,14 +39,10 @@ def look_ahead(rules: Rules) -> Player:
     def play(boards: Boards, rng: np.random.Generator) -> NDArray[np.int64]:
         unique, place = np.unique(boards, axis=0, return_inverse=True)
         rated = rate_moves(rules, unique, rules.depth)
-        return _draw((rated == rated.max(axis=-1, keepdims=True))[place], rng)
+        best = (rated == rated.max(axis=-1, keepdims=True))[place]
+        return np.where(best, rng.random(best.shape), -1).argmax(axis=-1)
 
     return play
-
-
-def play_randomly(rules: Rules) -> Player:
-    """Make a player who draws evenly among the legal moves."""
-    return lambda boards, rng: _draw(rules.legal_actions(boards), rng)
 
 
 def play_games(
@@ -63,9 +59,6 @@ def play_games(
 
     Returns:
         ``[games]``: 1 where the first player won, -1 where the second did, 0 for a draw.
-
-    Raises:
-        ValueError: ``games`` is below one, or a player's move isn't legal.
     """
     games = check_integer("games", games, low=1)
     outcomes, going_on, boards = np.zeros(games, np.int8), np.arange(games), rules.empty_boards(games)
@@ -78,21 +71,11 @@ def play_games(
 
 
 def meet(rules: Rules, player: Player, opponent: Player, games: int, seed: int) -> NDArray[np.int8]:
-    """Play against an opponent, moving first in half of the games.
-
-    Args:
-        rules: Of the game.
-        player: Who plays.
-        opponent: Against whom.
-        games: How many; of an odd number one more is played moving first.
-        seed: Of the players' choices.
+    """Play against an opponent; of an odd number of games, one more is played moving first.
 
     Returns:
         ``[games]``, those moving first before the others: 1 where the player won, -1 where he lost, 0 for a
         draw.
-
-    Raises:
-        ValueError: ``games`` is below one, or a move isn't legal.
     """
     games, rng = check_integer("games", games, low=1), np.random.default_rng(seed)
     first = play_games(rules, player, opponent, (games + 1) // 2, rng)
@@ -126,7 +109,3 @@ def find_lost_ends(rules: Rules, player: Player) -> list[Boards]:
             boards, his_turn = np.unique(moved.boards[~moved.over], axis=0), not his_turn
         lost.append(np.unique(np.concatenate(found), axis=0))
     return lost
-
-
-def _draw(allowed: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    return np.where(allowed, rng.random(allowed.shape), -1).argmax(axis=-1)

@@ -80,32 +80,17 @@ class PongGames:
         self._actions: list[NDArray[np.uint8]] = []
 
     def step(self, actions: NDArray[np.int64]) -> Array:
-        """Play one decision in every game; `observations` and `playing` then are those of the next.
-
-        Args:
-            actions: ``[N]``, indices into `ACTIONS`.
-
-        Returns:
-            The rewards, ``[N]``.
-        """
+        """Play one decision in every game, see `start` and `finish`."""
         self.start(actions)
         return self.finish()
 
     def start(self, actions: NDArray[np.int64]) -> None:
-        """Let the emulators play one decision in every game while the caller does something else.
-
-        Args:
-            actions: ``[N]``, indices into `ACTIONS`.
-        """
+        """Let the emulators play ``[N]`` indices into `ACTIONS` while the caller does something else."""
         self._actions.append(actions.astype(np.uint8))
         self._environment.send(np.take(ACTIONS, actions))
 
     def finish(self) -> Array:
-        """Wait for the emulators; `observations` and `playing` then are those of the next decision.
-
-        Returns:
-            The rewards, ``[N]``.
-        """
+        """Wait for the emulators and return rewards, ``[N]``; attributes are then the next decision's."""
         frames, rewards, terminated, truncated, _ = self._environment.recv()
         self.screens, picture = frames[:, 0], self._view.look(frames)
         self._picture[~self.playing] = picture[~self.playing]  # a new game's first picture follows no other
@@ -120,11 +105,7 @@ class PongGames:
         return {"actions": actions, "observations": self.observations.copy()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Play again, from the beginning, what `state` returned.
-
-        Raises:
-            ValueError: These games don't do the same again.
-        """
+        """Play again, from the beginning, what `state` returned; ValueError where other things happen."""
         for actions in state["actions"]:
             self.step(actions)
         if not np.array_equal(self.observations, state["observations"]):
@@ -142,17 +123,11 @@ def make_environment(
     sticky: float = 0.0,
     max_decisions: int = _NEVER,
 ) -> Any:
-    """Open ALE Pong in envpool: synchronous, grey, full size.
-
-    Args:
-        num_envs: How many games.
-        seed: Of the games.
-        frame_skip: Screen frames per decision; the frame that is seen is the brighter of the last two.
-        sticky: Probability with which the emulator repeats the last action instead, at each frame.
-        max_decisions: After which a game is broken off.
+    """Open ALE Pong in envpool: synchronous, grey, full size, see `PongGames`.
 
     Returns:
-        A vectorised Gymnasium environment with frames ``[N, 1, 210, 160]`` of ``uint8``.
+        A vectorised Gymnasium environment with frames ``[N, 1, 210, 160]`` of ``uint8``, each the brighter of
+        a decision's last two.
 
     Raises:
         ValueError: An option is out of range.
@@ -173,16 +148,10 @@ def make_environment(
 
 
 def preprocess(frames: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """Crop the court, take every second pixel, and mark what isn't background.
-
-    Args:
-        frames: ``[N, 1, 210, 160]``, luminance.
+    """Crop the court of screens ``[N, 1, 210, 160]``, take every second pixel, mark what isn't background.
 
     Returns:
         ``[N, 80, 80]`` of 0 and 1.
-
-    Raises:
-        ValueError: ``frames`` has another shape.
     """
     check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
     lit: NDArray[np.bool_] = frames[:, 0, 35:195:2, ::2] != BACKGROUND
@@ -195,14 +164,8 @@ DIFFERENCE = View(preprocess, lambda before, after: (after - before).reshape(len
 def list_cells(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Divide the court into 80 by 40 cells of two by four pixels, and list those in which something is lit.
 
-    Args:
-        frames: ``[N, 1, 210, 160]``, luminance.
-
     Returns:
         ``[N, 40]``, numbers of cells, row by row from the top left; `CELL_COUNT` where there are no more.
-
-    Raises:
-        ValueError: ``frames`` has another shape.
     """
     from gradtricks._core.kernels.pong import list_lit_cells  # a compiler is dear to import
 
@@ -225,14 +188,8 @@ CELLS = View(list_cells, _number_apart)
 def find_places(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Say where the other's paddle, the ball and our paddle are: the centres of what is lit in three `BANDS`.
 
-    Args:
-        frames: ``[N, 1, 210, 160]``, luminance.
-
     Returns:
         ``[N, 3, 3]``: for each band 1 if anything is lit in it, and column and row from -1 to 1; or zeros.
-
-    Raises:
-        ValueError: ``frames`` has another shape.
     """
     from gradtricks._core.kernels.pong import find_centres  # a compiler is dear to import
 
@@ -258,35 +215,18 @@ PLACE_FACTS = 7
 PLACE_COUNT = 3 * PLACE_FACTS  # numbers in an observation
 
 
-def draw_weights(seed: int = 0, *, hidden_units: int = 200) -> dict[str, Array]:
-    """Draw the weights of the network, the same for both frameworks; as in the talk it has no biases.
-
-    Args:
-        seed: Of the generator.
-        hidden_units: Units of the hidden layer.
-
-    Returns:
-        ``float32`` kernels ``[inputs, outputs]`` under ``hidden`` and ``logits``.
-    """
-    hidden_units = check_integer("hidden_units", hidden_units, low=1)
-    rng = np.random.default_rng(seed)
-    shapes = {"hidden": (SIDE * SIDE, hidden_units), "logits": (hidden_units, len(ACTIONS))}
-    return {name: rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw an action ``[N]`` from each row of logits ``[N, 3]``, by the Gumbel-max trick."""
+    actions: NDArray[np.int64] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
+    return actions
 
 
-def check_weights(weights: Mapping[str, Array]) -> None:
-    """Raise unless names and shapes are those of `draw_weights`.
+def mirror_cells() -> NDArray[np.int32]:
+    """Number each cell of an observation as it is seen upside down, ``[6401]``; what is no cell stays."""
+    numbers = np.arange(CELL_COUNT, dtype=np.int32).reshape(CELL_ROWS, CELL_COLUMNS)[::-1].ravel()
+    return np.concatenate([numbers, numbers + CELL_COUNT, np.array([NO_CELL], np.int32)])
 
-    Args:
-        weights: Arrays under their names.
 
-    Raises:
-        ValueError: A name is missing or unknown, or a shape is wrong.
-    """
-    if difference := sorted({"hidden", "logits"} ^ set(weights)):
-        raise ValueError(
-            f"weights must be named as draw_weights names them; missing or unknown: {difference}"
-        )
-    check_shape("weights['hidden']", weights["hidden"].shape, (SIDE * SIDE, None), "[6400, units]")
-    units = weights["hidden"].shape[1]
-    check_shape("weights['logits']", weights["logits"].shape, (units, len(ACTIONS)), "[units, 3]")
+def mirror_places() -> NDArray[np.float32]:
+    """Return what places are multiplied by to be seen upside down, ``[21]``: -1 for what has a row's sign."""
+    return np.tile(np.array([1, 1, -1, 1, 1, -1, -1], np.float32), PLACE_COUNT // PLACE_FACTS)

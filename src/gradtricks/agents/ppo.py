@@ -1,30 +1,22 @@
 """Proximal policy optimization on Pong: what it learns from, and a training loop without a framework."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
-from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 from gradtricks.agents.checkpoints import Chance, Part, Snapshots
-from gradtricks.agents.history import History, sample_actions
-from gradtricks.agents.pong import (
-    ACTIONS,
-    CELL_COLUMNS,
-    CELL_COUNT,
-    CELL_ROWS,
-    NO_CELL,
-    PLACE_COUNT,
-    PLACE_FACTS,
-    PongGames,
-)
+from gradtricks.agents.history import History
+from gradtricks.agents.pong import ACTIONS, NO_CELL, PLACE_COUNT, PongGames, sample_actions
 
 Array = NDArray[np.floating]
 
-NAMES = ("cells", "places", "bias", "second", "second_bias", "heads")  # of weights; no network has them all
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
 
 
@@ -69,8 +61,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what can't be."""
-        if self.sign not in (1, -1):
-            raise ValueError(f"sign must be 1 or -1; got {self.sign!r}")
+        check_choice("sign", self.sign, (1, -1))
         for name in ("rollout_steps", "minibatch_size", "epochs"):
             check_integer(name, getattr(self, name), low=1)
         for name in ("discount", "lambda_", "final_rate"):
@@ -80,9 +71,7 @@ class Options:
 
 
 class Minibatch(NamedTuple):
-    """Decisions to take one step of Adam on.
-
-    Arrays of NumPy, or within a learner the tensors of its framework.
+    """Decisions to take one step of Adam on: arrays, or within a learner the tensors of its framework.
 
     Attributes:
         observations: ``[B, 80]``, numbers of lit cells, or ``[B, 21]``, places, see `gradtricks.agents.pong`.
@@ -99,26 +88,36 @@ class Minibatch(NamedTuple):
     targets: Any
 
 
-class Learner(Protocol):
-    """What `train` asks of an agent."""
+class BaseLearner(Part):
+    """What the learners of both frameworks share: they prefer one of three actions, and value the game.
 
-    options: Options
-    mirror: bool
+    Args:
+        weights: From `draw_weights`.
+        options: How it learns; None is `Options()`.
+        mirror: The weights are of half a network, whose other half sees the court upside down.
+    """
 
+    def __init__(
+        self, weights: Mapping[str, Array], options: Options | None = None, *, mirror: bool = True
+    ) -> None:
+        """Check the arguments."""
+        check_weights(weights)
+        self.options, self.mirror = options or Options(), bool(mirror)
+
+    @abstractmethod
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
-        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``."""
+        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``, see `gradtricks.agents.pong`."""
 
+    @abstractmethod
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
         """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
 
+    @abstractmethod
     def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
-        """Take one step of Adam and return the loss before it."""
+        """Take one step of Adam and return the loss before it.
 
-    def state(self) -> dict[str, Array]:
-        """Return all that the learner would need to go on."""
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state` returned."""
+        The learning rate is multiplied by ``rate``, and the cost of the entropy by ``entropy``.
+        """
 
 
 def draw_weights(
@@ -132,7 +131,7 @@ def draw_weights(
 
     Args:
         seed: Of the generator.
-        hidden_units: Units of the hidden layer.
+        hidden_units: Units of the hidden layer; with ``mirror`` there are half as many weights.
         second_units: Units of a second one behind it; 0 leaves it out.
         cells: The network sees `gradtricks.agents.pong.CELLS`, otherwise `gradtricks.agents.pong.PLACES`.
         mirror: Build the court's symmetry in.
@@ -140,10 +139,7 @@ def draw_weights(
     Returns:
         ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, or ``places``
         ``[21, units]``; ``bias`` ``[units]``; perhaps ``second`` and ``second_bias``; and ``heads``
-        ``[units, 4]`` for the three logits and the value. With ``mirror`` there are half as many units.
-
-    Raises:
-        ValueError: ``hidden_units`` is below two, or ``second_units`` are too few to mirror.
+        ``[units, 4]`` for the three logits and the value.
     """
     share = 2 if mirror else 1
     units = check_integer("hidden_units", hidden_units, low=2) // share
@@ -165,14 +161,7 @@ def draw_weights(
 
 
 def check_weights(weights: Mapping[str, Array]) -> None:
-    """Raise unless names and shapes are those of `draw_weights`.
-
-    Args:
-        weights: Arrays under their names.
-
-    Raises:
-        ValueError: A name is missing or unknown, or a shape is wrong.
-    """
+    """Raise ValueError unless names and shapes are those of `draw_weights`."""
     first = "places" if "places" in weights else "cells"
     second = {"second", "second_bias"} if "second" in weights else set()
     if difference := sorted({first, "bias", "heads", *second} ^ set(weights)):
@@ -188,27 +177,8 @@ def check_weights(weights: Mapping[str, Array]) -> None:
     check_shape("weights['heads']", weights["heads"].shape, (inputs, len(ACTIONS) + 1), "[units, 4]")
 
 
-def mirror_cells() -> NDArray[np.int32]:
-    """Number each cell of an observation as it is seen upside down.
-
-    Returns:
-        ``[6401]``; what stands for no cell stays.
-    """
-    numbers = np.arange(CELL_COUNT, dtype=np.int32).reshape(CELL_ROWS, CELL_COLUMNS)[::-1].ravel()
-    return np.concatenate([numbers, numbers + CELL_COUNT, np.array([NO_CELL], np.int32)])
-
-
-def mirror_places() -> NDArray[np.float32]:
-    """Return what places are to be multiplied with, to be as they are seen upside down.
-
-    Returns:
-        ``[21]``: -1 for rows, motion along them and distances between them, otherwise 1.
-    """
-    return np.tile(np.array([1, 1, -1, 1, 1, -1, -1], np.float32), PLACE_COUNT // PLACE_FACTS)
-
-
 def train(
-    learner: Learner,
+    learner: BaseLearner,
     games: Sequence[PongGames],
     *,
     decisions: int,
@@ -230,21 +200,16 @@ def train(
         seed: Of the choice of actions and of the order in which they are learned from.
         checkpoint: A file to go on from if it is there, and to save to now and then.
 
-    Returns:
-        What happened.
-
     Raises:
-        ValueError: ``decisions`` is below one, ``stop_at`` is no share, the checkpoint is of another
-            training, or the loss diverges.
+        ValueError: An option is out of range, the checkpoint is of another training, or the loss diverges.
     """
     options, num_envs = learner.options, sum(len(group.playing) for group in games)
     decisions_each = options.rollout_steps * num_envs
     rollouts = check_integer("decisions", decisions, low=1) // decisions_each or 1
     seed = check_integer("seed", seed, low=0)
     enough = None if stop_at is None else check_number("stop_at", stop_at, low=0, high=1)
-    annealed = float(rollouts)
-    if anneal_decisions is not None:
-        annealed = check_integer("anneal_decisions", anneal_decisions, low=1) / decisions_each
+    annealing = rollouts * decisions_each if anneal_decisions is None else anneal_decisions
+    annealed = check_integer("anneal_decisions", annealing, low=1) / decisions_each
     rng, history = np.random.default_rng(seed), History()
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
     training |= {"groups": len(games), "mirror": learner.mirror, "stop_at": enough, "annealed": annealed}
@@ -264,16 +229,10 @@ def train(
                 "remedy: a smaller learning_rate"
             )
         history.add_loss(loss)
-        if enough is not None and _share_won(history) >= enough:
+        if enough is not None and history.share_won(_ENOUGH_POINTS) >= enough:
             break
         snapshots.save_if_due(rollout + 1, history.seconds[-1])
     return history
-
-
-def _share_won(history: History) -> float:
-    """Say how many of the last points were won; NaN, which is no share, while there are too few."""
-    last = history.point_rewards[-_ENOUGH_POINTS:]
-    return sum(reward > 0 for reward in last) / _ENOUGH_POINTS if len(last) == _ENOUGH_POINTS else np.nan
 
 
 class _Decisions(NamedTuple):
@@ -289,15 +248,14 @@ class _Decisions(NamedTuple):
 
 
 def _play(
-    learner: Learner, games: Sequence[PongGames], history: History, rng: np.random.Generator
+    learner: BaseLearner, games: Sequence[PongGames], history: History, rng: np.random.Generator
 ) -> _Decisions:
     rows = []
     chosen = [_start(learner, group, rng) for group in games]
     for step in range(1, learner.options.rollout_steps + 1):
         parts = []
         for number, group in enumerate(games):
-            rewards = group.finish()
-            parts.append((*chosen[number], rewards, group.playing))
+            parts.append((*chosen[number], group.finish(), group.playing))
             if step < learner.options.rollout_steps:
                 chosen[number] = _start(learner, group, rng)
         rows.append([np.concatenate(column) for column in zip(*parts)])
@@ -305,17 +263,17 @@ def _play(
     return _Decisions(*(np.stack(column) for column in zip(*rows)))
 
 
-def _start(learner: Learner, games: PongGames, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
+def _start(learner: BaseLearner, games: PongGames, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
     """Choose moves and let the emulators play them; return the first columns of `_Decisions`."""
     observations, playing = games.observations, games.playing
     logits, values = learner.infer(observations)
     actions = sample_actions(logits, rng)
-    log_probs = np.take_along_axis(_log_softmax(logits), actions[:, None], axis=1)[:, 0]
+    log_probs = np.take_along_axis(log_softmax(logits, axis=-1), actions[:, None], axis=1)[:, 0]
     games.start(actions)
     return observations, actions, log_probs, values, playing
 
 
-def _processed(learner: Learner, decided: _Decisions, next_observations: NDArray[Any]) -> Minibatch:
+def _processed(learner: BaseLearner, decided: _Decisions, next_observations: NDArray[Any]) -> Minibatch:
     """Turn rewards into advantages and targets, and lay the games end to end."""
     options, rewards = learner.options, decided.rewards
     values = np.concatenate([decided.values, learner.infer(next_observations)[1][None]])
@@ -328,7 +286,7 @@ def _processed(learner: Learner, decided: _Decisions, next_observations: NDArray
     # The action of a game that starts anew had no effect.
     advantages = np.where(decided.playing, options.sign * advantages, 0)
     targets = np.where(decided.playing, targets, decided.values)
-    columns = (decided.observations, decided.actions, decided.log_probs, advantages, targets)
+    columns = *decided[:3], advantages, targets
     return Minibatch(*(column.reshape(-1, *column.shape[2:]) for column in columns))
 
 
@@ -340,9 +298,3 @@ def _minibatches(batch: Minibatch, options: Options, rng: np.random.Generator) -
         order = rng.permutation(count)
         for start in range(0, count - size + 1, size):
             yield Minibatch(*(column[order[start : start + size]] for column in batch))
-
-
-def _log_softmax(logits: Array) -> Array:
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    log_probs: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return log_probs

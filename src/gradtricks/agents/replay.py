@@ -33,25 +33,13 @@ class Batch(NamedTuple):
     target_policy: Any
 
     def shorten(self, num_unroll_steps: int) -> "Batch":
-        """Return views of the same roots with only the first ``num_unroll_steps`` steps.
-
-        Raises:
-            ValueError: There are not that many steps.
-        """
+        """Return views of the same roots with only the first ``num_unroll_steps`` of their steps."""
         k = check_integer("num_unroll_steps", num_unroll_steps, low=1, high=len(self.actions))
         observation, actions, values, rewards, policies = self
         return Batch(observation, actions[:k], values[: k + 1], rewards[:k], policies[: k + 1])
 
     def check(self, observation_size: int, actions: int) -> None:
-        """Raise unless observations and actions are those of a game; the loss checks the targets.
-
-        Args:
-            observation_size: Elements of an observation.
-            actions: How many there are.
-
-        Raises:
-            ValueError: A shape is wrong, or an action isn't one of those.
-        """
+        """Raise unless observations and actions are those of a game; the loss checks the targets."""
         size = len(self.observation)
         shape = f"[B, {observation_size}]"
         check_shape("observation", np.shape(self.observation), (size, observation_size), shape)
@@ -123,9 +111,6 @@ class ReplayBuffer:
     def add(self, episode: Episode) -> None:
         """Remember an episode, and forget the oldest ones where there is no room.
 
-        Args:
-            episode: The game.
-
         Raises:
             ValueError: Its shapes don't fit together or aren't those of the first one, it has no steps or
                 more than ``capacity``, or something isn't finite.
@@ -152,12 +137,7 @@ class ReplayBuffer:
         self._next, self._size = (self._next + steps) % self.capacity, self._size + steps
 
     def sample(self, batch_size: int, num_unroll_steps: int, rng: np.random.Generator) -> Batch:
-        """Draw roots with replacement and gather their windows.
-
-        Args:
-            batch_size: B.
-            num_unroll_steps: K.
-            rng: Draws the roots, and the actions past the end of an episode.
+        """Draw B roots with replacement and gather K steps after each; ``rng`` draws actions past an end.
 
         Returns:
             Arrays of ``float32``, actions of ``int64``.
@@ -176,16 +156,7 @@ class ReplayBuffer:
         return self.window(roots, steps, rng)
 
     def window(self, roots: NDArray[np.int64], steps: int, rng: np.random.Generator) -> Batch:
-        """Gather the windows that start at given roots.
-
-        Args:
-            roots: ``[B]``, numbers of steps in the order in which they were added, up to the capacity.
-            steps: K.
-            rng: Draws the actions past the end.
-
-        Returns:
-            The batch.
-        """
+        """Gather the windows of K ``steps`` that start at ``roots``, ``[B]``, places in the memory."""
         data, k = self._columns, np.arange(steps + 1)[:, None]
         inside = k < data["remaining"][roots]
         at = np.where(inside, (roots + k) % self.capacity, roots)
@@ -220,13 +191,7 @@ class ReplayBuffer:
 def value_targets(
     episode: Episode, discount: float, td_steps: int | None, *, two_players: bool = False
 ) -> Array:
-    """Sum the next rewards of each step, and take the search's value for the rest.
-
-    Args:
-        episode: The game.
-        discount: Of the returns.
-        td_steps: Rewards in each sum; None is all of them.
-        two_players: See `ReplayBuffer`.
+    """Sum the next rewards of each step, and take the search's value for the rest; see `ReplayBuffer`.
 
     Returns:
         ``[T]``, each for the player whose turn it was.

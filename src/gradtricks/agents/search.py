@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 
-from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 
 Array = NDArray[np.floating]
 
@@ -38,7 +39,7 @@ class RecurrentFnOutput(NamedTuple):
     """What the network says of one imagined step; any tuple in this order will do.
 
     Attributes:
-        value: ``[B]``, of the next states. With two players it is that of the player whose turn it then is.
+        value: ``[B]``, of the next states, for the player whose turn it then is.
         reward: ``[B]``, of the step, for the player who took it.
         prior_logits: ``[B, A]``.
         embedding: ``[B, ...]``, the next states.
@@ -75,15 +76,11 @@ class Tree(NamedTuple):
     Attributes:
         node_visits: ``[B, N]``; a node's own evaluation is one visit, that of the root too.
         node_values: ``[B, N]``, mean over the visits.
-        rewards: ``[B, N]``, of the step into the node.
-        parents: ``[B, N]``.
-        action_from_parent: ``[B, N]``.
+        rewards: ``[B, N]``, of the step into the node; `parents` and `action_from_parent` say which.
         children_index: ``[B, N, A]``, -1 where there is no node.
-        children_prior_probs: ``[B, N, A]``.
-        children_visits: ``[B, N, A]``.
+        children_prior_probs: ``[B, N, A]``; `children_visits` has the same shape.
         qvalues: ``[B, N, A]``, reward plus discounted value of the child; zero where there is no node.
-        min_values: ``[B]``, the smallest Q-value that the tree has held.
-        max_values: ``[B]``, the largest.
+        min_values: ``[B]``, the smallest Q-value that the tree has held; `max_values` has the largest.
     """
 
     node_visits: NDArray[np.int32]
@@ -99,24 +96,14 @@ class Tree(NamedTuple):
     max_values: NDArray[np.float64]
 
     def summary(self) -> SearchSummary:
-        """Return what stands at the roots.
-
-        Returns:
-            Copies, so that the trees needn't be kept.
-        """
+        """Return copies of what stands at the roots, so that the trees needn't be kept."""
         visits = self.children_visits[:, 0].copy()
         probs = visits / visits.sum(axis=-1, keepdims=True)
         return SearchSummary(visits, probs, self.node_values[:, 0].copy(), self.qvalues[:, 0].copy())
 
 
 class PolicyOutput(NamedTuple):
-    """What to do.
-
-    Attributes:
-        action: ``[B]``, drawn by the visit counts.
-        action_weights: ``[B, A]``, the share of each action in the visits: the policy's target.
-        search_tree: How it was found.
-    """
+    """Actions ``[B]``, shares of the visits ``[B, A]``, which are the policy's targets, and the trees."""
 
     action: NDArray[np.int64]
     action_weights: Array
@@ -128,7 +115,6 @@ def muzero_policy(
     recurrent_fn: RecurrentFn,
     rng: np.random.Generator,
     *,
-    num_simulations: int,
     invalid_actions: ArrayLike | None = None,
     dirichlet_fraction: float = 0.25,
     dirichlet_alpha: float = 0.3,
@@ -138,10 +124,9 @@ def muzero_policy(
     """Search with noise at the roots, and draw an action from each root's visit counts.
 
     Args:
-        root: Where to start.
-        recurrent_fn: See `search`.
+        root: Where to start, as for `search`.
+        recurrent_fn: See `search`, as for the rest that isn't named here.
         rng: Draws the noise and the actions.
-        num_simulations: See `search`.
         invalid_actions: See `search`.
         dirichlet_fraction: Share of the noise in the priors of the root; 0 is none.
         dirichlet_alpha: Concentration of the noise, positive.
@@ -149,11 +134,7 @@ def muzero_policy(
             first of equals.
         **options: See `search`.
 
-    Returns:
-        Actions, their weights, and the trees.
-
-    Raises:
-        ValueError: An option is out of range; see `search` for more.
+    Raises what `search` does.
     """
     fraction = check_number("dirichlet_fraction", dirichlet_fraction, low=0, high=1)
     alpha = check_number("dirichlet_alpha", dirichlet_alpha, low=1e-3)
@@ -162,7 +143,7 @@ def muzero_policy(
     if fraction > 0:
         noisy = _add_dirichlet_noise(np.asarray(root.prior_logits, np.float64), invalid, fraction, alpha, rng)
         root = root._replace(prior_logits=noisy)
-    tree = search(root, recurrent_fn, num_simulations=num_simulations, invalid_actions=invalid, **options)
+    tree = search(root, recurrent_fn, invalid_actions=invalid, **options)
     summary = tree.summary()
     with np.errstate(divide="ignore", over="ignore"):  # both give minus infinity, which is never drawn
         logits = np.log(summary.visit_probs)
@@ -211,9 +192,6 @@ def search(
         pb_c_init: Weight of the prior.
         pb_c_base: Visits at which this weight begins to grow.
 
-    Returns:
-        The trees.
-
     Raises:
         ValueError: A shape or an option is wrong, or a root has no valid action.
         NotFiniteError: The network's values, rewards or logits are NaN or infinite.
@@ -221,8 +199,7 @@ def search(
     from gradtricks._core.kernels import search as kernels  # a compiler is dear to import
 
     simulations = check_integer("num_simulations", num_simulations, low=1)
-    if qtransform not in QTRANSFORMS:
-        raise ValueError(f"qtransform must be one of {', '.join(QTRANSFORMS)}; got {qtransform!r}")
+    check_choice("qtransform", qtransform, QTRANSFORMS)
     discount = check_number("discount", discount, low=0, high=1) * (-1 if two_players else 1)
     exploration = _exploration(simulations, pb_c_init, pb_c_base)
     invalid = _read_mask(invalid_actions, np.shape(root.prior_logits))
@@ -268,7 +245,7 @@ def _plant(
         max_values=np.full(roots, bounds[1]),
     )
     tree.node_visits[:, 0], tree.node_values[:, 0] = 1, root.value
-    tree.children_prior_probs[:, 0] = _softmax(np.where(invalid, -np.inf, root.prior_logits))
+    tree.children_prior_probs[:, 0] = softmax(np.where(invalid, -np.inf, root.prior_logits), axis=-1)
     embeddings = np.empty((*nodes, *embedding.shape[1:]), embedding.dtype)
     embeddings[:, 0] = embedding
     return tree, embeddings
@@ -317,13 +294,7 @@ def _add_dirichlet_noise(
     gammas = rng.standard_gamma(alpha, logits.shape) + np.finfo(np.float64).tiny
     noise = np.where(invalid, 0, gammas)
     noise /= noise.sum(axis=-1, keepdims=True)
-    probs = (1 - fraction) * _softmax(np.where(invalid, -np.inf, logits)) + fraction * noise
+    probs = (1 - fraction) * softmax(np.where(invalid, -np.inf, logits), axis=-1) + fraction * noise
     with np.errstate(divide="ignore"):
         noisy: Array = np.log(probs)
     return noisy
-
-
-def _softmax(logits: Array) -> Array:
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    probs: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    return probs

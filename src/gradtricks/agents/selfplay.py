@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
+from gradtricks.agents.checkpoints import Part
 from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.replay import Episode, ReplayBuffer
 from gradtricks.agents.search import PolicyOutput, muzero_policy
@@ -17,18 +18,20 @@ Array = NDArray[np.floating]
 _COLUMNS = ("observations", "actions", "rewards", "policies", "values")
 
 
-class Games(Protocol):
+class Games(Part, Protocol):
     """What self-play asks of games that are played side by side.
 
     Attributes:
         actions: How many there are.
         two_players: Players alternate, and one's gain is the other's loss.
+        signs: ``[N]`` or a number, 1 where it is the turn of who moves first, else -1.
         playing: ``[N]``, False where the game is over; its next step begins a new one, whatever the action.
         ended: ``[N]``, True where it is over by itself, and wasn't cut off by a time limit.
     """
 
     actions: int
     two_players: bool
+    signs: Any
     playing: NDArray[np.bool_]
     ended: NDArray[np.bool_]
 
@@ -42,12 +45,6 @@ class Games(Protocol):
 
     def step(self, actions: NDArray[np.int64]) -> Array:
         """Make one step in every game and return the rewards, ``[N]``, of those who made it."""
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return all that is needed to go on."""
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +98,9 @@ class SearchOptions:
         temperature: float = 0.0,
         noise: bool = False,
     ) -> PolicyOutput:
-        """Search from each observation, and choose an action.
+        """Search from observations ``[B, ...]``, with noise in the priors or without, and choose actions.
 
-        Args:
-            network: What the search asks.
-            observations: ``[B, ...]``.
-            rng: Draws noise and actions.
-            invalid_actions: ``[B, A]``, True for what mustn't be done; None allows everything.
-            temperature: See `gradtricks.agents.search.muzero_policy`.
-            noise: Mix noise into the priors.
-
-        Returns:
-            Actions, their weights, and the trees.
+        See `gradtricks.agents.search.muzero_policy`.
         """
         options = vars(self) if noise else {**vars(self), "dirichlet_fraction": 0.0}
         return muzero_policy(
@@ -163,19 +151,15 @@ class SelfPlay:
             "values": np.zeros((count, steps)),
         }
         self._filled = np.zeros(count, np.int64)
-        self._returns, self._steps = np.zeros(count), np.zeros(count, np.int64)
+        self._returns = np.zeros(count)
 
     def move(self, network: SearchNetwork, temperature: float) -> list[float]:
         """Make one step in every game.
 
-        Args:
-            network: What the search asks.
-            temperature: Of the choice of actions.
-
         Returns:
             The returns of the games that are over now, with two players those of who moved first.
         """
-        observations, playing = self.games.observations, self.games.playing
+        observations, playing, signs = self.games.observations, self.games.playing, self.games.signs
         chosen = self._search.choose(
             network,
             observations,
@@ -194,8 +178,7 @@ class SelfPlay:
         for name, column in zip(_COLUMNS, step, strict=True):
             self._pieces[name][at] = column[rows]
         self._filled[rows] += 1
-        self._returns += rewards * (-1.0 if self.games.two_players else 1.0) ** self._steps
-        self._steps[rows] += 1
+        self._returns += rewards * signs
         return self._finish(network, np.flatnonzero(playing & ~self.games.playing))
 
     def _finish(self, network: SearchNetwork, over: NDArray[np.int64]) -> list[float]:
@@ -205,7 +188,7 @@ class SelfPlay:
         for game, value in zip(over.tolist(), values, strict=True):
             self._hand_over(game, None if self.games.ended[game] else float(value))
         returns: list[float] = self._returns[over].tolist()
-        self._returns[over] = self._steps[over] = 0
+        self._returns[over] = 0
         return returns
 
     def _hand_over(self, game: int, final_value: float | None) -> None:
@@ -215,23 +198,17 @@ class SelfPlay:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return copies of the pieces that aren't full yet, under names for `restore`."""
-        state = {"filled": self._filled, "returns": self._returns, "steps": self._steps, **self._pieces}
+        state = {"filled": self._filled, "returns": self._returns, **self._pieces}
         return {name: array.copy() for name, array in state.items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `state` returned, of self-play with the same arguments."""
         self._filled, self._returns = state["filled"].copy(), state["returns"].copy()
-        self._steps = state["steps"].copy()
         self._pieces = {name: state[name].copy() for name in _COLUMNS}
 
 
 def play_to_the_end(network: SearchNetwork, search: SearchOptions, games: Games) -> Array:
-    """Play each game to its end, without noise, always with the most visited action.
-
-    Args:
-        network: What the search asks.
-        search: How moves are chosen.
-        games: Of one player, at their beginning.
+    """Play games of one player to their ends, without noise, always with the most visited action.
 
     Returns:
         ``[N]``, their returns.

@@ -32,28 +32,14 @@ TICTACTOE_SUPPORT = Support(-1, 1, 3)  # the transform takes -1 and 1 to -0.415 
 
 
 def transform_value(x: ArrayLike) -> Array:
-    """Compress returns as the paper does: sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
-
-    Args:
-        x: Any shape.
-
-    Returns:
-        The same shape.
-    """
+    """Compress returns of any shape as the paper does: sign(x) (sqrt(|x| + 1) - 1) + 0.001 x."""
     x = np.asarray(x, np.float64)
     transformed: Array = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + _SLOPE * x
     return transformed
 
 
 def restore_value(transformed: ArrayLike) -> Array:
-    """Undo `transform_value`.
-
-    Args:
-        transformed: Any shape.
-
-    Returns:
-        The same shape.
-    """
+    """Undo `transform_value`, for any shape."""
     y = np.asarray(transformed, np.float64)
     # sqrt(|x| + 1) - 1 solves a quadratic equation; this form of its root loses no digits near zero.
     size, linear = np.abs(y), 1 + 2 * _SLOPE
@@ -64,10 +50,6 @@ def restore_value(transformed: ArrayLike) -> Array:
 
 def two_hot(x: ArrayLike, support: Support = CARTPOLE_SUPPORT) -> Array:
     """Spread each transformed number over the two neighbouring categories, so that its mean is kept.
-
-    Args:
-        x: Rewards or returns of any shape.
-        support: The categories.
 
     Returns:
         ``x.shape + [support.size]`` of ``float32``; each distribution sums to one.
@@ -88,15 +70,7 @@ def two_hot(x: ArrayLike, support: Support = CARTPOLE_SUPPORT) -> Array:
 
 
 def clip_value(x: ArrayLike, support: Support) -> Array:
-    """Replace numbers outside the support by the nearest one within it.
-
-    Args:
-        x: Any shape.
-        support: The categories.
-
-    Returns:
-        The same shape.
-    """
+    """Replace numbers outside the support by the nearest one within it, for any shape."""
     # Rounding mustn't carry the ends past the support again.
     inwards = restore_value([support.low, support.high]) * (1 - 1e-12)
     clipped: Array = np.clip(x, *inwards)
@@ -104,17 +78,9 @@ def clip_value(x: ArrayLike, support: Support) -> Array:
 
 
 def expected_value(logits: ArrayLike, support: Support = CARTPOLE_SUPPORT) -> Array:
-    """Return the number that a prediction stands for: the mean category, with the transform undone.
+    """Return the numbers ``[...]`` that logits ``[..., support.size]`` stand for.
 
-    Args:
-        logits: ``[..., support.size]``.
-        support: The categories.
-
-    Returns:
-        ``[...]`` of ``float64``.
-
-    Raises:
-        ValueError: There aren't as many logits as categories.
+    That is the mean category, with the transform undone.
     """
     logits = np.asarray(logits, np.float64)
     check_shape("logits", logits.shape[-1:], (support.size,), "[..., N], the last axis")

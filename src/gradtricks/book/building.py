@@ -1,10 +1,9 @@
 """A run of the book: every notebook once with each framework, then the pages; nothing is done twice."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
@@ -13,16 +12,14 @@ from gradtricks.book.site import build
 from gradtricks.book.sources import lay_out
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.printing import duration
-from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_sweeps
-from gradtricks.lab.commands.running import execute, freeze
-from gradtricks.lab.notebooks.schema import read_notebook, read_parameters
-from gradtricks.lab.notebooks.settings import read_settings
+from gradtricks.lab.commands.progress import execute
+from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
+from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.estimates import estimate_s
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_workers
-from gradtricks.lab.runs.planning import Spec, plan_runs
-from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
 
@@ -73,33 +70,6 @@ def print_book() -> Path:
     target = BUILD / "gradtricks.pdf"
     print_pdf(BUILD / "html", chapters(BOOK), target)
     return target
-
-
-def plan_book(experiments: Path) -> list[Spec]:
-    """List the runs that the book shows: every experiment, once for each of its backends.
-
-    A notebook without a parameter ``backend`` runs once.
-    """
-    notebooks = sorted(experiments.glob("*.ipynb"))
-    if not notebooks:
-        raise FileNotFoundError(
-            f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
-        )
-    source = describe_source(experiments)
-    return [run for path in notebooks for run in _plan_shown(path, source)]
-
-
-def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
-    """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
-    node = read_notebook(path)
-    backend = read_parameters(node, str(path)).get("backend")
-    given = [{"backend": name} for name in (get_args(backend.type) if backend else ())] or [{}]
-    quick = read_settings(node, str(path)).quick
-    if quick is None:
-        return plan_runs(path, given, source=source)
-    # A quick run shows that everything works; its times count for nothing, so others may run beside it.
-    runs = plan_runs(path, [some | quick for some in given], threads=1, source=source)
-    return [replace(run, alone=False) for run in runs]
 
 
 def _announce(specs: Sequence[Spec], store: Store, console: "Console | None", workers: int | None) -> None:

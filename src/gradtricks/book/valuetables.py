@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradtricks.book.numbers import number_text
+from gradtricks.lab.results.captions import summary_columns
 from gradtricks.lab.results.grouping import Found, text_of
 from gradtricks.lab.results.markup import code, escape
-from gradtricks.lab.results.summaries import summary_columns
 
 MOST_ROWS = 100
 

@@ -1,27 +1,24 @@
-"""The commands: each asks a function of `gradtricks.lab`, shows its answer, and exits with how it went."""
+"""The commands: each asks a function of `gradtricks.lab`, yields what is shown, and exits with how it went.
+
+They import what they need when they are called: --help needs neither papermill nor dask.
+"""
 
 from pathlib import Path
 
 import typer
 
 from gradtricks.lab.commands import options as given
-from gradtricks.lab.commands.options import DEFAULT_STORE, examples
+from gradtricks.lab.commands.options import DEFAULT_STORE, Shown, app, command, manual
 
-# The commands import what they need when they are called: --help needs neither papermill nor dask.
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
-)
-
-_LOOK, _RUN, _RESULTS = "Look", "Run", "Results"
+__all__ = ["app"]
 
 
 @app.callback(
-    epilog=examples(
+    epilog=manual(
         "gradtricks describe experiments/unrolling.ipynb",
         "gradtricks run experiments/unrolling.ipynb -p seed=3",
         "gradtricks sweep experiments/unrolling.sweep.yaml",
         "gradtricks sweep --help",
-        exit_codes=True,
     )
 )
 def main() -> None:
@@ -33,42 +30,31 @@ def main() -> None:
     """
 
 
-@app.command(
-    "list",
-    rich_help_panel=_LOOK,
-    epilog=examples("gradtricks list", "gradtricks list --experiments my/notebooks"),
-)
+@command("Look", "gradtricks list", "gradtricks list --experiments my/notebooks", name="list")
 def list_(
     experiments: given.Experiments = Path("experiments"), store: given.StoreLocation = DEFAULT_STORE
-) -> None:
+) -> Shown:
     """List the experiments: how long a run takes, how many are finished, which sweeps there are."""
     from gradtricks.lab.commands.overviews import list_experiments
-    from gradtricks.lab.commands.printing import experiments_table
-    from gradtricks.lab.commands.terminal import explained, output
+    from gradtricks.lab.commands.reporting import experiments_table
 
-    with explained():
-        output.print(experiments_table(list_experiments(experiments, store=store)))
+    yield experiments_table(list_experiments(experiments, store=store))
 
 
-@app.command(rich_help_panel=_LOOK, epilog=examples("gradtricks describe experiments/unrolling.ipynb"))
-def describe(notebook: given.Notebook) -> None:
+@command("Look", "gradtricks describe experiments/unrolling.ipynb")
+def describe(notebook: given.Notebook) -> Shown:
     """Show what a notebook takes: each parameter's type and range, default and meaning."""
     from gradtricks.lab.commands import overviews
-    from gradtricks.lab.commands.printing import description
-    from gradtricks.lab.commands.terminal import explained, output
+    from gradtricks.lab.commands.reporting import description
 
-    with explained():
-        output.print(description(overviews.describe(notebook)))
+    yield description(overviews.describe(notebook))
 
 
-@app.command(
-    rich_help_panel=_RUN,
-    epilog=examples(
-        "gradtricks run experiments/masking.ipynb",
-        "gradtricks run experiments/masking.ipynb -p backend=tensorflow -p seed=3",
-        "gradtricks run experiments/unrolling.ipynb -p unroll_lengths=[1,5] -p num_unroll_steps=5",
-        exit_codes=True,
-    ),
+@command(
+    "Run",
+    "gradtricks run experiments/masking.ipynb",
+    "gradtricks run experiments/masking.ipynb -p backend=tensorflow -p seed=3",
+    "gradtricks run experiments/unrolling.ipynb -p unroll_lengths=[1,5] -p num_unroll_steps=5",
 )
 def run(
     notebook: given.Notebook,
@@ -77,41 +63,37 @@ def run(
     timeout: given.Timeout = None,
     store: given.StoreLocation = DEFAULT_STORE,
     mlflow: given.Mlflow = None,
-) -> None:
+) -> Shown:
     """Run a notebook, unless the same run is finished already, and say where it is kept.
 
     Values are read by the types that the notebook declares; lists and dicts
     are JSON. All that is wrong with them is said before anything starts.
     """
     from gradtricks.lab.commands import running
-    from gradtricks.lab.commands.terminal import explained, near, output, say
+    from gradtricks.lab.commands.terminal import near, output
     from gradtricks.lab.notebooks.schema import parse_values
 
-    with explained():
-        stored = running.run(
-            notebook,
-            parse_values(notebook, parameters or []),
-            threads=threads,
-            timeout_s=timeout,
-            store=store,
-            mlflow=mlflow,
-            console=output,
-        )
-        say(f"Finished: {near(stored.location)}")
+    stored = running.run(
+        notebook,
+        parse_values(notebook, parameters or []),
+        threads=threads,
+        timeout_s=timeout,
+        store=store,
+        mlflow=mlflow,
+        console=output,
+    )
+    yield f"Finished: {near(stored.location)}"
 
 
-@app.command(
-    rich_help_panel=_RUN,
-    epilog=examples(
-        "gradtricks sweep experiments/unrolling.sweep.yaml --dry-run",
-        "gradtricks sweep experiments/unrolling.sweep.yaml",
-        "gradtricks sweep experiments/unrolling.sweep.yaml --retry failed --timeout 600",
-        "gradtricks sweep experiments/unrolling.ipynb --grid hidden_gradient_scale=0,0.5,1 --seeds 10",
-        "gradtricks sweep experiments/unrolling.ipynb --zip episodes=64,256 --zip batch_size=128,512",
-        "gradtricks sweep experiments/unrolling.sweep.yaml --scheduler tls://head:8786 --tls-ca ca.pem "
-        "--tls-cert me.pem --tls-key me.key --store /shared/runs",
-        exit_codes=True,
-    ),
+@command(
+    "Run",
+    "gradtricks sweep experiments/unrolling.sweep.yaml --dry-run",
+    "gradtricks sweep experiments/unrolling.sweep.yaml",
+    "gradtricks sweep experiments/unrolling.sweep.yaml --retry failed --timeout 600",
+    "gradtricks sweep experiments/unrolling.ipynb --grid hidden_gradient_scale=0,0.5,1 --seeds 10",
+    "gradtricks sweep experiments/unrolling.ipynb --zip episodes=64,256 --zip batch_size=128,512",
+    "gradtricks sweep experiments/unrolling.sweep.yaml --scheduler tls://head:8786 --tls-ca ca.pem "
+    "--tls-cert me.pem --tls-key me.key --store /shared/runs",
 )
 def sweep(
     source: given.Source,
@@ -132,7 +114,7 @@ def sweep(
     plain_tcp: given.PlainTcp = False,
     store: given.StoreLocation = DEFAULT_STORE,
     mlflow: given.Mlflow = None,
-) -> None:
+) -> Shown:
     """Run a notebook over many values, several runs at once, and draw what came out.
 
     A file says what varies; the book's chapter on sweeps says how. A run that
@@ -141,44 +123,33 @@ def sweep(
     """
     from gradtricks.lab.commands import arguments, running
     from gradtricks.lab.commands.reporting import dry_run_of, summary
-    from gradtricks.lab.commands.terminal import explained, output
+    from gradtricks.lab.commands.terminal import output
 
-    with explained():
-        cluster = arguments.cluster(scheduler, tls_ca, tls_cert, tls_key, plain_tcp=plain_tcp)
-        planned = arguments.plan(
-            source,
-            grid=grid or (),
-            zip=zip_ or (),
-            seeds=seeds,
-            given=parameters or (),
-            shown=shown or (),
-            threads=threads,
-        )
-        if dry_run:
-            output.print(dry_run_of(planned, store=store, workers=workers))
-            return
-        found = running.sweep(
-            planned,
-            workers=workers,
-            scheduler=cluster,
-            timeout_s=timeout,
-            retry_failed=retry == "failed",
-            store=store,
-            mlflow=mlflow,
-            console=output,
-        )
-        output.print(summary(found))
-        raise typer.Exit(1 if found.failed else 0)
+    cluster = arguments.cluster(scheduler, tls_ca, tls_cert, tls_key, plain_tcp=plain_tcp)
+    varied = {"grid": grid, "zip": zip_, "seeds": seeds, "given": parameters, "shown": shown}
+    planned = arguments.plan(source, threads=threads, **varied)
+    if dry_run:
+        yield dry_run_of(planned, store=store, workers=workers)
+        return
+    found = running.sweep(
+        planned,
+        workers=workers,
+        scheduler=cluster,
+        timeout_s=timeout,
+        retry_failed=retry == "failed",
+        store=store,
+        mlflow=mlflow,
+        console=output,
+    )
+    yield summary(found)
+    raise typer.Exit(1 if found.failed else 0)
 
 
-@app.command(
-    rich_help_panel=_RUN,
-    epilog=examples(
-        "gradtricks publish --dry-run",
-        "gradtricks publish",
-        "gradtricks publish experiments/pong.sweep.yaml --workers 1",
-        exit_codes=True,
-    ),
+@command(
+    "Run",
+    "gradtricks publish --dry-run",
+    "gradtricks publish",
+    "gradtricks publish experiments/pong.sweep.yaml --workers 1",
 )
 def publish(
     files: given.SweepFiles = None,
@@ -186,71 +157,50 @@ def publish(
     timeout: given.Timeout = None,
     retry: given.Retry = None,
     dry_run: given.DryRun = False,
-    scheduler: given.SchedulerAddress = None,
-    tls_ca: given.TlsCa = None,
-    tls_cert: given.TlsCert = None,
-    tls_key: given.TlsKey = None,
-    plain_tcp: given.PlainTcp = False,
     store: given.StoreLocation = DEFAULT_STORE,
-    mlflow: given.Mlflow = None,
-) -> None:
+) -> Shown:
     """Run the sweeps that are too long for the book's build, and keep their records with the sources.
 
     They are those whose files say [bold]published: true[/bold]. When all runs of one have
     finished, they replace its former ones in experiments/published, which belongs
-    into git, and which [bold]--store experiments/published[/bold] shows.
+    into git, and which [bold]--store experiments/published[/bold] shows. Runs that a
+    [bold]sweep[/bold] has done in the same store, on a cluster for example, aren't done again.
     """
-    from gradtricks.lab.commands import arguments, publishing
+    from gradtricks.lab.commands import publishing
     from gradtricks.lab.commands.reporting import dry_run_of, summary
-    from gradtricks.lab.commands.terminal import explained, output, say
+    from gradtricks.lab.commands.terminal import output
 
-    with explained():
-        cluster = arguments.cluster(scheduler, tls_ca, tls_cert, tls_key, plain_tcp=plain_tcp)
-        if dry_run:
-            for planned in publishing.plan_published(files or ()):
-                say(f"{planned.name}:")
-                output.print(dry_run_of(planned, store=store, workers=workers))
-            return
-        found = publishing.publish(
-            files or (),
-            workers=workers,
-            scheduler=cluster,
-            timeout_s=timeout,
-            retry_failed=retry == "failed",
-            store=store,
-            mlflow=mlflow,
-            console=output,
-        )
-        failed = False
-        for result in found:
-            output.print(summary(result))
-            failed = failed or bool(result.failed)
-        raise typer.Exit(1 if failed else 0)
+    if dry_run:
+        for planned in publishing.plan_published(files or ()):
+            yield f"{planned.name}:"
+            yield dry_run_of(planned, store=store, workers=workers)
+        return
+    how = {"workers": workers, "timeout_s": timeout, "retry_failed": retry == "failed", "store": store}
+    failed = 0
+    for found in publishing.publish(files or (), console=output, **how):
+        yield summary(found)
+        failed += len(found.failed)
+    raise typer.Exit(1 if failed else 0)
 
 
-@app.command(rich_help_panel=_RESULTS, epilog=examples("gradtricks status", "gradtricks status --watch"))
-def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> None:
+@command("Results", "gradtricks status", "gradtricks status --watch")
+def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> Shown:
     """Show how far each sweep of a store is, whichever process runs it: done, failed, running now, left."""
-    from gradtricks.lab.commands import overviews
-    from gradtricks.lab.commands.printing import statuses_table
-    from gradtricks.lab.commands.terminal import explained, output
-    from gradtricks.lab.commands.terminal import watch as watch_it
+    from gradtricks.lab.commands import overviews, terminal
+    from gradtricks.lab.commands.reporting import statuses_table
 
-    with explained():
-        if watch:
-            watch_it(lambda: overviews.status(store=store), statuses_table)
-        else:
-            output.print(statuses_table(overviews.status(store=store)))
+    if watch:
+        terminal.watch(lambda: overviews.status(store=store), statuses_table)
+    else:
+        yield statuses_table(overviews.status(store=store))
 
 
-@app.command(
-    rich_help_panel=_RESULTS,
-    epilog=examples(
-        "gradtricks table unrolling",
-        "gradtricks table unrolling --all",
-        "gradtricks table --sql \"SELECT parameters.seed, duration_s FROM runs WHERE stem = 'unrolling'\"",
-        "gradtricks table unrolling --to parquet --output unrolling.parquet",
-    ),
+@command(
+    "Results",
+    "gradtricks table unrolling",
+    "gradtricks table unrolling --all",
+    "gradtricks table --sql \"SELECT parameters.seed, duration_s FROM runs WHERE stem = 'unrolling'\"",
+    "gradtricks table unrolling --to parquet --output unrolling.parquet",
 )
 def table(
     sweep_name: given.SweepName = None,
@@ -260,111 +210,90 @@ def table(
     to: given.To = None,
     path: given.Output = None,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> None:
+) -> Shown:
     """Tabulate what a sweep found: the mean, its interval and the number of runs of each configuration.
 
     Without a sweep, list the runs of the store. --all, --sql and files have a row for each
     run, with the columns run, status, error, stem, parameters.NAME, results.NAME,
     varying.NAME, provenance.NAME, started and duration_s.
     """
-    from gradtricks.lab.commands import views
-    from gradtricks.lab.commands.reporting import table_of, write_frame
-    from gradtricks.lab.commands.terminal import explained, output
+    from gradtricks.lab.commands import reporting, views
 
-    with explained():
-        frame = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
-        if everything or sql is not None or to or path:
-            write_frame(frame, to, path)
-        else:
-            bare = sweep_name is None or frame.empty
-            output.print(table_of(frame, () if bare else views.found(sweep_name, frame, store=store)))
+    frame = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
+    if everything or sql is not None or to or path:
+        yield from reporting.write_frame(frame, to, path)
+    else:
+        sweep = None if frame.empty else sweep_name
+        yield reporting.table_of(frame, views.found(sweep, frame, store=store) if sweep else ())
 
 
-@app.command(
-    rich_help_panel=_RESULTS,
-    epilog=examples("gradtricks plot unrolling", "gradtricks plot unrolling --show results.loss_after"),
-)
+@command("Results", "gradtricks plot unrolling", "gradtricks plot unrolling --show results.loss_after")
 def plot(
     sweep_name: given.SweepName = None,
     shown: given.Results = None,
     folder: given.Folder = None,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> None:
+) -> Shown:
     """Draw what a sweep has found so far, as SVG and PNG."""
     from gradtricks.lab.commands import views
-    from gradtricks.lab.commands.terminal import explained, say
 
-    with explained():
-        for path in views.plot(sweep_name, shown=shown or (), folder=folder, store=store):
-            say(str(path))
+    yield from map(str, views.plot(sweep_name, shown=shown or (), folder=folder, store=store))
 
 
-@app.command(rich_help_panel=_RESULTS, epilog=examples("gradtricks show masking-torch --no-open"))
+@command("Results", "gradtricks show masking-torch --no-open")
 def show(
     name: given.StoredName, no_open: given.NoOpen = False, store: given.StoreLocation = DEFAULT_STORE
-) -> None:
+) -> Shown:
     """Show what a run recorded, and open its executed notebook in the browser."""
     from gradtricks.lab.commands import views
-    from gradtricks.lab.commands.printing import record_of
-    from gradtricks.lab.commands.terminal import explained, near, output, say
+    from gradtricks.lab.commands.reporting import record_of
+    from gradtricks.lab.commands.terminal import near
 
-    with explained():
-        shown = views.show(name, open_it=not no_open, store=store)
-        output.print(record_of(shown.run))
-        if shown.run.executed:
-            say(f"Notebook: {shown.page or near(shown.run.location) + '/notebook.ipynb'}")
+    stored, page = views.show(name, open_it=not no_open, store=store)
+    yield record_of(stored)
+    if stored.executed:
+        yield f"Notebook: {page or near(stored.location) + '/notebook.ipynb'}"
 
 
-@app.command(
-    rich_help_panel=_RESULTS,
-    epilog=examples("gradtricks reproduce masking-torch", "gradtricks reproduce --book", exit_codes=True),
-)
+@command("Results", "gradtricks reproduce masking-torch", "gradtricks reproduce --book")
 def reproduce(
     name: given.OptionalStoredName = None,
     book: given.Book = False,
     timeout: given.Timeout = None,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> None:
+) -> Shown:
     """Run a recorded run again, and say value by value: identical, within tolerance, or different.
 
     It also says what differs in the environment. Nothing of the rerun is kept.
     """
     from gradtricks.lab.commands import repeating
     from gradtricks.lab.commands.reporting import verdict_of
-    from gradtricks.lab.commands.terminal import explained, output
     from gradtricks.lab.notebooks.schema import ParameterError
 
-    with explained():
-        if book == (name is not None):
-            raise ParameterError("expected either a run or --book; got both or none")
-        found = (
-            repeating.reproduce_book(timeout_s=timeout, store=store)
-            if name is None
-            else [repeating.reproduce(name, timeout_s=timeout, store=store)]
-        )
-        verdicts = set()
-        for verdict in found:
-            output.print(verdict_of(verdict))
-            verdicts.add(verdict.verdict)
-        raise typer.Exit(1 if "different" in verdicts else 0)
+    if book == (name is not None):
+        raise ParameterError("expected either a run or --book; got both or none")
+    found = (
+        repeating.reproduce_book(timeout_s=timeout, store=store)
+        if name is None
+        else [repeating.reproduce(name, timeout_s=timeout, store=store)]
+    )
+    code = 0
+    for verdict in found:
+        yield verdict_of(verdict)
+        code = 1 if verdict.verdict == "different" else code
+    raise typer.Exit(code)
 
 
-@app.command(
-    rich_help_panel=_RESULTS,
-    epilog=examples("gradtricks clean --stale --dry-run", "gradtricks clean --failed"),
-)
+@command("Results", "gradtricks clean --stale --dry-run", "gradtricks clean --failed")
 def clean(
     failed: given.Failed = False,
     stale: given.Stale = False,
     dry_run: given.DryRun = False,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> None:
+) -> Shown:
     """Delete from a store what killed processes left behind, damaged records, and what is asked for."""
     from gradtricks.lab.commands import running
-    from gradtricks.lab.commands.terminal import explained, say
 
-    with explained():
-        gone = running.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
-        for path in gone:
-            say(path)
-        say(f"{len(gone)} {'would be deleted' if dry_run else 'deleted'}.")
+    gone = running.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
+    yield from gone
+    yield f"{len(gone)} {'would be deleted' if dry_run else 'deleted'}."

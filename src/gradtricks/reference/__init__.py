@@ -1,7 +1,8 @@
 """The oracle: every trick in NumPy, as a value and a vector-Jacobian product.
 
-Written to be read and checked by eye, not to be fast. ``f_vjp(cotangent, ...)`` returns the
-gradient that a framework must produce when ``cotangent`` arrives at the output of ``f``.
+Written to be read and checked by eye, not to be fast. ``f_vjp(cotangent, ...)`` takes what ``f`` takes, and
+returns the gradients that a framework must produce, in the shapes of its arguments, when ``cotangent``
+arrives at the output of ``f``. Shapes are any, and options mean what they mean in the frameworks.
 """
 
 import lazy_loader

@@ -19,17 +19,8 @@ def safe_where(
 ) -> NDArray[np.floating]:
     """Return ``function(x)`` where the condition holds, and the fallback elsewhere.
 
-    Args:
-        condition: Bool; broadcasts to the shape of ``x``.
-        x: Any shape.
-        function: Element by element. It sees only elements for which the condition holds.
-        fallback: Broadcasts to the shape of ``x``.
-        safe_value: Ignored: nothing stands in for an element that isn't looked at.
-
-    Returns:
-        Shape of ``x``.
+    The function sees only elements for which the condition holds, so nothing has to stand in for the others.
     """
-    del safe_value
     x = as_floating(x)
     chosen = np.broadcast_to(condition, x.shape)
     result = np.array(np.broadcast_to(as_floating(fallback), x.shape))
@@ -44,19 +35,7 @@ def safe_where_vjp(
     derivative: Callable[[NDArray[np.floating]], ArrayLike],
     fallback: ArrayLike,
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return the gradients that reach ``x`` and the fallback.
-
-    Args:
-        cotangent: Shape of ``x``.
-        condition: Bool; broadcasts to the shape of ``x``.
-        x: Any shape.
-        derivative: Of the function, element by element.
-        fallback: Broadcasts to the shape of ``x``.
-
-    Returns:
-        ``cotangent * derivative(x)`` where the condition holds and 0 elsewhere, and what is left of the
-        cotangent, summed to the shape of the fallback.
-    """
+    """``cotangent * derivative(x)`` where the condition holds, for ``x``; what is left, for the fallback."""
     x, cotangent = as_floating(x), as_floating(cotangent)
     chosen = np.broadcast_to(condition, x.shape)
     to_x = np.zeros(x.shape)
@@ -72,19 +51,7 @@ def where_gradients(
     *,
     safe_value: float | None = None,
 ) -> WhereGradients:
-    """Say what flows where, by the chain rule in IEEE arithmetic.
-
-    Args:
-        condition: Bool; broadcasts to the shape of ``x``.
-        x: Any shape.
-        derivative: Of the function, element by element.
-        fallback: Ignored: a constant has no gradient.
-        safe_value: Ignored, as by ``safe_where``.
-
-    Returns:
-        One array for each question.
-    """
-    del fallback, safe_value
+    """Say what flows where, by the chain rule in IEEE arithmetic; a constant fallback has no gradient."""
     x = as_floating(x)
     to_function = np.broadcast_to(condition, x.shape).astype(x.dtype)
     with np.errstate(all="ignore"):  # what goes wrong here is the answer
@@ -101,17 +68,7 @@ def where_gradients_vjp(
     x: ArrayLike,
     second_derivative: Callable[[NDArray[np.floating]], ArrayLike],
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x`` from the field ``safe_gradient``.
-
-    Args:
-        cotangent: Shape of ``x``.
-        condition: Bool; broadcasts to the shape of ``x``.
-        x: Any shape.
-        second_derivative: Of the function, element by element.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """The gradient that reaches ``x`` from the field ``safe_gradient``."""
     return safe_where_vjp(cotangent, condition, x, second_derivative, 0.0)[0]
 
 

@@ -12,101 +12,38 @@ Axis = int | Sequence[int] | None
 
 
 def clip_gradient(x: ArrayLike, gradient_min: float, gradient_max: float) -> NDArray[np.floating]:
-    """Identity forward; clips each element of the incoming gradient.
-
-    Args:
-        x: Any shape.
-        gradient_min: Lower bound. Only the backward pass uses it.
-        gradient_max: Upper bound, likewise.
-
-    Returns:
-        A copy of ``x``, bit for bit.
-    """
-    del gradient_min, gradient_max
+    """Identity forward, bit for bit; clips each element of the incoming gradient."""
     return np.array(x)
 
 
 def clip_gradient_vjp(
     cotangent: ArrayLike, x: ArrayLike, gradient_min: float, gradient_max: float
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``: ``cotangent``, clipped. A NaN stays NaN.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-        gradient_min: Lower bound.
-        gradient_max: Upper bound.
-
-    Returns:
-        Shape of ``x``.
-    """
-    del x
+    """``cotangent``, clipped. A NaN stays NaN."""
     return np.clip(as_floating(cotangent), gradient_min, gradient_max)
 
 
 def clip_gradient_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> NDArray[np.floating]:
-    """Identity forward; shrinks the incoming gradient to a norm of at most ``max_norm``.
-
-    Args:
-        x: Any shape.
-        max_norm: Not negative. Only the backward pass uses it.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        A copy of ``x``, bit for bit.
-    """
-    del max_norm, axis
+    """Identity forward; shrinks the incoming gradient to a norm, over ``axis``, of at most ``max_norm``."""
     return np.array(x)
 
 
 def clip_gradient_norm_vjp(
     cotangent: ArrayLike, x: ArrayLike, max_norm: float, *, axis: Axis = None
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``: ``cotangent``, projected onto the ball of radius ``max_norm``.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-        max_norm: Not negative.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        Shape of ``x``.
-    """
-    del x
+    """``cotangent``, projected onto the ball of radius ``max_norm``."""
     return project_to_max_norm(cotangent, max_norm, axis=axis)
 
 
 def normalize_gradient(x: ArrayLike, norm: float, *, axis: Axis = None) -> NDArray[np.floating]:
-    """Identity forward; rescales the incoming gradient to the norm ``norm``.
-
-    Args:
-        x: Any shape.
-        norm: Not negative. Only the backward pass uses it.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        A copy of ``x``, bit for bit.
-    """
-    del norm, axis
+    """Identity forward; rescales the incoming gradient to the norm ``norm``, taken over ``axis``."""
     return np.array(x)
 
 
 def normalize_gradient_vjp(
     cotangent: ArrayLike, x: ArrayLike, norm: float, *, axis: Axis = None
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``: ``cotangent`` at the norm ``norm``; zero stays zero.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-        norm: Not negative.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        Shape of ``x``.
-    """
-    del x
+    """``cotangent`` at the norm ``norm``; zero stays zero."""
     cotangent = as_floating(cotangent)
     unit, length, _ = _polar(cotangent, check_axis("axis", axis, cotangent.ndim))
     return np.where(length > 0, unit * (norm / np.where(length > 0, length, 1)), cotangent)
@@ -116,10 +53,6 @@ def clip_by_global_norm(
     gradients: Sequence[ArrayLike], max_norm: float
 ) -> tuple[list[NDArray[np.floating]], np.float64]:
     """Shrink arrays together, so that the norm of all their elements is at most ``max_norm``.
-
-    Args:
-        gradients: Arrays of any shapes.
-        max_norm: Not negative.
 
     Returns:
         The arrays, clipped, and the norm before clipping.
@@ -135,16 +68,7 @@ def clip_by_global_norm(
 def clip_by_global_norm_vjp(
     cotangent: tuple[Sequence[ArrayLike], float], gradients: Sequence[ArrayLike], max_norm: float
 ) -> list[NDArray[np.floating]]:
-    """Return the gradient of each of ``gradients``.
-
-    Args:
-        cotangent: One for each clipped array, and one for the norm.
-        gradients: Arrays of any shapes.
-        max_norm: Not negative.
-
-    Returns:
-        Shapes of ``gradients``.
-    """
+    """For each of ``gradients``; ``cotangent`` holds one for each clipped array, and one for the norm."""
     arrays = [as_floating(gradient) for gradient in gradients]
     flat = np.concatenate([np.zeros(0), *(array.reshape(-1) for array in arrays)])
     clipped_bar, norm_bar = cotangent
@@ -157,17 +81,9 @@ def clip_by_global_norm_vjp(
 
 
 def project_to_max_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> NDArray[np.floating]:
-    """Shrink ``x`` itself to a norm of at most ``max_norm``.
+    """Shrink ``x`` itself to a norm, over ``axis``, of at most ``max_norm``.
 
     Infinity counts as the largest number that there is. A NaN makes the norm NaN, and all that shares it.
-
-    Args:
-        x: Any shape.
-        max_norm: Not negative.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        Shape of ``x``.
     """
     x = as_floating(x)
     unit, length, largest = _polar(x, check_axis("axis", axis, x.ndim))
@@ -178,19 +94,9 @@ def project_to_max_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> 
 def project_to_max_norm_vjp(
     cotangent: ArrayLike, x: ArrayLike, max_norm: float, *, axis: Axis = None
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``.
+    """Where the norm fits, ``cotangent``; elsewhere it loses its part along ``x`` and shrinks as ``x`` did.
 
-    Where the norm fits, it is ``cotangent``. Where it doesn't, ``cotangent`` loses its part along ``x``,
-    since a move along ``x`` changes nothing, and shrinks as ``x`` did.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-        max_norm: Not negative.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        Shape of ``x``.
+    A move along ``x`` changes nothing.
     """
     x, cotangent = as_floating(x), as_floating(cotangent)
     axes = check_axis("axis", axis, x.ndim)
@@ -203,13 +109,9 @@ def project_to_max_norm_vjp(
 
 
 def rounding(dtype: np.dtype) -> float:
-    """Return by how much a norm may exceed its maximum, relatively, and still count as equal to it.
+    """By how much a norm may exceed its maximum, relatively, and still count as equal to it.
 
-    Args:
-        dtype: Of the elements.
-
-    Returns:
-        One unit in the last place of ``dtype``, and eight of the dtype in which norms are taken.
+    One unit in the last place of ``dtype``, and eight of the dtype in which norms are taken.
     """
     return float(np.finfo(dtype).eps + 8 * np.finfo(np.result_type(dtype, np.float32)).eps)
 

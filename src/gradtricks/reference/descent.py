@@ -10,15 +10,9 @@ from gradtricks.reference._arrays import as_floating
 
 
 def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: ArrayLike) -> Any:
-    """Subtract ``learning_rate`` times its gradient from every parameter.
+    """Subtract ``learning_rate`` times its gradient from every parameter of a structure.
 
-    Args:
-        parameters: An array, or tuples, lists and dicts of arrays.
-        gradients: The same structure; None stands for no gradient, and leaves its parameter as it is.
-        learning_rate: Scalar.
-
-    Returns:
-        Structure of ``parameters``.
+    Where the gradient is None, a parameter stays as it is.
     """
     rate = as_floating(learning_rate)
 
@@ -33,18 +27,7 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: ArrayL
 def gradient_descent_step_vjp(
     cotangents: Any, parameters: Any, gradients: Any, learning_rate: ArrayLike
 ) -> tuple[Any, Any, NDArray[np.floating]]:
-    """Return the gradients that reach the parameters, the gradients and the learning rate.
-
-    Args:
-        cotangents: Structure of ``parameters``.
-        parameters: An array, or tuples, lists and dicts of arrays.
-        gradients: The same structure, without None.
-        learning_rate: Scalar.
-
-    Returns:
-        ``cotangent``, ``-learning_rate * cotangent``, and the scalar ``-sum(cotangent * gradient)``.
-    """
-    del parameters
+    """``cotangent``, ``-learning_rate * cotangent``, and the scalar ``-sum(cotangent * gradient)``."""
     rate, to_rate = as_floating(learning_rate), np.zeros(())
 
     def pull(cotangent: ArrayLike, gradient: ArrayLike) -> NDArray[np.floating]:

@@ -7,15 +7,7 @@ from gradtricks.reference._arrays import as_floating
 
 
 def straight_through(hard: ArrayLike, soft: ArrayLike) -> NDArray[np.floating]:
-    """The value of ``hard`` forward; all of the incoming gradient to ``soft``.
-
-    Args:
-        hard: Any shape.
-        soft: Shape of ``hard``. Its values aren't used.
-
-    Returns:
-        A copy of ``hard``; integers and booleans come in the dtype of ``soft``.
-    """
+    """The value of ``hard`` forward, as floating-point numbers; all of the incoming gradient to ``soft``."""
     hard = np.array(hard)
     return hard if np.issubdtype(hard.dtype, np.floating) else hard.astype(as_floating(soft).dtype)
 
@@ -23,83 +15,37 @@ def straight_through(hard: ArrayLike, soft: ArrayLike) -> NDArray[np.floating]:
 def straight_through_vjp(
     cotangent: ArrayLike, hard: ArrayLike, soft: ArrayLike
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return the gradients that reach ``hard`` and ``soft``: 0, and ``cotangent``.
-
-    Args:
-        cotangent: Shape of ``hard``.
-        hard: Any shape.
-        soft: Shape of ``hard``.
-
-    Returns:
-        Two arrays of the shape of ``hard``.
-    """
-    del hard, soft
+    """0 for ``hard``, and ``cotangent`` for ``soft``."""
     cotangent = as_floating(cotangent)
     return np.zeros_like(cotangent), np.array(cotangent)
 
 
 def floor_straight_through(x: ArrayLike) -> NDArray[np.floating]:
-    """Floor forward; identity backward.
-
-    Args:
-        x: Any shape.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """Floor forward; identity backward."""
     return np.floor(as_floating(x))
 
 
 def floor_straight_through_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``: ``cotangent``.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """``cotangent``."""
     return straight_through_vjp(cotangent, x, x)[1]
 
 
 def round_straight_through(x: ArrayLike) -> NDArray[np.floating]:
-    """Round forward, ties to even; identity backward.
-
-    Args:
-        x: Any shape.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """Round forward, ties to even; identity backward."""
     return np.round(as_floating(x))
 
 
 def round_straight_through_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``: ``cotangent``.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """``cotangent``."""
     return straight_through_vjp(cotangent, x, x)[1]
 
 
 def soft_floor(x: ArrayLike, temperature: float) -> NDArray[np.floating]:
-    """Staircase of sigmoids forward; its own derivative backward.
+    """Staircase of sigmoids forward; its own derivative backward. Infinite values stay, NaN too.
 
     The sum over all integers k of ``sigmoid((x - k) / temperature)``, minus the same sum of steps at 0. Only
-    the difference to the floor converges, so that is what is summed.
-
-    Args:
-        x: Any shape.
-        temperature: Positive. Towards 0 it becomes the floor, towards infinity ``x - 0.5``.
-
-    Returns:
-        Shape of ``x``; infinite values stay, NaN too.
+    the difference to the floor converges, so that is what is summed. Towards a temperature of 0 it becomes
+    the floor, towards infinity ``x - 0.5``.
     """
     whole, part, integers = _around(x, temperature)
     with np.errstate(over="ignore"):
@@ -110,16 +56,7 @@ def soft_floor(x: ArrayLike, temperature: float) -> NDArray[np.floating]:
 
 
 def soft_floor_vjp(cotangent: ArrayLike, x: ArrayLike, temperature: float) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``; 0 where ``x`` isn't finite.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-        temperature: Positive.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """A sum of bells, one for each step; 0 where ``x`` isn't finite."""
     _, part, integers = _around(x, temperature)
     with np.errstate(over="ignore"):
         bells = np.cosh((part[..., None] - integers) / (2 * temperature)) ** -2 / (4 * temperature)
@@ -127,30 +64,13 @@ def soft_floor_vjp(cotangent: ArrayLike, x: ArrayLike, temperature: float) -> ND
 
 
 def piecewise_linear_floor(x: ArrayLike, width: float) -> NDArray[np.floating]:
-    """Floor with a ramp before each step forward; slope ``1 / width`` on the ramps backward.
-
-    Args:
-        x: Any shape.
-        width: Of the ramp that ends at each integer, within (0, 1].
-
-    Returns:
-        Shape of ``x``; infinite values stay, NaN too.
-    """
+    """Floor with a ramp of ``width`` in (0, 1] before each step; slope ``1 / width`` on the ramps."""
     whole, part, _ = _around(x, 0.0)
     return whole + np.maximum(_rise(part, width), 0) / width
 
 
 def piecewise_linear_floor_vjp(cotangent: ArrayLike, x: ArrayLike, width: float) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``; at a corner the slope is that to the right of it.
-
-    Args:
-        cotangent: Shape of ``x``.
-        x: Any shape.
-        width: Within (0, 1].
-
-    Returns:
-        Shape of ``x``; 0 where ``x`` isn't finite.
-    """
+    """``cotangent / width`` on the ramps; at a corner the slope is that to the right of it."""
     _, part, _ = _around(x, 0.0)
     on_the_ramp = np.isfinite(x) & (_rise(part, width) >= 0)
     return np.where(on_the_ramp, as_floating(cotangent) / width, 0)

@@ -8,16 +8,10 @@ Step = tuple[int, Operation]
 
 
 def first_cuts(operations: Sequence[Operation], source: int, outputs: Collection[int]) -> set[str] | None:
-    """Name the operations that cut a tensor off from the outputs.
+    """Name the first operation on each path that passes no gradient on.
 
-    Args:
-        operations: In the order in which they ran, each with one output.
-        source: The tensor that a gradient is wanted for.
-        outputs: Tensors that are differentiated.
-
-    Returns:
-        The first operation on each path that passes no gradient on, unless it makes something that another
-        path reaches whole; None where a path to an output is whole.
+    What another path reaches whole isn't cut. None where a path from ``source`` to an output is whole. Each
+    operation has one output.
     """
     paths = [path for path in _paths(operations, source) if path and path[-1][1].outputs[0] in outputs]
     whole, cuts = {source}, set[int]()

@@ -19,13 +19,7 @@ def unroll(
     *,
     prediction_fn: Callable[[Array], Array] | None = None,
 ) -> tuple[Any, Array]:
-    """Apply ``recurrent_fn`` once for each action. The scales are for the backward pass alone.
-
-    Args:
-        recurrent_fn: ``(state, action) -> (output, next_state)``.
-        root_state: ``[B, ...]``.
-        actions: ``[K, B, ...]``.
-        prediction_fn: ``state -> prediction``, read off every state that ``recurrent_fn`` returns.
+    """Apply ``recurrent_fn`` once for each of ``actions``; the scales are for the backward pass alone.
 
     Returns:
         Outputs ``[K, ...]``, or a tuple of outputs and predictions, and the last state.
@@ -53,24 +47,10 @@ def unroll_vjp(
     scale_predictions: bool = False,
     scale_root_state: bool = False,
 ) -> tuple[Array, Array]:
-    """Return the gradients that reach ``root_state`` and the parameters of ``recurrent_fn``.
+    """The gradient of ``root_state``, and the summed gradient of the parameters of ``recurrent_fn``.
 
-    Args:
-        outputs_cotangent: ``[K, ...]``, arrives at the outputs.
-        state_cotangent: ``[B, ...]``, arrives at the last state.
-        recurrent_fn: As in `unroll`.
-        recurrent_vjp: ``(output_cotangent, next_state_cotangent, state, action)`` to the gradients of
-            ``state`` and of the parameters.
-        root_state: ``[B, ...]``.
-        actions: ``[K, B, ...]``.
-        hidden_scale: Multiplies the gradient of every state that ``recurrent_fn`` returns.
-        predictions_cotangent: ``[K, ...]``, arrives at the predictions.
-        prediction_vjp: ``(prediction_cotangent, state)`` to the gradient of ``state``.
-        scale_predictions: Multiply also what the predictions send into their state.
-        scale_root_state: Multiply also what the first step sends into the root.
-
-    Returns:
-        The gradient of ``root_state`` and the summed gradient of the parameters.
+    ``recurrent_vjp(output_cotangent, next_state_cotangent, state, action)`` returns the gradients of the
+    state and of the parameters, ``prediction_vjp(prediction_cotangent, state)`` that of the state.
     """
     states = [root_state]
     for action in actions:
@@ -101,21 +81,10 @@ def muzero_loss(
     reward_weight: float = 1.0,
     policy_weight: float = 1.0,
 ) -> Array:
-    """Add the value, reward and policy losses of all steps. The scales are for the backward pass alone.
+    """Add the value, reward and policy losses of all steps: ``[B]``. Scales are for the backward pass alone.
 
-    Args:
-        value: ``[K+1, B]`` for squared errors, or logits ``[K+1, B, N]`` for cross-entropy.
-        reward: ``[K, B]`` or ``[K, B, N]``, likewise.
-        policy_logits: ``[K+1, B, A]``.
-        target_value: Shape of ``value``.
-        target_reward: Shape of ``reward``.
-        target_policy: Shape of ``policy_logits``.
-        value_weight: Multiplies the value losses.
-        reward_weight: Multiplies the reward losses.
-        policy_weight: Multiplies the policy losses.
-
-    Returns:
-        ``[B]``.
+    Values and rewards are ``[K+1, B]`` and ``[K, B]`` for squared errors, or logits with an axis ``[N]`` more
+    for cross-entropy; policy logits are ``[K+1, B, A]``.
     """
     return (
         value_weight * _term(value, target_value).sum(axis=0)
@@ -139,18 +108,7 @@ def muzero_loss_vjp(
     reward_weight: float = 1.0,
     policy_weight: float = 1.0,
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients that reach ``value``, ``reward`` and ``policy_logits``.
-
-    Args:
-        cotangent: ``[B]``.
-        value: As in `muzero_loss`, like the five that follow.
-        loss_scale: Multiplies the gradient of the steps after the root, ``[B]`` or one number; None is 1/K.
-        scale_root_loss: Multiply the gradient of the root's loss too.
-        value_weight: As in `muzero_loss`, like the two that follow.
-
-    Returns:
-        Gradients in the shapes of the predictions.
-    """
+    """For ``value``, ``reward`` and ``policy_logits``; a ``loss_scale`` of None is 1/K."""
     scale = 1 / len(reward) if loss_scale is None else loss_scale
     steps = np.repeat((cotangent * scale)[None], len(value), axis=0)
     if not scale_root_loss:

@@ -23,15 +23,8 @@ Rule = Callable[..., tf.Tensor]
 def substitute(value: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
     """The value of ``value``, bit for bit; all of the incoming gradient to ``slope``.
 
-    Args:
-        value: Floating-point, any shape. It gets no gradient.
-        slope: Floating-point, shape of ``value``; its values aren't used.
-
-    Returns:
-        Shape and dtype of ``value``.
-
-    Raises:
-        LookupError: A tape around a `tf.vectorized_map` meets a `tf.function` within it.
+    Both are floating-point and of one shape; the values of ``slope`` aren't used. A tape around a
+    `tf.vectorized_map` that meets a `tf.function` within it raises LookupError.
     """
     value = shaped(tf.stop_gradient(value), slope)
     if in_plain_reverse(slope):
@@ -53,15 +46,8 @@ def intercept(
             is differentiated again.
         *tensors: What the rule needs besides; they get no gradient.
         linear: The rule is a symmetric matrix, such as a product with each element. Then it holds for
-            tangents too.
+            tangents too, and for a tape around a `tf.vectorized_map`; any other rule raises there.
         value: Stands instead of ``x``, in its shape and dtype, where the rule is linear.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        RuntimeError: In forward mode, unless ``linear``.
-        LookupError: A tape around a `tf.vectorized_map`, unless ``linear``.
     """
     tensors = tuple(tf.stop_gradient(t) if t.dtype.is_floating else t for t in tensors)
     shown = x if value is None else shaped(value, x)

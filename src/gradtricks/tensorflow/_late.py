@@ -3,19 +3,40 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from gradtricks._core.recorded import Place
-from gradtricks.tensorflow._graph import status_of, tensor_of
+from gradtricks._core.late import Late
+from gradtricks._core.losses import Term
+from gradtricks._core.recorded import Operation, Place, calling_place
+from gradtricks.tensorflow._graph import array_of, tensor_of
 from gradtricks.tensorflow._listening import Recorder
 
 
-class LateRecorder(Recorder):
+class LateRecorder(Late, Recorder):
     """Looks whether values are finite only when something has gone wrong."""
 
+    copying = ("ReadVariableOp",)
+
     def __init__(self, inputs: list[Any]) -> None:
-        self.made: dict[int, tf.Tensor] = {}
+        self.draws: set[Any] = set()  # what random numbers were made of on the way forward
+        self.tapes_before: int | None = None  # while a tape is asked for gradients
+        self.redrawn: Place | None = None
         super().__init__(inputs)
+
+    def on_operation(
+        self, name: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
+        """Record an operation that has run, and note where random numbers are drawn."""
+        super().on_operation(name, inputs, attributes, outputs, op_name, graph)
+        if graph is None and "Random" in str(name):
+            # Only what is stateless draws the same again.
+            key = b"".join(array_of(x).tobytes() for x in inputs) if "Stateless" in str(name) else object()
+            if self.tapes_before is None:
+                self.draws.add(key)
+            # What is computed again has a tape of its own; noise that a rule adds to a gradient hasn't.
+            elif key not in self.draws and any(tape._recording for tape in self.tapes[self.tapes_before :]):
+                self.redrawn = calling_place(self.libraries)
 
     def add_input(self, variable: Any) -> None:
         """Follow one more variable, which may have been read already."""
@@ -23,42 +44,35 @@ class LateRecorder(Recorder):
         self.tensors.append(tensor_of(variable))
         self.starts.append(self.read(self.tensors[-1]))
 
-    def judge(self, number: int, tensor: tf.Tensor) -> None:
-        """Keep the tensor, which is looked at later."""
-        if tensor.dtype.is_floating:
-            self.made[number] = tensor
+    def weights(self) -> Iterable[int]:
+        """Return the numbers of the weights that have several axes."""
+        return [number for number, leaf in zip(self.starts, self.leaves) if len(leaf.shape) > 1]
 
-    def settle(self) -> Place | None:
-        """Find out who made the first value that isn't finite; return where one was read that came so."""
-        statuses = {number: status_of(tensor) for number, tensor in self.made.items()}
-        nan = {number for number, status in statuses.items() if status == "nan"}
-        bad = nan | {number for number, status in statuses.items() if status == "inf"}
+    def size(self, tensor: tf.Tensor) -> int:
+        """Return how many elements a tensor has."""
+        return int(tensor.shape.num_elements())
+
+    def slopes(self, loss: tf.Tensor, tensors: list[tf.Tensor]) -> list[Any]:
+        """Return the gradient of a loss in each tensor."""
+        return self.tape.gradient(loss, tensors)
+
+    def slopes_along(self, path: list[Operation], loss: tf.Tensor, tensors: list[tf.Tensor]) -> list[Any]:
+        """Return the same where only these operations lie between; a tape would ask all others too."""
+        arrived, between = {loss._id: tf.ones_like(loss)}, set(map(id, path))
+        for link in reversed(self.links):
+            if id(link.operation) in between:
+                self.pass_on(link, arrived)
+        # The rest, such as a number of tokens, has a slope and no weights in it.
+        learned, cuts = set(self.starts), ("detached", "not recorded")
         for operation in self.operations:
-            read, made = set(operation.inputs), set(operation.outputs)
-            operation.overflows = bool(made & bad and not read & bad) or bool(made & nan and not read & nan)
-        meant = {n for o in self.operations if not o.inputs for n in o.outputs}
-        came = bad & (self.outside.keys() - meant)
-        return next((o.place for o in self.operations if came.intersection(o.inputs)), None)
+            if operation.reason not in cuts and learned.intersection(operation.inputs):
+                learned.update(operation.outputs)
+        return [arrived.get(tensor._id) if self.read(tensor) in learned else None for tensor in tensors]
 
-    def needed(self, outputs: Iterable[tf.Tensor]) -> set[int]:
-        """Return the numbers of all that some tensors were computed from."""
-        found = set(map(self.read, outputs))
-        for operation in reversed(self.operations):
-            if found.intersection(operation.outputs):
-                found.update(operation.inputs)
-        return found
-
-    def longest_chain(self) -> tuple[list[tf.Tensor], Place | None]:
-        """Return what was made by each use of the weight that was used most often, and where."""
-        matrices = [number for number, leaf in zip(self.starts, self.leaves) if len(leaf.shape) > 1]
-        owners = dict(zip(matrices, matrices))
-        uses: dict[int, list[tuple[tf.Tensor, Place | None]]] = {}
-        for operation, _, outputs, _ in self.links:
-            owned = {owners[number] for number in operation.inputs if number in owners}
-            if operation.name == "ReadVariableOp":
-                owners |= {number: owner for number in operation.outputs for owner in owned}
-                continue
-            for owner in owned:
-                uses.setdefault(owner, []).append((outputs[0], operation.place))
-        chain = max(uses.values(), key=len, default=[])
-        return [tensor for tensor, _ in chain], chain[0][1] if chain else None
+    def weigh(self, tensor: tf.Tensor, slope: Any) -> Term:
+        """Return what a tensor adds to a loss."""
+        x, slope = (np.asarray(array_of(t), np.float64) for t in (tensor, tf.convert_to_tensor(slope)))
+        with np.errstate(all="ignore"):
+            values = x * slope
+            found = slope.min(), slope.max(), slope.sum(), values.sum(), abs(values).sum()
+        return Term(x.size if x.ndim else 0, *map(float, found))

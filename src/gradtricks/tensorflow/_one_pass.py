@@ -15,39 +15,17 @@ _HAS_XLA = sys.platform != "darwin"
 
 @cache
 def compiled_step(function: Callable[..., None], **options: float) -> Callable[..., None]:
-    """Compile a step that assigns to the variables it is given, which updates them in place.
-
-    Args:
-        function: Takes the step.
-        **options: Of Adam.
-
-    Returns:
-        The function with these options, compiled once for each shape.
-    """
+    """Compile a step, once for each shape, that assigns to the variables it is given, in place."""
     return tf.function(partial(function, **options), jit_compile=True, autograph=False)
 
 
 def can_take_one_pass(parameter: Any) -> bool:
-    """Say whether compiling pays.
-
-    Args:
-        parameter: A variable.
-
-    Returns:
-        False for small parameters, and where there is no XLA.
-    """
+    """Say whether compiling pays: not for small parameters, nor where there is no XLA."""
     return bool(_HAS_XLA and parameter.shape.num_elements() >= _LARGE)
 
 
 def one_minus_exp_in_products(x: tf.Tensor) -> tf.Tensor:
-    """Compute ``1 - exp(-x)`` without a loss of digits, and faster than XLA's ``expm1`` does.
-
-    Args:
-        x: Positive, float32 or float64.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """Compute ``1 - exp(-x)`` of positive numbers without a loss of digits, faster than XLA does."""
     coefficients, doublings, most = one_minus_exp(x.dtype.name)
     x = tf.minimum(x / 2**doublings, most)
     y = coefficients[0] * x

@@ -12,6 +12,7 @@ from tensorflow.python.eager import backprop_util, record
 from tensorflow.python.framework import ops
 
 from gradtricks._core.recorded import Input, Operation, Outside, calling_place, merged
+from gradtricks._core.recording import Recording
 from gradtricks.tensorflow._graph import array_of, is_a_reading, is_watched, status_of, tensor_of, unwrapped
 
 _LIBRARIES = ("tensorflow", "keras")
@@ -25,18 +26,16 @@ class _Link(NamedTuple):
     rule: Callable[..., Any] | None
 
 
-class Record:
+class Record(Recording):
     """Records each operation that runs: what it read and made, and what it passes a gradient to."""
 
+    libraries, kind, status = _LIBRARIES, tf.Tensor, staticmethod(status_of)
+
     def __init__(self, inputs: list[Any]) -> None:
-        self.operations: list[Operation] = []
-        self.outside: dict[int, Outside] = {}
+        super().__init__()
         self.numbers: dict[int, int] = {}
         self.links: list[_Link] = []
         self.is_deaf, self.thread = False, threading.get_ident()
-        self.overflown: set[int] = set()
-        self.integers: set[int] = set()
-        self.host = self.last = 0  # the host's memory is one large tensor, number 0
         self.first = ops.uid()  # tensors count themselves: a greater number was made later
         self.tape = tf.GradientTape(persistent=True)
         self.tapes: list[tf.GradientTape] = []
@@ -50,13 +49,6 @@ class Record:
     def is_recording(self) -> bool:
         """Say whether our tape records what runs now."""
         return self.tape._recording and record.could_possibly_record()
-
-    def export(self, name: str, inputs: list[int], result: Any) -> None:
-        """Record that values left for Python or NumPy."""
-        self.integers |= {int(result)} if isinstance(result, int | np.integer) else set()
-        inputs, self.host = [*inputs, self.host], self.next_number()
-        place = calling_place(_LIBRARIES)
-        self.operations.append(Operation(name, place, tuple(inputs), (self.host,), reason="numpy"))
 
     def may_come_from_the_host(self, tensor: tf.Tensor) -> bool:
         """Say whether a new tensor may have been computed from what left."""
@@ -153,26 +145,6 @@ class Record:
         self.judge(number, tensor)
         return number
 
-    def judge(self, number: int, tensor: tf.Tensor) -> None:
-        """Note whether a tensor is finite."""
-        if status_of(tensor) in ("nan", "inf"):
-            self.overflown.add(number)
-
-    def next_number(self) -> int:
-        """Count on."""
-        self.last += 1
-        return self.last
-
-    def read_output(self, leaf: Any) -> int:
-        """Return the number of what the function returned."""
-        if isinstance(leaf, tf.Tensor):
-            return self.read(leaf)
-        if isinstance(leaf, int | float | np.ndarray | np.generic):
-            return self.host
-        raise TypeError(
-            f"function must return tensors; got {type(leaf).__name__}; remedy: return what is differentiated"
-        )
-
     def differentiate(self, outputs: list[tf.Tensor]) -> list[str]:
         """Return the status of each input's gradient, and fill in what each operation passed on."""
         ends = [tensor for tensor in outputs if backprop_util.IsTrainable(tensor)]
@@ -210,6 +182,15 @@ class Record:
         refused = "integer" if not floating else "" if is_watched(leaf) else "not watched"
         like = Outside(tuple(leaf.shape), tf.as_dtype(leaf.dtype).name, not isinstance(leaf, tf.Tensor))
         return Input(name, self.starts[index], gradient, like, refused)
+
+    def pass_on(self, link: _Link, arrived: dict[int, Any]) -> None:
+        """Add what an operation passes on to what has arrived at its inputs."""
+        incoming = [arrived.get(tensor._id) for tensor in link.outputs]
+        for tensor, gradient in zip(
+            link.inputs, _asked(link.rule, link.outputs, incoming) if link.rule else ()
+        ):
+            if gradient is not None:
+                arrived[tensor._id] = gradient + arrived.get(tensor._id, 0)
 
 
 def _asked(rule: Callable[..., Any], outputs: list[tf.Tensor], incoming: list[Any]) -> list[Any]:

@@ -17,18 +17,7 @@ TENSORS = (tf.Tensor, tf.Variable, keras.Variable)
 
 
 def as_tensor(name: str, value: object) -> tf.Tensor:
-    """Return ``value`` if it is a tensor of this framework; a variable is read.
-
-    Args:
-        name: What the caller calls the value.
-        value: Anything.
-
-    Returns:
-        The tensor.
-
-    Raises:
-        TypeError: It isn't a ``tf.Tensor`` or a variable.
-    """
+    """Return ``value`` if it is a tensor of this framework; a variable is read."""
     if not isinstance(value, TENSORS):
         raise TypeError(
             f"{name} must be a tf.Tensor; got {type(value).__name__}; remedy: tf.convert_to_tensor"
@@ -37,18 +26,7 @@ def as_tensor(name: str, value: object) -> tf.Tensor:
 
 
 def as_floating(name: str, value: object) -> tf.Tensor:
-    """Return ``value`` if it is a floating-point tensor of this framework; a variable is read.
-
-    Args:
-        name: What the caller calls the value.
-        value: Anything.
-
-    Returns:
-        The tensor.
-
-    Raises:
-        TypeError: It isn't a tensor, or its dtype isn't floating-point.
-    """
+    """Return ``value`` if it is a floating-point tensor of this framework; a variable is read."""
     tensor = as_tensor(name, value)
     if not tensor.dtype.is_floating:
         raise TypeError(f"{name} must be floating-point; got {tensor.dtype.name}; remedy: tf.cast")
@@ -56,19 +34,7 @@ def as_floating(name: str, value: object) -> tf.Tensor:
 
 
 def as_mask(trainable_mask: object, parameter: tf.Tensor) -> tf.Tensor:
-    """Return ``trainable_mask`` if it is a mask for ``parameter``; a variable is read.
-
-    Args:
-        trainable_mask: Bool, broadcasts to the shape of ``parameter``; True = trainable.
-        parameter: Floating-point, any shape.
-
-    Returns:
-        The mask.
-
-    Raises:
-        TypeError: It isn't a bool tensor, or ``parameter`` isn't a floating-point one.
-        ValueError: It doesn't broadcast.
-    """
+    """Return a bool tensor that broadcasts to the shape of ``parameter``; a variable is read."""
     parameter, mask = as_floating("parameter", parameter), as_tensor("trainable_mask", trainable_mask)
     if mask.dtype != tf.bool:
         raise TypeError(f"trainable_mask must be bool (True = trainable); got {mask.dtype.name}")
@@ -77,19 +43,7 @@ def as_mask(trainable_mask: object, parameter: tf.Tensor) -> tf.Tensor:
 
 
 def as_counts(step: object, parameter: tf.Tensor) -> tf.Tensor:
-    """Return ``step`` if it counts the steps of ``parameter``.
-
-    Args:
-        step: Integer, broadcasts to the shape of ``parameter``.
-        parameter: Any shape.
-
-    Returns:
-        ``step`` itself.
-
-    Raises:
-        TypeError: It isn't an integer tensor.
-        ValueError: It doesn't broadcast.
-    """
+    """Return a tensor of integers that broadcasts to the shape of ``parameter``."""
     counts = as_tensor("step", step)
     if not counts.dtype.is_integer:
         raise TypeError(f"step must hold integers; got {counts.dtype.name}; remedy: tf.cast(step, tf.int32)")
@@ -100,22 +54,10 @@ def as_counts(step: object, parameter: tf.Tensor) -> tf.Tensor:
 def as_coefficient(
     name: str, value: object, x: tf.Tensor, *, low: float = -math.inf, high: float = math.inf
 ) -> tf.Tensor:
-    """Return a number or a tensor as a tensor without a gradient, for use with ``x``.
+    """Return a finite number or a floating-point tensor as a tensor without a gradient, for use with ``x``.
 
-    Args:
-        name: What the caller calls the value.
-        value: A finite number, or a floating-point tensor that broadcasts to the shape of ``x``, whose
-            elements aren't checked. A number beyond the dtype becomes the largest there is.
-        x: Floating-point, any shape.
-        low: Smallest number allowed.
-        high: Largest number allowed.
-
-    Returns:
-        In the dtype of ``x``, float32 at least.
-
-    Raises:
-        TypeError: ``value`` isn't a number or a floating-point tensor.
-        ValueError: A number isn't within ``[low, high]``, or a tensor doesn't broadcast.
+    A number within ``[low, high]`` but beyond the dtype becomes the largest there is; the elements of a
+    tensor, which broadcasts to the shape of ``x``, aren't checked. In the dtype of ``x``, float32 at least.
     """
     dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
     if not isinstance(value, TENSORS):
@@ -129,12 +71,5 @@ def as_coefficient(
 
 
 def at_least_float32(x: tf.Tensor) -> tf.Tensor:
-    """Widen bfloat16 and float16, in which sums and squares overflow or stall.
-
-    Args:
-        x: Floating-point, any shape.
-
-    Returns:
-        ``x`` itself, or a float32 copy.
-    """
+    """Widen bfloat16 and float16, in which sums and squares overflow or stall."""
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x

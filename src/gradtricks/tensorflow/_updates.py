@@ -9,8 +9,6 @@ from gradtricks._core.diagnosing import Event, Record, Update, Weight
 from gradtricks._core.recorded import Place
 from gradtricks.tensorflow._graph import array_of, status_of, unwrapped
 
-_SHORT = ("float16", "bfloat16")
-
 
 class Updates:
     """Follows the gradients of variables to their updates."""
@@ -19,6 +17,8 @@ class Updates:
         self.record, self.names = record, names
         self.asked: dict[int, Any] = {}  # the gradient of each variable, as a tape returned it
         self.passes: dict[int, int] = {}  # how many since the update
+        # One variable tells how passes are put together: what they add up to, and what was used last.
+        self.watched, self.whole, self.used = 0, np.zeros(()), np.zeros(())
         self.clipped: list[tuple[Event, list[Any]]] = []
         self.weights: list[tuple[Weight, Any, np.ndarray, Any]] = []
 
@@ -27,6 +27,10 @@ class Updates:
         self.asked |= {id(unwrapped(source)): gradient for source, gradient in zip(asked, found)}
         for source in asked:
             self.passes[id(unwrapped(source))] = self.passes.get(id(unwrapped(source)), 0) + 1
+        dense_ones = {id(unwrapped(s)): g for s, g in zip(asked, found) if isinstance(g, tf.Tensor)}
+        self.watched = self.watched or next(iter(dense_ones), 0)
+        if self.watched in dense_ones:
+            self.whole = self.whole + array_of(dense_ones[self.watched])
         statuses = {self.names[id(unwrapped(s))]: status_of(g) for s, g in zip(asked, found)}
         if not self.record.chain:
             matrices = [(s, g) for s, g in zip(asked, found) if g is not None and len(s.shape) > 1]
@@ -43,6 +47,8 @@ class Updates:
         for event, given in self.clipped:
             event.unused = any(gradient is tensor for gradient in gradients for tensor in given)
         self.clipped, self.weights = [], []
+        used = {id(unwrapped(v)): g for v, g in zip(variables, gradients) if isinstance(g, tf.Tensor)}
+        leftover = self.put_together(optimizer, used.get(self.watched))
         counts: dict[str, int] = {}
         for variable, gradient in zip(variables, gradients):
             key = id(unwrapped(variable))
@@ -55,6 +61,7 @@ class Updates:
             asked = self.asked.get(key) if self.passes.pop(key, 0) == 1 else None
             weight = Weight(name, tf.as_dtype(variable.dtype).name, variable.trainable, status_of(gradient))
             weight.masked = place if _masks(asked, gradient) else None
+            weight.leftover = leftover and key == self.watched
             self.weights.append((weight, variable, np.array(_read(variable)), gradient))
         self.record.held = {
             n: max(c, self.record.held.get(n, 0)) for n, c in ({"": 0} | self.record.held | counts).items()
@@ -62,10 +69,30 @@ class Updates:
         weights = [weight for weight, *_ in self.weights]
         self.record.updates.append(Update(weights, float(optimizer.learning_rate), place))
 
+    def only_accumulates(self, optimizer: Any) -> bool:
+        """Say whether the optimizer will only add to the gradients of its next update."""
+        steps = optimizer.gradient_accumulation_steps
+        return bool(steps) and int(optimizer._iterations + 1) % steps != 0
+
+    def put_together(self, optimizer: Any, given: tf.Tensor | None) -> bool:
+        """See how an update puts passes together; say whether it goes on with what was used before."""
+        steps = optimizer.gradient_accumulation_steps
+        factor, leftover = 1 / steps if steps else 0.0, 0.0
+        if given is not None:
+            values = array_of(given)
+            factor = factor or _factor(values, self.whole)
+            leftover = 0.0 if factor else _factor(values - self.used, self.whole)
+            self.used, self.whole = np.array(values), np.zeros(())
+        for event in self.record.passes():
+            event.share *= factor
+            event.size = event.size if factor else 0  # something else than their sum
+        return bool(leftover)
+
     def after(self) -> None:
         """Compare it with what the update came to."""
         for weight, variable, before, gradient in self.weights:
-            _compare(weight, before, _read(variable), gradient)
+            needed = gradient is not None and (weight.masked or weight.short)
+            weight.compare(before, _read(variable), array_of(dense(gradient)) if needed else gradient)
         self.weights = []
 
 
@@ -74,16 +101,13 @@ def dense(gradient: Any) -> tf.Tensor:
     return tf.convert_to_tensor(gradient)
 
 
-def _compare(weight: Weight, before: np.ndarray, after: Any, gradient: Any) -> None:
-    changed = before != after
-    if weight.gradient == "nan" or not changed.any():
-        weight.moved = 0.0
-    elif not weight.trainable or gradient is None:
-        weight.moved, weight.drifted = None, True
-    elif weight.masked or weight.dtype in _SHORT:
-        has = array_of(dense(gradient)) != 0
-        weight.drifted = bool((changed & ~has).any())
-        weight.moved = float((changed & has).sum() / has.sum()) if has.any() else None
+def _factor(given: np.ndarray, whole: np.ndarray) -> float:
+    """Return by what the one is a multiple of the other, or 0 if it is none."""
+    with np.errstate(all="ignore"):
+        whole = np.broadcast_to(whole, given.shape).astype("float64")
+        factor = float((given * whole).sum() / max((whole * whole).sum(), 1e-300))
+        alike = abs(given - factor * whole).max(initial=0) <= 1e-3 * abs(given).max(initial=0)
+    return factor if alike else 0.0
 
 
 def _masks(asked: Any, given: Any) -> bool:

@@ -9,8 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gradtricks._core.diagnosing import Backward, EnoughSeen, Event, Record
+from gradtricks._core.diagnosing import Event
 from gradtricks._core.recorded import Place, calling_place
+from gradtricks._core.reports import GradientReport
+from gradtricks._core.watching import Watching
 from gradtricks.tensorflow._graph import array_of, status_of, unwrapped
 from gradtricks.tensorflow._late import LateRecorder
 from gradtricks.tensorflow._listening import replaced
@@ -19,18 +21,18 @@ from gradtricks.tensorflow.tracing import eagerly, explained
 
 _LIBRARIES = ("tensorflow", "keras")
 _CLIPS = ("clip_by_global_norm", "clip_by_norm", "clip_by_value")
-_MOMENTS = 8  # uses of one weight that make it a recurrent one
 
 
-class Watch:
+class Watch(Watching):
     """Watches what a training does: its operations, gradients, clips, modes and updates."""
 
+    recorder: LateRecorder
+
     def __init__(self, *, limit: int = 0) -> None:
-        self.depth, self.limit, self.optimizers = 0, limit, set[int]()
-        self.models: list[keras.Layer] = []
+        super().__init__(limit)
+        self.optimizers = set[int]()
         self.names: dict[int, str] = {}
         self.variables: list[Any] = []
-        self.record = Record()
         self.updates = Updates(self.record, self.names)
         self.recorder = LateRecorder([])
 
@@ -73,7 +75,7 @@ class Watch:
         """Forget the operations of the step before."""
         self.recorder = LateRecorder(list(self.variables))
         self.calls: list[tuple[Any, bool, Place | None]] = []
-        self.silent: list[tuple[Event, list[tf.Tensor]]] = []
+        self.silent = []
         self.recorder.__enter__()
 
     def end_step(self) -> None:
@@ -94,34 +96,32 @@ class Watch:
                 self.note_coupling(asked, place)
                 return original(tape, target, sources, *rest, **options)
             with self.recorder.unheard(), self.recorder.tape.stop_recording():
+                self.recorder.tapes_before = len(self.recorder.tapes)
                 found = original(tape, target, sources, *rest, **options)
-            with self.recorder.unheard(), self.recorder.tape.stop_recording():
-                self.judge(
-                    tf.nest.flatten(target), asked, tf.nest.flatten(found, expand_composites=False), place
-                )
+                self.recorder.tapes_before = None
+                given = tf.nest.flatten(found, expand_composites=False)
+                self.look([tf.convert_to_tensor(x) for x in tf.nest.flatten(target)], asked, given, place)
             return found
 
         return gradient
 
-    def judge(self, targets: list[Any], asked: list[Any], found: list[Any], place: Place | None) -> None:
-        """Look at the gradients; where one isn't well, find out why."""
-        targets = [tf.convert_to_tensor(target) for target in targets]
+    def look(self, targets: list[tf.Tensor], asked: list[Any], found: list[Any], place: Place | None) -> None:
+        """Look at the gradients that a tape returned."""
+        if self.recorder.redrawn:
+            self.record.events.append(Event("redrawn", self.recorder.redrawn))
         statuses = self.updates.take(asked, found)
-        self.record.reached |= {name for name, status in statuses.items() if status != "none"}
-        loss = next((s for s in map(status_of, targets) if s in ("nan", "inf")), "fine")
-        missing = set(self.record.trainable) - self.record.reached
-        self.record.events.append(Event("backward", place))
+        self.note_backward(targets, place)
         self.note_mode()
-        self.use(targets)
-        self.measure(targets)
-        if not missing and loss == "fine" and all(s in ("fine", "none") for s in statuses.values()):
-            return
-        spoilt = self.recorder.settle()
-        report = explained(self.recorder, list(self.names.values()), targets)
-        # A gradient that nobody asked for would have arrived.
-        asked_for = {self.names[id(unwrapped(source))] for source in asked}
-        self.record.reached |= {e.name for e in report.inputs if e.connected and e.name not in asked_for}
-        self.record.unwell.append(Backward(report, loss, spoilt, "", place))
+        loss = next((s for s in map(status_of, targets) if s in ("nan", "inf")), "fine")
+        self.judge(statuses, targets, loss, place)
+
+    def explain(self, outputs: list[Any]) -> GradientReport:
+        """Say what became of the gradient of each variable."""
+        return explained(self.recorder, list(self.names.values()), outputs)
+
+    def largest(self, gradients: list[Any]) -> list[float]:
+        """Return the largest magnitude in each gradient."""
+        return [float(np.abs(array_of(dense(gradient))).max()) for gradient in gradients]
 
     def note_mode(self) -> None:
         """Say so where no dropout or normalization ran as in training."""
@@ -136,21 +136,6 @@ class Watch:
         samples = [s for s in asked if isinstance(s, tf.Tensor) and s.shape.rank and s.shape.rank > 1]
         if names and any(len(sample) > 1 for sample in samples):
             self.record.events.append(Event("coupled", place, subjects=tuple(dict.fromkeys(names))))
-
-    def use(self, targets: list[tf.Tensor]) -> None:
-        """Forget the calls as in training whose results went into a loss."""
-        needed, read = self.recorder.needed(targets) if self.silent else set(), self.recorder.read
-        self.silent = [(event, made) for event, made in self.silent if needed.isdisjoint(map(read, made))]
-
-    def measure(self, targets: list[tf.Tensor]) -> None:
-        """Look how gradients grow from use to use of one weight, once."""
-        if self.record.moments or self.record.updates:
-            return
-        made, self.record.chained = self.recorder.longest_chain()
-        if len(made) < _MOMENTS:
-            return
-        found = self.recorder.tape.gradient(targets, made)
-        self.record.moments = [float(np.abs(array_of(dense(g))).max()) for g in found if g is not None]
 
     def on_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a layer that depends on the mode."""
@@ -184,8 +169,8 @@ class Watch:
                 self.depth -= 1
             # A model that is being built calls its layers too, on what isn't a tensor yet.
             real = any(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(made))
-            if real and not self.depth and not any(layer is model for model in self.models):
-                self.add(layer, f"{layer.name} {len(self.models)}: " if self.models else "")
+            if real:
+                self.add_outermost(layer, layer.name)
             return made
 
         return call
@@ -212,6 +197,9 @@ class Watch:
             variables = trainable_variables
             variables = optimizer._trainable_variables if variables is None else variables
             with self.recorder.unheard(), self.recorder.tape.stop_recording():
+                if self.updates.only_accumulates(optimizer):
+                    self.record.events.append(Event("accumulated", place))
+                    return original(optimizer, grads, trainable_variables)
                 self.updates.before(optimizer, list(grads), list(variables), place)
                 result = original(optimizer, grads, trainable_variables)
                 self.updates.after()
@@ -219,8 +207,7 @@ class Watch:
             self.optimizers.add(id(optimizer))
             if self.limit:
                 self.end_step()
-                if len(self.record.updates) >= self.limit * len(self.optimizers):
-                    raise EnoughSeen
+                self.stop_at_limit(len(self.optimizers))
             return result
 
         return apply

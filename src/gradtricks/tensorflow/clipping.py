@@ -33,8 +33,6 @@ def clip_gradient(x: Any, gradient_min: float | tf.Tensor, gradient_max: float |
         Shape and dtype of ``x``.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or a bound isn't a number or a tensor.
-        ValueError: ``gradient_min`` is above ``gradient_max``, or a bound isn't finite or a scalar.
         RuntimeError: In forward mode, in which a clipped gradient has no meaning.
         LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
 
@@ -70,19 +68,13 @@ def clip_gradient_norm(
     infinite element counts as the largest finite number. A NaN makes the norm NaN, and all that shares it.
 
     Args:
-        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each clipped by itself.
+        x: As in `clip_gradient`.
         max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
         axis: Axes over which the norm is taken. None is all, batch included; for one norm per example, give
             all axes but the first.
 
     Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x``, ``max_norm`` or ``axis`` isn't of the kind above.
-        ValueError: ``max_norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
-        RuntimeError: In forward mode, in which a clipped gradient has no meaning.
-        LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
+        As `clip_gradient`, which raises the same errors.
 
     References:
         Pascanu, Mikolov and Bengio, https://arxiv.org/abs/1211.5063.
@@ -100,22 +92,8 @@ def clip_gradient_norm(
 def normalize_gradient(x: Any, norm: float | tf.Tensor, *, axis: int | Sequence[int] | None = None) -> Any:
     """Identity forward; rescales the incoming gradient to the norm ``norm``.
 
-    The direction stays; a gradient of zero stays zero. An infinite element counts as the largest finite
-    number. A NaN makes the norm NaN, and all that shares it.
-
-    Args:
-        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each clipped by itself.
-        norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
-        axis: Axes over which the norm is taken, as in `clip_gradient_norm`.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x``, ``norm`` or ``axis`` isn't of the kind above.
-        ValueError: ``norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
-        RuntimeError: In forward mode, in which a rescaled gradient has no meaning.
-        LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
+    The direction stays; a gradient of zero stays zero. Infinities and NaN count as in `clip_gradient_norm`,
+    which takes the same arguments and raises the same errors.
 
     Example:
         >>> x = tf.Variable(tf.zeros(2))
@@ -140,13 +118,6 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
 
     Returns:
         The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
-
-    Raises:
-        TypeError: A gradient isn't a dense floating-point tensor, or ``max_norm`` isn't a number or a tensor.
-        ValueError: ``max_norm`` is negative, not finite or not a scalar.
-
-    References:
-        Pascanu, Mikolov and Bengio, https://arxiv.org/abs/1211.5063.
 
     Example:
         >>> clipped, norm = clip_by_global_norm([tf.constant([3.0]), None, tf.constant([4.0])], 1.0)
@@ -179,20 +150,8 @@ def project_to_max_norm(
     """Shrink ``x`` itself to a norm of at most ``max_norm``; backward, the derivative of that.
 
     This is the constraint that Keras calls MaxNorm. It is no way to clip a gradient: it changes the value,
-    and of the gradient it takes away the part along ``x``. The rules for equal norms, infinities and NaN
-    are those of `clip_gradient_norm`.
-
-    Args:
-        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each projected by itself.
-        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x``, ``max_norm`` or ``axis`` isn't of the kind above.
-        ValueError: ``max_norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
+    and of the gradient it takes away the part along ``x``. Arguments and the rules for equal norms,
+    infinities and NaN are those of `clip_gradient_norm`; here every mode of differentiation will do.
 
     References:
         Srebro and Shraibman, https://doi.org/10.1007/11503415_37.

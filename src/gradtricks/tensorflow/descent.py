@@ -32,9 +32,7 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float 
         bfloat16 are computed in float32.
 
     Raises:
-        TypeError: Something is not a floating-point tensor, or ``learning_rate`` not a number.
-        ValueError: The structures or the shapes differ, every gradient is None, or ``learning_rate`` is
-            negative, not finite or not a scalar.
+        ValueError: Every gradient is None.
 
     References:
         Cauchy, Méthode générale pour la résolution des systèmes d'équations simultanées, 1847.

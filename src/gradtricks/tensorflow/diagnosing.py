@@ -7,22 +7,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradtricks._core.checks import check_callable, check_integer
 from gradtricks._core.diagnosing import Diagnosis, EnoughSeen, diagnosed
+from gradtricks._core.watching import check_watched
 from gradtricks.tensorflow._watching import Watch
 
 REMEDIES = {
-    "backward fails": "read the line that failed; explain_gradient(function, inputs) follows one output",
     "not finite, data": "look at the batch: tf.debugging.assert_all_finite; or at weights that were loaded",
     "not finite, backward": "keep arguments off 0 before a root, a norm, a logarithm or a division",
     "no backward pass": "call tape.gradient(loss, model.trainable_variables) in the step",
-    "cut by a checkpoint": "give tf.recompute_grad a function whose inputs are watched",
     "not in the optimizer": "give tape.gradient and optimizer.apply all of model.trainable_variables",
-    "not registered": "make layers and variables attributes of the model, or tape.watch them",
     "twice in the optimizer": "give each variable once",
     "never updated": "call optimizer.apply(gradients, variables) after tape.gradient",
     "never zeroed": "start each update from the gradients of its own batch",
-    "clip of nothing": "clip what tape.gradient returned",
     "clip unused": "gradients, _ = tf.clip_by_global_norm(gradients, norm), and apply those",
     "clip after the update": "clip between tape.gradient and optimizer.apply",
     "clip before unscaling": "let the optimizer clip: LossScaleOptimizer(Adam(global_clipnorm=1.0))",
@@ -32,10 +28,12 @@ REMEDIES = {
     "training in evaluation mode": "model(x, training=True) in the training step",
     "evaluation in training mode": "model(x, training=False) in an evaluation",
     "coupled samples": "use LayerNormalization, or training=False where you take gradients of samples",
+    "recomputed otherwise": "draw outside of tf.recompute_grad, or inside by tf.random.stateless_uniform",
     "parts not averaged": "gradtricks.tensorflow.accumulate_gradients",
     "parts of unequal weight": "gradtricks.tensorflow.accumulate_gradients",
     "vanishing": "residual connections, normalization, another activation or initialization",
     "exploding": "a smaller initialization, normalization, or Adam(global_clipnorm=1.0)",
+    "loss of 0": "nothing to mend where advantages are meant to cancel, as in GRPO: watch the reward",
 }
 
 
@@ -51,7 +49,9 @@ def diagnose(
     The steps are part of the training: weights, state of the optimizer and random numbers come out as they
     would have, bit for bit, where the step runs eagerly. A `tf.function` is run eagerly meanwhile, which may
     round and draw otherwise than its graph. All tensors of a step are kept until its end, so it takes more
-    memory. Where a gradient is missing, zero everywhere or not finite, it is differentiated once more.
+    memory. The sums that end in the loss are differentiated once more, and where a gradient is missing, zero
+    everywhere or not finite, all of the step. A reentrant checkpoint that passes nothing on, and layers that
+    Keras doesn't track, are mistakes of PyTorch only: variables that `tf.recompute_grad` reads get gradients.
 
     Args:
         step: Takes one whole training step with an optimizer, without arguments: forward, backward, update.
@@ -80,7 +80,18 @@ def diagnose(
         >>> diagnose(step, model, optimizer).kinds
         ('cut', 'never updated')
     """
-    models = _checked(step, model, optimizer, num_steps)
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            "diagnose must be called eagerly; got a call within tf.function; "
+            "remedy: call it outside, around the whole step"
+        )
+    models, _ = check_watched(
+        step,
+        num_steps,
+        "Keras",
+        model=(model, keras.Layer),
+        optimizer=(optimizer, keras.optimizers.Optimizer),
+    )
     watch = Watch()
     for index, each in enumerate(models):
         watch.add(each, f"{index}." if len(models) > 1 else "")
@@ -115,29 +126,3 @@ def _without_gradients() -> Iterator[None]:
         # Keras refuses to update without any gradient, which the record says more of.
         if "No gradients provided" not in str(error):
             raise
-
-
-def _checked(step: Any, model: Any, optimizer: Any, num_steps: Any) -> list[keras.Layer]:
-    check_callable("step", step)
-    check_integer("num_steps", num_steps, low=1)
-    if not tf.executing_eagerly():
-        raise RuntimeError(
-            "diagnose must be called eagerly; got a call within tf.function; "
-            "remedy: call it outside, around the whole step"
-        )
-    models, optimizers = _listed(model, keras.Layer), _listed(optimizer, keras.optimizers.Optimizer)
-    for name, things, kind in (
-        ("model", models, keras.Layer),
-        ("optimizer", optimizers, keras.optimizers.Optimizer),
-    ):
-        wrong = [thing for thing in things if not isinstance(thing, kind)]
-        if wrong or not things:
-            got = type(wrong[0]).__name__ if wrong else "none"
-            raise TypeError(
-                f"{name} must be a Keras {kind.__name__}, or several; got {got}; remedy: pass it itself"
-            )
-    return models
-
-
-def _listed(value: Any, kind: type) -> list[Any]:
-    return [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)

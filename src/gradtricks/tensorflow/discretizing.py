@@ -30,10 +30,6 @@ def straight_through(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
         Shape of ``hard``, and its dtype if that is floating-point; integers and booleans are converted to the
         dtype of ``soft``.
 
-    Raises:
-        TypeError: ``hard`` isn't a real tensor, or ``soft`` isn't a floating-point one.
-        ValueError: The shapes differ.
-
     References:
         Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
 
@@ -65,19 +61,7 @@ def _as_shaped(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
 
 
 def floor_straight_through(x: tf.Tensor) -> tf.Tensor:
-    """Floor forward; identity backward.
-
-    Args:
-        x: Floating-point, any shape.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor.
-
-    References:
-        Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
+    """Floor forward; identity backward. ``x`` is floating-point, any shape.
 
     Example:
         >>> x = tf.constant([1.7, -0.2])
@@ -92,19 +76,7 @@ def floor_straight_through(x: tf.Tensor) -> tf.Tensor:
 
 
 def round_straight_through(x: tf.Tensor) -> tf.Tensor:
-    """Round forward, ties to even; identity backward.
-
-    Args:
-        x: Floating-point, any shape.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor.
-
-    References:
-        Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
+    """Round forward, ties to even; identity backward. ``x`` is floating-point, any shape.
 
     Example:
         >>> x = tf.constant([1.7, 2.5])
@@ -135,10 +107,6 @@ def soft_floor(x: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
     Returns:
         Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
 
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``temperature`` isn't a number or a tensor.
-        ValueError: ``temperature`` isn't finite, is below 1e-30, or doesn't broadcast to the shape of ``x``.
-
     Example:
         >>> x = tf.constant([0.5, 0.95, 1.0, 1.5])
         >>> with tf.GradientTape() as tape:
@@ -161,23 +129,18 @@ def soft_floor(x: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
 
 
 def piecewise_linear_floor(x: tf.Tensor, width: float | tf.Tensor) -> tf.Tensor:
-    """Floor with a ramp before each step forward; slope ``1 / width`` on the ramps backward.
+    """Floor forward with a ramp before each step; slope ``1 / width`` on the ramps backward.
 
     Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
     with a slope of 0. At a corner the slope is that to the right of it. It is the mean of
     ``floor(x + noise)`` under noise uniform in [0, width); width 1 is the identity.
 
     Args:
-        x: Floating-point, any shape. float16 and bfloat16 are computed in float32.
-        width: Of a ramp: a number of at least 1e-30 and at most 1; or a floating-point tensor that broadcasts
-            to the shape of ``x``, whose elements aren't checked and get no gradient.
+        x: As in `soft_floor`.
+        width: Of a ramp: a number of at least 1e-30 and at most 1; or a tensor, as in `soft_floor`.
 
     Returns:
-        Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``width`` isn't a number or a tensor.
-        ValueError: ``width`` isn't within [1e-30, 1], or doesn't broadcast to the shape of ``x``.
+        As `soft_floor`.
 
     Example:
         >>> x = tf.constant([0.5, 0.875, 1.0])

@@ -26,8 +26,6 @@ def edit_gradient(x: Any, rule: Callable[..., tf.Tensor], *tensors: tf.Tensor) -
         Shape and dtype of ``x``.
 
     Raises:
-        TypeError: ``x`` or a tensor isn't floating-point, or ``rule`` isn't callable or returns no tensor.
-        ValueError: In the backward pass: ``rule`` returns another shape.
         RuntimeError: In forward mode, in which a rule for gradients has no meaning.
         LookupError: A tape around a `tf.vectorized_map`.
 

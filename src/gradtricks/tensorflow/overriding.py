@@ -13,7 +13,7 @@ from tensorflow.python.eager import context, execute, record
 from tensorflow.python.eager.polymorphic_function import function_context
 
 from gradtricks._core.checks import check_callable, check_shape
-from gradtricks._core.overriding import OPERATORS, check_same_structure
+from gradtricks._core.overriding import OPERATORS, by_operator, check_same_structure
 from gradtricks.tensorflow._edits import has_tangent, reverse_only
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
 from gradtricks.tensorflow.discretizing import straight_through
@@ -37,9 +37,6 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
         A function of the same arguments. Its values and their dtypes are those of ``forward``, bit for bit;
         integers and booleans are converted to the dtype of ``gradient_of``. Calling it raises TypeError or
         ValueError where the two results don't match.
-
-    Raises:
-        TypeError: ``forward`` or ``gradient_of`` isn't callable.
 
     Example:
         >>> sign = override_gradient(tf.sign, tf.tanh)
@@ -87,9 +84,6 @@ def gradient_override_map(
         A context manager; it can be entered again.
 
     Raises:
-        TypeError: ``gradients`` isn't a mapping to callables.
-        ValueError: A key isn't one of the operators, or two are the same one. Within the block: ``gradient``
-            returns another shape.
         NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
 
     References:
@@ -105,14 +99,8 @@ def gradient_override_map(
         >>> tape.gradient(y, x).numpy().tolist()
         [0.0, 1.0, 0.0]
     """
-    if not isinstance(gradients, Mapping):
-        raise TypeError(f"gradients must be a mapping; got {type(gradients).__name__}")
-    names = [_operator_name(op) for op in gradients]
-    if len(set(names)) < len(names):
-        raise ValueError(f"gradients must map each operator once; got {', '.join(names)}")
-    for name, gradient in zip(names, gradients.values()):
-        check_callable(f"the gradient of {name}", gradient)
-    return _OverrideMap(dict(zip(names, gradients.values())))
+    named = by_operator(gradients, _NAMES, "TensorFlow")
+    return _OverrideMap(named)
 
 
 class _OverrideMap(AbstractContextManager):
@@ -273,15 +261,6 @@ def _op_types(name: str) -> list[str]:
 
 _OWNERS = (tf, tf.math, tf.nn, keras.ops, keras.activations)
 _NAMES = {getattr(owner, name): name for name in OPERATORS for owner in _OWNERS if hasattr(owner, name)}
-
-
-def _operator_name(op: Callable[..., Any]) -> str:
-    if op not in _NAMES:
-        raise ValueError(
-            f"gradients must map operators of TensorFlow ({', '.join(OPERATORS)}); got {op!r}; "
-            "remedy: override_gradient"
-        )
-    return _NAMES[op]
 
 
 def _paired(hard: Any, soft: Any) -> Any:

@@ -13,21 +13,19 @@ from gradtricks.tensorflow._tensors import as_coefficient, as_floating, at_least
 def scale_gradient(x: Any, scale: float | tf.Tensor) -> Any:
     """Identity forward; multiplies the incoming gradient by ``scale``.
 
-    The forward pass returns the bits of ``x``. A scale of 0 stops the gradient even where it is
-    infinite or NaN. ``scale`` itself gets no gradient.
+    The forward pass returns the bits of ``x``. A scale of 0 stops the gradient even where it is infinite or
+    NaN.
 
     Args:
         x: Floating-point, any shape; or a tuple, list or dict of such tensors, nested as you like.
-        scale: A finite number, or a floating-point tensor that broadcasts to the shape of every ``x``;
-            negative reverses. The elements of a tensor aren't checked.
-            In a `tf.function`, give a scale that changes as a tensor: a number retraces for each value.
+        scale: A finite number, or a floating-point tensor that broadcasts to the shape of every ``x``, whose
+            elements aren't checked and get no gradient; negative reverses. In a `tf.function`, give one that
+            changes as a tensor: a number retraces for each value.
 
     Returns:
         Shape and dtype of ``x``.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``scale`` isn't a number or a tensor.
-        ValueError: ``scale`` is a number that isn't finite, or doesn't broadcast to the shape of ``x``.
         LookupError: A tape around a `tf.vectorized_map` meets a `tf.function` within it.
 
     References:
@@ -47,18 +45,8 @@ def scale_gradient(x: Any, scale: float | tf.Tensor) -> Any:
 def reverse_gradient(x: Any) -> Any:
     """Identity forward; reverses the sign of the incoming gradient.
 
-    What comes before ``x`` then climbs a loss that what comes after ``x`` descends. For a reversal of
-    strength lambda, take ``scale_gradient(x, -lambda)``.
-
-    Args:
-        x: Floating-point, any shape; or a tuple, list or dict of such tensors, nested as you like.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor.
-        LookupError: A tape around a `tf.vectorized_map` meets a `tf.function` within it.
+    What comes before ``x`` then climbs a loss that what comes after ``x`` descends. A reversal of strength
+    lambda is ``scale_gradient(x, -lambda)``, which takes the same ``x`` and raises the same errors.
 
     References:
         The gradient reversal layer of Ganin and Lempitsky, https://arxiv.org/abs/1409.7495.
@@ -92,10 +80,6 @@ class ScaleGradient(keras.layers.Layer):
     Args:
         scale: A finite number, which may be set anew at any time: ``layer.scale = 0.1``.
         **kwargs: Options of every Keras layer, such as ``name``.
-
-    Raises:
-        TypeError: ``scale`` isn't a number.
-        ValueError: ``scale`` isn't finite.
 
     Example:
         >>> reverse = ScaleGradient(-1.0)

@@ -152,17 +152,10 @@ def kl_penalty(
 ) -> tf.Tensor:
     """Estimate the divergence of the policy from a reference, sample by sample: ``KL(pi || reference)``.
 
-    Over samples of the policy, ``k1`` and ``k3`` have that mean. But the expected gradient of ``k1`` is 0,
-    that of ``k3`` is the gradient of the *other* divergence, ``KL(reference || pi)``, and only that of ``k2``
-    is the gradient of ``KL(pi || reference)``. With ``d = log pi - log reference``:
-
-    =============  ===================  ===============
-    ``estimator``  value                slope
-    =============  ===================  ===============
-    ``"k1"``       ``d``                1
-    ``"k2"``       ``d**2 / 2``         ``d``
-    ``"k3"``       ``exp(-d) - 1 + d``  ``1 - exp(-d)``
-    =============  ===================  ===============
+    With ``d = log pi - log reference``, ``k1`` is ``d``, ``k2`` is ``d**2 / 2`` and ``k3`` is
+    ``exp(-d) - 1 + d``. Over samples of the policy, ``k1`` and ``k3`` have that mean. But the expected
+    gradient of ``k1`` is 0, that of ``k3`` is that of the *other* divergence, ``KL(reference || pi)``,
+    and only that of ``k2`` is the gradient of ``KL(pi || reference)``.
 
     That holds for whole answers, whose log-probabilities are sums over tokens. A loss token by token leaves
     out that a token leads to later ones; ``k1`` in the reward doesn't.
@@ -206,15 +199,9 @@ def kl_penalty(
 def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -> tf.Tensor:
     """Average what tokens have over those that count.
 
-    ==============  =======================================  ==============================
-    ``normalize``   average                                  a token weighs
-    ==============  =======================================  ==============================
-    ``"token"``     over all tokens of the batch             1 over the tokens of the batch
-    ``"sequence"``  over each answer, then over answers      less in a long answer
-    ``"batch"``     sum over each answer, then over answers  1 over the answers
-    ==============  =======================================  ==============================
-
-    Only the last has the gradient of the expected reward.
+    ``"token"`` averages over all tokens of the batch; ``"sequence"`` over each answer, then over answers, so
+    that a token of a long answer weighs less; ``"batch"`` sums over each answer and averages over answers:
+    only this has the gradient of the expected reward.
 
     Args:
         x: ``[..., T]``, floating-point.

@@ -1,4 +1,8 @@
-"""The tricks in PyTorch; each module is imported when one of its names is first used."""
+"""The tricks in PyTorch; each module is imported when one of its names is first used.
+
+What isn't as the description of an argument says is refused: a TypeError where the type or dtype is another,
+a ValueError where a shape, a structure or a number is. "Raises" lists what else a function refuses.
+"""
 
 import lazy_loader
 

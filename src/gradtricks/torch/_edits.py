@@ -22,15 +22,8 @@ Rule = Callable[..., torch.Tensor]
 def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     """The value of ``value``, bit for bit; all of the incoming gradient to ``slope``.
 
-    Args:
-        value: Floating-point, any shape. It gets no gradient.
-        slope: Floating-point, shape of ``value``; its values aren't used.
-
-    Returns:
-        Shape and dtype of ``value``.
-
-    Raises:
-        RuntimeError: A compiled function is called on dual numbers.
+    Both are floating-point and of one shape; the values of ``slope`` aren't used. Raises RuntimeError where a
+    compiled function is called on dual numbers, as `intercept` does.
     """
     value = value.detach()
     if in_plain_reverse(slope):
@@ -50,7 +43,7 @@ def intercept(
     tracked: bool = False,
     value: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``.
+    """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``. A view in plain reverse mode.
 
     Args:
         x: Floating-point, any shape.
@@ -59,16 +52,9 @@ def intercept(
         *tensors: What the rule needs besides; they get no gradient. An edit in place before the backward
             pass raises there.
         linear: The rule is a symmetric matrix, such as a product with each element. Then it holds for
-            tangents too.
+            tangents too, and can be exported; any other rule raises there.
         tracked: The gradient of the gradient reaches ``*tensors`` too.
         value: Stands instead of ``x``, in its shape and dtype, where the rule is linear.
-
-    Returns:
-        Shape and dtype of ``x``. A view of ``x`` in plain reverse mode.
-
-    Raises:
-        RuntimeError: In forward mode, unless ``linear``; or a compiled function is called on dual numbers.
-        NotImplementedError: Exported, unless ``linear`` or under `torch.no_grad`.
     """
     tensors = tensors if tracked else tuple(tensor.detach() for tensor in tensors)
     if in_plain_reverse(x):
@@ -95,7 +81,7 @@ def with_slope(
     cotangents: Callable[..., tuple[torch.Tensor | None, ...]],
     tangent: Callable[..., torch.Tensor],
 ) -> Callable[..., torch.Tensor]:
-    """Give a compiled loop its slope, in every mode and situation.
+    """Give a compiled loop its slope, in every mode and situation but forward mode within forward mode.
 
     Args:
         value: ``value(*tensors, *options)``, an operation that knows its shapes and batches, such as
@@ -106,7 +92,7 @@ def with_slope(
             without a tangent has zeros.
 
     Returns:
-        A function of the same arguments. It raises NotImplementedError in forward mode within forward mode.
+        A function of the same arguments.
     """
 
     class Loop(torch.autograd.Function):

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+_NOTHING = torch.zeros(2, dtype=torch.float64)
+
 
 def leaves_of(value: Any) -> Iterator[Any]:
     """Yield what stands in nested lists, tuples, dicts and slices."""
@@ -68,44 +70,29 @@ def part_of_memory(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def status_of(values: torch.Tensor | None) -> str:
     """Return "none", "fine", "zero everywhere", "nan" or "inf"."""
-    if values is None:
-        return "none"
-    values = values.detach()
-    values = values.coalesce().values() if values.is_sparse else values
-    unreadable = values.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(values)
-    if unreadable or not is_floating(values):
-        return "fine"
-    values = values.float() if values.dtype.itemsize == 1 else values
-    if values.isnan().any():
-        return "nan"
-    if values.isinf().any():
-        return "inf"
-    return "fine" if values.numel() == 0 or values.any() else "zero everywhere"
+    return statuses_of([values])[0][0]
 
 
-def statuses_of(gradients: Sequence[torch.Tensor | None]) -> list[tuple[str, float]]:
-    """Return the status and the largest magnitude of each gradient, in one reading."""
-    bounds = []
-    for gradient in gradients:
-        if gradient is None or not gradient.numel():
-            bounds.append(torch.zeros(2, dtype=torch.float64))
-            continue
-        values = gradient.detach()
-        values = values.coalesce().values() if values.is_sparse else values
-        values = torch.view_as_real(values) if values.is_complex() else values
-        bounds.append(
-            torch.stack(torch.aminmax(values)).double().cpu() if values.numel() else torch.zeros(2).double()
-        )
+def statuses_of(tensors: Sequence[torch.Tensor | None]) -> list[tuple[str, float]]:
+    """Return the status and the largest magnitude of each tensor, in one reading."""
+    values = [_readable(tensor) for tensor in tensors]
+    bounds = [torch.stack(torch.aminmax(v)).double().cpu() if v.numel() else _NOTHING for v in values]
     found = []
-    for gradient, (low, high) in zip(gradients, torch.stack(bounds).tolist() if bounds else []):
+    for tensor, value, (low, high) in zip(tensors, values, torch.stack([_NOTHING, *bounds]).tolist()[1:]):
         size = max(abs(low), abs(high))
-        status = (
-            "nan"
-            if math.isnan(low + high) and not math.isinf(size)
-            else "inf"
-            if math.isinf(size)
-            else "fine"
-        )
-        status = "none" if gradient is None else "zero everywhere" if size == 0 else status
-        found.append((status, size))
+        status = "nan" if math.isnan(size) else "inf" if math.isinf(size) else "fine"
+        status = "zero everywhere" if size == 0 and value.numel() else status
+        found.append(("none" if tensor is None else status, size))
     return found
+
+
+def _readable(tensor: torch.Tensor | None) -> torch.Tensor:
+    """Return the values of a tensor as real numbers, none where it has none that can be looked at."""
+    if tensor is None or tensor.is_meta or not is_floating(tensor):
+        return _NOTHING[:0]
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return _NOTHING[:0]
+    values = tensor.detach()
+    values = values.coalesce().values() if values.is_sparse else values
+    values = torch.view_as_real(values) if values.is_complex() else values
+    return values.float() if values.dtype.itemsize == 1 else values

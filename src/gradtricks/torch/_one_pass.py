@@ -8,14 +8,7 @@ import torch
 def step_in_one_pass(
     parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
 ) -> None:
-    """Take one step in place.
-
-    Args:
-        parameter: One for which `can_take_one_pass` holds.
-        gradient: Shape of ``parameter``, dense.
-        state: Of the parameter.
-        group: Its options.
-    """
+    """Take one step in place, for a parameter and state for which `can_take_one_pass` holds."""
     from gradtricks._core.kernels import masking  # a compiler is dear to import
 
     gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
@@ -41,12 +34,7 @@ def step_in_one_pass(
 def can_take_one_pass(parameter: torch.Tensor, state: dict[str, Any]) -> bool:
     """Say whether a compiled loop can read and write a parameter and its state.
 
-    Args:
-        parameter: Any parameter.
-        state: Its state.
-
-    Returns:
-        False in a compiler, on other devices, in half precision, and for tensors with gaps.
+    Not in a compiler, on other devices, in half precision, nor for tensors with gaps.
     """
     if torch.compiler.is_compiling() or parameter.dtype not in (torch.float32, torch.float64):
         return False
@@ -58,13 +46,6 @@ def can_take_one_pass(parameter: torch.Tensor, state: dict[str, Any]) -> bool:
 
 
 def l2_and_decay(group: dict[str, Any]) -> tuple[float, float]:
-    """Return the weight decay that is added to the gradient, and the decoupled one.
-
-    Args:
-        group: Options.
-
-    Returns:
-        Two numbers, one of them 0.
-    """
+    """Return the weight decay that is added to the gradient, and the decoupled one; one of them is 0."""
     weight_decay = group["weight_decay"]
     return (0.0, weight_decay) if group["decoupled_weight_decay"] else (weight_decay, 0.0)

@@ -11,6 +11,7 @@ from torch.autograd.graph import GradientEdge, Node
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from gradtricks._core.recorded import Input, Operation, Outside, Place, calling_place, merged
+from gradtricks._core.recording import Recording
 from gradtricks.torch._graph import (
     edge_of,
     is_floating,
@@ -44,21 +45,18 @@ class _Write(NamedTuple):
     place: Place | None
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(Recording, TorchFunctionMode):
     """Records each function of torch that runs: what it read and made, and what it passes a gradient to."""
+
+    libraries, kind, status = ("torch",), torch.Tensor, staticmethod(status_of)
 
     def __init__(self, inputs: list[torch.Tensor]) -> None:
         super().__init__()
-        self.operations: list[Operation] = []
-        self.outside: dict[int, Outside] = {}
         self.states: dict[int, _State] = {}
         self.edges: dict[GradientEdge, int] = {}
         self.links: list[tuple[Operation, list[GradientEdge], list[tuple[Node, int, int]]]] = []
         self.owners: dict[tuple[int, ...], int] = {}
         self.writes: dict[int, _Write] = {}
-        self.overflown: set[int] = set()
-        self.integers: set[int] = set()
-        self.host = self.last = 0  # the host's memory is one large tensor, number 0
         for tensor in inputs:
             self.read(tensor)
         self.starts = [self.states[id(tensor)] for tensor in inputs]
@@ -94,13 +92,6 @@ class Recorder(TorchFunctionMode):
             return tensor
 
         return from_numpy
-
-    def export(self, name: str, inputs: list[int], result: Any) -> None:
-        """Record that values left for Python or NumPy."""
-        self.integers |= {result} if type(result) is int else set()
-        inputs, self.host = [*inputs, self.host], self.next_number()
-        place = calling_place(("torch",))
-        self.operations.append(Operation(name, place, tuple(inputs), (self.host,), reason="numpy"))
 
     def may_come_from_the_host(self, given: Any) -> bool:
         """Say whether a number or an array among the arguments may have been computed from what left."""
@@ -188,16 +179,6 @@ class Recorder(TorchFunctionMode):
         self.judge(number, tensor)
         return number
 
-    def judge(self, number: int, tensor: torch.Tensor) -> None:
-        """Note whether a tensor is finite."""
-        if status_of(tensor) in ("nan", "inf"):
-            self.overflown.add(number)
-
-    def next_number(self) -> int:
-        """Count on."""
-        self.last += 1
-        return self.last
-
     def walk(self, edges: list[GradientEdge]) -> list[tuple[Node, int, int]]:
         """Return where the nodes behind some edges meet known tensors: node, index of its input, number."""
         links, pending, seen = [], [edge.node for edge in edges if edge not in self.edges], set[Node]()
@@ -211,16 +192,6 @@ class Recorder(TorchFunctionMode):
                     pending.append(following)
             seen.add(node)
         return links
-
-    def read_output(self, leaf: Any) -> int:
-        """Return the number of what the function returned."""
-        if isinstance(leaf, torch.Tensor):
-            return self.read(leaf)
-        if isinstance(leaf, int | float | np.ndarray | np.generic):
-            return self.host
-        raise TypeError(
-            f"function must return tensors; got {type(leaf).__name__}; remedy: return what is differentiated"
-        )
 
     def differentiate(self, outputs: list[torch.Tensor]) -> list[str]:
         """Return the status of each input's gradient, and fill in what each operation passed on."""

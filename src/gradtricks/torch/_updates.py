@@ -9,7 +9,6 @@ from gradtricks._core.diagnosing import Event, Record, Update, Weight
 from gradtricks._core.recorded import Place
 from gradtricks.torch._graph import memory_of, statuses_of, tensors_of
 
-_SHORT = (torch.float16, torch.bfloat16)
 # These bound a gradient, and make no zeros of it.
 _BOUNDS = ("clamp_", "clamp_min_", "clamp_max_", "_foreach_clamp_min_", "_foreach_clamp_max_")
 _SCALES = ("_foreach_mul_", "div_", "_foreach_div_")
@@ -22,7 +21,6 @@ class Updates:
         self.record, self.names = record, names
         self.optimizers: list[torch.optim.Optimizer] = []
         self.sizes: dict[torch.Tensor, float] = {}
-        self.statuses: dict[torch.Tensor, str] = {}
         self.kept: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}  # gradients that an update has used
         self.again: set[torch.Tensor] = set()  # parameters that another backward pass has reached since
         self.edits: dict[torch.Tensor, Place | None] = {}
@@ -69,8 +67,8 @@ class Updates:
 
     def after_backward(self, statuses: dict[torch.Tensor, tuple[str, float]]) -> None:
         """Take over what a backward pass has made of the gradients."""
-        for parameter, (status, size) in statuses.items():
-            self.statuses[parameter], self.sizes[parameter] = status, size
+        for parameter, (_, size) in statuses.items():
+            self.sizes[parameter] = size
             if parameter in self.kept and parameter.grad is not None:
                 if parameter.grad._version != self.kept[parameter][1]:
                     self.again.add(parameter)
@@ -103,27 +101,12 @@ class Updates:
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare it with what the update came to."""
         for parameter, (weight, before, gradient) in self.weights.items():
-            _compare(weight, before, parameter.detach(), gradient)
+            weight.compare(before, parameter.detach(), None if weight.gradient == "none" else gradient)
             if parameter.grad is not None:
                 self.kept[parameter] = parameter.grad, parameter.grad._version
         self.again -= self.weights.keys()
         self.edits = {}
         self.weights = {}
-
-
-def _compare(
-    weight: Weight, before: torch.Tensor, after: torch.Tensor, gradient: torch.Tensor | None
-) -> None:
-    if weight.gradient == "nan" or torch.equal(before, after):
-        weight.moved = 0.0
-        return
-    if not weight.trainable or gradient is None or weight.gradient == "none":
-        weight.moved, weight.drifted = None, True
-        return
-    if weight.masked or before.dtype in _SHORT:
-        changed, has = before != after, gradient != 0
-        weight.drifted = bool((changed & ~has).any())
-        weight.moved = float((changed & has).sum() / has.sum()) if bool(has.any()) else None
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -15,16 +15,14 @@ Pull = Callable[..., Sequence[torch.Tensor | None]]
 
 
 def vjp(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Any, Pull]:
-    """Evaluate a function, and prepare to pull cotangents back to its inputs.
+    """Evaluate a function of tensors, and prepare to pull cotangents back to its inputs.
 
-    Args:
-        function: Maps the inputs to a tensor or a list of tensors.
-        *inputs: What it is differentiated by. What it knows of them by other ways stays constant.
+    What it knows of them by other ways stays constant.
 
     Returns:
-        The value, and ``pull(cotangent, batched=False)``, as often as you like. That returns a gradient for
-        each input, or None where there is no path. It can be differentiated again while gradients are
-        enabled. Batched, the cotangent and the gradients have one more axis in front.
+        The value, a tensor or a list, and ``pull(cotangent, batched=False)``, to be called often. That
+        returns a gradient for each input, or None where there is no path. It can be differentiated again
+        while gradients are enabled. Batched, the cotangent and the gradients have one more axis in front.
     """
     if torch.compiler.is_exporting() and not in_transform():
         return _exported(function, inputs)

@@ -12,8 +12,11 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from gradtricks._core.diagnosing import Backward, EnoughSeen, Event, Record
+from gradtricks._core.diagnosing import Event
 from gradtricks._core.recorded import Place, calling_place
+from gradtricks._core.reports import GradientReport
+from gradtricks._core.watching import Watching
+from gradtricks.torch._drawing import Draws, same_draws
 from gradtricks.torch._graph import is_floating, status_of, statuses_of, tensors_of
 from gradtricks.torch._late import LateRecorder
 from gradtricks.torch._updates import Updates, parameters_of
@@ -23,18 +26,17 @@ _ADDING = ("zero_", "_foreach_zero_", "add_", "sub_", "detach_", "requires_grad_
 # Properties that hold no tensor, and are asked for all the time.
 _PLAIN = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_nested")
 _ENGINE = "_engine_run_backward"  # what both backward and grad call
-_MOMENTS = 8  # uses of one weight that make it a recurrent one
 
 
-class Watch(TorchFunctionMode):
+class Watch(Watching, TorchFunctionMode):
     """Watches what a training does: its operations, backward passes, clips, modes and updates."""
 
+    recorder: LateRecorder
+
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
-        super().__init__()
-        self.deaf, self.depth, self.failed, self.limit = 0, 0, False, limit
-        self.models: list[torch.nn.Module] = []
+        super().__init__(limit)
+        self.deaf, self.failed = 0, False
         self.names: dict[torch.Tensor, str] = {}
-        self.record = Record()
         self.updates = Updates(self.record, self.names)
         for optimizer in optimizers:
             self.updates.meet(optimizer)
@@ -54,7 +56,8 @@ class Watch(TorchFunctionMode):
         """Forget the operations of the update before."""
         self.recorder = LateRecorder(list(self.names))
         self.normalized: list[str] = []
-        self.silent: list[tuple[Event, list[torch.Tensor]]] = []
+        self.draws = Draws()
+        self.silent = []
 
     def __enter__(self) -> "Watch":
         """Begin to watch."""
@@ -95,6 +98,7 @@ class Watch(TorchFunctionMode):
         short = getattr(func, "__name__", "")
         if self.deaf or (short == "__get__" and getattr(func.__self__, "__name__", "") in _PLAIN):
             return func(*args, **(kwargs or {}))
+        self.draws.note(func, args)
         result = self.recorder.__torch_function__(func, types, args, kwargs)
         in_place = short.endswith("_") and short[:2] != "__" and short not in _ADDING
         if in_place or short in ("__setitem__", "__imul__"):
@@ -110,74 +114,66 @@ class Watch(TorchFunctionMode):
         ) -> Any:
             if self.deaf:
                 return original(outputs, incoming, retain, create, inputs, *rest, **options)
-            accumulates = options.get("accumulate_grad", False)
-            place = calling_place(("torch",))
+            place, error = calling_place(("torch",)), ""
             self.updates.before_backward()
-            error = ""
-            self.deaf += 1
+            self.deaf = 1
             try:
-                # The graph is kept, so that it can be asked again where a gradient isn't well.
-                found = original(outputs, incoming, True, create, inputs, *rest, **options)
+                with self.draws:
+                    # The graph is kept, so that it can be asked again where a gradient isn't well.
+                    found = original(outputs, incoming, True, create, inputs, *rest, **options)
             except RuntimeError as failure:
-                error, self.failed, found = str(failure).splitlines()[0], True, None
+                error, self.failed = str(failure).splitlines()[0], True
                 raise
+            else:
+                self.record.events += [Event("redrawn", where) for where in self.draws.others]
+                if options.get("accumulate_grad", False):
+                    self.note_backward(list(outputs), place)
+                    self.find_unregistered()
+                else:
+                    self.note_grad(inputs or (), found, place)
             finally:
-                self.judge(outputs, place, error)
-                self.deaf -= 1
-            self.after_backward(outputs, inputs, found, place, accumulates)
+                self.look(outputs, place, error)
+                self.deaf = 0
             return found
 
         return run
 
-    def judge(self, outputs: Any, place: Place | None, error: str) -> None:
-        """Look at the gradients; where one isn't well, find out why."""
+    def look(self, outputs: Any, place: Place | None, error: str) -> None:
+        """Look at the gradients of all parameters."""
         gradients = {p: p.grad for p in self.names if p.requires_grad}
         statuses = dict(zip(gradients, statuses_of(list(gradients.values()))))
         self.updates.after_backward(statuses)
-        self.record.reached |= {self.names[p] for p, (status, _) in statuses.items() if status != "none"}
         loss = "fine" if error else next((s for s in map(status_of, outputs) if s in ("nan", "inf")), "fine")
-        missing = {self.names[p] for p in gradients} - self.record.reached
-        unwell = any(status not in ("fine", "none") for status, _ in statuses.values())
-        if not error and not unwell and not missing and loss == "fine":
-            return
-        recorder, names = self.recorder, list(self.names.values())
-        spoilt = recorder.settle()
-        try:
-            report = explained(recorder, names, list(outputs))
-        except RuntimeError:  # a reentrant checkpoint can't be asked again
-            report = None
-        self.record.unwell.append(Backward(report, loss, spoilt, error, place))
+        named = {self.names[p]: status for p, (status, _) in statuses.items()}
+        self.judge(named, list(outputs), loss, place, error)
 
-    def after_backward(
-        self, outputs: Any, inputs: Any, found: Any, place: Place | None, accumulates: bool
-    ) -> None:
-        """Note a backward pass that went through."""
-        if accumulates:
-            size, divided = self.recorder.lineage(outputs[0])
-            self.record.events.append(Event("backward", place, size, divided))
-            self.use(outputs)
-            self.measure(outputs)
-            self.find_unregistered()
-            return
-        given = [tensor for tensor in inputs or () if isinstance(tensor, torch.Tensor)]
-        self.record.reached |= {
-            self.names[p] for p, g in zip(given, found or ()) if g is not None and p in self.names
-        }
+    def explain(self, outputs: list[Any]) -> GradientReport | None:
+        """Say what became of the gradient of each parameter."""
+        try:
+            with same_draws():
+                return explained(self.recorder, list(self.names.values()), outputs)
+        except RuntimeError:  # a reentrant checkpoint can't be asked again
+            return None
+
+    def largest(self, gradients: list[Any]) -> list[float]:
+        """Return the largest magnitude in each gradient."""
+        return [size for _, size in statuses_of(gradients)]
+
+    def note_grad(self, inputs: Any, found: Any, place: Place | None) -> None:
+        """Note that gradients were asked for by themselves."""
+        given = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
+        reached = [p for p, gradient in zip(given, found) if gradient is not None and p in self.names]
+        self.record.reached |= {self.names[p] for p in reached}
         samples = [tensor for tensor in given if tensor not in self.names and tensor.ndim > 1]
         if self.normalized and any(len(tensor) > 1 for tensor in samples):
             names = tuple(dict.fromkeys(self.normalized))
             self.record.events.append(Event("coupled", place, subjects=names))
 
-    def use(self, outputs: Any) -> None:
-        """Forget the calls without a gradient whose results went into a loss all the same."""
-        needed, read = self.recorder.needed(outputs) if self.silent else set(), self.recorder.read
-        self.silent = [(e, made) for e, made in self.silent if needed.isdisjoint(map(read, made))]
-
     def find_unregistered(self) -> None:
         """Note where parameters are used that get a gradient, and that nobody knows."""
         known = {id(p) for optimizer in self.updates.optimizers for p in parameters_of(optimizer)}
         unknown = {
-            state.number: state.tensor
+            state.number
             for state in self.recorder.states.values()
             if isinstance(state.tensor, torch.nn.Parameter)
             and state.tensor.grad is not None
@@ -185,23 +181,8 @@ class Watch(TorchFunctionMode):
             and id(state.tensor) not in known
         }
         if unknown and not self.record.unregistered:
-            places = {n: o.place for o in self.recorder.operations for n in unknown.keys() & set(o.inputs)}
+            places = {n: o.place for o in self.recorder.operations for n in unknown.intersection(o.inputs)}
             self.record.unregistered += [place for place in places.values() if place]
-
-    def measure(self, outputs: Any) -> None:
-        """Look how gradients grow from use to use of one weight, once."""
-        if self.record.moments or self.record.updates:
-            return
-        made, self.record.chained = self.recorder.longest_chain()
-        if len(made) < _MOMENTS:
-            return
-        ones = [torch.ones_like(tensor) for tensor in outputs]
-        grad = self.unheard(torch.autograd.grad)
-        try:
-            found = grad(outputs, made, ones, True, allow_unused=True)
-        except RuntimeError:  # a reentrant checkpoint
-            return
-        self.record.moments = [size for _, size in statuses_of([g for g in found if g is not None])]
 
     def on_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what takes the norm of gradients that are clipped."""
@@ -266,13 +247,12 @@ class Watch(TorchFunctionMode):
             self.record.chain = {n: sizes[p] for p, n in matrices.items() if sizes.get(p)}
         if self.limit:
             self.end_step()
-            if len(self.record.updates) >= self.limit * len(self.updates.optimizers):
-                raise EnoughSeen
+            self.stop_at_limit(len(self.updates.optimizers))
 
     def before_module(self, module: torch.nn.Module, args: Any) -> None:
         """Enter a module."""
-        if self.limit and not self.depth and not any(module is model for model in self.models):
-            self.add(module, f"{type(module).__name__} {len(self.models)}: " if self.models else "")
+        if self.limit:
+            self.add_outermost(module, type(module).__name__)
         self.depth += 1
         if isinstance(module, _BatchNorm) and module.training:
             self.normalized.append(type(module).__name__)

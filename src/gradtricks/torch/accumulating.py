@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_callable, check_number, check_shape
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, is_readable, map_structure
+from gradtricks._core.structures import map_structure
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, is_readable
 
 
 def accumulate_gradients(

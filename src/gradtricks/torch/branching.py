@@ -41,11 +41,6 @@ def safe_where(
     Returns:
         Shape of ``x``, dtype of what ``function`` returns.
 
-    Raises:
-        TypeError: Something is of the wrong type or dtype; ``function`` was called instead of handed over.
-        ValueError: ``condition`` or ``fallback`` doesn't broadcast to the shape of ``x``, ``function``
-            changes the shape, or ``safe_value`` isn't finite in the dtype of ``x``.
-
     References:
         The double ``where``,
         https://github.com/tensorflow/probability/blob/main/discussion/where-nan.pdf.
@@ -75,21 +70,12 @@ def where_gradients(
     Takes the arguments of `safe_where`, to be put in its place when a gradient is NaN. Backward, each field
     can be differentiated again.
 
-    Args:
-        condition: Bool; broadcasts to the shape of ``x``.
-        x: Floating-point, any shape.
-        function: Works element by element; returns a floating-point tensor of the shape that it is given.
-        fallback: A number, or a floating-point tensor that broadcasts to the shape of ``x``.
-        safe_value: As for `safe_where`.
-
     Returns:
         Tensors of the shape of ``x``: ``to_function``, ``to_fallback``, ``derivative``, ``gradient``,
         ``safe_gradient`` and ``poisoned``. What they hold is measured by differentiating, not computed by
         a rule: it is what happens where it is called, eager or compiled.
 
     Raises:
-        TypeError: As for `safe_where`.
-        ValueError: As for `safe_where`.
         RuntimeError: `torch.export` is called with ``strict=True``.
 
     Example:

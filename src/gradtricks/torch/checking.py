@@ -50,10 +50,7 @@ def check_gradient(
         and where it is. Print it.
 
     Raises:
-        TypeError: An input or what ``function`` returns isn't a real floating-point tensor, ``function``
-            refuses float64 or returns 16 bits, or an option isn't a number.
-        ValueError: ``function`` returns something else when it is called again, ``surrogate`` another shape,
-            or an option is out of range.
+        ValueError: ``function`` returns something else when it is called again.
         RuntimeError: Called inside `torch.compile` or a `torch.func` transform.
 
     Example:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_axis
+from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
 from gradtricks.torch._tensors import (
     as_coefficient,
@@ -18,7 +19,6 @@ from gradtricks.torch._tensors import (
     at_least_float32,
     in_gradient_batch,
     is_readable,
-    map_structure,
 )
 
 
@@ -37,8 +37,6 @@ def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: floa
         Shape and dtype of ``x``. A view of ``x`` in eager mode: clone it before editing in place.
 
     Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or a bound isn't a number or a tensor.
-        ValueError: ``gradient_min`` is above ``gradient_max``, or a bound isn't finite or a scalar.
         RuntimeError: In forward mode, in which a clipped gradient has no meaning.
 
     References:
@@ -72,18 +70,13 @@ def clip_gradient_norm(
     infinite element counts as the largest finite number. A NaN makes the norm NaN, and all that shares it.
 
     Args:
-        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each clipped by itself.
+        x: As in `clip_gradient`.
         max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
         axis: Axes over which the norm is taken. None is all, batch included; for one norm per example, give
             all axes but the first.
 
     Returns:
-        Shape and dtype of ``x``. A view of ``x`` in eager mode: clone it before editing in place.
-
-    Raises:
-        TypeError: ``x``, ``max_norm`` or ``axis`` isn't of the kind above.
-        ValueError: ``max_norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
-        RuntimeError: In forward mode, in which a clipped gradient has no meaning.
+        As `clip_gradient`, which raises the same errors.
 
     References:
         Pascanu, Mikolov and Bengio, https://arxiv.org/abs/1211.5063.
@@ -100,21 +93,8 @@ def clip_gradient_norm(
 def normalize_gradient(x: Any, norm: float | torch.Tensor, *, axis: int | Sequence[int] | None = None) -> Any:
     """Identity forward; rescales the incoming gradient to the norm ``norm``.
 
-    The direction stays; a gradient of zero stays zero. An infinite element counts as the largest finite
-    number. A NaN makes the norm NaN, and all that shares it.
-
-    Args:
-        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each clipped by itself.
-        norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
-        axis: Axes over which the norm is taken, as in `clip_gradient_norm`.
-
-    Returns:
-        Shape and dtype of ``x``. A view of ``x`` in eager mode: clone it before editing in place.
-
-    Raises:
-        TypeError: ``x``, ``norm`` or ``axis`` isn't of the kind above.
-        ValueError: ``norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
-        RuntimeError: In forward mode, in which a rescaled gradient has no meaning.
+    The direction stays; a gradient of zero stays zero. Infinities and NaN count as in `clip_gradient_norm`,
+    which takes the same arguments and raises the same errors.
 
     Example:
         >>> x = torch.zeros(2, requires_grad=True)
@@ -139,13 +119,6 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
 
     Returns:
         The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
-
-    Raises:
-        TypeError: A gradient isn't a dense floating-point tensor, or ``max_norm`` isn't a number or a tensor.
-        ValueError: ``max_norm`` is negative, not finite or not a scalar.
-
-    References:
-        Pascanu, Mikolov and Bengio, https://arxiv.org/abs/1211.5063.
 
     Example:
         >>> clipped, norm = clip_by_global_norm([torch.tensor([3.0]), None, torch.tensor([4.0])], 1.0)
@@ -180,20 +153,8 @@ def project_to_max_norm(
     """Shrink ``x`` itself to a norm of at most ``max_norm``; backward, the derivative of that.
 
     This is the constraint that Keras calls MaxNorm. It is no way to clip a gradient: it changes the value,
-    and of the gradient it takes away the part along ``x``. The rules for equal norms, infinities and NaN
-    are those of `clip_gradient_norm`.
-
-    Args:
-        x: Floating-point, any shape; or a tuple, list or dict of such tensors, each projected by itself.
-        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
-        axis: Axes over which the norm is taken; None is all.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x``, ``max_norm`` or ``axis`` isn't of the kind above.
-        ValueError: ``max_norm`` is negative, infinite or no scalar, or ``axis`` doesn't name axes of ``x``.
+    and of the gradient it takes away the part along ``x``. Arguments and the rules for equal norms,
+    infinities and NaN are those of `clip_gradient_norm`; here every mode of differentiation will do.
 
     References:
         Srebro and Shraibman, https://doi.org/10.1007/11503415_37.

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from gradtricks._core.checks import check_callable, check_integer
 from gradtricks._core.diagnosing import Diagnosis, EnoughSeen, diagnosed
+from gradtricks._core.watching import check_watched
 from gradtricks.torch._edits import in_transform
 from gradtricks.torch._watching import Watch
 
@@ -31,10 +31,12 @@ REMEDIES = {
     "training in evaluation mode": "call model.train() after each evaluation",
     "evaluation in training mode": "call model.eval() before an evaluation, and model.train() after it",
     "coupled samples": "use GroupNorm or LayerNorm, or model.eval() while you take gradients of samples",
+    "recomputed otherwise": "checkpoint(..., preserve_rng_state=True), or draw outside of it",
     "parts not averaged": "gradtricks.torch.accumulate_gradients, or divide each loss by their number",
     "parts of unequal weight": "gradtricks.torch.accumulate_gradients, or sums divided by all elements",
     "vanishing": "residual connections, normalization, another activation or initialization",
     "exploding": "a smaller initialization, normalization, or clip_grad_norm_",
+    "loss of 0": "nothing to mend where advantages are meant to cancel, as in GRPO: watch the reward",
 }
 
 
@@ -49,8 +51,8 @@ def diagnose(
 
     The steps are part of the training: weights, state of the optimizer and random numbers come out as they
     would have, bit for bit, where nothing is compiled; what is runs eagerly meanwhile. All tensors of a step
-    are kept until its end, so it takes more memory. Where a gradient is missing, zero everywhere or not
-    finite, the graph is differentiated once more.
+    are kept until its end, so it takes more memory. The sums that end in the loss are differentiated once
+    more, and where a gradient is missing, zero everywhere or not finite, all of the graph.
 
     Args:
         step: Takes one whole training step with an optimizer, without arguments: forward, backward, update.
@@ -79,7 +81,18 @@ def diagnose(
         >>> diagnose(step, model, optimizer).kinds
         ('never zeroed',)
     """
-    models, optimizers = _checked(step, model, optimizer, num_steps)
+    if torch.compiler.is_compiling() or in_transform():
+        raise RuntimeError(
+            "diagnose must be called eagerly; got a call within torch.compile or a torch.func transform; "
+            "remedy: call it outside, around the whole step"
+        )
+    models, optimizers = check_watched(
+        step,
+        num_steps,
+        "torch",
+        model=(model, torch.nn.Module),
+        optimizer=(optimizer, torch.optim.Optimizer),
+    )
     watch = Watch(optimizers)
     for index, each in enumerate(models):
         watch.add(each, f"{index}." if len(models) > 1 else "")
@@ -114,31 +127,3 @@ def diagnose_program(program: Callable[[], Any], num_updates: int) -> Diagnosis:
         if not watch.failed:
             raise
     return diagnosed(watch.record.of_held(), REMEDIES)
-
-
-def _checked(
-    step: Any, model: Any, optimizer: Any, num_steps: Any
-) -> tuple[list[torch.nn.Module], list[torch.optim.Optimizer]]:
-    check_callable("step", step)
-    check_integer("num_steps", num_steps, low=1)
-    if torch.compiler.is_compiling() or in_transform():
-        raise RuntimeError(
-            "diagnose must be called eagerly; got a call within torch.compile or a torch.func transform; "
-            "remedy: call it outside, around the whole step"
-        )
-    models, optimizers = _listed(model, torch.nn.Module), _listed(optimizer, torch.optim.Optimizer)
-    for name, things, kind in (
-        ("model", models, torch.nn.Module),
-        ("optimizer", optimizers, torch.optim.Optimizer),
-    ):
-        wrong = [thing for thing in things if not isinstance(thing, kind)]
-        if wrong or not things:
-            got = type(wrong[0]).__name__ if wrong else "none"
-            raise TypeError(
-                f"{name} must be a torch {kind.__name__}, or several; got {got}; remedy: pass it itself"
-            )
-    return models, optimizers
-
-
-def _listed(value: Any, kind: type) -> list[Any]:
-    return [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)

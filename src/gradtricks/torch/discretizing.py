@@ -23,8 +23,6 @@ def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
         dtype of ``soft``. A view of ``hard`` in plain eager mode: clone it before editing in place.
 
     Raises:
-        TypeError: ``hard`` isn't a real tensor, or ``soft`` isn't a floating-point one.
-        ValueError: The shapes differ.
         RuntimeError: A compiled function is called on dual numbers.
 
     References:
@@ -44,19 +42,7 @@ def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
 
 
 def floor_straight_through(x: torch.Tensor) -> torch.Tensor:
-    """Floor forward; identity backward.
-
-    Args:
-        x: Floating-point, any shape.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor.
-
-    References:
-        Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
+    """Floor forward; identity backward. ``x`` is floating-point, any shape.
 
     Example:
         >>> x = torch.tensor([1.7, -0.2], requires_grad=True)
@@ -69,19 +55,7 @@ def floor_straight_through(x: torch.Tensor) -> torch.Tensor:
 
 
 def round_straight_through(x: torch.Tensor) -> torch.Tensor:
-    """Round forward, ties to even; identity backward.
-
-    Args:
-        x: Floating-point, any shape.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor.
-
-    References:
-        Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
+    """Round forward, ties to even; identity backward. ``x`` is floating-point, any shape.
 
     Example:
         >>> x = torch.tensor([1.7, 2.5], requires_grad=True)
@@ -110,10 +84,6 @@ def soft_floor(x: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tens
     Returns:
         Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
 
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``temperature`` isn't a number or a tensor.
-        ValueError: ``temperature`` isn't finite, is below 1e-30, or doesn't broadcast to the shape of ``x``.
-
     Example:
         >>> x = torch.tensor([0.5, 0.95, 1.0, 1.5], requires_grad=True)
         >>> y = soft_floor(x, 0.05)
@@ -134,23 +104,18 @@ def soft_floor(x: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tens
 
 
 def piecewise_linear_floor(x: torch.Tensor, width: float | torch.Tensor) -> torch.Tensor:
-    """Floor with a ramp before each step forward; slope ``1 / width`` on the ramps backward.
+    """Floor forward with a ramp before each step; slope ``1 / width`` on the ramps backward.
 
     Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
     with a slope of 0. At a corner the slope is that to the right of it. It is the mean of
     ``floor(x + noise)`` under noise uniform in [0, width); width 1 is the identity.
 
     Args:
-        x: Floating-point, any shape. float16 and bfloat16 are computed in float32.
-        width: Of a ramp: a number of at least 1e-30 and at most 1; or a floating-point tensor that broadcasts
-            to the shape of ``x``, whose elements aren't checked and get no gradient.
+        x: As in `soft_floor`.
+        width: Of a ramp: a number of at least 1e-30 and at most 1; or a tensor, as in `soft_floor`.
 
     Returns:
-        Shape and dtype of ``x``. Values that aren't finite stay, with a slope of 0.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or ``width`` isn't a number or a tensor.
-        ValueError: ``width`` isn't within [1e-30, 1], or doesn't broadcast to the shape of ``x``.
+        As `soft_floor`.
 
     Example:
         >>> x = torch.tensor([0.5, 0.875, 1.0], requires_grad=True)

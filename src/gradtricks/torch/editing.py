@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_callable, check_shape
+from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_floating, as_tensor, map_structure
+from gradtricks.torch._tensors import as_floating, as_tensor
 
 
 def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Any:
@@ -27,8 +28,6 @@ def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Ten
         Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
 
     Raises:
-        TypeError: ``x`` or a tensor isn't floating-point, or ``rule`` isn't callable or returns no tensor.
-        ValueError: In the backward pass: ``rule`` returns another shape.
         RuntimeError: In forward mode, in which a rule for gradients has no meaning.
         NotImplementedError: Exported, unless under `torch.no_grad`.
 

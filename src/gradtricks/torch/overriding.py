@@ -10,9 +10,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from gradtricks._core.checks import check_callable, check_shape
-from gradtricks._core.overriding import OPERATORS, check_same_structure
+from gradtricks._core.overriding import OPERATORS, by_operator, check_same_structure
+from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import Rule, intercept, substitute
-from gradtricks.torch._tensors import as_floating, as_tensor, map_structure
+from gradtricks.torch._tensors import as_floating, as_tensor
 from gradtricks.torch.discretizing import straight_through
 
 Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,9 +35,6 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
         A function of the same arguments. Its values and their dtypes are those of ``forward``, bit for bit;
         integers and booleans are converted to the dtype of ``gradient_of``. Calling it raises TypeError or
         ValueError where the two results don't match.
-
-    Raises:
-        TypeError: ``forward`` or ``gradient_of`` isn't callable.
 
     Example:
         >>> sign = override_gradient(torch.sign, torch.tanh)
@@ -83,9 +81,6 @@ def gradient_override_map(
         A context manager; it can be entered again.
 
     Raises:
-        TypeError: ``gradients`` isn't a mapping to callables.
-        ValueError: A key isn't one of the operators, or two are the same one. Within the block: ``gradient``
-            returns another shape.
         NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
             A map is made while compiling; enter one that was made before. `torch.export` in the block, which
             keeps no gradients.
@@ -102,20 +97,14 @@ def gradient_override_map(
         >>> torch.autograd.grad(y.sum(), x)[0].tolist()
         [0.0, 1.0, 0.0]
     """
-    if not isinstance(gradients, Mapping):
-        raise TypeError(f"gradients must be a mapping; got {type(gradients).__name__}")
-    names = [_operator_name(op) for op in gradients]
-    if len(set(names)) < len(names):
-        raise ValueError(f"gradients must map each operator once; got {', '.join(names)}")
-    for name, gradient in zip(names, gradients.values()):
-        check_callable(f"the gradient of {name}", gradient)
+    named = by_operator(gradients, _NAMES, "PyTorch")
     if torch.compiler.is_compiling():
         raise NotImplementedError(
             "gradient_override_map can't be made while compiling; remedy: make it outside of the compiled "
             "function, and enter it outside or inside"
         )
     _prepare_compiler()
-    return _OverrideMap(dict(zip(names, gradients.values())))
+    return _OverrideMap(named)
 
 
 class _OverrideMap(TorchFunctionMode):
@@ -214,15 +203,6 @@ _IN_PLACE = {spelling for name in OPERATORS for spelling in _spellings(name, suf
 
 def _fused(name: str) -> list[Any]:
     return [getattr(torch, fused, None) or getattr(functional, fused) for fused in _FUSED.get(name, [])]
-
-
-def _operator_name(op: Callable[..., Any]) -> str:
-    if op not in _NAMES:
-        raise ValueError(
-            f"gradients must map operators of PyTorch ({', '.join(OPERATORS)}); got {op!r}; "
-            "remedy: override_gradient"
-        )
-    return _NAMES[op]
 
 
 def _paired(hard: Any, soft: Any) -> Any:

@@ -68,8 +68,6 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
         An input is also judged by its gradient: zero everywhere, NaN or infinite, and where that began.
 
     Raises:
-        TypeError: ``function`` isn't callable or doesn't return tensors, or an input isn't a tensor.
-        ValueError: There are no inputs.
         RuntimeError: Called within a compiled function or a `torch.func` transform. Or torch can't
             differentiate the output, and says so itself: an operation has no derivative, or a ``backward()``
             within the function has freed the graph.
@@ -91,15 +89,9 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
 
 
 def explained(recorder: Recorder, names: Sequence[str], leaves: Sequence[Any]) -> GradientReport:
-    """Differentiate what was recorded, and say what became of the gradient of each input.
+    """Differentiate what was recorded, and say what became of the gradient of each of the named inputs.
 
-    Args:
-        recorder: Has recorded what made the leaves.
-        names: Of its inputs.
-        leaves: What is differentiated; a number counts as one that was read out.
-
-    Returns:
-        The verdicts.
+    A number among the leaves counts as one that was read out.
     """
     outputs = [recorder.read_output(leaf) for leaf in leaves]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, map_structure
+from gradtricks._core.structures import map_structure
+from gradtricks._core.unrolling import check_loss_shapes
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
 from gradtricks.torch.scaling import scale_gradient
 
 
@@ -44,9 +46,8 @@ def unroll(
         last state.
 
     Raises:
-        TypeError: ``actions``, a state or an output isn't a tensor.
-        ValueError: ``actions`` has no steps, ``hidden_scale`` isn't finite, the steps differ in the structure
-            of their outputs, or ``scale_predictions`` comes without ``prediction_fn``.
+        ValueError: The steps differ in the structure of their outputs, or ``scale_predictions`` comes without
+            ``prediction_fn``.
 
     References:
         ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
@@ -111,10 +112,6 @@ def muzero_loss(
     Returns:
         ``[B]``, in float32 or wider. Its sum is the loss of the pseudocode, its mean doesn't grow with B.
 
-    Raises:
-        TypeError: An argument isn't a floating-point tensor, or an option isn't a number.
-        ValueError: Shapes don't fit together, or a number isn't finite.
-
     References:
         ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
     """
@@ -122,7 +119,7 @@ def muzero_loss(
     reward, target_reward = as_floating("reward", reward), as_floating("target_reward", target_reward)
     policy_logits = as_floating("policy_logits", policy_logits)
     target_policy = as_floating("target_policy", target_policy)
-    _check_shapes(value, reward, policy_logits, target_value, target_reward, target_policy)
+    check_loss_shapes((value, reward, policy_logits), (target_value, target_reward, target_policy))
     scale = 1 / len(reward) if loss_scale is None else _as_scale("loss_scale", loss_scale, reward.shape[1:2])
     weights = {"value_weight": value_weight, "reward_weight": reward_weight, "policy_weight": policy_weight}
     for_value, for_reward, for_policy = (check_number(name, weight) for name, weight in weights.items())
@@ -165,25 +162,3 @@ def _cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     # An impossible class has log-probability -inf, and 0 * -inf is NaN, forward and backward.
     impossible = (target == 0) & (log_probability == -torch.inf)
     return -(target * torch.where(impossible, 0, log_probability)).sum(-1)
-
-
-def _check_shapes(
-    value: torch.Tensor,
-    reward: torch.Tensor,
-    policy_logits: torch.Tensor,
-    target_value: torch.Tensor,
-    target_reward: torch.Tensor,
-    target_policy: torch.Tensor,
-) -> None:
-    if reward.ndim not in (2, 3) or len(reward) == 0:
-        raise ValueError(f"reward must have shape [K, B] or [K, B, N] with K >= 1; got {tuple(reward.shape)}")
-    steps, batch = reward.shape[:2]
-    if value.ndim not in (2, 3):
-        raise ValueError(f"value must have shape [K+1, B] or [K+1, B, N]; got {tuple(value.shape)}")
-    if policy_logits.ndim != 3:
-        raise ValueError(f"policy_logits must have shape [K+1, B, A]; got {tuple(policy_logits.shape)}")
-    check_shape("value[..., 0]", value.shape[:2], (steps + 1, batch), "[K+1, B] of reward")
-    check_shape("policy_logits[..., 0]", policy_logits.shape[:2], (steps + 1, batch), "[K+1, B] of reward")
-    check_shape("target_value", target_value.shape, value.shape, "value")
-    check_shape("target_reward", target_reward.shape, reward.shape, "reward")
-    check_shape("target_policy", target_policy.shape, policy_logits.shape, "policy_logits")

@@ -4,23 +4,18 @@ import random
 
 import tensorflow as tf
 
+from gradtricks._core.checks import check_choice
+
 DEVICES = ("auto", "cpu", "gpu")
 
 
 def resolve_device(device: str = "auto") -> str:
-    """Turn ``"auto"``, ``"cpu"`` or ``"gpu"`` into a device.
-
-    Args:
-        device: ``"auto"`` takes a GPU when there is one.
-
-    Returns:
-        The device's name, ready for ``tf.device``.
+    """Return TensorFlow's name of a device; ``"auto"`` is a GPU when there is one.
 
     Raises:
         ValueError: Another name, or ``"gpu"`` where there is none.
     """
-    if device not in DEVICES:
-        raise ValueError(f"device must be one of {', '.join(map(repr, DEVICES))}; got {device!r}")
+    check_choice("device", device, DEVICES)
     available = bool(tf.config.list_physical_devices("GPU"))
     if device == "gpu" and not available:
         raise ValueError("device is 'gpu' but TensorFlow sees none; remedy: pass 'cpu' or 'auto'")
@@ -28,11 +23,7 @@ def resolve_device(device: str = "auto") -> str:
 
 
 def set_seed(seed: int) -> None:
-    """Seed TensorFlow and Keras, and ask for deterministic operations.
-
-    Args:
-        seed: Any integer that fits 64 bits.
-    """
+    """Seed TensorFlow and Keras, and ask for deterministic operations."""
     tf.random.set_seed(seed)
     random.seed(seed)  # Keras' layers draw the seeds of their weights from Python's own generator
     tf.config.experimental.enable_op_determinism()

@@ -8,8 +8,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow import Tensor
 
-from gradtricks.agents.pong import NO_CELL
-from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells, mirror_places
+from gradtricks.agents.pong import NO_CELL, mirror_cells, mirror_places
+from gradtricks.agents.ppo import BaseLearner, Minibatch, Options
 from gradtricks.agents.tensorflow.trainable import Adam, Trainable
 from gradtricks.tensorflow import (
     clip_by_global_norm,
@@ -24,15 +24,8 @@ Array = NDArray[np.floating]
 _EPSILON = 1e-5  # of Adam
 
 
-class PPOLearner(Trainable):
-    """Sees two pictures of the court, prefers one of three actions, values the game, and learns by Adam.
-
-    Args:
-        weights: From `gradtricks.agents.ppo.draw_weights`.
-        options: How it learns.
-        mirror: The weights are of half a network, whose other half sees the court upside down.
-        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
-    """
+class PPOLearner(Trainable, BaseLearner):
+    """See `gradtricks.agents.ppo.BaseLearner`."""
 
     def __init__(
         self,
@@ -43,55 +36,28 @@ class PPOLearner(Trainable):
         device: str = "auto",
     ) -> None:
         """Copy the weights to the device."""
-        check_weights(weights)
-        self.options = options or Options()
+        super().__init__(weights, options, mirror=mirror)
         self._begin(weights, device, Adam(self.options.learning_rate, epsilon=_EPSILON))
-        self.mirror = bool(mirror)
         with tf.device(self.device):
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
         self._apply_graph = tf.function(self._apply, jit_compile=True)
         self._update_graph = tf.function(self._update, jit_compile=True)
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
-        """Say what the policy thinks of each action, and what it expects of the game.
-
-        Args:
-            observations: ``[N, 80]`` or ``[N, 21]``, see `gradtricks.agents.pong`.
-
-        Returns:
-            ``[N, 3]``, unnormalised log-probabilities, and ``[N]``, values.
-        """
+        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``."""
         with tf.device(self.device):
             logits, values = self._apply_graph(tf.constant(observations))
         return logits.numpy(), values.numpy()
 
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
-        """Estimate how much better than expected each decision was.
-
-        Args:
-            rewards: ``[T, N]``.
-            discounts: ``[T, N]``, 0 where a return ends.
-            values: ``[T+1, N]``.
-
-        Returns:
-            Standardised advantages, and the values' targets, ``[T, N]``.
-        """
+        """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
         with tf.device(self.device):
             r_t, discount_t, v_t = (tf.constant(x) for x in (rewards, discounts, values))
             adv_t = truncated_generalized_advantage_estimation(r_t, discount_t, self.options.lambda_, v_t)
             return standardize(adv_t).numpy(), (adv_t + v_t[:-1]).numpy()
 
     def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
-        """Take one step of Adam down the loss.
-
-        Args:
-            minibatch: What to learn from.
-            rate: Multiplies the learning rate.
-            entropy: Multiplies the cost of the entropy.
-
-        Returns:
-            The loss before the step.
-        """
+        """Take one step of Adam down the loss, and return the loss before it."""
         self._optimizer.learning_rate = self.options.learning_rate * rate
         with tf.device(self.device):
             batch = Minibatch(*(tf.constant(x) for x in minibatch))

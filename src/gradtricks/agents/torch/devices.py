@@ -2,23 +2,18 @@
 
 import torch
 
+from gradtricks._core.checks import check_choice
+
 DEVICES = ("auto", "cpu", "gpu")
 
 
 def resolve_device(device: str = "auto") -> torch.device:
-    """Turn ``"auto"``, ``"cpu"`` or ``"gpu"`` into a device.
-
-    Args:
-        device: ``"auto"`` takes a GPU when there is one.
-
-    Returns:
-        The device, ready for ``tensor.to``.
+    """Return PyTorch's name of a device; ``"auto"`` is a GPU when there is one.
 
     Raises:
         ValueError: Another name, or ``"gpu"`` where there is none.
     """
-    if device not in DEVICES:
-        raise ValueError(f"device must be one of {', '.join(map(repr, DEVICES))}; got {device!r}")
+    check_choice("device", device, DEVICES)
     available = torch.cuda.is_available()
     if device == "gpu" and not available:
         raise ValueError("device is 'gpu' but PyTorch sees none; remedy: pass 'cpu' or 'auto'")
@@ -26,10 +21,6 @@ def resolve_device(device: str = "auto") -> torch.device:
 
 
 def set_seed(seed: int) -> None:
-    """Seed PyTorch and ask for deterministic operations.
-
-    Args:
-        seed: Any integer that fits 64 bits.
-    """
+    """Seed PyTorch and ask for deterministic operations."""
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True, warn_only=True)

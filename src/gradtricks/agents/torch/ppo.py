@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from gradtricks.agents.pong import NO_CELL
-from gradtricks.agents.ppo import Minibatch, Options, check_weights, mirror_cells, mirror_places
+from gradtricks.agents.pong import NO_CELL, mirror_cells, mirror_places
+from gradtricks.agents.ppo import BaseLearner, Minibatch, Options
 from gradtricks.agents.torch.trainable import Trainable
 from gradtricks.torch import (
     clip_by_global_norm,
@@ -26,15 +26,8 @@ Array = NDArray[np.floating]
 _EPSILON = 1e-5  # of Adam
 
 
-class PPOLearner(Trainable):
-    """Sees two pictures of the court, prefers one of three actions, values the game, and learns by Adam.
-
-    Args:
-        weights: From `gradtricks.agents.ppo.draw_weights`.
-        options: How it learns.
-        mirror: The weights are of half a network, whose other half sees the court upside down.
-        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
-    """
+class PPOLearner(Trainable, BaseLearner):
+    """See `gradtricks.agents.ppo.BaseLearner`."""
 
     def __init__(
         self,
@@ -45,52 +38,25 @@ class PPOLearner(Trainable):
         device: str = "auto",
     ) -> None:
         """Copy the weights to the device."""
-        check_weights(weights)
-        self.options = options or Options()
+        super().__init__(weights, options, mirror=mirror)
         self._begin(weights, device, partial(torch.optim.Adam, eps=_EPSILON, fused=True))
-        self.mirror = bool(mirror)
         upside_down = mirror_cells() if "cells" in weights else mirror_places()
         self._mirror = torch.as_tensor(upside_down, device=self.device)
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
-        """Say what the policy thinks of each action, and what it expects of the game.
-
-        Args:
-            observations: ``[N, 80]`` or ``[N, 21]``, see `gradtricks.agents.pong`.
-
-        Returns:
-            ``[N, 3]``, unnormalised log-probabilities, and ``[N]``, values.
-        """
+        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``."""
         with torch.inference_mode():
             logits, values = self._apply(torch.as_tensor(observations, device=self.device))
             return logits.cpu().numpy(), values.cpu().numpy()
 
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
-        """Estimate how much better than expected each decision was.
-
-        Args:
-            rewards: ``[T, N]``.
-            discounts: ``[T, N]``, 0 where a return ends.
-            values: ``[T+1, N]``.
-
-        Returns:
-            Standardised advantages, and the values' targets, ``[T, N]``.
-        """
+        """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
         r_t, discount_t, v_t = (torch.as_tensor(x, device=self.device) for x in (rewards, discounts, values))
         adv_t = truncated_generalized_advantage_estimation(r_t, discount_t, self.options.lambda_, v_t)
         return standardize(adv_t).cpu().numpy(), (adv_t + v_t[:-1]).cpu().numpy()
 
     def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
-        """Take one step of Adam down the loss.
-
-        Args:
-            minibatch: What to learn from.
-            rate: Multiplies the learning rate.
-            entropy: Multiplies the cost of the entropy.
-
-        Returns:
-            The loss before the step.
-        """
+        """Take one step of Adam down the loss, and return the loss before it."""
         loss = self._loss(Minibatch(*(torch.as_tensor(x, device=self.device) for x in minibatch)), entropy)
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
         clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)

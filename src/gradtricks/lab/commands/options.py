@@ -1,5 +1,7 @@
-"""The options of the commands, and the manual at the end of their help."""
+"""How a command is declared: the application, a command's options, and the manual at the end of its help."""
 
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,10 +9,11 @@ import typer
 
 DEFAULT_STORE = "_build/runs"
 
-WHAT = "What to run"
-HOW = "How to run"
-WHERE = "Where it goes"
-CLUSTER = "On a cluster"
+Shown = Iterator[Any]  # what a command yields: texts, and what else Rich lays out
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+)
 
 _EXIT_CODES = """\
 [bold]Exit codes[/bold]
@@ -20,132 +23,109 @@ _EXIT_CODES = """\
   130  interrupted; the same command goes on later"""
 
 
-def examples(*commands: str, exit_codes: bool = False) -> str:
-    """Write the end of a command's help.
+def manual(*examples: str) -> str:
+    """Write the end of a command's help: command lines, as they are typed, and the exit codes."""
+    shown = "\n".join(f"  {line}" for line in examples).replace("[", r"\[")
+    return f"[bold]Examples[/bold]\n{shown}\n\n{_EXIT_CODES}"
+
+
+def command(panel: str, *examples: str, name: str | None = None) -> Callable[..., Any]:
+    """Declare a command: a function that yields what is to be printed.
 
     Args:
-        *commands: Each a command line, as it is typed.
-        exit_codes: Whether to say what they mean.
-
-    Returns:
-        Markup for Rich.
+        panel: In which the help lists it.
+        *examples: Command lines that show its use.
+        name: Where it isn't the function's.
     """
-    shown = "\n".join(f"  {command}" for command in commands).replace("[", r"\[")
-    return "\n\n".join([f"[bold]Examples[/bold]\n{shown}", *([_EXIT_CODES] if exit_codes else [])])
+
+    def declare(function: Callable[..., Shown]) -> Callable[..., Shown]:
+        @app.command(name, rich_help_panel=panel, epilog=manual(*examples))
+        @wraps(function)
+        def called(*arguments: Any, **options: Any) -> None:
+            from gradtricks.lab.commands.terminal import explained, show
+
+            with explained():
+                for part in function(*arguments, **options):
+                    show(part)
+
+        return function
+
+    return declare
 
 
-def _option(*names: str, text: str, panel: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+_what: Any = partial(typer.Option, rich_help_panel="What to run")
+_how: Any = partial(typer.Option, rich_help_panel="How to run")
+_cluster: Any = partial(typer.Option, rich_help_panel="On a cluster")
+_where: Any = partial(typer.Option, rich_help_panel="Where it goes")
 
-
-_RUN_HELP = "Its path, its title or the beginning of that, or the beginning of its request's digest."
-
+_RUN = typer.Argument(
+    help="Its path, its title or the beginning of that, or the beginning of its request's digest.",
+    metavar="RUN",
+)
+StoredName = Annotated[str, _RUN]
+OptionalStoredName = Annotated[str | None, _RUN]
 Notebook = Annotated[Path, typer.Argument(help="Source notebook, such as experiments/masking.ipynb.")]
 Source = Annotated[
     Path, typer.Argument(help="A sweep's file, or a notebook with --grid, --zip or --seeds.", metavar="FILE")
 ]
-StoredName = Annotated[str, typer.Argument(help=_RUN_HELP, metavar="RUN")]
-OptionalStoredName = Annotated[str | None, typer.Argument(help=_RUN_HELP, metavar="RUN")]
 SweepName = Annotated[str | None, typer.Argument(help="Name of a sweep, or its file.", metavar="SWEEP")]
-
 SweepFiles = Annotated[
     list[Path] | None,
     typer.Argument(help="Files of published sweeps; none means all in experiments.", metavar="FILES"),
 ]
+
 Parameters = Annotated[
     list[str] | None,
-    _option("--set", "-p", text="The value of a parameter; once for each.", panel=WHAT, metavar="NAME=VALUE"),
+    _what("--set", "-p", help="The value of a parameter; once for each.", metavar="NAME=VALUE"),
 ]
 Grid = Annotated[
-    list[str] | None,
-    _option("--grid", text="Every combination of these values.", panel=WHAT, metavar="NAME=V1,V2"),
+    list[str] | None, _what("--grid", help="Every combination of these values.", metavar="NAME=V1,V2")
 ]
-Zip = Annotated[
-    list[str] | None,
-    _option("--zip", text="Values that change together.", panel=WHAT, metavar="NAME=V1,V2"),
-]
+Zip = Annotated[list[str] | None, _what("--zip", help="Values that change together.", metavar="NAME=V1,V2")]
 Seeds = Annotated[
     int | None,
-    _option(
-        "--seeds",
-        text="Each configuration with seed = 0, 1, … as often as this.",
-        panel=WHAT,
-        min=1,
-        metavar="N",
-    ),
+    _what("--seeds", help="Each configuration with seed = 0, 1, … as often as this.", min=1, metavar="N"),
 ]
-Book = Annotated[
-    bool, _option("--book", text="All runs that the book's build runs, instead of one.", panel=WHAT)
-]
-OfNotebook = Annotated[
-    str | None, _option("--notebook", text="Only runs of this notebook, such as unrolling.", panel=WHAT)
-]
-Sql = Annotated[
-    str | None, _option("--sql", text="A query for DuckDB; the table is called runs.", panel=WHAT)
-]
-All = Annotated[bool, _option("--all", text="Every run in a row, with all that is known of it.", panel=WHAT)]
-Failed = Annotated[bool, _option("--failed", text="Delete failed runs too.", panel=WHAT)]
-Stale = Annotated[
-    bool,
-    _option("--stale", text="Delete finished runs too whose code or libraries changed.", panel=WHAT),
-]
-
 Results = Annotated[
-    list[str] | None,
-    _option("--show", text="A result to draw, such as results.loss.", panel=WHAT, metavar="RESULT"),
+    list[str] | None, _what("--show", help="A result to draw, such as results.loss.", metavar="RESULT")
 ]
+Book = Annotated[bool, _what("--book", help="All runs that the book's build runs, instead of one.")]
+OfNotebook = Annotated[str | None, _what("--notebook", help="Only runs of this notebook, such as unrolling.")]
+Sql = Annotated[str | None, _what("--sql", help="A query for DuckDB; the table is called runs.")]
+All = Annotated[bool, _what("--all", help="Every run in a row, with all that is known of it.")]
+Failed = Annotated[bool, _what("--failed", help="Delete failed runs too.")]
+Stale = Annotated[bool, _what("--stale", help="Delete finished runs too whose code or libraries changed.")]
 
 Workers = Annotated[
     int | None,
-    _option(
-        "--workers",
-        text="Runs at once; without it, as many as there are cores for.",
-        panel=HOW,
-        min=1,
-        metavar="N",
-    ),
+    _how("--workers", help="Runs at once; without it, as many as there are cores for.", min=1, metavar="N"),
 ]
 Threads = Annotated[
-    int | None,
-    _option("--threads", text="Threads of a run. Results depend on it.", panel=HOW, min=1, metavar="N"),
+    int | None, _how("--threads", help="Threads of a run. Results depend on it.", min=1, metavar="N")
 ]
 Timeout = Annotated[
-    float | None,
-    _option("--timeout", text="Ends a run that takes longer.", panel=HOW, min=0.001, metavar="SECONDS"),
+    float | None, _how("--timeout", help="Ends a run that takes longer.", min=0.001, metavar="SECONDS")
 ]
-Retry = Annotated[
-    Literal["failed"] | None, _option("--retry", text="Run those again that failed before.", panel=HOW)
-]
-DryRun = Annotated[
-    bool, _option("--dry-run", text="Show what would be done and how long it takes; do nothing.", panel=HOW)
-]
-Watch = Annotated[bool, _option("--watch", text="Go on showing it until nothing is left.", panel=HOW)]
-NoOpen = Annotated[bool, _option("--no-open", text="Only say where it is.", panel=HOW)]
+Retry = Annotated[Literal["failed"] | None, _how("--retry", help="Run those again that failed before.")]
+DryRun = Annotated[bool, _how("--dry-run", help="Show what would be done and how long it takes; do nothing.")]
+Watch = Annotated[bool, _how("--watch", help="Go on showing it until nothing is left.")]
+NoOpen = Annotated[bool, _how("--no-open", help="Only say where it is.")]
 
 SchedulerAddress = Annotated[
-    str | None,
-    _option("--scheduler", text="A dask scheduler, tls://host:port.", panel=CLUSTER, metavar="ADDRESS"),
+    str | None, _cluster("--scheduler", help="A dask scheduler, tls://host:port.", metavar="ADDRESS")
 ]
-TlsCa = Annotated[Path | None, _option("--tls-ca", text="Certificate of the authority.", panel=CLUSTER)]
-TlsCert = Annotated[Path | None, _option("--tls-cert", text="Our certificate.", panel=CLUSTER)]
-TlsKey = Annotated[Path | None, _option("--tls-key", text="Its private key.", panel=CLUSTER)]
-PlainTcp = Annotated[
-    bool,
-    _option("--plain-tcp", text="Trust whoever reaches a scheduler at tcp://.", panel=CLUSTER),
-]
+TlsCa = Annotated[Path | None, _cluster("--tls-ca", help="Certificate of the authority.")]
+TlsCert = Annotated[Path | None, _cluster("--tls-cert", help="Our certificate.")]
+TlsKey = Annotated[Path | None, _cluster("--tls-key", help="Its private key.")]
+PlainTcp = Annotated[bool, _cluster("--plain-tcp", help="Trust whoever reaches a scheduler at tcp://.")]
 
-Experiments = Annotated[Path, _option("--experiments", text="Folder of the source notebooks.", panel=WHERE)]
+Experiments = Annotated[Path, _where("--experiments", help="Folder of the source notebooks.")]
 StoreLocation = Annotated[
-    str, _option("--store", text="Folder of the runs, or a URL such as s3://bucket/runs.", panel=WHERE)
+    str, _where("--store", help="Folder of the runs, or a URL such as s3://bucket/runs.")
 ]
 Mlflow = Annotated[
-    str | None,
-    _option("--mlflow", text="Log the runs to this MLflow server too.", panel=WHERE, metavar="URI"),
+    str | None, _where("--mlflow", help="Log the runs to this MLflow server too.", metavar="URI")
 ]
-To = Annotated[Literal["parquet", "csv"] | None, _option("--to", text="Form of the table.", panel=WHERE)]
-Output = Annotated[
-    Path | None, _option("--output", "-o", text="File to write; without it, the terminal.", panel=WHERE)
-]
-Folder = Annotated[
-    Path | None, _option("--folder", text="Of the files; without it, _build/sweeps/SWEEP.", panel=WHERE)
-]
+To = Annotated[Literal["parquet", "csv"] | None, _where("--to", help="Form of the table.")]
+Output = Annotated[Path | None, _where("--output", "-o", help="File to write; without it, the terminal.")]
+Folder = Annotated[Path | None, _where("--folder", help="Of the files; without it, _build/sweeps/SWEEP.")]

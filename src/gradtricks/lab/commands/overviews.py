@@ -8,41 +8,23 @@ import nbformat
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import Parameter, read_notebook, read_parameters
-from gradtricks.lab.notebooks.settings import read_settings
+from gradtricks.lab.notebooks.settings import Settings, read_settings
 from gradtricks.lab.storage.opening import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a notebook takes.
-
-    Attributes:
-        title: Its first heading.
-        parameters: In their order.
-        expected_s: Seconds that a run takes, as its author says; None where nothing is said.
-        threads: That a run uses.
-        alone: Whether nothing else may run meanwhile.
-    """
+    """What a notebook takes, and what it says of itself; its title is its first heading."""
 
     title: str
     parameters: tuple[Parameter, ...]
-    expected_s: float | None
-    threads: int
-    alone: bool
+    settings: Settings
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A notebook, and what was made of it.
-
-    Attributes:
-        notebook: Where it is.
-        title: Its first heading.
-        expected_s: Seconds that a run takes, as its author says; None where nothing is said.
-        finished: How many of its runs the store holds.
-        sweeps: Files beside it that sweep it.
-    """
+    """A notebook, the seconds that a run is said to take, its finished runs, and files that sweep it."""
 
     notebook: Path
     title: str
@@ -53,21 +35,13 @@ class Experiment:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """How far a sweep is.
-
-    Attributes:
-        name: Of the sweep.
-        total: How many runs it has.
-        finished: How many of them are finished.
-        failed: How many failed when they last ran.
-        running: How many are running now, in whatever process of this machine.
-    """
+    """How many runs a sweep has, and how many of them are finished, failed when they last ran, or go on."""
 
     name: str
     total: int
     finished: int
     failed: int
-    running: int
+    running: int  # in whatever process of this machine
 
     @property
     def left(self) -> int:
@@ -91,9 +65,7 @@ def describe(notebook: str | Path) -> Description:
     path = Path(notebook)
     node = read_notebook(path)
     parameters = tuple(read_parameters(node, str(path)).values())
-    how = read_settings(node, str(path))
-    title = _first_heading(node) or path.stem
-    return Description(title, parameters, how.expected_s, how.threads, how.alone)
+    return Description(_title(node, path), parameters, read_settings(node, str(path)))
 
 
 def list_experiments(
@@ -122,21 +94,12 @@ def list_experiments(
         node = read_notebook(path)
         own = tuple(sweep for sweep, notebook in sweeps.items() if notebook == path.name)
         expected_s = read_settings(node, str(path)).expected_s
-        found.append(
-            Experiment(path, _first_heading(node) or path.stem, expected_s, finished[path.stem], own)
-        )
+        found.append(Experiment(path, _title(node, path), expected_s, finished[path.stem], own))
     return found
 
 
 def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
-    """Say how far the sweeps of a store are, whichever process runs them.
-
-    Args:
-        store: Of the runs.
-
-    Returns:
-        One a sweep, by name.
-    """
+    """Say how far the sweeps of a store are, by name, whichever process runs them."""
     from gradtricks.lab.results.tables import planned_runs, runs_of
 
     opened = open_store(store)
@@ -150,9 +113,10 @@ def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     return found
 
 
-def _first_heading(node: nbformat.NotebookNode) -> str | None:
+def _title(node: nbformat.NotebookNode, path: Path) -> str:
+    """Return a notebook's first heading, or the name of its file."""
     lines = (line for cell in node.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
-    return next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), None)
+    return next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), None) or path.stem
 
 
 def _swept(path: Path) -> str | None:

@@ -23,15 +23,21 @@ _WORKERS = 16  # that are shown at once
 _EXPLAINED = 5  # failures that are printed in full
 
 
-def run_shown(
-    specs: Sequence[Spec], store: Store, console: Console, *, retry_failed: bool = False, **options: Any
+def execute(
+    specs: Sequence[Spec],
+    store: Store,
+    console: Console | None = None,
+    *,
+    retry_failed: bool = False,
+    **options: Any,
 ) -> list[Run]:
     """Execute runs, and show how far they are.
 
     Args:
         specs: What is to be run.
         store: Where runs are kept.
-        console: Where to show it: on a terminal a line for each worker that changes, elsewhere lines only.
+        console: Where to show it: on a terminal a line for each worker that changes, elsewhere lines only;
+            None shows nothing.
         retry_failed: Try those again that have failed before.
         **options: Others of `gradtricks.lab.runs.many.execute_missing`.
 
@@ -43,7 +49,7 @@ def run_shown(
         SchedulerError: The cluster can't be used, or is gone.
     """
     runs = look_up(specs, store, retry_failed=retry_failed)
-    board = Board(runs, store, console, workers=options.get("workers"))
+    board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
     with board.shown():
         execute_missing(runs, store, on_change=board.tell, on_stop=board.stop, **options)
     return runs
@@ -62,27 +68,24 @@ class Board:
     def __init__(
         self, runs: Sequence[Run], store: Store, console: Console, *, workers: int | None = None
     ) -> None:
-        self._console = console
-        self._all = len(runs)
+        self._runs, self._console = runs, console
         self._left = {run.spec.request: run for run in runs if run.missing}
         self._total = len(self._left)
-        self._found = sum(run.stored is not None for run in runs)
-        self._failed_before = sum(run.error is not None for run in runs)
         self._failed = 0
         specs = [run.spec for run in self._left.values()]
         self._workers = workers or count_workers(specs)
-        self._pace = Pace(specs, store)
+        self._pace = Pace([] if console.quiet else specs, store)
         self._stopping = False
         self._printed = monotonic()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show it for as long as it takes.
-
-        Yields:
-            Nothing.
-        """
-        self._greet()
+        """Show it for as long as it takes."""
+        found = sum(run.stored is not None for run in self._runs)
+        if found and len(self._runs) > 1:
+            self._print(f"{found} of {len(self._runs)} runs are finished already.")
+        if failed := sum(run.error is not None for run in self._runs):
+            self._print(f"{failed} have failed before; --retry failed tries them again.")
         if not self._console.is_terminal or not self._total:
             yield
             return
@@ -95,12 +98,8 @@ class Board:
         self._print("Stopping: what is going on is finished and kept. Ctrl-C again ends that too.")
 
     def tell(self, run: Run) -> None:
-        """Take note of what has become of a run.
-
-        Args:
-            run: That has begun or ended.
-        """
-        if run.missing or self._left.pop(run.spec.request, None) is None:
+        """Take note of a run that has begun or ended."""
+        if self._console.quiet or run.missing or self._left.pop(run.spec.request, None) is None:
             return
         place = f"{self._total - len(self._left)}/{self._total} {run.spec.title}"
         if run.stored:
@@ -109,7 +108,7 @@ class Board:
                 self._print(f"{place}: {duration(run.seconds)}{self._outlook()}")
             return
         self._failed += 1
-        if self._all == 1:  # whoever wants only this one says why
+        if len(self._runs) == 1:  # whoever wants only this one says why
             self._print(f"{place}: failed", style="red")
         elif self._failed <= _EXPLAINED:
             self._print(f"{place}: failed\n{run.error}", style="red")
@@ -127,20 +126,11 @@ class Board:
         left = None if self._console.is_terminal else self._left_s()
         return f", {duration(left)} left" if left else ""
 
-    def _going(self) -> list[Run]:
-        return [run for run in list(self._left.values()) if run.state == "going"]
-
     def _left_s(self) -> float | None:
         left, now = list(self._left.values()), monotonic()
         going = [(run.spec, now - run.began) for run in left if run.state == "going"]
         waiting = (run.spec for run in left if run.state == "waiting")
         return self._pace.left_s(waiting, going, max(self._workers, len(going)))
-
-    def _greet(self) -> None:
-        if self._found and self._all > 1:
-            self._print(f"{self._found} of {self._all} runs are finished already.")
-        if self._failed_before:
-            self._print(f"{self._failed_before} have failed before; --retry failed tries them again.")
 
     def _print(self, text: str, style: str = "") -> None:
         self._printed = monotonic()
@@ -149,12 +139,12 @@ class Board:
     def _render(self) -> RenderableType:
         now = monotonic()
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(justify="right")
+        grid.add_column(justify="right", style="dim")
         grid.add_column(overflow="ellipsis", no_wrap=True)
         grid.add_column(justify="right")
-        going = self._going()
+        going = [run for run in list(self._left.values()) if run.state == "going"]
         for run in sorted(going, key=lambda run: run.worker)[:_WORKERS]:
-            grid.add_row(Text(run.worker, style="dim"), Text(run.spec.title), Text(duration(now - run.began)))
+            grid.add_row(*map(Text, (run.worker, run.spec.title, duration(now - run.began))))
         more = [Text(f"and {len(going) - _WORKERS} more", style="dim")] * (len(going) > _WORKERS)
         return Group(grid, *more, Text(self._state(len(going)), style="bold"))
 

@@ -1,12 +1,14 @@
-"""Published sweeps: runs that take hours, done on request and kept with the sources."""
+"""What the book shows: quick runs of every experiment, sweeps, and those that are published."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from gradtricks.lab.commands.running import SweepResult, sweep
-from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
+from gradtricks.lab.notebooks.settings import read_settings
+from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.plans import Sweep, read_sweep
@@ -18,36 +20,42 @@ if TYPE_CHECKING:
 EXPERIMENTS = Path("experiments")
 
 
-def plan_sweeps(experiments: Path) -> list[Sweep]:
-    """List the sweeps that have a page in the book: every sweep file beside the experiments.
+def plan_book(experiments: Path) -> list[Spec]:
+    """List the runs that the book shows: every experiment, once for each of its backends.
 
-    Args:
-        experiments: Folder of the source notebooks.
-
-    Returns:
-        The sweeps, by name. Searches have no page.
-
-    Raises:
-        ParameterError: A file is wrong.
+    A notebook without a parameter ``backend`` runs once.
     """
+    notebooks = sorted(experiments.glob("*.ipynb"))
+    if not notebooks:
+        raise FileNotFoundError(
+            f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
+        )
+    source = describe_source(experiments)
+    return [run for path in notebooks for run in _plan_shown(path, source)]
+
+
+def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
+    """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
+    node = read_notebook(path)
+    backend = read_parameters(node, str(path)).get("backend")
+    given = [{"backend": name} for name in (get_args(backend.type) if backend else ())] or [{}]
+    quick = read_settings(node, str(path)).quick
+    if quick is None:
+        return plan_runs(path, given, source=source)
+    # A quick run shows that everything works; its times count for nothing, so others may run beside it.
+    runs = plan_runs(path, [some | quick for some in given], threads=1, source=source)
+    return [replace(run, alone=False) for run in runs]
+
+
+def plan_sweeps(experiments: Path) -> list[Sweep]:
+    """List the sweeps that have a page in the book: every sweep file beside the experiments, but searches."""
     source = describe_source(experiments)
     found = [read_sweep(path, source=source) for path in sorted(experiments.glob(f"*{ENDING}"))]
     return [sweep for sweep in found if not sweep.optuna]
 
 
 def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
-    """Plan published sweeps. Nothing is started.
-
-    Args:
-        files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
-
-    Returns:
-        The sweeps.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ParameterError: A file is wrong, or doesn't say that its runs are published.
-    """
+    """Plan published sweeps, as `publish` does them."""
     found = [read_sweep(Path(file)) for file in files] or [s for s in plan_sweeps(EXPERIMENTS) if s.published]
     others = [str(planned.path) for planned in found if not planned.published]
     if others or not found:

@@ -25,11 +25,7 @@ table { border-collapse: collapse; } td, th { padding: .2rem .6rem; border: 1px 
 
 
 def to_html(node: NotebookNode, title: str) -> str:
-    """Render a notebook, executed or not, as a page that runs no script, loads nothing and sends no form.
-
-    HTML that a cell showed is in it as it is, so it may still lead to another page: by a link, or by itself
-    with a ``<meta>``.
-    """
+    """Render a notebook, executed or not, as a page that runs no script, loads nothing and sends no form."""
     formatter = HtmlFormatter(style="friendly")
     body = "\n".join(part for cell in node.cells for part in _cell(cell, formatter))
     return (
@@ -61,12 +57,8 @@ def _output(output: NotebookNode) -> str:
         return _image("image/png", data["image/png"].replace("\n", ""), data)
     if "text/html" in data:
         return str(data["text/html"])
-    return f"<pre>{escape(_text(data))}</pre>"
+    return f"<pre>{escape(str(data.get('text/plain', json.dumps(data, indent=1))))}</pre>"
 
 
 def _image(mime: str, encoded: str, data: NotebookNode) -> str:
     return f'<p><img src="data:{mime};base64,{encoded}" alt="{escape(data.get("text/plain", ""))}"></p>'
-
-
-def _text(data: NotebookNode) -> str:
-    return str(data["text/plain"]) if "text/plain" in data else json.dumps(data, indent=1)

@@ -1,24 +1,21 @@
-"""Run recorded runs again: one of them, or all that the book shows."""
+"""Run recorded runs again: one of them, or all that the book's build runs."""
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
 from gradtricks.lab.commands.views import find_run
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.tables import planned_runs, runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
 from gradtricks.lab.storage.opening import open_store
-from gradtricks.lab.storage.records import StoredRun, path_of, read_record
-from gradtricks.lab.storage.store import Store, StoreError
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import public
 
-PAGES = Path("book", "experiments")
 _LISTED = 10  # missing runs
 
 
@@ -45,7 +42,7 @@ def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = 
 
 def reproduce_book(
     *,
-    pages: str | Path = PAGES,
+    experiments: str | Path = EXPERIMENTS,
     timeout_s: float | None = None,
     store: str | Path = DEFAULT_STORE,
 ) -> Iterator[Verdict]:
@@ -54,7 +51,7 @@ def reproduce_book(
     Published sweeps take hours: `reproduce` runs one of their runs again.
 
     Args:
-        pages: Folder of the generated pages, with their records.
+        experiments: Folder of the source notebooks.
         timeout_s: How long each may take.
         store: Of the runs.
 
@@ -62,57 +59,23 @@ def reproduce_book(
         A verdict each, as `reproduce`.
 
     Raises:
-        ParameterError: There are no records, they are of another version, or the store doesn't hold what they
-            are of as it is run now.
-        StoreError: Somebody edited the plan of a sweep.
+        FileNotFoundError: The folder holds no notebook.
+        ParameterError: The store doesn't hold all runs of the book as it is now.
     """
-    with closing(Kernels()) as kernels:
-        for stored in _shown(Path(pages), Store(store)):
-            try:
-                yield repeat(stored, kernels, timeout_s=timeout_s)
-            except RunError as error:
-                failure = Difference("run", "finished", str(error))
-                yield Verdict(stored.title, "different", 0, (failure,), (), 0.0)
-
-
-def _shown(pages: Path, store: Store) -> list[StoredRun]:
-    found, missing = [], []
-    plans = store.plans()
-    for path in sorted(pages.glob("*.json")):
-        text = path.read_bytes()
-        record = read_record(text)
-        if record is None:  # a sweep's numbers, or the record of an older book
-            sweep, published = _sweep_of(text)
-            if published:
-                continue
-            if sweep is None or sweep not in plans:
-                missing.append(path.name)
-                continue
-            planned = planned_runs(plans[sweep])
-            there = runs_of(store, planned)
-            found += [run for run in there if run.status == "finished"]
-            known = {run.request for run in there}
-            missing += [run.title for run in planned if run.request not in known]
-            continue
-        try:
-            found.append(store.lookup(f"{store.location}/{path_of(record)}"))
-        except StoreError:
-            missing.append(record["title"])
-    found = list({run.location: run for run in found}.values())  # a sweep may hold what has a page of its own
-    if missing or not found:
+    folder, opened = Path(experiments), Store(store)
+    sweeps = [sweep for sweep in plan_sweeps(folder) if not sweep.published]
+    wanted = {run.request: run for run in [*plan_book(folder), *(run for s in sweeps for run in s.runs)]}
+    found = opened.find_all(wanted.values())
+    if missing := [run.title for request, run in wanted.items() if request not in found]:
         listed = ", ".join(missing[:_LISTED]) + (", …" if len(missing) > _LISTED else "")
         raise ParameterError(
-            f"expected the runs of {pages} in {public(store.location)}; got none of {listed or 'any'}; "
+            f"expected all runs of the book in {public(opened.location)}; got none of {listed}; "
             "remedy: gradtricks book"
         )
-    return found
-
-
-def _sweep_of(text: bytes) -> tuple[str | None, bool]:
-    """Return the sweep whose numbers a file holds, or None for anything else, and whether it is published."""
-    try:
-        numbers = json.loads(text)
-    except (ValueError, RecursionError):
-        return None, False
-    name = numbers.get("sweep") if isinstance(numbers, dict) else None
-    return (name, numbers.get("published") is True) if isinstance(name, str) else (None, False)
+    with closing(Kernels()) as kernels:
+        for request in wanted:
+            try:
+                yield repeat(found[request], kernels, timeout_s=timeout_s)
+            except RunError as error:
+                failure = Difference("run", "finished", str(error))
+                yield Verdict(found[request].title, "different", 0, (failure,), (), 0.0)

@@ -1,22 +1,25 @@
 """Run a notebook or a sweep, and tidy up what they leave."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.commands.arguments import plan
+from rich.text import Text
+
 from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.commands.printing import duration
+from gradtricks.lab.commands.progress import execute
 from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.many import Run, Scheduler, execute_all
-from gradtricks.lab.runs.planning import Spec, plan_run
+from gradtricks.lab.runs.many import Run, Scheduler
+from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.opening import store_of_runs
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.plans import Sweep, plan_of
+from gradtricks.lab.sweeps.plans import Sweep, plan_of, read_sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,8 +118,8 @@ def sweep(
         timeout_s: Ends a run that takes longer; None leaves it to the sweep's file.
         retry_failed: Try those again that have failed before.
         store: Of the runs.
-        mlflow: URI of an MLflow server, or of a database, that gets the runs too.
-        console: Where to show how it goes; None shows nothing.
+        mlflow: As for `run`.
+        console: As for `run`.
 
     Returns:
         What came of each run, and where the plots are.
@@ -126,47 +129,27 @@ def sweep(
         ParameterError: Something in the sweep is wrong; nothing was started.
         Interrupted: By Ctrl-C; the same call goes on later.
     """
-    wanted = plan(source) if isinstance(source, str | Path) else source
+    wanted = source if isinstance(source, Sweep) else read_sweep(Path(source))
+    if wanted.optuna and retry_failed:
+        raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search")
     opened = store_of_runs(store)
+    _check_mlflow(mlflow)
+    timeout_s = wanted.timeout_s if timeout_s is None else timeout_s
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
+    best: list[StoredRun] = []
     if wanted.optuna:
-        if retry_failed:
-            raise ParameterError(
-                f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search"
-            )
-        _check_mlflow(mlflow)
         runs, best = _search(wanted, opened, console, **options)
-        result = SweepResult(wanted.name, opened.location, tuple(runs), best=tuple(best))
     else:
-        _check_mlflow(mlflow)
         freeze(wanted, opened)
-        options["retry_failed"] = retry_failed
-        options["timeout_s"] = wanted.timeout_s if timeout_s is None else timeout_s
-        runs = execute(wanted.runs, opened, console, **options)
-        result = SweepResult(wanted.name, opened.location, tuple(runs))
-    return _finished(result, opened, mlflow)
-
-
-def execute(specs: Sequence[Spec], store: Store, console: "Console | None", **options: Any) -> list[Run]:
-    """Execute runs.
-
-    Args:
-        specs: What is to be run.
-        store: Of the runs.
-        console: Where to show how it goes; None shows nothing.
-        **options: Of `gradtricks.lab.runs.many.execute_all`.
-
-    Returns:
-        What came of each run, in the order of ``specs``.
-
-    Raises:
-        Interrupted: By Ctrl-C.
-    """
-    if console is None:
-        return execute_all(specs, store, **options)
-    from gradtricks.lab.commands.progress import run_shown
-
-    return run_shown(specs, store, console, **options)
+        runs = execute(wanted.runs, opened, console, retry_failed=retry_failed, **options)
+    _log(mlflow, runs, opened)
+    result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
+    if not result.finished:
+        return result
+    try:
+        return replace(result, plots=tuple(plot(result.name, store=opened.location)))
+    except ParameterError as error:  # nothing that could be drawn; the runs are there all the same
+        return replace(result, unplotted=str(error))
 
 
 def freeze(planned: Sweep, store: Store) -> None:
@@ -202,9 +185,6 @@ def _search(
     wanted: Sweep, store: Store, console: "Console | None", **options: Any
 ) -> tuple[list[Run], list[StoredRun]]:
     """Search for good parameters, keeping the plan as it grows."""
-    from rich.text import Text
-
-    from gradtricks.lab.commands.printing import duration
     from gradtricks.lab.sweeps.searching import search
 
     ended = count(1)
@@ -219,35 +199,17 @@ def _search(
 
 def _check_mlflow(uri: str | None) -> None:
     """Find out before hours of work whether MLflow will take them."""
-    if uri is not None:
-        from gradtricks.lab.runs.tracking import log_to_mlflow
-
-        try:
-            log_to_mlflow(uri, [])
-        except (ParameterError, RunError) as error:
-            raise ParameterError(f"nothing was run.\n{error}") from error
-
-
-def _log(uri: str | None, runs: Sequence[Run], store: Store) -> None:
-    """Log what is kept of runs, finished and failed, to MLflow."""
-    if uri is not None:
-        from gradtricks.lab.runs.tracking import log_to_mlflow
-
-        log_to_mlflow(uri, _kept(runs, store))
-
-
-def _kept(runs: Sequence[Run], store: Store) -> Iterator[StoredRun]:
-    for run in runs:
-        stored = run.stored or store.failure(run.spec)
-        if stored:
-            yield stored
-
-
-def _finished(result: SweepResult, store: Store, mlflow: str | None) -> SweepResult:
-    _log(mlflow, result.runs, store)
-    if not result.finished:
-        return result
     try:
-        return replace(result, plots=tuple(plot(result.name, store=store.location)))
-    except ParameterError as error:  # nothing that could be drawn; the runs are there all the same
-        return replace(result, unplotted=str(error))
+        _log(uri, [], None)
+    except (ParameterError, RunError) as error:
+        raise ParameterError(f"nothing was run.\n{error}") from error
+
+
+def _log(uri: str | None, runs: Sequence[Run], store: Store | None) -> None:
+    """Log what is kept of runs, finished and failed, to MLflow."""
+    if uri is None:
+        return
+    from gradtricks.lab.runs.tracking import log_to_mlflow
+
+    kept = (run.stored or (store and store.failure(run.spec)) for run in runs)
+    log_to_mlflow(uri, (stored for stored in kept if stored))

@@ -24,12 +24,19 @@ _LOOK_EVERY_S = 1.0
 
 def make_console(*, stderr: bool = False) -> Console:
     """Make a console that shows texts as they are: a value may well be "[red]" or ":smile:"."""
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _WIDE
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else _WIDE
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 output = make_console()
+
+
+def show(what: Any) -> None:
+    """Print a text as it is, however long its lines are, or what Rich knows how to lay out."""
+    if isinstance(what, str):
+        output.out(what, highlight=False)
+    else:
+        output.print(what)
 
 
 def near(location: str) -> str:
@@ -38,35 +45,33 @@ def near(location: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else public(location)
 
 
-def say(text: str) -> None:
-    """Print a line, however long."""
-    output.print(Text(text), soft_wrap=True)
-
-
 @contextmanager
 def explained() -> Iterator[None]:
     """Print what went wrong without a traceback, and exit: 2 for a wrong request, 130 if interrupted."""
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *_, **__: _complain(message, "yellow")
         try:
             yield
         except (typer.Exit, BrokenPipeError):  # who reads the output may stop, as `head` does
             raise
-        except Exception as error:  # sorted by _exit_code, and raised again where nobody expects it
+        except Exception as error:
             code = _exit_code(error)
-            if code is None:
+            if code is None:  # nobody expects it, so it deserves its traceback
                 raise
-            make_console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
+            _complain(error, "red")
             raise typer.Exit(code) from error
 
 
+def _complain(said: object, style: str) -> None:
+    make_console(stderr=True).print(Text(str(said), style=style), soft_wrap=True)
+
+
 def _exit_code(error: Exception) -> int | None:
-    """Return None for what nobody expects, which deserves its traceback."""
     # Imported when something went wrong: a command that only reads a notebook does without papermill.
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
     from gradtricks.lab.runs.many import Interrupted, SchedulerError
-    from gradtricks.lab.storage.store import StoreError
+    from gradtricks.lab.storage.troubles import StoreError
 
     codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
         (2, (FileNotFoundError, ParameterError)),
@@ -76,19 +81,15 @@ def _exit_code(error: Exception) -> int | None:
     return next((code for code, kinds in codes if isinstance(error, kinds)), None)
 
 
-def watch(look: "Callable[[], Sequence[SweepStatus]]", show: Callable[[Any], Any]) -> None:
+def watch(look: "Callable[[], Sequence[SweepStatus]]", lay_out: Callable[[Any], Any]) -> None:
     """Show how far sweeps are until nothing is left, or somebody has seen enough."""
     try:
         with Live(console=output, auto_refresh=False) as live:
             while True:
                 found = look()
-                live.update(show(found), refresh=True)
+                live.update(lay_out(found), refresh=True)
                 if not any(status.left or status.running for status in found):
                     return
                 sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
         return
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    make_console(stderr=True).print(Text(f"{message}", style="yellow"), soft_wrap=True)

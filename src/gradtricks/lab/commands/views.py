@@ -3,7 +3,6 @@
 import tempfile
 import webbrowser
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +19,6 @@ if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A run that was shown.
-
-    Attributes:
-        run: From the store.
-        page: Its executed notebook as HTML, in a temporary file; None where there is none.
-    """
-
-    run: StoredRun
-    page: Path | None
 
 
 def table(
@@ -62,23 +48,11 @@ def table(
     opened = open_store(store)
     plan = None if sweep is None else opened.plans()[find_sweep(opened, sweep)]
     found = tables.table(opened, stem=notebook, plan=plan)
-    try:
-        return found if sql is None else queries.ask(found, sql)
-    except queries.QueryError as error:
-        raise ParameterError(str(error)) from error
+    return found if sql is None else queries.ask(found, sql)
 
 
-def found(sweep: str | None, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
-    """Sort a sweep's runs by configuration, for what it shows, or how long they took if that isn't there.
-
-    Args:
-        sweep: Its name; None means the only one of the store.
-        frame: From `table`, with at least one run.
-        store: Of the runs.
-
-    Returns:
-        What was found.
-    """
+def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
+    """Sort a sweep's runs, at least one, by what it shows, or by how long they took if that isn't there."""
     from gradtricks.lab.results import grouping, tables
 
     opened = open_store(store)
@@ -87,9 +61,7 @@ def found(sweep: str | None, frame: "pandas.DataFrame", *, store: str | Path) ->
     try:
         return grouping.find_results(frame, varied, shown)
     except grouping.PlotError:
-        axes = grouping.axes_of(frame, varied)
-        groups = grouping.groups_of(frame, axes, "duration_s")
-        return [grouping.Found("duration_s", axes, groups)]
+        return grouping.find_results(frame, varied, ["duration_s"])
 
 
 def plot(
@@ -121,10 +93,7 @@ def plot(
     plan = opened.plans()[name]
     frame = tables.table(opened, plan=plan)
     varied, planned = tables.planned_names(plan, "varied"), tables.planned_names(plan, "shown")
-    try:
-        drawn = plots.plot_results(grouping.find_results(frame, varied, tuple(shown) or planned))
-    except grouping.PlotError as error:
-        raise ParameterError(str(error)) from error
+    drawn = plots.plot_results(grouping.find_results(frame, varied, tuple(shown) or planned))
     place = Path(folder) if folder else _beside(opened, plan) / name
     place.mkdir(parents=True, exist_ok=True)
     files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
@@ -133,7 +102,9 @@ def plot(
     return files
 
 
-def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -> Shown:
+def show(
+    run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE
+) -> tuple[StoredRun, Path | None]:
     """Find a run, and open its executed notebook in the browser.
 
     Args:
@@ -142,20 +113,20 @@ def show(run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE) -
         store: Of the runs.
 
     Returns:
-        The run and the page.
+        The run, and its executed notebook as HTML in a temporary file; None where none was opened.
 
     Raises:
         ParameterError: The text means no run, or several.
     """
     stored = find_run(open_store(store), run)
     if not open_it or not stored.executed:
-        return Shown(stored, None)
+        return stored, None
     from gradtricks.lab.commands.rendering import to_html
 
     page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
     page.write_text(to_html(stored.read_notebook(), stored.title), encoding="utf-8")
     webbrowser.open(page.as_uri())
-    return Shown(stored, page)
+    return stored, page
 
 
 def find_run(store: Store | Published, text: str) -> StoredRun:

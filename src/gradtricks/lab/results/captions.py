@@ -1,27 +1,87 @@
-"""What is said of a figure: how many runs are behind it, and what it shows to those who can't see it."""
+"""What was found, in words: as cells of a table, as a figure's caption, and for those who can't see it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from gradtricks.lab.results.drawing import counted, number
 from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, spell
 from gradtricks.lab.results.statistics import CONFIDENCE, FEWEST_RUNS, Summary
 
+MINUS = "\N{MINUS SIGN}"
+_SPACE = "\N{NO-BREAK SPACE}"
 _LISTED = 7  # configurations that are named one by one
 _INTERVAL = f"{CONFIDENCE:.0%} bootstrap interval".replace("%", " %")
 
 
-def interval_said(counts: Sequence[int], said: str) -> str:
+def number(value: float) -> str:
+    """Write a number with three digits, such as ``0.123`` or ``1.23e−05``."""
+    return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("-", MINUS)
+
+
+def counted(parts: Iterable[Group | Curve]) -> str:
+    """Write how many runs are behind each mean, such as ``n = 8 to 10``."""
+    low, *more = sorted({part.n for part in parts})
+    return f"n = {low} to {more[-1]}" if more else f"n = {low}"
+
+
+def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, list[str]]:
+    """Write what was found under one name; the parameters come beside it, from `Found.axes` and its parts.
+
+    Args:
+        found: Numbers, or lists of numbers.
+        number: Writes one, and nothing for NaN.
+
+    Returns:
+        Cells by the name of their column; there is none for intervals that no configuration has, nor for what
+        never happened.
+    """
+    curves = [part for part in found.parts if isinstance(part, Curve)]
+    groups = [part for part in found.parts if isinstance(part, Group)]
+    summaries = [group.summary for group in groups]
+    if curves:
+        of_all = {
+            "length": [str(len(curve.mean)) for curve in curves],
+            "mean at its start": [number(curve.mean[0]) if curve.n else "" for curve in curves],
+            "mean at its end": [number(curve.mean[-1]) if curve.n else "" for curve in curves],
+            "95 % interval there": [_interval(c.low[-1], c.high[-1], number) if c.n else "" for c in curves],
+            "runs": [str(curve.n) for curve in curves],
+        }
+        counts = {
+            "cut to this length": [curve.cut for curve in curves],
+            "left out": [curve.lost for curve in curves],
+        }
+    else:
+        of_all = {
+            "interquartile mean": [number(s.mean) for s in summaries],
+            "95 % interval": [_interval(s.low, s.high, number) for s in summaries],
+            "lowest": [number(s.lowest) for s in summaries],
+            "highest": [number(s.highest) for s in summaries],
+            "runs": [str(s.n) for s in summaries],
+        }
+        counts = {
+            "failed": [group.failed for group in groups],
+            "without it": [group.missing for group in groups],
+            "not finite": [s.non_finite for s in summaries],
+        }
+    columns = {name: cells for name, cells in of_all.items() if "interval" not in name or any(cells)}
+    return columns | {name: [*map(str, some)] for name, some in counts.items() if any(some)}
+
+
+def _interval(low: float, high: float, number: Callable[[float], str]) -> str:
+    return f"{number(low)}{_SPACE}to{_SPACE}{number(high)}" if low == low else ""
+
+
+def interval_said(parts: Iterable[Group | Curve], said: str) -> str:
     """Speak of intervals, ``{}`` in a text, or say why some or all are missing."""
-    needed = f"{FEWEST_RUNS} runs"
-    if max(counts) < FEWEST_RUNS:
-        return f" without intervals, which take {needed}"
-    return said.format(_INTERVAL) + (f" where there are {needed}" if min(counts) < FEWEST_RUNS else "")
+    enough = [part.n >= FEWEST_RUNS for part in parts]
+    if not any(enough):
+        return f" without intervals, which take {FEWEST_RUNS} runs"
+    some = "" if all(enough) else f" where there are {FEWEST_RUNS} runs"
+    return said.format(_INTERVAL) + some
 
 
 def means(groups: Sequence[Group]) -> str:
     """Say what numbers are: single runs, or means of several."""
-    counts = [group.summary.n for group in groups]
-    return "single runs" if max(counts) < 2 else f"interquartile means ({counted(counts)} each)"
+    several = any(group.n > 1 for group in groups)
+    return f"interquartile means ({counted(groups)} each)" if several else "single runs"
 
 
 def lost(groups: Sequence[Group]) -> str:
@@ -38,29 +98,24 @@ def lost(groups: Sequence[Group]) -> str:
 def alt_of(found: Found) -> str:
     """Say what a figure shows, for those who can't see it."""
     curves = [part for part in found.parts if isinstance(part, Curve) and part.n]
-    groups = [part for part in found.parts if isinstance(part, Group) and part.summary.n]
+    groups = [part for part in found.parts if isinstance(part, Group) and part.n]
     axes = found.axes if groups else found.axes[:1]
-    against = f" against {_listed([axis.name for axis in axes])}" if axes else ""
+    *names, last = [axis.name for axis in axes] or [""]
+    against = f" against {', '.join(names)}{' and ' if names else ''}{last}" if axes else ""
     if curves:
-        begin = f"{found.title} by position{against}, {counted([curve.n for curve in curves])} each."
         ends = curves[:: len(curves) - 1] if len(curves) > _LISTED else curves
-        listed = [
-            f"{_where(axes, curve)}from {number(curve.mean[0])} to {number(curve.mean[-1])}" for curve in ends
-        ]
-        return f"{begin} Interquartile means go {'; '.join(listed)}."
+        listed = [_where(axes, c) + f"from {number(c.mean[0])} to {number(c.mean[-1])}" for c in ends]
+        by = f"{found.title} by position{against}, {counted(curves)} each."
+        return f"{by} Interquartile means go {'; '.join(listed)}."
     if not groups:
         return f"{found.title}{against}: no run gave it."
-    begin = f"{found.title}{against}, {counted([group.summary.n for group in groups])} each."
-    if len(groups) <= _LISTED:
-        listed = [f"{_where(axes, group)}{_with_interval(group.summary)}" for group in groups]
-        return f"{begin} Interquartile means: {'; '.join(listed)}."
-    ordered = sorted(groups, key=lambda group: group.summary.mean)
-    low, high = (f"{_where(axes, each)}{_with_interval(each.summary)}" for each in (ordered[0], ordered[-1]))
-    return f"{begin} Interquartile means, lowest: {low}; highest: {high}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    begin = f"{found.title}{against}, {counted(groups)} each. Interquartile means"
+    few = len(groups) <= _LISTED
+    ordered = groups if few else sorted(groups, key=lambda group: group.summary.mean)
+    listed = [_where(axes, group) + _with_interval(group.summary) for group in ordered]
+    if few:
+        return f"{begin}: {'; '.join(listed)}."
+    return f"{begin}, lowest: {listed[0]}; highest: {listed[-1]}."
 
 
 def _where(axes: Sequence[Axis], part: Group | Curve) -> str:

@@ -1,17 +1,19 @@
 """Figures of what a sweep found, each with a sentence that says how to read it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import offset_copy
 
-from gradtricks.lab.results.captions import interval_said, lost, means
+from gradtricks.lab.results.captions import counted, interval_said, lost, means, number
 from gradtricks.lab.results.drawing import (
     add_color_bar,
-    counted,
     drawable,
     new_figure,
-    number,
     place_of,
     scale_of,
     set_parameter_axis,
@@ -19,10 +21,6 @@ from gradtricks.lab.results.drawing import (
     wrapped,
 )
 from gradtricks.lab.results.grouping import Axis, Curve, Group
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _WRITTEN = (16, 9)  # rows and columns of a heat map up to which there is room for numbers
 _MOST_NAMES = 16  # at one side of a heat map
@@ -32,7 +30,7 @@ _LINE = 0.09  # of a figure's height: how far apart the names of lines stand
 _ABREAST = 3  # panels
 _BRIGHT = 0.42  # luminance from which on a cell's number is dark; dark pages show cells brighter
 
-Drawn = tuple["Figure", str]
+Drawn = tuple[Figure, str]
 
 
 def draw(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
@@ -52,11 +50,10 @@ def draw_points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Dr
     figure, plot = new_figure(3.3 if axis.numeric else 1.3 + 0.42 * len(axis.values))
     points = [(p, value) for group, p in zip(groups, at) for value in group.found if np.isfinite(value)]
     x, y = np.array(points).reshape(-1, 2).T[:: 1 if axis.numeric else -1]
-    counts = [group.summary.n for group in groups]
-    label = f"a run ({counted(counts)} each)"
-    plot.plot(x, y, "o", ms=4, mew=0, alpha=0.8, color="C0", label=label)
-    if max(counts) > 1:
-        _draw_means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.summary.n], upright=axis.numeric)
+    several, said = any(group.n > 1 for group in groups), counted(groups)
+    plot.plot(x, y, "o", ms=4, mew=0, alpha=0.8, color="C0", label=f"a run ({said} each)")
+    if several:
+        _draw_means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.n], upright=axis.numeric)
         figure.legend(loc="outside upper right", ncols=2, handletextpad=0.4, columnspacing=1.4)
     set_parameter_axis(plot, axis, side)
     set_result_axis(plot, other, [value for _, value in points])
@@ -67,16 +64,12 @@ def draw_points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Dr
         plot.grid(axis="y", visible=False)
     if not axes:
         plot.set_yticks([])
-    read = "Points are runs."
-    if max(counts) > 1:
-        said = interval_said(counts, ", with their {}s")
-        read = f"Points are runs ({counted(counts)} each), diamonds interquartile means{said}."
-    return figure, read + lost(groups)
+    with_intervals = interval_said(groups, ", with their {}s")
+    means_too = f" ({said} each), diamonds interquartile means{with_intervals}" if several else ""
+    return figure, f"Points are runs{means_too}.{lost(groups)}"
 
 
-def _draw_means(plot: "Axes", drawn: Sequence[tuple[float, Any]], *, upright: bool) -> None:
-    from matplotlib.transforms import offset_copy
-
+def _draw_means(plot: Axes, drawn: Sequence[tuple[float, Any]], *, upright: bool) -> None:
     where, middle = [place for place, _ in drawn], [s.mean for _, s in drawn]
     errors = np.clip([[s.mean - s.low for _, s in drawn], [s.high - s.mean for _, s in drawn]], 0, None)
     known = np.isfinite(errors).any()
@@ -118,11 +111,11 @@ def draw_heat_map(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> 
     return figure, f"{'Numbers' if written else 'Colours'} are {means(groups)}.{lost(groups)}"
 
 
-def _write_cell(plot: "Axes", row: int, column: int, group: Group, color: np.ndarray) -> None:
+def _write_cell(plot: Axes, row: int, column: int, group: Group, color: np.ndarray) -> None:
     red, green, blue, _ = color
     bright = 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT
-    ink = ("black" if bright else "white") if group.summary.n else "C1"
-    text = number(group.summary.mean) if group.summary.n else "none"
+    ink = ("black" if bright else "white") if group.n else "C1"
+    text = number(group.summary.mean) if group.n else "none"
     plot.text(column, row, text, ha="center", va="center", color=ink)
 
 
@@ -133,7 +126,7 @@ def draw_panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Dr
     figure, spare = new_figure(0.6 + 2.6 * down)
     spare.remove()
     panels = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
-    known = [group for group in groups if group.summary.n]
+    known = [group for group in groups if group.n]
     values = [group.summary.mean for group in known]
     for place, (panel, axis) in enumerate(zip(panels, axes)):
         at = [place_of(axis, group.values[place]) for group in known]
@@ -166,15 +159,14 @@ def draw_curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> Dr
     set_result_axis(panels[0], "y", [value for numbers in shown for value in numbers.tolist()])
     if together:
         _name_lines(panels[0], drawn, names)
-    counts = [curve.n for curve in drawn] or [0]
-    several = f" ({counted(counts)} each)" if max(counts) > 1 else ""
+    several = f" ({counted(drawn)} each)" if any(curve.n > 1 for curve in drawn) else ""
     by = f", by {drawable(axes[0].name, 30)}" if axes else ""
     figure.suptitle(drawable(title) + by)
     figure.supxlabel(f"position in the list{several}", fontsize="medium")
     return figure, _read_curves(axes, curves)
 
 
-def _draw_among(panel: "Axes", curves: Sequence[Curve], place: int, names: Sequence[str]) -> np.ndarray:
+def _draw_among(panel: Axes, curves: Sequence[Curve], place: int, names: Sequence[str]) -> np.ndarray:
     """Draw one of many curves, before all of them in grey."""
     for curve in curves:
         panel.plot(curve.mean, color="0.55", alpha=0.4, lw=0.7)
@@ -182,10 +174,8 @@ def _draw_among(panel: "Axes", curves: Sequence[Curve], place: int, names: Seque
     return _draw_curve(panel, curves[place], "C0")
 
 
-def _draw_curve(plot: "Axes", curve: Curve, color: str) -> np.ndarray:
+def _draw_curve(plot: Axes, curve: Curve, color: str) -> np.ndarray:
     """Draw one curve and its band, and return the numbers that are seen."""
-    from matplotlib.ticker import MaxNLocator
-
     steps = np.arange(len(curve.mean))
     plot.plot(steps, curve.mean, color=color, marker="o" if len(steps) == 1 else "")
     plot.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
@@ -196,7 +186,7 @@ def _draw_curve(plot: "Axes", curve: Curve, color: str) -> np.ndarray:
     return np.concatenate([curve.low, curve.high])
 
 
-def _name_lines(plot: "Axes", curves: Sequence[Curve], names: Sequence[str]) -> None:
+def _name_lines(plot: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
     """Write the name of each line beside its end, in its colour, none upon another."""
     plot.autoscale_view()  # or else the heights are those of an empty plot
     ends = [(0.0, curve.mean[-1]) for curve in curves]
@@ -208,11 +198,10 @@ def _name_lines(plot: "Axes", curves: Sequence[Curve], names: Sequence[str]) -> 
 
 
 def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
-    counts = [curve.n for curve in curves]
-    said = interval_said(counts, ", bands their {}s")
-    read = f"Lines are interquartile means ({counted(counts)} each){said}."
-    if max(counts) < 2:
-        read = "Lines are single runs."
+    read = "Lines are single runs."
+    if any(curve.n > 1 for curve in curves):
+        said = interval_said(curves, ", bands their {}s")
+        read = f"Lines are interquartile means ({counted(curves)} each){said}."
     pooled = ", ".join(axis.name for axis in axes[1:])
     read += f" Runs with different {pooled} are taken together." if pooled else ""
     if cut := sum(curve.cut for curve in curves):
@@ -224,6 +213,6 @@ def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
 
 
 def _titled(title: str, groups: Sequence[Group]) -> str:
-    counts = [group.summary.n for group in groups]
-    said = f" (interquartile mean, {counted(counts)} each)" if max(counts) > 1 else ""
+    several = any(group.n > 1 for group in groups)
+    said = f" (interquartile mean, {counted(groups)} each)" if several else ""
     return drawable(title, 60 - len(said)) + said

@@ -27,15 +27,11 @@ def flatten(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def kind_of(values: Iterable[Any]) -> str:
-    """Say what the values of a column have in common.
+    """Say what the values of a column have in common; None is missing.
 
-    Args:
-        values: Built-in types; None is missing.
-
-    Returns:
-        ``bool``, ``int``, ``big`` (beyond 64 bits), ``float`` (whole numbers among them only where a float
-        keeps them exactly), ``text`` (also where all are missing), ``time`` (with a zone), ``local time``
-        (without one), ``list``, ``mixed``.
+    It is ``bool``, ``int``, ``big`` (beyond 64 bits), ``float`` (whole numbers among them only where a float
+    keeps them exactly), ``text`` (also where all are missing), ``time`` (with a zone), ``local time``
+    (without one), ``list`` or ``mixed``.
     """
     there = [value for value in values if value is not None]
     types = {type(value) for value in there}
@@ -43,15 +39,12 @@ def kind_of(values: Iterable[Any]) -> str:
         return "text"
     if types == {int}:
         return "int" if all(value in _INT64 for value in there) else "big"
-    if types == {float} or (
-        types == {int, float} and all(value in _EXACT_AS_FLOAT for value in there if isinstance(value, int))
-    ):
-        return "float"
+    if float in types and types <= {int, float}:
+        return "float" if all(type(v) is float or v in _EXACT_AS_FLOAT for v in there) else "mixed"
     if types == {datetime}:
         zones = [value.tzinfo is not None for value in there]
         return "time" if all(zones) else "mixed" if any(zones) else "local time"
-    single = {bool: "bool", list: "list"}
-    return single.get(next(iter(types)), "mixed") if len(types) == 1 else "mixed"
+    return "bool" if types == {bool} else "list" if types == {list} else "mixed"
 
 
 def as_series(values: Sequence[Any]) -> "pandas.Series":
@@ -90,14 +83,10 @@ def values_of(series: "pandas.Series") -> list[Any]:
 
 
 def as_sql(values: Sequence[Any]) -> tuple[str, list[Any]]:
-    """Choose the type that a column has in SQL.
+    """Choose the type that a column has in SQL, and return it and the values as it takes them.
 
-    Args:
-        values: Built-in types; None is missing.
-
-    Returns:
-        The type, and the values as it takes them: times are in UTC; lists of one depth and kind are lists,
-        other ones and what is beside them JSON; what else is mixed is text.
+    Times are in UTC; lists of one depth and kind are lists, other ones and what is beside them JSON; what
+    else is mixed is text.
     """
     brackets, inner = "", [value for value in values if value is not None]
     while inner and all(isinstance(value, list) for value in inner):
@@ -130,8 +119,8 @@ def _as_json(value: Any) -> str:
     try:
         return json.dumps(encode(value, ""), ensure_ascii=False)
     except TypeError:
-        plain = {str(name): item for name, item in value.items()} if isinstance(value, dict) else value
-        return json.dumps(plain, ensure_ascii=False, default=_plain)
+        named = {str(name): item for name, item in value.items()} if isinstance(value, dict) else value
+        return json.dumps(named, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -1,51 +1,45 @@
 """What figures of sweeps are drawn with: the book's style, fitting scales, texts as they are."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps, font_manager, rc_context, rcParams, style
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from gradtricks.lab.recording import PACKAGE
+from gradtricks.lab.results.captions import MINUS, number
 from gradtricks.lab.results.grouping import Axis, spell, wants_logarithm
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
 
 _STYLE = PACKAGE / "lab" / "figures.mplstyle"
 # On a phone a figure is three quarters of its size: these are then letters of 11 pixels.
 _READABLE = dict.fromkeys(
     ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 11
 )
-_MINUS = "\N{MINUS SIGN}"
 _MOST_TICKS = 9
 
 
 @contextmanager
 def book_style() -> Iterator[None]:
     """Draw in the book's style. Names and values are text, never formulas: ``$`` is a dollar."""
-    from matplotlib import rc_context, style
-
     with rc_context(), style.context([_STYLE, _READABLE | {"text.parse_math": False}]):
         yield
 
 
-def new_figure(height: float = 3.3) -> tuple["Figure", "Axes"]:
+def new_figure(height: float = 3.3) -> tuple[Figure, Axes]:
     """Make a figure of the book's width, so many inches high; pyplot doesn't know it and needn't close it."""
-    from matplotlib import rcParams
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(rcParams["figure.figsize"][0], height))
     return figure, figure.add_subplot()
 
 
 def drawable(value: Any, longest: int = 60) -> str:
     """Write a value or a name with signs that the figures' font has: others are shown by their number."""
-    from matplotlib import font_manager
-
     font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
     return "".join(
         sign if font.get_char_index(ord(sign)) else sign.encode("unicode_escape").decode()
@@ -58,38 +52,20 @@ def wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
-def number(value: float) -> str:
-    """Write a number with three digits, such as ``0.123`` or ``1.23e−05``."""
-    return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("-", _MINUS)
-
-
-def counted(counts: Iterable[int]) -> str:
-    """Write how many runs are behind each mean, such as ``n = 8 to 10``."""
-    ordered = sorted(counts)
-    low, high = ordered[0], ordered[-1]
-    return f"n = {low}" if low == high else f"n = {low} to {high}"
-
-
-def scale_of(values: np.ndarray) -> "ScalarMappable":
+def scale_of(values: np.ndarray) -> ScalarMappable:
     """Make a scale of colours that tells the finite ones of some numbers apart.
 
     The ends of viridis are left out: its yellow is hardly seen on a light page, and on a dark one, where
     figures are brightened, it can't be told from green.
     """
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, LogNorm, Normalize
-
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     norm = (LogNorm if wants_logarithm(finite) else Normalize)(low, high)
     return ScalarMappable(norm, ListedColormap(colormaps["viridis"](np.linspace(0.08, 0.8, 256))))
 
 
-def add_color_bar(axes: "Axes", scale: "ScalarMappable") -> None:
+def add_color_bar(axes: Axes, scale: ScalarMappable) -> None:
     """Say beside the axes what the colours mean."""
-    from matplotlib.colors import LogNorm
-
     bar = axes.figure.colorbar(scale, ax=axes)
     bar.outline.set_visible(False)
     bar.ax.grid(visible=False)
@@ -97,7 +73,7 @@ def add_color_bar(axes: "Axes", scale: "ScalarMappable") -> None:
         _plain_ticks(bar.ax, "y")
 
 
-def set_parameter_axis(axes: "Axes", axis: Axis, side: str, longest: int = 24) -> None:
+def set_parameter_axis(axes: Axes, axis: Axis, side: str, longest: int = 24) -> None:
     """Set scale, ticks and label of an axis; what isn't a number stands at 0, 1, …, on ``y`` downwards."""
     if axis.logarithmic:
         axes.set(**{f"{side}scale": "log"})
@@ -107,7 +83,7 @@ def set_parameter_axis(axes: "Axes", axis: Axis, side: str, longest: int = 24) -
         set_ticks = getattr(axes, f"set_{side}ticks")
         lines = 2 if side == "y" else 1
         names = [wrapped(drawable(value, lines * longest), longest) for value in axis.values]
-        set_ticks(ticks, [name.replace("-", _MINUS) for name in names])
+        set_ticks(ticks, [name.replace("-", MINUS) for name in names])
         set_ticks([], minor=True)
     getattr(axes, f"set_{side}label")(drawable(axis.name))
     if side == "y" and not axis.numeric:
@@ -119,17 +95,15 @@ def place_of(axis: Axis, value: Any) -> float:
     return float(value) if axis.numeric else float(axis.rank(value))
 
 
-def set_result_axis(axes: "Axes", side: str, values: Sequence[float]) -> None:
+def set_result_axis(axes: Axes, side: str, values: Sequence[float]) -> None:
     """Make the axis of a result logarithmic where the values that are drawn ask for it."""
     if wants_logarithm(values):
         axes.set(**{f"{side}scale": "log"})
         _plain_ticks(axes, side)
 
 
-def _plain_ticks(axes: "Axes", side: str) -> None:
+def _plain_ticks(axes: Axes, side: str) -> None:
     """Write 0.01, not a power of ten, at the ticks of a logarithmic axis."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     ticks = getattr(axes, f"{side}axis")
     low, high = sorted(getattr(axes, f"get_{side}lim")())
     if low > 0 and high / low < 50:

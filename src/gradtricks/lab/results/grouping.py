@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.columns import kind_of, values_of
 from gradtricks.lab.results.markup import one_line
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
@@ -25,23 +26,17 @@ _UNITS = ("s", "ms", "mib")
 _CHOSEN = 4  # results of a sweep that doesn't say which
 
 
-class PlotError(ValueError):
+class PlotError(ParameterError):
     """What is to be shown can't be; the message says what can."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A parameter that was varied.
-
-    Attributes:
-        name: Of the parameter.
-        values: Numbers by size, anything else in the order of the runs.
-        numeric: Whether all values are finite numbers.
-    """
+    """A parameter that was varied: numbers by size, anything else in the order of the runs."""
 
     name: str
     values: tuple[Any, ...]
-    numeric: bool
+    numeric: bool  # all values are finite numbers
 
     @property
     def logarithmic(self) -> bool:
@@ -55,63 +50,44 @@ class Axis:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration, or of several that are pooled.
-
-    Attributes:
-        values: Of the axes.
-        found: What each finished run recorded under one name: a number, or a list of numbers.
-        strata: The configuration of each of them.
-        failed: How many runs failed.
-        missing: How many finished without recording it.
-    """
+    """The runs of one configuration, or of several that are pooled; ``values`` are those of the axes."""
 
     values: tuple[Any, ...]
-    found: tuple[Any, ...]
-    strata: tuple[str, ...]
+    found: tuple[Any, ...]  # by each finished run, under one name: a number, or a list of numbers
+    strata: tuple[str, ...]  # the configuration of each of them
     failed: int
-    missing: int
+    missing: int  # finished runs that didn't record it
 
     @cached_property
     def summary(self) -> Summary:
         """Of numbers."""
         return summarize(self.found, strata=self.strata)
 
+    @property
+    def n(self) -> int:
+        """How many of the numbers are finite."""
+        return self.summary.n
+
 
 @dataclass(frozen=True)
 class Curve:
-    """The curves of a group, as far as all of them go.
-
-    Attributes:
-        values: Of the axes.
-        mean: Interquartile mean at each position.
-        low: Lower end of its interval; NaN with too few runs for one.
-        high: Upper end.
-        n: How many runs are part of it.
-        lost: How many aren't, because they failed, recorded nothing or a number that isn't finite.
-        cut: How many of those that are part of it go on for longer.
-    """
+    """The interquartile mean of a group's curves, as far as all of them go, and its interval."""
 
     values: tuple[Any, ...]
     mean: np.ndarray
-    low: np.ndarray
+    low: np.ndarray  # NaN with too few runs for an interval
     high: np.ndarray
-    n: int
-    lost: int
-    cut: int
+    n: int  # runs that are part of it
+    lost: int  # runs that failed, recorded nothing or a number that isn't finite
+    cut: int  # runs that are part of it and go on for longer
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a sweep found under one name.
+    """What a sweep found under one name: groups by configuration, or curves by value of the first axis."""
 
-    Attributes:
-        column: Of the table, such as ``results.growth.end``.
-        axes: What was varied besides the seed.
-        parts: A group for each configuration, or a curve for each value of the first axis.
-    """
-
-    column: str
-    axes: Sequence[Axis]
+    column: str  # of the table, such as ``results.growth.end``
+    axes: Sequence[Axis]  # what was varied besides the seed
     parts: Sequence[Group] | Sequence[Curve]
 
     @property
@@ -154,15 +130,14 @@ def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequen
     wanted = shown or _choose(frame)
     if not wanted:
         raise PlotError("expected a number, or a list of numbers, among the results; got none")
-    axes = axes_of(frame, varied)
-    return [_find(frame, axes, column_of(frame, name)) for name in wanted]
-
-
-def _find(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str) -> Found:
-    if not _is_curve(frame, column):
-        return Found(column, axes, groups_of(frame, axes, column))
-    pooled = groups_of(frame, axes, column, pooled=max(0, len(axes) - 1))
-    return Found(column, axes, [curve_of(group) for group in pooled])
+    axes, found = axes_of(frame, varied), []
+    for column in (column_of(frame, name) for name in wanted):
+        if _is_curve(frame, column):
+            pooled = groups_of(frame, axes, column, pooled=max(0, len(axes) - 1))
+            found.append(Found(column, axes, [curve_of(group) for group in pooled]))
+        else:
+            found.append(Found(column, axes, groups_of(frame, axes, column)))
+    return found
 
 
 def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
@@ -171,7 +146,13 @@ def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
     if CASE in frame.columns:
         cases = values_of(frame[CASE])
         names = [CASE, *(name for name in names if varies_within(cases, _parameter(frame, name)))]
-    return [_axis(name, _parameter(frame, name)) for name in names]
+    axes = []
+    for name in names:
+        distinct = {key_of(value): value for value in _parameter(frame, name)}
+        numeric = all(type(value) in (int, float) and math.isfinite(value) for value in distinct.values())
+        ordered = sorted(distinct.values()) if numeric else distinct.values()
+        axes.append(Axis(name, tuple(ordered), numeric))
+    return axes
 
 
 def varies_within(cases: Sequence[str], values: Sequence[Any]) -> bool:
@@ -225,7 +206,7 @@ def column_of(frame: "pandas.DataFrame", name: str) -> str:
     for wanted in (name, *(f"{group}.{name}" for group in _GROUPS)):
         if wanted in plain:
             return plain[wanted]
-    there = [column for column in plain if column.startswith(tuple(f"{group}." for group in _GROUPS))]
+    there = [column for column in plain if column.partition(".")[0] in _GROUPS]
     parts = [column for column in there if column.startswith((f"{name}.", f"results.{name}."))]
     listed = (parts or there)[:_LISTED] or ["none"]
     more = ", …" if len(parts or there) > _LISTED else ""
@@ -293,10 +274,3 @@ def _parameter(frame: "pandas.DataFrame", name: str) -> list[Any]:
     if column not in frame.columns:
         raise PlotError(f"expected a table with the parameter {name}; got none of that name")
     return values_of(frame[column])
-
-
-def _axis(name: str, values: list[Any]) -> Axis:
-    distinct = {key_of(value): value for value in values}
-    numeric = all(type(value) in (int, float) and math.isfinite(value) for value in distinct.values())
-    ordered = sorted(distinct.values()) if numeric else list(distinct.values())
-    return Axis(name, tuple(ordered), numeric)

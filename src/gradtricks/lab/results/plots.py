@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gradtricks.lab.results.captions import alt_of
-from gradtricks.lab.results.charts import draw, draw_curves
-from gradtricks.lab.results.drawing import book_style
 from gradtricks.lab.results.grouping import Curve, Found, Group
 
+# What draws is imported when something is drawn, since matplotlib takes its time.
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -22,25 +21,17 @@ _PNG_DPI = 200
 
 @dataclass(frozen=True)
 class PlotResult:
-    """A figure.
-
-    Attributes:
-        found: What it shows.
-        figure: Drawn with matplotlib.
-        alt: What it shows, for those who can't see it.
-        caption: How to read it, and how many runs are behind it.
-    """
+    """A figure of what was found."""
 
     found: Found
     figure: "Figure"
-    alt: str
-    caption: str
+    alt: str  # what it shows, for those who can't see it
+    caption: str  # how to read it, and how many runs are behind it
 
     def svg(self) -> str:
         """Return the figure as SVG; equal figures are equal texts."""
         buffer = io.StringIO()
-        with book_style():
-            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        self._write(buffer, format="svg", metadata={"Date": None})
         return buffer.getvalue()
 
     def save(self, path: Path) -> None:
@@ -49,9 +40,14 @@ class PlotResult:
         if path.suffix == ".svg":
             unfinished.write_text(self.svg(), encoding="utf-8")
         else:
-            with book_style():
-                self.figure.savefig(unfinished, dpi=_PNG_DPI, transparent=False, facecolor="white")
+            self._write(unfinished, dpi=_PNG_DPI, transparent=False, facecolor="white")
         os.replace(unfinished, path)
+
+    def _write(self, target: Any, **options: Any) -> None:
+        from gradtricks.lab.results.drawing import book_style
+
+        with book_style():
+            self.figure.savefig(target, **options)
 
 
 def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
@@ -59,13 +55,8 @@ def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
 
     No parameter besides the seed, or one: each run is a point, with interquartile means and their bootstrap
     intervals. Two: a heat map. More, or pairs at random: a panel for each. Lists are drawn as curves with
-    bands, one for each value of the first parameter; the others are pooled.
-
-    Args:
-        found: From `gradtricks.lab.results.grouping.find_results`.
-
-    Returns:
-        Figures by name, such as ``growth_end``.
+    bands, one for each value of the first parameter; the others are pooled. Figures come by name, such as
+    ``growth_end``.
     """
     drawn: dict[str, PlotResult] = {}
     for each in found:
@@ -78,6 +69,9 @@ def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
 
 
 def _plot(found: Found) -> PlotResult:
+    from gradtricks.lab.results.charts import draw, draw_curves
+    from gradtricks.lab.results.drawing import book_style
+
     with book_style():
         if isinstance(found.parts[0], Curve):
             curves = cast(Sequence[Curve], found.parts)

@@ -1,13 +1,15 @@
 """A table in DuckDB: what SQL sees of it, and Parquet."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.columns import as_series, as_sql, as_text, values_of
+from gradtricks.lab.storage.dotted import Path as Dotted
 from gradtricks.lab.storage.dotted import quote, split_name
 
 if TYPE_CHECKING:
@@ -16,13 +18,6 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN = 80  # columns in a message
-
-# Parts by name; the column that holds the values stands at its place under None.
-_Tree = dict[str | None, Any]
-
-
-class QueryError(ValueError):
-    """A query that DuckDB refuses; the message says why, and which columns there are."""
 
 
 def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
@@ -33,38 +28,27 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     the value in its part ``value``. Of names that differ in case only, which SQL can't tell apart, the later
     one ends in an underscore. Values of different kinds are text, lists of such are JSON.
 
-    Args:
-        frame: What `gradtricks.lab.results.tables.table` returned.
-        sql: For DuckDB.
-
-    Returns:
-        What was asked for.
-
-    Raises:
-        QueryError: DuckDB refuses, or there is no query.
+    A ParameterError says why DuckDB refuses, and which columns there are.
     """
     import duckdb
     import pandas as pd
 
     with closing(_connect()) as connection:
-        names = _load(connection, frame)
-        tree: _Tree = {}
-        for column, name in names.items():
-            place = tree
-            for part in split_name(name):
-                place = place.setdefault(part, {})
-            place[None] = column
-        selected = ", ".join(f"{_expression(item)} AS {quote(name)}" for name, item in _parts(tree))
+        loaded = _load(connection, frame)
+        nested = _nest([(split_name(name), column) for column, name in loaded.items()])
+        selected = ", ".join(f"{_expression(part)} AS {quote(name)}" for name, part in nested.items())
         connection.execute(f"CREATE TABLE runs AS SELECT {selected} FROM loaded; DROP TABLE loaded")  # noqa: S608  # all is quoted
         # From here on nothing reaches a file or the network, and nothing can change that.
         connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         try:
             if not connection.extract_statements(sql):
-                raise QueryError(f"expected a query; got {sql!r}; remedy: gradtricks table --help shows one")
+                raise ParameterError(
+                    f"expected a query; got {sql!r}; remedy: gradtricks table --help shows one"
+                )
             answer = connection.execute(sql)
             rows, found = answer.fetchall(), [column[0] for column in answer.description or ()]
         except duckdb.Error as error:
-            raise QueryError(f"{error}\nThe columns of runs are:\n{_listed(tree)}") from None
+            raise ParameterError(f"{error}\nThe columns of runs are:\n{_listed(nested)}") from None
     columns = [[_plain(row[place]) for row in rows] for place in range(len(found))]
     asked = pd.concat([as_series(values) for values in columns], axis=1) if columns else pd.DataFrame()
     asked.columns = pd.Index(found)
@@ -72,7 +56,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
 
 
 def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
-    """Write a table or an answer as Parquet, under the same names; a QueryError says if one comes twice."""
+    """Write a table or an answer as Parquet; a ParameterError says if two columns have one name."""
     with closing(_connect()) as connection:
         names = _load(connection, frame, parquet=True)
         selected = ", ".join(f"{column} AS {quote(name)}" for column, name in names.items())
@@ -93,7 +77,7 @@ def _load(
     """Make the table ``loaded``, and return the names of its columns by what they are called in there."""
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if twice:
-        raise QueryError(
+        raise ParameterError(
             f"expected columns of different names; got several called {', '.join(twice)}; "
             "remedy: rename them in the query with AS"
         )
@@ -108,36 +92,41 @@ def _load(
     return {f"c{place}": str(name) for place, name in enumerate(frame.columns)}
 
 
-def _parts(tree: _Tree) -> Iterator[tuple[str, _Tree]]:
-    """Name the parts of a struct. In SQL none may be empty, or differ from another in case only."""
-    taken: set[str] = set()
-    parts = [(name or "_", item) for name, item in tree.items() if name is not None]
-    if None in tree:
-        parts.append(("value", {None: tree[None]}))
-    for name, item in parts:
-        while name.lower() in taken:
+def _nest(columns: Sequence[tuple[Dotted, str]]) -> dict[str, Any]:
+    """Put columns into each other by their names; SQL takes none that is empty or differs in case only."""
+    groups: dict[str, list[tuple[Dotted, str]]] = {}
+    for (name, *rest), column in columns:
+        groups.setdefault(name, []).append((tuple(rest), column))
+    nested: dict[str, Any] = {}
+    for group, inside in groups.items():
+        name = group or "_"
+        while name.lower() in map(str.lower, nested):
             name += "_"
-        taken.add(name.lower())
-        yield name, item
+        parts = [(rest, column) for rest, column in inside if rest]
+        own = [column for rest, column in inside if not rest]
+        # Some runs record a value under this name, and others parts.
+        value = "value_" if any(rest[0].lower() == "value" for rest, _ in parts) else "value"
+        nested[name] = _nest([*parts, *(((value,), column) for column in own)]) if parts else own[0]
+    return nested
 
 
-def _expression(tree: _Tree) -> str:
-    if tree.keys() == {None}:
-        return str(tree[None])
-    inner = ", ".join(f"{quote(name)} := {_expression(item)}" for name, item in _parts(tree))
+def _expression(part: str | dict[str, Any]) -> str:
+    if isinstance(part, str):
+        return part
+    inner = ", ".join(f"{quote(name)} := {_expression(item)}" for name, item in part.items())
     return f"struct_pack({inner})"
 
 
-def _listed(tree: _Tree) -> str:
-    names = [".".join(path) for path in _paths(tree)]
+def _listed(nested: dict[str, Any]) -> str:
+    names = list(_names(nested))
     more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return "\n".join(f"  {line}" for line in names[:_SHOWN] + more)
 
 
-def _paths(tree: _Tree) -> Iterator[tuple[str, ...]]:
-    for name, item in _parts(tree):
+def _names(nested: dict[str, Any]) -> Iterator[str]:
+    for name, part in nested.items():
         written = name if _PLAIN.fullmatch(name) else quote(name)
-        yield from [(written,)] if item.keys() == {None} else ((written, *rest) for rest in _paths(item))
+        yield from [written] if isinstance(part, str) else (f"{written}.{rest}" for rest in _names(part))
 
 
 def _plain(value: Any) -> Any:

@@ -15,24 +15,21 @@ def result_from(results: Any, name: str) -> Any:
 
     A key that itself holds a dot, as in ``share.0.1``, is found too. A RecordError lists what there is.
     """
-    return _descend(results, name.split("."))
-
-
-def _descend(value: Any, parts: list[str]) -> Any:
-    if not parts:
-        return value
-    if isinstance(value, Mapping):
-        for count in range(len(parts), 0, -1):
-            key = ".".join(parts[:count])
-            if key in value:
-                return _descend(value[key], parts[count:])
-        there = ", ".join(map(str, value)) or "nothing"
-        raise RecordError(f"expected one of: {there}; got {'.'.join(parts)!r}")
-    if isinstance(value, list):
-        try:
-            return _descend(value[int(parts[0])], parts[1:])
-        except (IndexError, ValueError) as error:
-            if isinstance(error, RecordError):
-                raise
-            raise RecordError(f"expected a position below {len(value)}; got {parts[0]!r}") from error
-    raise RecordError(f"expected the name to end before {'.'.join(parts)!r}; got the value {value!r}")
+    value, parts = results, name.split(".")
+    while parts:
+        said = ".".join(parts)
+        if isinstance(value, Mapping):
+            keys = {count: ".".join(parts[:count]) for count in range(len(parts), 0, -1)}
+            count = next((count for count, key in keys.items() if key in value), None)
+            if count is None:
+                there = ", ".join(map(str, value)) or "nothing"
+                raise RecordError(f"expected one of: {there}; got {said!r}")
+            value, parts = value[keys[count]], parts[count:]
+        elif isinstance(value, list):
+            try:
+                value, parts = value[int(parts[0])], parts[1:]
+            except (IndexError, ValueError) as error:
+                raise RecordError(f"expected a position below {len(value)}; got {parts[0]!r}") from error
+        else:
+            raise RecordError(f"expected the name to end before {said!r}; got the value {value!r}")
+    return value

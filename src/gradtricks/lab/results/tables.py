@@ -27,52 +27,35 @@ FORMATS = ("parquet", "csv")
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a sweep, as the store's plan names it.
-
-    Attributes:
-        request: Digest of what is asked.
-        title: What people call it.
-        place: Where it lies, where the plan means one run and no other; else empty.
-        case: What its configuration is called; empty where it has no name.
-    """
+    """A run of a sweep, as the store's plan names it."""
 
     request: str
     title: str
-    place: str = ""
-    case: str = ""
+    place: str = ""  # where the plan means the run that lies there and no other
+    case: str = ""  # what its configuration is called, where it has a name
 
 
 def table(
     store: Store | Published, *, stem: str | None = None, plan: Mapping[str, Any] | None = None
 ) -> "pandas.DataFrame":
-    """Tabulate the runs of a store, finished and failed, one in a row.
+    """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order.
 
-    Args:
-        store: Of the runs.
-        stem: Only the runs of this notebook.
-        plan: Only the runs of this plan of the store, in its order.
-
-    Returns:
-        As `tabulate`.
-
-    Raises:
-        StoreError: Somebody edited the plan.
+    A StoreError says if somebody edited the plan.
     """
     if plan is None:
-        return tabulate(sorted(store.runs(stem), key=_place))
+        return tabulate(
+            sorted(store.runs(stem), key=lambda run: (run.record["stem"], run.title, run.location))
+        )
     planned = planned_runs(plan)
-    runs = [run for run in runs_of(store, planned) if stem in (None, run.record["stem"])]
-    return tabulate(runs, cases_of(planned))
+    there = (run for run in runs_of(store, planned) if stem in (None, run.record["stem"]))
+    return tabulate(there, cases_of(planned))
 
 
 def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
     """List the runs of a store's plan, in the sweep's order; a StoreError says if somebody edited it."""
     try:
-        runs = [
-            Planned(run["request"], run["title"], run.get("place", ""), run.get(CASE, ""))
-            for run in plan["runs"]
-        ]
-    except (KeyError, TypeError, AttributeError) as error:
+        runs = [Planned(**run) for run in plan["runs"]]
+    except (KeyError, TypeError) as error:
         raise _edited(plan, "the request and the title of each run") from error
     if not all(isinstance(text, str) for run in runs for text in astuple(run)):
         raise _edited(plan, "the request and the title of each run")
@@ -133,16 +116,10 @@ def as_csv(frame: "pandas.DataFrame") -> str:
 
 
 def export(frame: "pandas.DataFrame", to: str, path: Path) -> None:
-    """Write a table or an answer to a file, which is replaced in one step.
+    """Write a table or an answer to a file, ``parquet`` or ``csv``, which is replaced in one step.
 
-    Args:
-        frame: The table.
-        to: ``parquet`` or ``csv``.
-        path: Of the file.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
-        QueryError: Two columns have the same name, which Parquet doesn't take.
+    It raises FileNotFoundError where there is no such folder, and ParameterError where two columns have the
+    same name, which Parquet doesn't take.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
@@ -157,10 +134,6 @@ def export(frame: "pandas.DataFrame", to: str, path: Path) -> None:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _place(run: StoredRun) -> tuple[str, str, str]:
-    return run.record["stem"], run.title, run.location
 
 
 def _edited(plan: Mapping[str, Any], expected: str) -> StoreError:

@@ -99,7 +99,7 @@ def plan_sweep(
     """
     shown, file = tuple(shown), None
     problems = Problems(unreadable(shown, "shown", short=True))
-    said: dict[str, Any] = {}
+    said: dict[str, Any] = {"fixed": {}}
     for part, values, read in (
         ("fixed", given, partial(_fixed, notebook)),
         ("grid", grid, _columns),
@@ -107,7 +107,7 @@ def plan_sweep(
     ):
         with problems.noted():
             said[part] = read(values)
-    if len(said) == 3:
+    if {"grid", "zip"} <= said.keys():  # else nobody knows what varies
         said |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
         said |= {"threads": threads, "max_runs": max_runs, "shown": shown, "notebook": str(notebook)}
         try:

@@ -1,0 +1,80 @@
+"""What a loss adds up, and what follows: parts that aren't their batch, and a loss that is 0 and learns."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from gradtricks._core.diagnosing import Cause, Event, Record
+from gradtricks._core.recorded import Place
+
+_ROUNDING = 1e-5  # of what a loss adds up, where that cancels
+_ALIKE = 1e-3
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of a loss that is a sum: a tensor, and the slope of the loss in it.
+
+    Attributes:
+        size: How many elements it averages or holds; 0 where that isn't known.
+        least: The smallest slope.
+        most: The largest slope.
+        share: All slopes together; 1 for a mean.
+        value: What it adds to the loss.
+        magnitude: The same without signs.
+    """
+
+    size: int
+    least: float
+    most: float
+    share: float
+    value: float
+    magnitude: float
+
+
+def as_event(terms: list[Term], place: Place | None) -> Event:
+    """Return a backward pass through the sum of some terms."""
+    event, magnitude = Event("backward", place), sum(term.magnitude for term in terms)
+    if 0 < magnitude < math.inf:
+        event.cancels = abs(sum(term.value for term in terms)) <= _ROUNDING * magnitude
+    # Only a loss of one kind, whose elements weigh the same, can be compared with other parts.
+    if len(terms) == 1 and terms[0].least == terms[0].most:
+        event.size, event.share = terms[0].size, terms[0].share
+    return event
+
+
+def parts(record: Record) -> Iterator[Cause]:
+    """Parts of a batch whose gradients don't add up to that of the batch."""
+    events = [event for event in record.events if event.kind in ("update", "backward")]
+    while events and events[-1].kind == "backward":
+        events.pop()  # what these are for isn't known yet
+    for _, group in groupby(events, lambda event: event.kind):
+        cause = _of_parts(list(group))
+        if cause:
+            yield cause
+            return
+
+
+def _of_parts(passes: list[Event]) -> Cause | None:
+    sizes, shares = [event.size for event in passes], [event.share for event in passes]
+    # Losses of two kinds aren't parts of one batch: parts come from one line. An update has no size.
+    if len(passes) < 2 or len({event.place for event in passes}) > 1 or not all(sizes):
+        return None
+    if all(math.isclose(share, 1, rel_tol=_ALIKE) for share in shares):
+        several = len(passes)
+        seen = f"the means of {several} parts were added up: {several} times the gradient of their mean"
+        return Cause("parts not averaged", (), seen, passes[0].place)
+    if len(set(sizes)) > 1 and math.isclose(min(shares), max(shares), rel_tol=_ALIKE):
+        seen = f"means over {', '.join(map(str, sizes))} elements were given the same weight"
+        return Cause("parts of unequal weight", (), seen, passes[0].place)
+    return None
+
+
+def cancelled(record: Record) -> Iterator[Cause]:
+    """Losses that are 0 whatever the model does, because what they add up cancels; their gradients don't."""
+    learns = any(weight.gradient == "fine" for seen in record.weights().values() for weight in seen)
+    for place in dict.fromkeys(event.place for event in record.backwards if learns):
+        if all(event.cancels for event in record.backwards if event.place == place):
+            seen = "what the loss adds up cancels each time, so it says nothing; the gradients don't cancel"
+            yield Cause("loss of 0", (), seen, place)

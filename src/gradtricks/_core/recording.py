@@ -1,0 +1,63 @@
+"""What the recorders of all frameworks do alike: number tensors, and keep the operations that made them."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gradtricks._core.recorded import Operation, Outside, calling_place
+
+
+class Recording:
+    """Numbers tensors and keeps operations; the framework's recorder says when, and what a tensor is.
+
+    Attributes:
+        libraries: Packages whose frames aren't the user's.
+        kind: What a tensor is.
+        status: Says of a tensor "fine", "zero everywhere", "nan" or "inf".
+    """
+
+    libraries: tuple[str, ...]
+    kind: type
+    status: Callable[[Any], str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.outside: dict[int, Outside] = {}
+        self.overflown: set[int] = set()
+        self.integers: set[int] = set()
+        self.host = self.last = 0  # the host's memory is one large tensor, number 0
+
+    @abstractmethod
+    def read(self, tensor: Any) -> int:
+        """Return the number of a tensor as it is now."""
+
+    def next_number(self) -> int:
+        """Count on."""
+        self.last += 1
+        return self.last
+
+    def judge(self, number: int, tensor: Any) -> None:
+        """Note whether a tensor is finite."""
+        if self.status(tensor) in ("nan", "inf"):
+            self.overflown.add(number)
+
+    def export(self, name: str, inputs: list[int], result: Any) -> None:
+        """Record that values left for Python or NumPy."""
+        whole = isinstance(result, int | np.integer) and not isinstance(result, bool)
+        self.integers |= {int(result)} if whole else set()
+        inputs, self.host = [*inputs, self.host], self.next_number()
+        place = calling_place(self.libraries)
+        self.operations.append(Operation(name, place, tuple(inputs), (self.host,), reason="numpy"))
+
+    def read_output(self, leaf: Any) -> int:
+        """Return the number of what the function returned."""
+        if isinstance(leaf, self.kind):
+            return self.read(leaf)
+        if isinstance(leaf, int | float | np.ndarray | np.generic):
+            return self.host
+        raise TypeError(
+            f"function must return tensors; got {type(leaf).__name__}; remedy: return what is differentiated"
+        )

@@ -1,0 +1,113 @@
+"""What both frameworks do alike when they watch a training."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from gradtricks._core.checks import check_callable, check_integer
+from gradtricks._core.diagnosing import Backward, EnoughSeen, Event, Record
+from gradtricks._core.late import Late
+from gradtricks._core.losses import as_event
+from gradtricks._core.recorded import Place
+from gradtricks._core.reports import GradientReport
+
+_MOMENTS = 8  # uses of one weight that make it a recurrent one
+
+
+class Watching:
+    """Keeps the record of a training; the framework says what happens in it."""
+
+    recorder: Late
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit  # of updates by each optimizer, where a program is watched; or 0
+        self.depth = 0  # of calls of modules
+        self.models: list[Any] = []
+        self.record = Record()
+        self.silent: list[tuple[Event, list[Any]]] = []  # as in training, and used for no loss so far
+
+    @abstractmethod
+    def add(self, model: Any, prefix: str = "") -> None:
+        """Watch the parameters of one more model."""
+
+    @abstractmethod
+    def explain(self, outputs: list[Any]) -> GradientReport | None:
+        """Say what became of the gradient of each parameter."""
+
+    @abstractmethod
+    def largest(self, gradients: list[Any]) -> list[float]:
+        """Return the largest magnitude in each gradient."""
+
+    def add_outermost(self, model: Any, name: str) -> None:
+        """Watch a model that a program uses, if it is one that nobody has seen."""
+        if not self.depth and not any(model is other for other in self.models):
+            self.add(model, f"{name} {len(self.models)}: " if self.models else "")
+
+    def judge(
+        self, statuses: dict[str, str], outputs: list[Any], loss: str, place: Place | None, error: str = ""
+    ) -> None:
+        """Look at what a backward pass came to; where that isn't well, find out why."""
+        record = self.record
+        record.reached |= {name for name, status in statuses.items() if status != "none"}
+        missing = set(record.trainable) - record.reached
+        well = all(status in ("fine", "none") for status in statuses.values())
+        if well and not (missing or error or loss != "fine"):
+            return
+        spoilt, report = self.recorder.settle(), self.explain(outputs)
+        record.unwell.append(Backward(report, loss, spoilt, error, place))
+        # A gradient that nobody asked for would have arrived.
+        entries = record.unwell[-1].entries
+        record.reached |= {entry.name for entry in entries if entry.connected and entry.name not in statuses}
+
+    def note_backward(self, outputs: list[Any], place: Place | None) -> None:
+        """Note a backward pass that went through, and what its loss adds up."""
+        terms = self.recorder.terms(outputs[0]) if len(outputs) == 1 else []
+        self.record.events.append(as_event(terms, place))
+        if self.silent:
+            needed, read = self.recorder.needed(outputs), self.recorder.read
+            self.silent = [(e, made) for e, made in self.silent if needed.isdisjoint(map(read, made))]
+        if self.record.moments or self.record.updates:
+            return
+        made, self.record.chained = self.recorder.longest_chain()
+        if len(made) >= _MOMENTS:
+            found = self.recorder.slopes(outputs[0], made)
+            self.record.moments = self.largest([gradient for gradient in found if gradient is not None])
+
+    def stop_at_limit(self, num_optimizers: int) -> None:
+        """Leave the program where each of its optimizers has made enough updates."""
+        if len(self.record.updates) >= self.limit * num_optimizers:
+            raise EnoughSeen
+
+
+def check_watched(
+    step: Any, num_steps: Any, framework: str, **given: tuple[Any, type]
+) -> Iterable[list[Any]]:
+    """Check what is to be watched.
+
+    Args:
+        step: Must be callable.
+        num_steps: A positive integer.
+        framework: Whose things they must be.
+        **given: By the caller's names, one or several things, and what they must be.
+
+    Returns:
+        The things, each in a list.
+
+    Raises:
+        TypeError: ``step`` isn't callable, or a thing is something else.
+        ValueError: ``num_steps`` isn't a positive integer.
+    """
+    check_callable("step", step)
+    check_integer("num_steps", num_steps, low=1)
+    found = []
+    for name, (value, kind) in given.items():
+        things = [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)
+        wrong = [thing for thing in things if not isinstance(thing, kind)]
+        if wrong or not things:
+            got = type(wrong[0]).__name__ if wrong else "none"
+            raise TypeError(
+                f"{name} must be a {framework} {kind.__name__}, or several; got {got}; remedy: pass it itself"
+            )
+        found.append(things)
+    return found

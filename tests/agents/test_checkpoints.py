@@ -1,0 +1,154 @@
+"""Every training can be stopped and goes on as if nothing had happened; other files are refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradtricks.agents import checkpoints, load, muzero, muzero_training, pong, ppo, reinforce
+from gradtricks.agents.cartpole import CartPoleGames
+from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
+from gradtricks.agents.evaluation import FrozenPolicy
+from gradtricks.agents.frozen import FrozenAgent
+from gradtricks.agents.history import History
+from gradtricks.agents.selfplay import SearchOptions
+from gradtricks.agents.supports import Support
+
+SUPPORT = Support(0, 15, 16)
+MUZERO = muzero_training.Options(
+    search=SearchOptions(num_simulations=4),
+    batch_size=np.int32(8),  # a number of NumPy's, as tables have them
+    num_unroll_steps=3,
+    moves_before_updates=8,
+    piece_steps=6,
+    td_steps=5,
+    capacity=200,
+)
+PPO = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2)
+
+
+def make_learner(framework, kind):
+    agents = load(framework)
+    if kind == "muzero":
+        weights = muzero.draw_weights(3, state_size=8, hidden_size=16, support_size=16, head_size=0.1)
+        return agents.MuZeroLearner(weights, optimizer="adam", weight_decay=0.0, device="cpu")
+    if kind == "ppo":
+        return agents.PPOLearner(ppo.draw_weights(0, hidden_units=16), PPO, device="cpu")
+    return agents.PongPolicy(reinforce.draw_weights(0, hidden_units=8), device="cpu")
+
+
+@cache  # what is compiled for one serves all, set back to its start
+def make_one_for_all(framework, kind):
+    learner = make_learner(framework, kind)
+    return learner, learner.state()
+
+
+def train(kind, learner, path=None, seed=0):
+    """Train for a while, and return the state of the learner and what happened."""
+    if kind == "muzero":
+        games, options = CartPoleGames(4), {"support": SUPPORT, "measurements": 2, "seed": np.int64(seed)}
+        history = muzero_training.train(learner, games, MUZERO, decisions=160, checkpoint=path, **options)
+    elif kind == "ppo":
+        groups = [pong.PongGames(2, seed=s, frame_skip=4, view=pong.CELLS) for s in (11, 13)]
+        history = ppo.train(learner, groups, decisions=6 * 64, seed=seed, checkpoint=path)
+    else:
+        games, rng = pong.PongGames(8, seed=seed, frame_skip=8), np.random.default_rng(seed)
+        options = {"decisions": 2000, "batch_size": 256, "rng": rng, "checkpoint": path}
+        history = reinforce.train(learner, games, **options)
+    return learner.state(), history
+
+
+@pytest.mark.parametrize("kind", ["muzero", "ppo", "reinforce"])
+def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
+    agents, kind, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
+    framework = agents.__name__.rpartition(".")[2]
+    learner, start = make_one_for_all(framework, kind)
+    expected, history = train(kind, learner)
+    path, add_loss, updates = tmp_path / "training.safetensors", History.add_loss, []
+
+    def stopped(history, loss):
+        updates.append(loss)
+        if len(updates) == stop:
+            raise KeyboardInterrupt
+        add_loss(history, loss)
+
+    stop = len(history.losses) // 2 + 1
+    monkeypatch.setattr(History, "add_loss", stopped)
+    learner.restore(start)
+    with pytest.raises(KeyboardInterrupt):
+        train(kind, learner, path)
+    # As in a new process, with nothing left from before.
+    state, again = train(kind, make_learner(framework, kind), path)
+    assert 0 < len(updates) - stop < len(history.losses)
+    assert again == history
+    assert np.all(np.diff(again.seconds) > 0)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(state[name], value)
+    learner.restore(start)
+    with pytest.raises(ValueError, match="must be of the same training"):
+        train(kind, learner, path, seed=1)
+    path.write_bytes(b"torn")
+    with pytest.raises(ValueError, match="can't be read"):
+        train(kind, learner, path)
+
+
+def test_a_checkpoint_of_other_weights_or_games_is_refused(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
+    path, learner = tmp_path / "training.safetensors", make_learner("torch", "ppo")
+    start = learner.state()
+
+    def go_on(**games):
+        learner.restore(start)
+        games = pong.PongGames(4, frame_skip=4, view=pong.CELLS, **games)
+        ppo.train(learner, [games], decisions=128, checkpoint=path)
+
+    go_on()
+    with pytest.raises(ValueError, match="games must do the same again"):
+        go_on(sticky=0.5)
+    start = {**start, "bias": start["bias"] + 1}
+    with pytest.raises(ValueError, match="must be of the same training"):
+        go_on()
+
+
+def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):
+    path = tmp_path / "training.safetensors"
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_checkpoints import *
+checkpoints._SECONDS_BETWEEN = 0.0
+games = pong.PongGames(4, frame_skip=4, view=pong.CELLS)
+ppo.train(make_learner("torch", "ppo"), [games], decisions=10**7, checkpoint=Path({str(path)!r}))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        deadline = time.monotonic() + 120
+        while not path.exists() or load_checkpoint(path).about["done"] < 3:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    arrays, about = load_checkpoint(path)  # whole, whenever the signal came
+    assert len(arrays["games0/actions"]) == about["done"] * PPO.rollout_steps
+
+
+@pytest.mark.parametrize("agent", [FrozenPolicy, FrozenAgent])
+def test_what_isnt_an_agent_is_refused(agent, tmp_path):
+    path = tmp_path / "agent.safetensors"
+    save_checkpoint(path, {"x": np.zeros(2)}, {"kind": "training"})
+    with pytest.raises(ValueError, match=f"must hold a {agent.kind}; got 'training'"):
+        agent.load(path)
+    with pytest.raises(FileNotFoundError):
+        agent.load(tmp_path / "none.safetensors")
+    with pytest.raises(ValueError, match="can't be read"):
+        agent.load(tmp_path)
