@@ -10,6 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -91,6 +92,7 @@ display(HTML("<b>four</b>"), metadata={"five": 6})
 7
 """,
     "last value": "_",
+    "in turns": "for i in range(3):\n    print(i); print(i, file=sys.stderr)",
     "update": 'handle = display("old", display_id=True); handle.update("new")',
     "cleared": 'print("gone"); clear_output(); print("stays")',
     "cleared later": 'print("gone"); clear_output(wait=True); print("stays")',
@@ -142,16 +144,14 @@ display(HTML("<b>four</b>"), metadata={"five": 6})
     "picture": "from IPython.display import Image\ndisplay(Image(b'\\x89PNG\\r\\n\\x1a\\n', format='png'))",
     "quiet": "3;",
     "variables": "[In[1][:6], Out[1], __name__, Out[1]]",
-    # At the end, since whatever was shown is saved again with every cell that follows.
+}
+# What a cell shows is bounded here; papermill's kernel would take its time with these.
+LARGE = {
     "too long": "for i in range(60):\n    print(str(i % 10) * 99_999)\nprint('the end', file=sys.stderr)",
     "too large": f"'x' * {DATA_LIMIT}",
     "too many": f"for i in range(4):\n    display({{'text/plain': 'x' * {DATA_LIMIT // 5 * 2}}}, raw=True)",
     "large error": "raise ValueError('x' * 1_000_000)",
 }
-
-
-# Whatever a cell shows is bounded here, and a magic that was used wrongly is an error as any other.
-UNLIKE = ("too long", "too large", "too many", "large error", "magic that there is none")
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +166,10 @@ def both(tmp_path_factory):
             "PYTHONHASHSEED": "0",
         }.items():
             patch.setenv(name, value)
-        for engine in ("warm", None):
+        for engine, cells in (("warm", CELLS | LARGE), (None, CELLS)):
             path = folder / f"{engine}.ipynb"
             with pytest.raises(PapermillExecutionError):  # at the end, of the cells that may fail
-                execute(notebook(*CELLS.values(), may_fail=True), path, engine)
+                execute(notebook(*cells.values(), may_fail=True), path, engine)
             found.append(read(path))
             found[-1].cells = code(found[-1])
     return found
@@ -178,7 +178,10 @@ def both(tmp_path_factory):
 @pytest.mark.parametrize("name", CELLS)
 def test_a_fork_shows_what_a_kernel_of_papermill_shows(both, name):
     warm, plain = (node.cells[list(CELLS).index(name)] for node in both)
-    assert (shown(warm) != shown(plain)) == (name in UNLIKE)
+    if name == "magic that there is none":  # here that is an error as any other
+        assert warm.outputs[-1].ename == "UsageError"
+    else:
+        assert shown(warm) == shown(plain)
     assert warm.execution_count == plain.execution_count
     assert warm.metadata.papermill.keys() == plain.metadata.papermill.keys()
 
@@ -200,15 +203,15 @@ def shown(cell):
 
 
 def test_what_is_shown_is_right(both):
-    cells = dict(zip(CELLS, both[0].cells))
+    cells = dict(zip(CELLS | LARGE, both[0].cells))
     assert text(cells["shell"]).split() == ["out", "err"]
     assert sorted(text(cells["cell magic"]).split()) == ["err", "out"]
+    assert [output.name for output in cells["in turns"].outputs] == ["stdout", "stderr"] * 3
     assert text(cells["await"]) == "'slept'"
     assert text(cells["await a task"]) == "'task'"
     assert cells["input"].outputs[0].ename == "StdinNotImplementedError"
     assert cells["input"].outputs[0].evalue.endswith("remedy: make it a parameter")
     assert text(cells["update of another cell"]) == "one\ntwo\n'new'"
-    assert cells["magic that there is none"].outputs[-1].ename == "UsageError"
     printed = text(cells["too long"])
     assert printed[:5] == "00000"
     assert TEXT_LIMIT < len(printed) < TEXT_LIMIT + 200
@@ -447,17 +450,18 @@ def test_threads_share_one_server_that_outlives_them(tmp_path, kernels):
     assert psutil.Process(server).ppid() == os.getpid()
 
 
-def test_each_number_of_threads_has_its_server_and_few_are_kept(tmp_path):
+def test_each_number_of_threads_has_its_server_and_few_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("gradtricks.lab.kernels.choosing._SERVERS", 2)
     source = "import os\n[os.getppid(), os.environ['OMP_NUM_THREADS']]"
     servers = []
     with closing(Kernels()) as kernels:
-        for threads in (1, 2, 3, 4, 5, 1):
+        for threads in (1, 2, 3, 1):
             node = run(kernels, tmp_path / "a.ipynb", source, threads=threads)
             server, said = json.loads(text(node.cells[0]).replace("'", '"'))
             assert said == str(threads)
             servers.append(server)
-        assert len(set(servers)) == 6
-        assert [is_gone(server) for server in servers] == [True, True, False, False, False, False]
+        assert len(set(servers)) == 4
+        assert [is_gone(server) for server in servers] == [True, True, False, False]
     assert all(map(is_gone, servers))
 
 
@@ -575,7 +579,8 @@ import no_such_module, notebooks
     ("backend", "framework"), [("torch", "torch"), ("tensorflow", "keras"), ("jax", None)]
 )
 def test_a_backend_stands_for_its_framework(backend, framework):
-    pytest.importorskip(framework or "numpy")
+    if not find_spec(framework or "numpy"):
+        pytest.skip(f"{framework} isn't installed")
     first = f"backend = {backend!r}", "import gradtricks, matplotlib.pyplot, numpy"
     modules = modules_of(notebook(*first))
     assert (framework in modules) == (framework is not None)
@@ -599,8 +604,8 @@ def test_a_hundred_megabytes_leave_little(tmp_path, kernels):
 
 
 def test_many_flushed_prints_are_put_together(tmp_path, kernels):
-    node = run(kernels, tmp_path / "a.ipynb", "for i in range(20_000):\n    print(i, flush=True)")
-    assert text(node.cells[0]).split() == [str(i) for i in range(20_000)]
+    node = run(kernels, tmp_path / "a.ipynb", "for i in range(5_000):\n    print(i, flush=True)")
+    assert text(node.cells[0]).split() == [str(i) for i in range(5_000)]
     assert len(node.cells[0].outputs) == 1
 
 
@@ -704,18 +709,6 @@ def test_a_disk_that_is_full_is_an_error_and_ends_the_run(tmp_path, kernels, mon
         run(kernels, tmp_path / "a.ipynb", "import time; time.sleep(1000)")
 
 
-def test_a_run_costs_little(tmp_path, kernels):
-    run(kernels, tmp_path / "a.ipynb", "1")
-    taken = []
-    for _ in range(8):  # processor time, since other tests may run meanwhile
-        before = os.times()
-        node = run(kernels, tmp_path / "a.ipynb", "1")
-        (report,) = (output.data for output in node.cells[-1].outputs)
-        now = os.times()
-        taken.append(now.user + now.system - before.user - before.system + report[REPORT_MIME]["cpu_s"])
-    assert min(taken) < 0.2
-
-
 # By papermill's users.
 
 ENTRY_POINT = "[papermill.engine]\nwarm = gradtricks.lab.kernels:WarmEngine\n"
@@ -813,7 +806,7 @@ import sys, nbformat, papermill
 from papermill.engines import papermill_engines
 from gradtricks.lab.kernels import WarmEngine
 papermill_engines.register("warm", WarmEngine)
-cells = [nbformat.v4.new_code_cell("print('x' * 400_000)") for _ in range(200)]
+cells = [nbformat.v4.new_code_cell("print('x' * 400_000)") for _ in range(100)]
 papermill.execute_notebook(nbformat.v4.new_notebook(cells=cells), "a.ipynb", engine_name="warm",
                            kernel_name="python3", progress_bar=False)
 """
@@ -822,10 +815,10 @@ papermill.execute_notebook(nbformat.v4.new_notebook(cells=cells), "a.ipynb", eng
 def test_a_notebook_is_never_torn(tmp_path):
     path, seen = tmp_path / "a.ipynb", set()
     with subprocess.Popen([sys.executable, "-c", TORN], cwd=tmp_path, stderr=subprocess.DEVNULL) as driver:
-        wait_for(lambda: path.exists() and path.stat().st_size > 4_000_000)
+        wait_for(lambda: path.exists() and path.stat().st_size > 2_000_000)
         for _ in range(3):
             wait_for(lambda: path.stat().st_ino not in seen or driver.poll() is not None)
             seen.add(path.stat().st_ino)
-            assert len(read(path).cells) == 200
+            assert len(read(path).cells) == 100
         driver.kill()
-    assert len(read(path).cells) == 200
+    assert len(read(path).cells) == 100

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gradtricks.lab.runs import cluster as clusters
-from gradtricks.lab.runs import environments
+from gradtricks.lab.runs import worker as workers
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_cores, count_workers
 from gradtricks.lab.runs.many import Run, Scheduler, SchedulerError, execute_all, execute_missing
@@ -131,18 +131,11 @@ def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store
         execute_all(runs, store, workers=0)
 
 
-def test_the_order_is_kept_and_time_and_memory_grow_with_the_number(notebook, store, stand_in):
-    order, seconds, memory = [], [], []
+def test_the_order_is_kept(notebook, store, stand_in):
+    order = []
     stand_in(lambda run: order.append(run.parameters["seed"]) or StoredRun("", {}))
-    for number in (50, 200):
-        order.clear()
-        clock = time.process_time()  # others may be using this machine
-        execute_all(plan(notebook, number), store, workers=1)
-        seconds.append(time.process_time() - clock)
-        memory.append(psutil.Process().memory_info().rss)
-        assert order == list(range(number))
-    assert seconds[1] < 10 * seconds[0]
-    assert memory[1] - memory[0] < 50 << 20
+    execute_all(plan(notebook, 50), store, workers=1)
+    assert order == list(range(50))
 
 
 def test_whatever_goes_wrong_with_one_run_the_others_go_on(notebook, store, stand_in):
@@ -170,7 +163,7 @@ def test_what_goes_wrong_here_ends_what_was_started(notebook, store):
 
 
 def test_a_run_that_takes_too_long_is_ended_and_the_others_are_not(notebook, store):
-    runs = execute_all([*plan(notebook, 1, pause=60.0), *plan(notebook, 3)], store, timeout_s=8)
+    runs = execute_all([*plan(notebook, 1, pause=60.0), *plan(notebook, 3)], store, timeout_s=5)
     assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
     assert "TimeoutError" in runs[0].error
 
@@ -239,7 +232,9 @@ def test_a_first_signal_lets_runs_finish(notebook, store):
     driver = start_driver(notebook, store.location, 8, given=given, workers=2)
     try:
         titles = started(driver, 2)
-        driver.send_signal(signal.SIGTERM)  # other tests send what Ctrl-C does
+        wait_for(lambda: len(below(driver)) >= 3)
+        for process in (driver, *psutil.Process(driver.pid).children()):  # other tests send what Ctrl-C does
+            process.send_signal(signal.SIGTERM)  # as SLURM does, to all of them
         _, errors = driver.communicate(timeout=60)
         assert driver.returncode == 130
         assert errors.startswith("interrupted: 6 of 8 runs are left; the same command does them\n")
@@ -340,7 +335,7 @@ def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):
         (going.add if run.state == "going" else going.discard)(run)
         most.append(len(going))
 
-    execute_all(plan(notebook, 4), store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
+    execute_all(plan(notebook, 3), store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
     assert max(most) == 1
 
 
@@ -376,8 +371,8 @@ def test_a_sweep_that_is_ended_takes_no_other_one_with_it(cluster, notebook, sto
 
 
 def test_workers_with_other_packages_are_refused(cluster, notebook, store, monkeypatch):
-    here = environments.environment() | {"numpy": "0.1"}
-    monkeypatch.setattr(environments, "environment", lambda: here)
+    here = workers.environment() | {"numpy": "0.1"}
+    monkeypatch.setattr(workers, "environment", lambda: here)
     seen, scheduler = [], Scheduler(**cluster.known_as)
     with pytest.raises(SchedulerError, match=r"(?s)numpy: expected 0.1, got \d.*remedy: install the same"):
         execute_all(plan(notebook, 2), store, scheduler=scheduler, on_change=seen.append)
@@ -389,8 +384,8 @@ def test_workers_with_other_packages_are_refused(cluster, notebook, store, monke
 
 
 def test_a_scheduler_with_other_packages_is_refused(cluster, notebook, store, monkeypatch):
-    here = environments.environment() | {"distributed": "0.1"}
-    monkeypatch.setattr(environments, "environment", lambda: here)
+    here = workers.environment() | {"distributed": "0.1"}
+    monkeypatch.setattr(workers, "environment", lambda: here)
     with pytest.raises(SchedulerError, match=r"the scheduler: distributed: expected 0.1, got \d"):
         execute_all(plan(notebook, 2), store, scheduler=Scheduler(**cluster.known_as))
 

@@ -7,9 +7,7 @@ import pickle
 import re
 import shutil
 import subprocess
-import sys
 import threading
-import time
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
@@ -39,6 +37,7 @@ from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from notebooks import BODY, write_notebook
 from stored import asked, record_of, small_disk
+from sweeping import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 # Without a framework, whose import isn't what is tested here.
@@ -552,13 +551,6 @@ def test_a_notebook_that_is_edited_meanwhile_changes_nothing(write, store, kerne
         store.lookup("own")
 
 
-def test_a_run_that_takes_too_long_is_a_failure(notebook, store, kernels):
-    run = plan_run(notebook, {"fate": "sleep"})
-    with pytest.raises(RunError, match="TimeoutError"):
-        execute(run, store, kernels, timeout_s=1)
-    assert store.failure(run).record["duration_s"] < 30
-
-
 @pytest.mark.parametrize("how", ["sys.exit(0)", "sys.exit()"])
 def test_a_notebook_that_exits_well_has_finished(write, store, kernels, how):
     notebook = write(f"import sys\nfrom gradtricks.lab import record\nrecord(a=1)\n{how}")
@@ -580,10 +572,7 @@ def test_an_interruption_is_no_failure(notebook, store):
 
         thread = threading.Thread(target=work)
         thread.start()
-        deadline = time.monotonic() + 60
-        while not started.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(started.exists)
         assert store.claimed() == {run.request}
         kernels.close()
         thread.join(60)
@@ -761,58 +750,6 @@ def test_what_differs_says_by_how_much(one, other, relative):
     assert difference.relative == pytest.approx(relative)
 
 
-# Drivers
-
-DRIVER = """
-import sys
-from contextlib import closing
-from pathlib import Path
-from gradtricks.lab.commands.overviews import describe, list_experiments
-from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.runs.execution import execute
-from gradtricks.lab.runs.planning import plan_run
-from gradtricks.lab.storage.store import Store
-if __name__ == "__main__":
-    with closing(Kernels()) as kernels:
-        execute(plan_run(Path(sys.argv[1]), {}), Store(sys.argv[2]), kernels)
-"""
-
-
-def driver(notebook, store):
-    """Start a process that executes a run."""
-    return subprocess.Popen([sys.executable, "-c", DRIVER, str(notebook), store.location])
-
-
-def test_two_drivers_at_once_end_as_one(write, store, tmp_path):
-    notebook = write(f"from pathlib import Path\nPath({str(tmp_path)!r}, 'count').open('a').write('.')")
-    both = [driver(notebook, store) for _ in range(2)]
-    assert [process.wait(120) for process in both] == [0, 0]
-    assert (tmp_path / "count").read_text() == "."
-    assert len(list(store.runs())) == 1
-
-
-def test_a_driver_that_is_killed_leaves_nothing_that_could_be_believed(write, store, kernels, tmp_path):
-    gate = tmp_path / "gate"
-    notebook = write(
-        f"import time\nfrom pathlib import Path\nwhile not Path({str(gate)!r}).exists(): time.sleep(0.1)"
-    )
-    run = plan_run(notebook, {})
-    started = Path(store.location, ".unfinished", run.request, "notebook.ipynb")
-    with driver(notebook, store) as process:
-        deadline = time.monotonic() + 60
-        while not started.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.kill()
-    assert store.find(run) is None
-    assert list(store.runs()) == []
-    assert store.clean(dry_run=True) == [f"{store.location}/.unfinished/{run.request}"]
-    gate.touch()
-    assert execute(run, store, kernels) == store.find(run)
-    assert store.clean() == []
-    assert list(Path(store.location, ".unfinished").iterdir()) == []
-
-
 def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(tmp_path, kernels):
     added = tmp_path / "added"
     (added / "peculiar-1.0.dist-info").mkdir(parents=True)
@@ -823,7 +760,7 @@ def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(tmp_path,
         f"import sys\nfrom gradtricks.lab import record\nsys.path.append({str(added)!r})\nimport peculiar\n"
     )
     for fresh in (True, False):
-        path = write_notebook(tmp_path / "experiments" / f"adds_{fresh}.ipynb", body=body)
+        path = write_notebook(tmp_path / "experiments" / f"adds_{fresh}.ipynb", PARAMETERS, body)
         node = nbformat.read(path, as_version=4)
         node.metadata["gradtricks"] = {"fresh_kernel": fresh}
         nbformat.write(node, path)

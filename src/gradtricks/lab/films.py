@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradtricks.lab.recording import FIGURE_NAME, _show
+from gradtricks.lab.recording import name_figure, show
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,34 +33,18 @@ def record_film(name: str, frames: np.ndarray, *, frames_per_second: float, alt:
         ValueError: ``name`` has another form, ``alt`` is empty, ``frames`` are of another shape or dtype or
             none at all, ``frames_per_second`` is out of its range, or the film is too large.
     """
-    if not FIGURE_NAME.fullmatch(name):
-        raise ValueError(f"name must be lower-case letters, digits and underscores; got {name!r}")
-    if not alt.strip():
-        raise ValueError(f"alt must say what the figure {name!r} shows; got an empty text")
+    about = name_figure(name, alt)
     data = encode_film(frames, frames_per_second)
     if len(data) > LARGEST_FILM:
         raise ValueError(
             f"expected a film of at most {LARGEST_FILM:,} bytes; got {len(data):,} for {name!r}, "
             f"frames of {list(np.shape(frames))}; remedy: fewer or smaller frames"
         )
-    shown = {"image/png": b64encode(data).decode(), "text/plain": alt}
-    _show(shown, gradtricks={"figure": name, "alt": alt})
+    show({"image/png": b64encode(data).decode(), "text/plain": alt}, about)
 
 
 def encode_film(frames: np.ndarray, frames_per_second: float) -> bytes:
-    """Make the file that `record_film` keeps, of any size.
-
-    Args:
-        frames: As for `record_film`.
-        frames_per_second: Likewise.
-
-    Returns:
-        An animated PNG.
-
-    Raises:
-        ValueError: ``frames`` are of another shape or dtype or none at all, or ``frames_per_second`` is out
-            of its range.
-    """
+    """Make the file that `record_film` keeps, of any size, which raises the same."""
     frames = np.asarray(frames)
     if frames.dtype != np.uint8 or frames.ndim not in (3, 4) or frames.shape[3:] not in ((), (3,)):
         raise ValueError(

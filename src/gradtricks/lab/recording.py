@@ -65,11 +65,7 @@ def record(**results: Any) -> None:
 def record_varying(**results: Any) -> None:
     """Keep results that are never the same twice, such as seconds: ``reproduce`` doesn't judge them.
 
-    Args:
-        **results: As for `record`; a name may be in one of the two only.
-
-    Raises:
-        TypeError: A value is of another type.
+    They are as for `record`; a name may be in one of the two only.
 
     Example:
         >>> record_varying(seconds=0.5)
@@ -89,17 +85,23 @@ def record_figure(name: str, figure: "Figure", *, alt: str) -> None:
     Raises:
         ValueError: ``name`` has another form, or ``alt`` is empty.
     """
-    if not FIGURE_NAME.fullmatch(name):
-        raise ValueError(f"name must be lower-case letters, digits and underscores; got {name!r}")
-    if not alt.strip():
-        raise ValueError(f"alt must say what the figure {name!r} shows; got an empty text")
+    about = name_figure(name, alt)
     from matplotlib import pyplot
 
     buffer = io.StringIO()
     # No date: equal figures are equal files.
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     pyplot.close(figure)
-    _show({"image/svg+xml": buffer.getvalue(), "text/plain": alt}, gradtricks={"figure": name, "alt": alt})
+    show({"image/svg+xml": buffer.getvalue(), "text/plain": alt}, about)
+
+
+def name_figure(name: str, alt: str) -> dict[str, Any]:
+    """Return the metadata of a figure's output; a ValueError says what is wrong with its name or words."""
+    if not FIGURE_NAME.fullmatch(name):
+        raise ValueError(f"name must be lower-case letters, digits and underscores; got {name!r}")
+    if not alt.strip():
+        raise ValueError(f"alt must say what the figure {name!r} shows; got an empty text")
+    return {"gradtricks": {"figure": name, "alt": alt}}
 
 
 def record_file(path: str | Path, *, name: str | None = None) -> None:
@@ -118,9 +120,8 @@ def record_file(path: str | Path, *, name: str | None = None) -> None:
     if not FILE_NAME.fullmatch(name):
         raise ValueError(f"name must be letters, digits, '_', '-' and '.', at most 100; got {name!r}")
     if not source.is_file():
-        raise FileNotFoundError(
-            f"expected a file at {source}; got {'a folder' if source.is_dir() else 'nothing'}"
-        )
+        got = "a folder" if source.is_dir() else "nothing"
+        raise FileNotFoundError(f"expected a file at {source}; got {got}")
     with source.open("rb") as stream:
         data = stream.read(LARGEST_FILE + 1)
     if len(data) > LARGEST_FILE:
@@ -129,9 +130,16 @@ def record_file(path: str | Path, *, name: str | None = None) -> None:
             "remedy: keep less, such as weights without the optimizer's state"
         )
     if FILES in os.environ:
-        _copy(data, Path(os.environ[FILES]), name)
-    about = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    _show({FILES_MIME: {name: about}, "text/plain": f"{name}: {len(data):,} bytes"})
+        folder = Path(os.environ[FILES])
+        folder.mkdir(exist_ok=True)
+        try:
+            with (folder / name).open("xb") as stream:
+                stream.write(data)
+        except FileExistsError:
+            remedy = "remedy: give each file its own name"
+            raise ValueError(f"recorded twice: the file {name}; {remedy}") from None
+    about = {"bytes": len(data), "sha256": _digest(data)}
+    show({FILES_MIME: {name: about}, "text/plain": f"{name}: {len(data):,} bytes"})
 
 
 def checkpoint_folder() -> Path:
@@ -170,36 +178,23 @@ def report() -> None:
         "cpu_s": time.process_time(),
         "peak_memory_mib": usage.ru_maxrss * unit / 2**20,
     }
-    _show({REPORT_MIME: details, "text/plain": "report"})
+    show({REPORT_MIME: details, "text/plain": "report"})
 
 
 def file_digests(files: Iterable[str]) -> dict[str, str | None]:
-    """Digest files of the package.
-
-    Args:
-        files: Paths relative to the package's folder.
-
-    Returns:
-        SHA-256 of each file in hexadecimal; None where it is gone.
-    """
+    """Digest files of the package: SHA-256 in hexadecimal by path in its folder, None for what is gone."""
     paths = {name: PACKAGE / name for name in sorted(files)}
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-        for name, path in paths.items()
-    }
+    return {name: _digest(path.read_bytes()) if path.is_file() else None for name, path in paths.items()}
 
 
 def package_digests() -> dict[str, str | None]:
-    """Digest every file of the package that a run could import.
+    """Digest every file of the package that a run could import, as `file_digests`."""
+    paths = [path for ending in ("py", "mplstyle") for path in PACKAGE.rglob(f"*.{ending}")]
+    return file_digests(str(path.relative_to(PACKAGE)) for path in paths)
 
-    Returns:
-        As `file_digests`.
-    """
-    return file_digests(
-        str(path.relative_to(PACKAGE))
-        for ending in ("py", "mplstyle")
-        for path in PACKAGE.rglob(f"*.{ending}")
-    )
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 # What this process computes with, even if somebody edits the package while it goes on.
@@ -207,11 +202,7 @@ _PACKAGE = package_digests()
 
 
 def encode(value: Any, name: str) -> Any:
-    """Turn a result or a parameter into JSON that keeps it exactly.
-
-    Args:
-        value: Any value that a record can keep.
-        name: What the notebook calls it, for the message.
+    """Turn a result or a parameter, which the notebook calls ``name``, into JSON that keeps it exactly.
 
     Returns:
         Built-in types only; what JSON lacks becomes a dict with one key: ``{"$float": "nan"}``, ``"inf"`` or
@@ -245,18 +236,7 @@ def encode(value: Any, name: str) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Undo `encode`.
-
-    Args:
-        value: What `encode` returned.
-
-    Returns:
-        The value, in built-in types.
-
-    Raises:
-        ValueError: It isn't what `encode` returns.
-        TypeError: Likewise.
-    """
+    """Undo `encode`; a ValueError or a TypeError says that something else wrote the value."""
     if isinstance(value, dict):
         if len(value) == 1:
             ((key, item),) = value.items()
@@ -268,29 +248,17 @@ def decode(value: Any) -> Any:
     return value
 
 
-def _decode_date(text: str) -> date:
-    return datetime.fromisoformat(text) if "T" in text else date.fromisoformat(text)
-
-
-def _decode_items(items: dict[str, Any]) -> dict[str, Any]:
-    return {key: decode(item) for key, item in dict(items).items()}
-
-
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "$float": float,
     "$int": lambda text: int(text, 16),
-    "$date": _decode_date,
-    "$dict": _decode_items,
+    "$date": lambda text: (datetime if "T" in text else date).fromisoformat(text),
+    "$dict": lambda items: {key: decode(item) for key, item in dict(items).items()},
 }
 
 
 def _is_text(value: str) -> bool:
     """Half of a surrogate pair is no text that a file could hold."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return value == value.encode(errors="ignore").decode()
 
 
 def _has_plain_zone(value: date) -> bool:
@@ -304,11 +272,11 @@ def _has_plain_zone(value: date) -> bool:
 def _show_results(results: dict[str, Any], mime: str) -> None:
     encoded = {name: encode(value, name) for name, value in results.items()}
     text = "\n".join(f"{name} = {_as_text(decode(value))}" for name, value in encoded.items())
-    _show({mime: encoded, "text/plain": text})
+    show({mime: encoded, "text/plain": text})
 
 
-def _show(data: dict[str, Any], **about: Any) -> None:
-    """Show something in the notebook; in plain Python, print its text."""
+def show(data: dict[str, Any], about: dict[str, Any] | None = None) -> None:
+    """Show something in the notebook, with metadata; in plain Python, print its text."""
     if InteractiveShell.initialized():
         display(data, metadata=about, raw=True)
     else:
@@ -329,22 +297,13 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _copy(data: bytes, folder: Path, name: str) -> None:
-    folder.mkdir(exist_ok=True)
-    try:
-        with (folder / name).open("xb") as stream:
-            stream.write(data)
-    except FileExistsError:
-        raise ValueError(f"recorded twice: the file {name}; remedy: give each file its own name") from None
-
-
 @cache
 def _installation() -> str:
     """Digest what the run may use, once: later calls mean the same folder, whatever was imported since."""
     # Of the lab a run uses only what its notebook imports.
     imported = _imported_files()
     files = {k: v for k, v in _PACKAGE.items() if not k.startswith("lab/") or k in imported}
-    return hashlib.sha256(json.dumps([files, installed_versions()], sort_keys=True).encode()).hexdigest()[:12]
+    return _digest(json.dumps([files, installed_versions()], sort_keys=True).encode())[:12]
 
 
 def _imported_files() -> list[str]:
@@ -363,10 +322,9 @@ def _imported_versions() -> dict[str, str]:
 
 @cache
 def installed_versions() -> dict[str, dict[str, str]]:
-    """Look through all that is installed; it takes a while, so that a warm process does it before it forks.
+    """List the distributions of each module that can be imported, with their versions.
 
-    Returns:
-        For each module that can be imported, the distributions that it is from, with their versions.
+    It takes a while, so a warm process does it before it forks.
     """
     before, sys.path[:] = list(sys.path), _PATH
     try:

@@ -27,31 +27,22 @@ class WarmEngine:
     just being imported itself when it finds this class.
     """
 
-    @classmethod
-    def execute_notebook(cls, nb: Any, kernel_name: str, **options: Any) -> Any:
-        """Execute a notebook, and save it while that goes on.
-
-        Args:
-            nb: The notebook, parameterized.
-            kernel_name: Of its kernel.
-            **options: Of papermill's engines, and those of `gradtricks.lab.kernels.cells.execute`.
-
-        Returns:
-            The notebook with its outputs.
-        """
+    @staticmethod
+    def execute_notebook(nb: Any, kernel_name: str, **options: Any) -> Any:
+        """Execute a parameterized notebook, with the options of `gradtricks.lab.kernels.cells.execute`."""
         from gradtricks.lab.kernels import cells
 
         return cells.execute(nb, kernel_name, **options)
 
-    @classmethod
-    def nb_kernel_name(cls, nb: Any, name: str | None = None) -> str:
+    @staticmethod
+    def nb_kernel_name(nb: Any, name: str | None = None) -> str:
         """Return the name of a notebook's kernel."""
         from papermill.utils import nb_kernel_name
 
         return nb_kernel_name(nb, name)
 
-    @classmethod
-    def nb_language(cls, nb: Any, language: str | None = None) -> str:
+    @staticmethod
+    def nb_language(nb: Any, language: str | None = None) -> str:
         """Return the name of a notebook's language."""
         from papermill.utils import nb_language
 

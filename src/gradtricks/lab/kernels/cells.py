@@ -26,6 +26,8 @@ from gradtricks.lab.recording import REPORT_CELL
 
 _SAVE_EVERY_S = 1.0
 _SKIPPED = "skip-execution"  # the tag by which nbclient, and so plain papermill, passes a cell by
+_OF_MANAGER = ("output_path", "progress_bar", "log_output", "autosave_cell_every")  # papermill's options
+_OF_CLIENT = ("log_output", "stdout_file", "stderr_file")
 _LANGUAGE = {
     "name": "python",
     "version": platform.python_version(),
@@ -41,72 +43,46 @@ def execute(
     nb: NotebookNode,
     kernel_name: str,
     *,
-    output_path: str | None = None,
-    progress_bar: bool | Mapping[str, Any] = True,
-    log_output: bool = False,
-    autosave_cell_every: int = 30,
-    execution_timeout: float | None = None,
-    stdout_file: Any = None,
-    stderr_file: Any = None,
     kernels: Kernels | None = None,
     environment: Mapping[str, str] | None = None,
     log: int | None = None,
     timeout_s: float | None = None,
-    **others: Any,
+    **options: Any,
 ) -> NotebookNode:
     """Execute a notebook as papermill's own engine does, but in a fork.
 
     Args:
-        nb: The notebook, parameterized.
+        nb: The notebook, parameterized; its outputs go into it. papermill raises what its cells have raised.
         kernel_name: Of its kernel; one that isn't this Python's is left to papermill's own engine.
-        output_path: Where it is saved, in one step each time; None doesn't save it.
-        progress_bar: As papermill's.
-        log_output: As papermill's.
-        autosave_cell_every: As papermill's.
-        execution_timeout: As papermill's: seconds for each cell.
-        stdout_file: As papermill's.
-        stderr_file: As papermill's.
         kernels: Where to fork; None means those that this process shares.
         environment: Of the run; None means this process's.
         log: Descriptor that gets what libraries print past Python; None means standard error.
         timeout_s: Seconds after which the run and all that it started is ended, counted from when its
             process is there; None for no limit.
-        **others: Of papermill's own engine.
+        **options: Of papermill's own engine.
 
     Returns:
-        The notebook with its outputs; papermill raises what its cells have raised.
+        The notebook.
 
     Raises:
         DeadKernelError: The process ended.
         TimeoutError: A cell, or the run, took too long.
         KernelsClosed: The kernels were closed.
     """
-    common = {"log_output": log_output, "stdout_file": stdout_file, "stderr_file": stderr_file}
-    saving = {"output_path": output_path, "autosave_cell_every": autosave_cell_every}
     if kernels is None and not _is_own_kernel(kernel_name):
-        others |= {"execution_timeout": execution_timeout, "progress_bar": progress_bar}
-        return NBClientEngine.execute_notebook(nb, kernel_name, **saving, **common, **others)
-    write_whole(output_path)
+        return NBClientEngine.execute_notebook(nb, kernel_name, **options)
+    write_whole(options.get("output_path"))
     nb.metadata.language_info = _LANGUAGE
     if not isinstance(nb.metadata.papermill.get("input_path"), str):
         nb.metadata.papermill.pop("input_path", None)  # papermill puts a notebook that has no path in itself
-    manager = _Manager(nb, progress_bar=progress_bar, log_output=log_output, **saving)
+    manager = _Manager(nb, **{name: options[name] for name in _OF_MANAGER if name in options})
+    client = _Client(
+        manager, record_timing=False, **{name: options[name] for name in _OF_CLIENT if name in options}
+    )
     manager.notebook_start()
     try:
         with (kernels or shared()).start(nb, environment, log) as kernel:
-            deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-            try:
-                _run(
-                    manager,
-                    kernel,
-                    _Client(manager, record_timing=False, **common),
-                    deadline,
-                    execution_timeout,
-                )
-            except TimeoutError as error:
-                limit = f"longer than {timeout_s:g} s" if deadline <= time.monotonic() else "too long"
-                late = TimeoutError(f"the run took {limit} and was ended")
-                raise error if isinstance(error, CellTimeoutError) else late from None
+            _run(manager, kernel, client, timeout_s, options.get("execution_timeout"))
             kernel.leave()
     except BaseException as error:
         with suppress(OSError):  # a disk that is full mustn't hide why
@@ -170,9 +146,10 @@ class _Client(PapermillNotebookClient):
 
 
 def _run(
-    manager: _Manager, kernel: Kernel, client: _Client, run_deadline: float, cell_timeout_s: float | None
+    manager: _Manager, kernel: Kernel, client: _Client, timeout_s: float | None, cell_timeout_s: float | None
 ) -> None:
     over = False
+    run_deadline = time.monotonic() + (timeout_s or math.inf)
     for index, cell in enumerate(manager.nb.cells):
         if over and cell.source != REPORT_CELL:
             continue
@@ -184,29 +161,22 @@ def _run(
                 for message in kernel.execute(cell.source, deadline):
                     client.process_message(message, cell, index)
             except TimeoutError:
-                if deadline == run_deadline or cell_timeout_s is None:
-                    raise
+                if deadline == run_deadline:
+                    raise TimeoutError(f"the run took longer than {timeout_s:g} s and was ended") from None
                 late = "A cell timed out while it was being executed"
                 raise CellTimeoutError.error_from_timeout_and_cell(late, cell_timeout_s, cell) from None
-            if _has_failed(cell):
+            if "raises-exception" not in cell.metadata.tags and _errors(cell):
                 manager.cell_exception(cell, index)
         manager.cell_complete(cell, index)
         if cell.metadata.papermill["exception"]:
-            if not _has_exited_well(cell):
+            # To papermill, ``sys.exit(0)``, or without a number, isn't a failure.
+            if _errors(cell) not in ([("SystemExit", "")], [("SystemExit", "0")]):
                 return
-            over = True  # to papermill, that isn't a failure
+            over = True
 
 
-def _has_exited_well(cell: NotebookNode) -> bool:
-    """Say whether a cell called ``sys.exit(0)``, or without a number."""
-    errors = [(each.ename, each.evalue) for each in cell.outputs if each.output_type == "error"]
-    return errors in ([("SystemExit", "")], [("SystemExit", "0")])
-
-
-def _has_failed(cell: NotebookNode) -> bool:
-    return "raises-exception" not in cell.metadata.tags and any(
-        output.output_type == "error" for output in cell.outputs
-    )
+def _errors(cell: NotebookNode) -> list[tuple[str, str]]:
+    return [(each.ename, each.evalue) for each in cell.outputs if each.output_type == "error"]
 
 
 def _is_own_kernel(name: str) -> bool:

@@ -12,14 +12,15 @@ from typing import Any
 
 import nbformat
 import papermill
+from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 from papermill.engines import papermill_engines
 
-from gradtricks.lab.kernels import WarmEngine
+from gradtricks.lab.kernels import RECORDING, WarmEngine
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.warm import ForkServer, Kernel, KernelLostError
 from gradtricks.lab.notebooks.literals import inject
-from gradtricks.lab.recording import CHECKPOINTS, FILES, REPORT_CELL
+from gradtricks.lab.recording import CHECKPOINTS, FILES, PACKAGE, REPORT_CELL
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -53,14 +54,14 @@ class Kernels:
     """Keeps processes that fork from one run to the next; several threads may use them at once.
 
     There is one for each set of modules and each environment, since libraries read variables when they are
-    imported. A notebook whose metadata say ``"gradtricks": {"fresh_kernel": true}`` gets a fork of a process
-    that has imported nothing, and so does one whose imports start threads.
+    imported, and a new one where somebody edits the package. A notebook whose metadata say
+    ``"gradtricks": {"fresh_kernel": true}`` gets a fork of a process that has imported nothing, and so does
+    one whose imports start threads.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._servers: dict[Any, ForkServer] = {}
-        self._going: set[Kernel] = set()
         self._closed = False
 
     def run(
@@ -81,15 +82,11 @@ class Kernels:
                 digits: they are set before it gets the notebook.
             output: Where the executed notebook goes; the kernel's log goes beside it.
             threads: That the run may use.
-            timeout_s: Seconds after which the run and all that it started is ended, counted from when its
-                process is there; None for no limit.
+            timeout_s: As in `gradtricks.lab.kernels.cells.execute`, which says what is raised.
             checkpoints: Folder for what the run may need if it is killed; None means one beside the output.
 
         Raises:
             PapermillExecutionError: A cell raised an exception.
-            DeadKernelError: The process ended.
-            TimeoutError: The run took too long.
-            KernelsClosed: `close` was called.
         """
         output = output.absolute()  # a notebook may change the working directory
         kept, left = output.with_name("files"), checkpoints or output.with_name("checkpoints")
@@ -115,35 +112,22 @@ class Kernels:
     def start(
         self, node: NotebookNode, environment: Mapping[str, str] | None, log: int | None
     ) -> Iterator[Kernel]:
-        """Fork for one run; what it started ends with it.
+        """Fork for one run of a notebook; what it started ends with it.
 
-        Args:
-            node: The notebook.
-            environment: Of the run; None means this process's.
-            log: Descriptor that gets what the run's libraries print past Python; None means standard error.
-
-        Yields:
-            The process.
-
-        Raises:
-            KernelLostError: There can't be one.
-            KernelsClosed: `close` was called before or meanwhile.
+        Without an environment it has this process's; without a log, what its libraries print past Python
+        goes to standard error. A KernelLostError says that there can't be a process.
         """
         log = 2 if log is None else log
         environment = {**_DEFAULTS, **os.environ} if environment is None else environment
         modules = modules_of(node)
         for imported in (modules, ()) if modules else ((),):
             with self._server(imported, environment) as server, server.fork(environment, log) as kernel:
-                with self._lock:
-                    self._refuse_closed()
-                    if kernel is not None:
-                        self._going.add(kernel)
                 if kernel is not None:
                     try:
                         yield kernel
-                    finally:
-                        with self._lock:
-                            self._going.discard(kernel)
+                    except DeadKernelError:
+                        self._refuse_closed()
+                        raise
                     return
         raise KernelLostError("Kernel died: the process that forks is gone, or there can't be more processes")
 
@@ -151,8 +135,6 @@ class Kernels:
         """End all runs that go on, and the processes that fork; there are no more runs after it."""
         with self._lock:
             self._closed = True
-            for kernel in self._going:
-                kernel.interrupt(KernelsClosed("the run was interrupted"))
             while self._servers:
                 self._servers.popitem()[1].close()  # also one that is importing, with runs that wait for it
 
@@ -163,7 +145,7 @@ class Kernels:
     @contextmanager
     def _server(self, modules: tuple[str, ...], environment: Mapping[str, str]) -> Iterator[ForkServer]:
         own = {name: value for name, value in environment.items() if name not in (FILES, CHECKPOINTS)}
-        key = modules, frozenset(own.items())
+        key = modules, frozenset(own.items()), _package_state() if RECORDING in modules else ()
         with self._lock:
             self._refuse_closed()
             server = self._servers.pop(key, None)
@@ -190,6 +172,12 @@ def shared() -> Kernels:
     return kernels
 
 
+def _package_state() -> tuple[Any, ...]:
+    """Return what changes when somebody edits the package."""
+    files = sorted(path for ending in ("py", "mplstyle") for path in PACKAGE.rglob(f"*.{ending}"))
+    return tuple((str(file), (about := file.stat()).st_mtime_ns, about.st_size) for file in files)
+
+
 def _prepare(source: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
     """Set the parameters, and add a last cell that reports what the run used."""
     node = nbformat.v4.upgrade(inject(source, parameters))
@@ -207,8 +195,8 @@ def _log_to(path: Path) -> Iterator[int]:
             yield file.fileno()
         finally:
             with suppress(OSError):  # on a full disk
-                written = path.stat().st_size
-                if written > LOG_LIMIT:
+                left_out = path.stat().st_size - LOG_LIMIT
+                if left_out > 0:
                     os.truncate(path, LOG_LIMIT)
                     file.seek(0, os.SEEK_END)
-                    file.write(f"\n[left out: {written - LOG_LIMIT:,} more bytes]\n".encode())
+                    file.write(f"\n[left out: {left_out:,} more bytes]\n".encode())

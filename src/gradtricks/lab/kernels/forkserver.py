@@ -23,50 +23,37 @@ import psutil
 
 from gradtricks.lab.kernels import RECORDING
 from gradtricks.lab.kernels.outbox import Outbox
-from gradtricks.lab.kernels.processes import end_descendants, end_tree
-from gradtricks.lab.kernels.shell import Shell, new_shell, refuse_questions
+from gradtricks.lab.kernels.processes import end_tree
+from gradtricks.lab.kernels.shell import Shell, new_shell
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_END = signal.SIGUSR1  # from the driver
+_SIGNALS = (signal.SIGCHLD, _END)
 
 
-class ForkServer:
-    """Forks, and cleans up behind forks that crashed.
-
-    Args:
-        shell: Runs the cells in a fork.
-        outbox: Takes what they show.
-    """
+class _Forks:
+    """Forks, and cleans up behind forks that have ended."""
 
     def __init__(self, shell: Shell, outbox: Outbox) -> None:
         self._shell, self._outbox = shell, outbox
         self._reports: dict[int, int] = {}
-        self._state = _package_state()
 
     def serve(self, control: socket.socket) -> None:
         """Fork for each triple of descriptors that arrives: a channel, a log, and where to report the end.
 
-        Args:
-            control: Where they arrive, until its other side is closed; the answer is the child's process id
-                in eight bytes, or 0 where there can't be a safe one.
+        It ends, and all forks with it, when the other side is closed or `_END` comes. The answer is the
+        child's process id in eight bytes, or 0 where there can't be a safe one.
         """
         signal.signal(signal.SIGCHLD, self._bury)
-        while True:
-            message, descriptors, *_ = socket.recv_fds(control, 1, 3)
-            if not message:
-                break
-            if self._state != (state := _package_state()):
-                self._state = state
-                _forget_package()
-                importlib.import_module(RECORDING).installed_versions()
-            control.sendall(self._fork(control, *descriptors).to_bytes(8, "big"))
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for child in self._reports:
-            end_tree(child)
+        signal.signal(_END, self._end)
+        while (request := socket.recv_fds(control, 1, 3))[0]:
+            control.sendall(self._fork(control, *request[1]).to_bytes(8, "big"))
+        self._end()
 
     def _fork(self, control: socket.socket, channel: int, log: int, report: int) -> int:
         child = None
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # a fork may end before it's noted
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a fork may end before it's noted
         if _may_fork():
             with suppress(OSError):  # no memory, or too many processes
                 child = os.fork()
@@ -77,39 +64,44 @@ class ForkServer:
             _become_run(self._shell, self._outbox, socket.socket(fileno=channel), log)
         if child:
             self._reports[child] = os.dup(report)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         for descriptor in (channel, log, report):
             os.close(descriptor)
         return child or 0
 
     def _bury(self, *_: Any) -> None:
         """Report how forks ended, and end what they left: that becomes a child of this process."""
-        crashed = False
-        with suppress(ChildProcessError):
+        with suppress(ChildProcessError):  # there are none any more
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
                 report = self._reports.pop(pid, None)
                 if report is not None:
-                    crashed = crashed or status != 0
                     with suppress(BrokenPipeError):
                         os.write(report, status.to_bytes(4, "big"))
                     os.close(report)
-            if crashed:
-                for orphan in psutil.Process().children():
-                    if orphan.pid not in self._reports:
-                        end_tree(orphan.pid)
+            for orphan in psutil.Process().children():
+                if orphan.pid not in self._reports:
+                    end_tree(orphan.pid)
+
+    def _end(self, *_: Any) -> NoReturn:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        for child in self._reports:
+            end_tree(child)
+        os._exit(0)
 
 
 def main() -> None:
     """Import, then fork until the driver is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    for number in (signal.SIGINT, signal.SIGTERM):  # whoever ends a group of processes means the driver
+        signal.signal(number, signal.SIG_IGN)
     _ask_system(_PR_SET_CHILD_SUBREAPER, 1)
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     del sys.argv[1:]
     if not sys.flags.safe_path:
         del sys.path[0]  # a module of that folder may be another one in a run's own folder
-    _forget_package()  # a run's record names what the run imports, not what this process does
-    sys.modules.pop("__mp_main__", None)
+    # A run's record names what the run imports, not what this process does.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gradtricks"]:
+        del sys.modules[name]
     outbox = Outbox()
     sys.stdout, sys.stderr = outbox.streams  # loggers keep what they find here when they are imported
     for name in modules:
@@ -117,38 +109,22 @@ def main() -> None:
             importlib.import_module(name)
         if name == RECORDING:
             sys.modules[name].installed_versions()  # takes long
-    _look_in_own_folder()
-    server = ForkServer(new_shell(), outbox)
+    sys.modules.pop("__mp_main__", None)  # it is this module, to multiprocessing
+    # Imports look in whatever folder the run is in, but after the standard library, as in a Jupyter kernel.
+    names = [Path(path).name for path in sys.path]
+    installed = (i for i, name in enumerate(names) if name in ("site-packages", "dist-packages"))
+    sys.path.insert(next(installed, len(names)), "")
+    outbox.flush()  # nobody wants what the imports said
+    forks = _Forks(new_shell(), outbox)
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that it looks at
-    server.serve(control)
-    os._exit(0)
-
-
-def _look_in_own_folder() -> None:
-    """Import from whatever folder the run is in, but after the standard library, as in a Jupyter kernel."""
-    installed = (
-        i for i, path in enumerate(sys.path) if Path(path).name in ("site-packages", "dist-packages")
-    )
-    sys.path.insert(next(installed, len(sys.path)), "")
+    forks.serve(control)
 
 
 def _may_fork() -> bool:
     """A lock that another thread holds would stay locked in the child for ever, and CUDA can't be forked."""
     torch = sys.modules.get("torch")
     return psutil.Process().num_threads() == 1 and not (torch and torch.cuda.is_initialized())
-
-
-def _forget_package() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "gradtricks"]:
-        del sys.modules[name]
-
-
-def _package_state() -> list[tuple[str, int, int]]:
-    """Return what changes when somebody edits the package; one module of it is imported before the fork."""
-    ours = sys.modules.get(RECORDING)
-    files = [*ours.PACKAGE.rglob("*.py"), *ours.PACKAGE.rglob("*.mplstyle")] if ours else ()
-    return sorted((str(file), (about := file.stat()).st_mtime_ns, about.st_size) for file in files)
 
 
 def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) -> NoReturn:
@@ -158,15 +134,18 @@ def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) 
         os.setsid()
         _ask_system(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _ask_system(_PR_SET_CHILD_SUBREAPER, 1)  # so that what it started can be found at the end
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (*_SIGNALS, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
         atexit._clear()
-        _forget_random_state()
-        refuse_questions()
+        # Without it all forks would draw the same numbers, which no fresh process does.
+        random.seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
         _run_cells(shell, outbox, channel)
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         atexit._run_exitfuncs()
@@ -175,8 +154,6 @@ def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) 
     except BaseException:
         traceback.print_exc(file=sys.__stderr__)
     finally:
-        if status == 0:
-            _end_children()
         os._exit(status)
 
 
@@ -192,27 +169,11 @@ def _run_cells(shell: Shell, outbox: Outbox, channel: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(place["environment"])
     outbox.connect(channel)
-    os.register_at_fork(before=outbox.flush, after_in_child=outbox.forget)
     shell.open(outbox)
     while not shell.exiting and (request := requests.readline()):
         outbox.send("execute_input", {"execution_count": shell.execution_count})
         shell.execute(json.loads(request))
         outbox.send("execute_reply", {})
-
-
-def _end_children() -> None:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:  # there are none
-        return
-    end_descendants(os.getpid())
-
-
-def _forget_random_state() -> None:
-    # Without it all forks would draw the same numbers, which no fresh process does.
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
 
 
 def _ask_system(option: int, value: int) -> None:

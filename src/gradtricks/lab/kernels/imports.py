@@ -24,17 +24,11 @@ _LATE = {
 
 
 def modules_of(node: NotebookNode) -> tuple[str, ...]:
-    """List what a notebook imports at the top level of its cells, as its parameters are.
+    """List the modules that a parameterized notebook imports at the top level of its cells, sorted.
 
     Modules that aren't installed stay out: they may be edited from run to run, or be others in another
     folder. A ``backend`` that is an extra of this package means what that extra installs, and figures, but
     nothing else: so all notebooks of a backend fork from one process.
-
-    Args:
-        node: The notebook, parameterized.
-
-    Returns:
-        Names of modules, sorted.
     """
     if sys.platform != "linux" or read_settings(node, "the notebook").fresh_kernel:
         return ()

@@ -1,7 +1,6 @@
 """How much a cell may show: beyond that, its output is cut, and a line says so."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 TEXT_LIMIT = 2_000_000  # characters that a cell prints
@@ -33,19 +32,21 @@ class OutputLimit:
         if kind == "error":
             short = [_shortened(line) for line in content["traceback"]]
             return content | {"evalue": _shortened(content["evalue"]), "traceback": short}
-        if kind not in ("display_data", "execute_result", "update_display_data"):
+        if "data" not in content:
             return content
-        size = _size(content["data"])
+        data = content["data"]
+        size = sum(len(v if isinstance(v, str) else json.dumps(v, default=repr)) for v in data.values())
+        note = {"text/plain": f"[left out: an output of {size:,} characters; a cell may show {DATA_LIMIT:,}]"}
         if kind == "update_display_data":  # it takes the place of another one
-            return content if size <= DATA_LIMIT else content | {"data": {"text/plain": _note(size)}}
+            return content if size <= DATA_LIMIT else content | {"data": note}
         if self._data + size + _OVERHEAD <= DATA_LIMIT:
             self._data += size + _OVERHEAD
             return content
-        kept = {mime: value for mime, value in content["data"].items() if mime.startswith(_OURS)}
+        kept = {mime: value for mime, value in data.items() if mime.startswith(_OURS)}
         self._dropped += 1
         # A figure that was recorded and got lost mustn't go unnoticed.
         if self._dropped == 1 or "gradtricks" in content.get("metadata", {}):
-            kept["text/plain"] = _note(size)
+            kept |= note
         return content | {"data": kept} if kept else None
 
     def note(self) -> str:
@@ -58,15 +59,6 @@ class OutputLimit:
         return note
 
 
-def _note(size: int) -> str:
-    return f"[left out: an output of {size:,} characters; a cell may show {DATA_LIMIT:,}]"
-
-
-def _size(data: Mapping[str, Any]) -> int:
-    return sum(len(v if isinstance(v, str) else json.dumps(v, default=repr)) for v in data.values())
-
-
 def _shortened(text: str) -> str:
-    if len(text) <= _ERROR_LIMIT:
-        return text
-    return f"{text[:_ERROR_LIMIT]} [left out: {len(text) - _ERROR_LIMIT:,} more characters]"
+    left_out = len(text) - _ERROR_LIMIT
+    return text if left_out <= 0 else f"{text[:_ERROR_LIMIT]} [left out: {left_out:,} more characters]"

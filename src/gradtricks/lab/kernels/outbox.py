@@ -1,4 +1,4 @@
-"""What a cell prints and shows, on its way out of the process: in order, in batches, within limits."""
+"""What a cell prints and shows, on its way out of the process: in order, and within limits."""
 
 import fcntl
 import io
@@ -12,9 +12,7 @@ from typing import Any
 
 from gradtricks.lab.kernels.limits import OutputLimit
 
-_BATCH = 1 << 16  # characters of printed text that travel together
-_HASTE_S = 0.02  # text that is printed after a pause of this length travels at once
-_DELAY_S = 0.1  # other text waits so long at most
+_DELAY_S = 0.1  # printed text waits so long at most
 
 
 class Outbox:
@@ -27,59 +25,35 @@ class Outbox:
 
     def __init__(self) -> None:
         self._channel: socket.socket | None = None
-        self._owner = 0
         self._limit = OutputLimit()
-        self.forget()
-        self.streams = [Stream(self, "stdout"), Stream(self, "stderr")]
+        self.lock = threading.RLock()
+        self._is_looked_after = False
+        self.streams = [_Stream(_Printed(self, name), self) for name in ("stdout", "stderr")]
+        for stream, other in zip(self.streams, reversed(self.streams)):
+            stream.other = other
 
     def connect(self, channel: socket.socket) -> None:
         """Send from here on."""
         self._channel, self._owner = channel, os.getpid()
         # A lock on a file is gone with the process that holds it.
         self._turn = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
-
-    def forget(self) -> None:
-        """Begin with nothing, in a process that the notebook forked."""
-        self._lock = threading.RLock()
-        self._name = ""
-        self._texts: list[str] = []
-        self._length, self._sent = 0, 0.0
-        self._waiting: threading.Thread | None = None
+        release = self.lock.release
+        os.register_at_fork(before=self._hold, after_in_parent=release, after_in_child=self._be_forked)
 
     def is_fork(self) -> bool:
         """Return whether this process was forked by the notebook."""
         return os.getpid() != self._owner
 
-    def write(self, name: str, text: str) -> None:
-        """Print to ``stdout`` or ``stderr``."""
-        with self._lock:
-            text = self._limit.cut(text)
-            if not text or self._channel is None:
-                return
-            if name != self._name:
-                self.flush()
-                self._name = name
-            self._texts.append(text)
-            self._length += len(text)
-            if self._length >= _BATCH or time.monotonic() - self._sent > _HASTE_S:
-                self.flush()
-            elif self._waiting is None:
-                self._waiting = threading.Thread(target=self._flush_soon, daemon=True)
-                self._waiting.start()
-
     def flush(self) -> None:
         """Send what was printed."""
-        with self._lock:
-            text, self._texts, self._length = "".join(self._texts), [], 0
-            if text:
-                self._emit("stream", {"name": self._name, "text": text})
-                self._sent = time.monotonic()
+        for stream in self.streams:
+            stream.flush()
 
     def send(self, kind: str, content: dict[str, Any]) -> None:
         """Send a message, after whatever was printed before it."""
         if self.is_fork():
             return
-        with self._lock:
+        with self.lock:
             self.flush()
             if kind == "clear_output":
                 self._limit.clear()
@@ -87,18 +61,38 @@ class Outbox:
             if trimmed is not None:
                 self._emit(kind, trimmed)
 
+    def look_after(self) -> None:
+        """Let a thread send what waits, from the first print on: a run that prints nothing does without."""
+        if self._channel is not None and not self._is_looked_after:
+            self._is_looked_after = True
+            threading.Thread(target=self._flush_now_and_then, daemon=True).start()
+
+    def send_text(self, name: str, text: str) -> None:
+        """Send what was printed to ``stdout`` or ``stderr``, as far as there is room for it."""
+        with self.lock:
+            if self._channel is not None and (text := self._limit.cut(text)):
+                self._emit("stream", {"name": name, "text": text})
+
     def end_cell(self) -> None:
         """Send what is left of a cell."""
-        with self._lock:
+        with self.lock:
             self.flush()
             if note := self._limit.note():
                 self._emit("stream", {"name": "stdout", "text": note})
             self._limit.clear()
 
-    def _flush_soon(self) -> None:
-        time.sleep(_DELAY_S)
-        with self._lock:
-            self._waiting = None
+    def _hold(self) -> None:
+        self.lock.acquire()
+        self.flush()  # else both processes would send it
+
+    def _be_forked(self) -> None:
+        self.lock.release()
+        for stream in self.streams:  # no thread looks after them here
+            stream.reconfigure(line_buffering=True)
+
+    def _flush_now_and_then(self) -> None:
+        while True:
+            time.sleep(_DELAY_S)
             self.flush()
 
     def _emit(self, kind: str, content: dict[str, Any]) -> None:
@@ -113,29 +107,31 @@ class Outbox:
             fcntl.lockf(self._turn, fcntl.LOCK_UN)
 
 
-class Stream(io.TextIOBase):
-    """What stands for ``sys.stdout`` or ``sys.stderr``."""
-
-    encoding = "utf-8"
+class _Printed(io.RawIOBase):
+    """Bytes of a stream, on their way into an outbox."""
 
     def __init__(self, outbox: Outbox, name: str) -> None:
         self._outbox, self.name = outbox, name
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
+    def write(self, data: Any) -> int:
+        self._outbox.send_text(self.name, bytes(data).decode(errors="replace"))
+        return len(data)
+
+
+class _Stream(io.TextIOWrapper):
+    """What stands for ``sys.stdout`` or ``sys.stderr``; the two stay in order."""
+
+    other: "_Stream"
+
+    def __init__(self, printed: _Printed, outbox: Outbox) -> None:
+        super().__init__(printed, encoding="utf-8", errors="replace", newline="\n")
+        self._outbox = outbox
+
     def write(self, text: str) -> int:
-        """Print a text, and return the number of its characters.
-
-        Raises:
-            TypeError: It isn't a string.
-        """
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self._outbox.write(self.name, text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Send at once what was printed."""
-        self._outbox.flush()
+        with self._outbox.lock:
+            self.other.flush()
+            self._outbox.look_after()
+            return super().write(text)

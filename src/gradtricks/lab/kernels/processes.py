@@ -1,4 +1,4 @@
-"""Ending processes with all that they started."""
+"""Ending a process with all that it started."""
 
 import os
 import signal
@@ -18,31 +18,23 @@ def end_tree(pid: int) -> None:
     """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
-    end_descendants(pid)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def end_descendants(pid: int) -> None:
-    """End all that a process started, which itself goes on."""
     deadline = time.monotonic() + _PATIENCE_S
     while (left := _descendants(pid)) and time.monotonic() < deadline:
         for process in left:
             with suppress(psutil.Error):  # gone already, or another user's by now
                 process.kill()
         time.sleep(0.001)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        found = psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-    return [process for process in found if not _is_dead(process)]
+    with suppress(psutil.NoSuchProcess):
+        return [each for each in psutil.Process(pid).children(recursive=True) if _is_alive(each)]
+    return []
 
 
-def _is_dead(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+def _is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -23,13 +23,7 @@ class _DisplayPublisher(DisplayPublisher):
     """What ``display`` shows, and the updates and deletions of it."""
 
     def publish(
-        self,
-        data: dict[str, Any],
-        metadata: dict[str, Any] | None = None,
-        *,
-        transient: dict[str, Any] | None = None,
-        update: bool = False,
-        **_: Any,
+        self, data: Any, metadata: Any = None, *, transient: Any = None, update: bool = False, **_: Any
     ) -> None:
         kind = "update_display_data" if update else "display_data"
         content = {"data": _encoded(data), "metadata": metadata or {}, "transient": transient or {}}
@@ -45,13 +39,9 @@ class _DisplayHook(DisplayHook):
     def write_output_prompt(self) -> None:
         pass
 
-    def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
-        content = {
-            "data": _encoded(format_dict),
-            "metadata": md_dict or {},
-            "execution_count": self.prompt_count,
-        }
-        self.shell.outbox.send("execute_result", content)
+    def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
+        content = {"data": _encoded(format_dict), "metadata": md_dict or {}}
+        self.shell.outbox.send("execute_result", content | {"execution_count": self.prompt_count})
 
 
 class Shell(InteractiveShell):
@@ -63,10 +53,11 @@ class Shell(InteractiveShell):
     outbox: Outbox
 
     def open(self, outbox: Outbox) -> None:
-        """Print and show into an outbox from here on."""
+        """Print and show into an outbox from here on; nobody is there to answer questions."""
         self.outbox = outbox
         self.loop = asyncio.new_event_loop()
         sys.stdout, sys.stderr = outbox.streams
+        builtins.input, getpass.getpass = _refuser("input"), _refuser("getpass")
 
     def execute(self, source: str) -> None:
         """Run a cell; as in a Jupyter kernel, an event loop runs meanwhile, and the cell may await."""
@@ -76,22 +67,16 @@ class Shell(InteractiveShell):
             os._exit(not result.success)
 
     async def _execute(self, source: str) -> ExecutionResult:
-        error = None
+        cell, error = source, None
         try:
             cell = self.transform_cell(source)
         except Exception:  # a syntax error of IPython's own; running the cell shows it
-            cell, error = source, sys.exc_info()
-        if not self.should_run_async(source, transformed_cell=cell, preprocessing_exc_tuple=error):
-            return self.run_cell(source, store_history=True)
-        result = None
-        try:
-            result = await self.run_cell_async(
-                source, store_history=True, transformed_cell=cell, preprocessing_exc_tuple=error
-            )
-            return result
-        finally:
-            self.events.trigger("post_execute")
-            self.events.trigger("post_run_cell", result)
+            error = sys.exc_info()
+        options = {"transformed_cell": cell, "preprocessing_exc_tuple": error}
+        result = await self.run_cell_async(source, store_history=True, **options)
+        self.events.trigger("post_execute")
+        self.events.trigger("post_run_cell", result)
+        return result
 
     def enable_gui(self, gui: str | None = None) -> None:
         """Do nothing where no windows are asked for, as by ``%matplotlib inline``."""
@@ -118,12 +103,6 @@ def new_shell() -> Shell:
     return Shell.instance(config=Config({"HistoryManager": off, "HistoryAccessor": off}))
 
 
-def refuse_questions() -> None:
-    """Let ``input`` fail: nobody is there to answer."""
-    builtins.input = _refuser("raw_input")
-    getpass.getpass = _refuser("getpass")
-
-
 def _refuser(name: str) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise StdinNotImplementedError(f"{name}: nobody is there to answer; remedy: make it a parameter")
@@ -133,7 +112,4 @@ def _refuser(name: str) -> Callable[..., NoReturn]:
 
 def _encoded(data: dict[str, Any]) -> dict[str, Any]:
     """Write pictures as text, as a notebook does."""
-    return {
-        mime: base64.encodebytes(value).decode() if isinstance(value, bytes) else value
-        for mime, value in data.items()
-    }
+    return {k: base64.encodebytes(v).decode() if isinstance(v, bytes) else v for k, v in data.items()}

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from nbclient.exceptions import DeadKernelError
 from gradtricks.lab.kernels.processes import end_tree
 
 _START_S = 300.0  # for a server to import all it has to
-_PATIENCE_S = 5.0  # for a run's process to end by itself
+_PATIENCE_S = 5.0  # for a process to end by itself
 _CHUNK = 1 << 18
 
 
@@ -48,11 +47,6 @@ class ForkServer:
                 command, env=environment, pass_fds=[theirs.fileno()], stdin=none, stdout=none, stderr=none
             )
 
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
     def is_alive(self) -> bool:
         """Return whether the process is there."""
         return self._process.poll() is None
@@ -61,14 +55,10 @@ class ForkServer:
     def fork(self, environment: Mapping[str, str], log: int) -> "Iterator[Kernel | None]":
         """Fork for one run; what it started ends with it.
 
-        Args:
-            environment: Of the run.
-            log: Descriptor that gets what the run's libraries print to the file descriptors 1 and 2.
-
-        Yields:
-            The kernel; None where the server can't fork safely, or is gone.
+        The descriptor ``log`` gets what its libraries print to the file descriptors 1 and 2. There is no
+        kernel, but None, where the server can't fork safely, or is gone.
         """
-        ours, theirs = socket.socketpair()
+        channel, theirs = socket.socketpair()
         report, reported = os.pipe()
         try:
             try:
@@ -76,26 +66,27 @@ class ForkServer:
             finally:
                 theirs.close()
                 os.close(reported)
-            if not pid:
-                yield None
-                return
-            kernel = Kernel(pid, ours, report)
+            kernel = Kernel(pid, channel, report) if pid else None
             try:
-                kernel.send({"folder": str(Path.cwd()), "environment": dict(environment)})
+                if kernel:
+                    kernel.send({"folder": str(Path.cwd()), "environment": dict(environment)})
                 yield kernel
             finally:
-                kernel.end()
+                if kernel:
+                    kernel.end()
         finally:
-            ours.close()
+            channel.close()
             os.close(report)
 
     def close(self) -> None:
         """End the server, and the forks that go on."""
-        self._process.kill()
-        self._process.wait()
-        with suppress(OSError):  # closed before
-            self._control.shutdown(socket.SHUT_RDWR)  # who waits for an answer hears that none will come
-        with self._lock:
+        self._process.send_signal(signal.SIGUSR1)
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with self._lock:  # whoever waits for an answer has heard by now that none will come
             self._control.close()
 
     def _ask_for_fork(self, *descriptors: int) -> int:
@@ -121,13 +112,9 @@ class Kernel:
     """
 
     def __init__(self, pid: int, channel: socket.socket, report: int) -> None:
-        self.pid = pid
-        self._channel, self._report = channel, report
-        self._parts: list[bytes] = []
-        self._lines: deque[bytes] = deque()
-        self._lock = threading.Lock()
-        self._ended = False
-        self._why: Exception | None = None
+        self._pid, self._channel, self._report = pid, channel, report
+        self._deadline = 0.0
+        self._lines = self._read_lines()
 
     def send(self, request: object) -> None:
         """Send JSON; a process that has ended is noticed when it should answer."""
@@ -135,36 +122,27 @@ class Kernel:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
 
     def execute(self, source: str, deadline: float) -> Iterator[dict[str, Any]]:
-        """Run a cell.
-
-        Args:
-            source: Its text.
-            deadline: By `time.monotonic`.
-
-        Yields:
-            What it shows, as Jupyter's messages.
+        """Run a cell, and yield what it shows, as Jupyter's messages.
 
         Raises:
-            DeadKernelError: The process ended, or nothing more can be heard of it; or what `interrupt` was
-                given.
+            DeadKernelError: The process ended, or nothing more can be heard of it.
             KernelLostError: It ended with the process that it was forked from.
-            TimeoutError: It took too long; the process goes on.
+            TimeoutError: It took longer than to the deadline, by `time.monotonic`; the process goes on.
         """
+        self._deadline = deadline
         self.send(source)
-        try:
-            while (message := self._receive(deadline))["msg_type"] != "execute_reply":
+        for line in self._lines:
+            # A process that the notebook forked may have been killed while it printed: half a line is left
+            # of what it said, and of nothing else.
+            with suppress(ValueError):
+                message = json.loads(line)
+                if not isinstance(message, dict) or "msg_type" not in message:
+                    continue
+                if message["msg_type"] == "execute_reply":
+                    return
                 header = {"msg_type": message["msg_type"]}
-                yield {**header, "header": header, "parent_header": {"msg_id": None}} | message
-        except (EOFError, ConnectionError):
-            with self._lock:
-                raise self._why or self._how_it_ended() from None
-
-    def interrupt(self, why: Exception) -> None:
-        """End the process, and let whoever waits for it raise an exception."""
-        with self._lock:
-            if not self._ended:
-                self._why = why
-                end_tree(self.pid)
+                yield message | {"header": header, "parent_header": {"msg_id": None}}
+        raise self._how_it_ended()
 
     def leave(self) -> None:
         """Tell the process that there are no more cells, and let it end in an orderly way."""
@@ -173,38 +151,27 @@ class Kernel:
 
     def end(self) -> None:
         """End the process, if it is there."""
-        with self._lock:
-            self._ended = True
         self._channel.close()
         if not _wait_for([self._report], 0):
-            end_tree(self.pid)
+            end_tree(self._pid)
             _wait_for([self._report], _PATIENCE_S)
 
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        while True:
-            line = self._read_line(deadline)
-            # A process that the notebook forked may have been killed while it printed: half a line is left
-            # of what it said, and of nothing else.
-            with suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict) and "msg_type" in message:
-                    return message
-
-    def _read_line(self, deadline: float) -> bytes:
-        while not self._lines:
-            # A process that the notebook forked may hold the channel open after the notebook's own has ended.
-            ready = _wait_for([self._channel.fileno(), self._report], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise TimeoutError
-            chunk = self._channel.recv(_CHUNK) if self._channel.fileno() in ready else b""
+    def _read_lines(self) -> Iterator[bytes]:
+        """Yield what the process sends, until it has ended."""
+        parts: list[bytes] = []
+        # A process that the notebook forked may hold the channel open after the notebook's own has ended.
+        while ready := _wait_for([self._channel.fileno(), self._report], self._deadline - time.monotonic()):
+            chunk = b""
+            with suppress(ConnectionError):
+                chunk = self._channel.recv(_CHUNK) if self._channel.fileno() in ready else b""
             if not chunk:
-                raise EOFError
+                return
             first, *others = chunk.split(b"\n")
-            self._parts.append(first)
+            parts.append(first)
             for part in others:
-                self._lines.append(b"".join(self._parts))
-                self._parts = [part]
-        return self._lines.popleft()
+                yield b"".join(parts)
+                parts = [part]
+        raise TimeoutError
 
     def _how_it_ended(self) -> DeadKernelError:
         died = "Kernel died: its process "
@@ -225,4 +192,4 @@ def _wait_for(descriptors: list[int], seconds: float) -> list[int]:
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return [ready for ready, _ in poll.poll(min(seconds, 1e6) * 1000)]
+    return [ready for ready, _ in poll.poll(min(max(seconds, 0.0), 1e6) * 1000)]

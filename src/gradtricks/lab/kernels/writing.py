@@ -7,23 +7,14 @@ from papermill.iorw import LocalHandler, papermill_io
 
 
 class WholeFiles(LocalHandler):
-    """Local files, each replaced in one step.
-
-    Args:
-        local: papermill's own handler, which knows the folder in which papermill was called.
-    """
+    """Local files, each replaced in one step; papermill's own handler knows where papermill was called."""
 
     def __init__(self, local: LocalHandler) -> None:
         super().__init__()
         self._local = local
 
     def write(self, buf: str, path: str) -> None:
-        """Write a file.
-
-        Args:
-            buf: Its text; what no encoding can write becomes a question mark.
-            path: Of the file.
-        """
+        """Write a text; what no encoding can write becomes a question mark."""
         target = Path(path)
         if not target.is_absolute():
             folder = self._local.cwd(None)  # papermill's way of asking is to set it
@@ -35,11 +26,7 @@ class WholeFiles(LocalHandler):
 
 
 def write_whole(path: str | None) -> None:
-    """Let papermill write a file so from now on; every file, where the path is absolute.
-
-    Args:
-        path: As papermill was given it; what isn't of this machine stays as it is.
-    """
+    """Let papermill write a file of this machine so from now on; every file, where the path is absolute."""
     local = papermill_io.get_handler("local")
     if path is not None and papermill_io.get_handler(path) is local:
         papermill_io.register("/" if path.startswith("/") else path, WholeFiles(local))

@@ -3,8 +3,8 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,13 +13,12 @@ from distributed import Client, KilledWorker
 from distributed.comm.core import CommClosedError
 
 from gradtricks.lab.kernels.warm import KernelLostError
-from gradtricks.lab.runs import environments, worker
-from gradtricks.lab.runs.pools import Pool
+from gradtricks.lab.runs import worker
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import explained, is_url
 
-_UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
 _LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
 
@@ -32,41 +31,70 @@ def cluster(
     *,
     limit: int | None,
     timeout_s: float | None,
-) -> Iterator[Pool]:
+) -> Iterator["Cluster"]:
     """Connect, wait for a worker, and check that all of them can do what is to be done.
 
-    Args:
-        scheduler: Where it is.
-        store: Where runs are kept, which the workers have to see.
-        begun: Is told, in another thread, the request of a run that begins, and who does it.
-        limit: How many runs go on at once; None means as many as there are threads of workers.
-        timeout_s: Ends a run that takes longer.
-
-    Yields:
-        Who executes them.
+    Another thread tells ``begun`` the request of a run that begins, and who does it. ``limit`` says how many
+    go on at once; None means as many as workers have threads.
 
     Raises:
         SchedulerError: Nobody answers, there is no worker, or one doesn't fit.
         StoreError: The store can't be written to.
     """
     location = store.location if is_url(store.location) else str(Path(store.location).resolve())
-    orders = worker.Orders(secrets.token_hex(8), location, timeout_s, environments.environment())
+    orders = worker.Orders(secrets.token_hex(8), location, timeout_s, worker.environment())
+
+    def hear(event: tuple[float, Any]) -> None:
+        if event[1]["sweep"] == orders.sweep:  # drivers that share a cluster hear each other's workers
+            begun(event[1]["request"], event[1]["by"])
+
     with _quiet(), _connected(scheduler) as client:
         try:
             client.wait_for_workers(1, timeout=scheduler.patience_s)
         except TimeoutError as error:
             raise _no_workers(scheduler) from error
         _check_workers(client, scheduler, orders)
-        client.subscribe_topic(worker.TOPIC, partial(_hear, orders.sweep, begun))
-        yield Pool(
-            client.get_executor(pure=False),
-            partial(worker.perform, orders),
-            _Room(client, scheduler, limit),
-            partial(_end, client, orders.sweep),
-            partial(_gone, scheduler),
-            cores=float("inf"),
-            lost=(KernelLostError, KilledWorker),
-        )
+        client.subscribe_topic(worker.TOPIC, hear)
+        yield Cluster(client, scheduler, orders, limit)
+
+
+class Cluster:
+    """The workers of a cluster; what can be done with them is as with `gradtricks.lab.runs.here.Here`."""
+
+    cores = float("inf")  # whoever starts workers says how many runs each takes
+    lost: tuple[type[Exception], ...] = (KernelLostError, KilledWorker)
+
+    def __init__(
+        self, client: Client, scheduler: Scheduler, orders: worker.Orders, limit: int | None
+    ) -> None:
+        self._client, self._scheduler, self._orders, self._limit = client, scheduler, orders, limit
+        self._executor = client.get_executor(pure=False)
+        self._peopled = monotonic()
+
+    def submit(self, spec: Spec, *, again: bool) -> "Future[StoredRun]":
+        """Send a run to a worker."""
+        return self._executor.submit(worker.perform, self._orders, spec, again=again)
+
+    def room(self) -> int:
+        """Count the threads of all workers, and be patient where there are none."""
+        try:
+            threads = sum(self._client.nthreads().values())
+        except Exception as error:  # what distributed raises here depends on when the connection broke
+            raise self.gone() from error
+        if threads:
+            self._peopled = monotonic()
+        elif monotonic() - self._peopled > self._scheduler.patience_s:
+            raise _no_workers(self._scheduler)
+        return min(threads, self._limit or threads)
+
+    def end(self) -> None:
+        """End what goes on of this sweep."""
+        with suppress(Exception):  # a worker that can't be reached any more has stopped in any case
+            self._client.run(worker.end, self._orders.sweep, on_error="ignore")
+
+    def gone(self) -> Exception:
+        """Say that the scheduler is gone, which cancels runs."""
+        return _gone(self._scheduler)
 
 
 @contextmanager
@@ -96,7 +124,13 @@ def _connected(scheduler: Scheduler) -> Iterator[Client]:
 def _check_workers(client: Client, scheduler: Scheduler, orders: worker.Orders) -> None:
     with _probe(orders.store) as probe:
         answers: dict[str, Any] = client.run(worker.inspect, probe, on_error="return")
-    problems = _problems_of_scheduler(client, orders.environment)
+    try:  # it runs nothing, but unpacks each task that it passes on
+        theirs, _ = client.run_on_scheduler(worker.inspect, None)
+        ours, its = ({name: each[name] for name in _OF_SCHEDULER} for each in (orders.environment, theirs))
+        said = worker.describe_difference(ours, its)
+    except Exception as error:  # whatever it is that keeps it from answering
+        said = f"{type(error).__name__}: {error}"
+    problems = [f"the scheduler: {said}"] * bool(said)
     for address, answer in answers.items():
         if isinstance(answer, CommClosedError):  # it has ended meanwhile; others may be there
             continue
@@ -104,22 +138,11 @@ def _check_workers(client: Client, scheduler: Scheduler, orders: worker.Orders) 
             problems.append(f"{address}: {type(answer).__name__}: {answer}")
             continue
         theirs, sees = answer
-        difference = environments.describe_difference(orders.environment, theirs)
+        difference = worker.describe_difference(orders.environment, theirs)
         problems += [f"{address}: {difference}"] * bool(difference)
         problems += [f"{address}: doesn't see the store {orders.store}"] * (not sees)
     if problems:
         raise worker.unfit(scheduler.address, problems)
-
-
-def _problems_of_scheduler(client: Client, expected: dict[str, str]) -> list[str]:
-    """See whether it understands what it passes on: it unpacks each task, though it runs none."""
-    try:
-        theirs, _ = client.run_on_scheduler(worker.inspect, None)
-    except Exception as error:  # whatever it is that keeps it from answering
-        return [f"the scheduler: {type(error).__name__}: {error}"]
-    ours, theirs = ({name: every[name] for name in _OF_SCHEDULER} for every in (expected, theirs))
-    difference = environments.describe_difference(ours, theirs)
-    return [f"the scheduler: {difference}"] * bool(difference)
 
 
 @contextmanager
@@ -137,37 +160,6 @@ def _probe(store: str) -> Iterator[str | None]:
         yield str(path)
     finally:
         path.unlink(missing_ok=True)
-
-
-class _Room:
-    """Counts the threads of all workers, and is patient where there are none."""
-
-    def __init__(self, client: Client, scheduler: Scheduler, limit: int | None) -> None:
-        self._client, self._scheduler, self._limit = client, scheduler, limit
-        self._peopled = monotonic()
-
-    def __call__(self) -> int:
-        try:
-            threads = sum(self._client.nthreads().values())
-        except Exception as error:  # what distributed raises here depends on when the connection broke
-            raise _gone(self._scheduler) from error
-        if threads:
-            self._peopled = monotonic()
-        elif monotonic() - self._peopled > self._scheduler.patience_s:
-            raise _no_workers(self._scheduler)
-        return min(threads, self._limit or threads)
-
-
-def _end(client: Client, sweep: str) -> None:
-    with suppress(Exception):  # a worker that can't be reached any more has stopped in any case
-        client.run(worker.end, sweep, on_error="ignore")
-
-
-def _hear(sweep: str, begun: Callable[[str, str], object], event: tuple[float, Any]) -> None:
-    """Take a message of a worker, in dask's thread; drivers that share a cluster hear each other's."""
-    message = event[1]
-    if message["sweep"] == sweep:
-        begun(message["request"], message["by"])
 
 
 def _gone(scheduler: Scheduler) -> SchedulerError:

@@ -1,10 +1,9 @@
 """How long runs will take: as long as similar ones that are recorded, then as long as those just done."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nlargest
 from statistics import median
-from typing import Any
 
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
@@ -14,12 +13,7 @@ _ENOUGH = 3  # runs that were just done say more than any record
 
 
 class Pace:
-    """Knows how long runs take.
-
-    Args:
-        specs: Of the runs to be asked about.
-        store: Has records of earlier ones.
-    """
+    """Knows how long runs take, from a store that has records of earlier ones."""
 
     def __init__(self, specs: Sequence[Spec], store: Store) -> None:
         self._done: Counter[str] = Counter()
@@ -57,16 +51,7 @@ class Pace:
 
 
 def estimate_s(specs: Sequence[Spec], store: Store, workers: int) -> float | None:
-    """Say how long it takes to execute what isn't finished yet.
-
-    Args:
-        specs: What is to be run.
-        store: Where runs are kept.
-        workers: How many go on at once.
-
-    Returns:
-        Seconds; None where nothing is known of one of them.
-    """
+    """Say in how many seconds all that isn't finished is done; None where nothing is known of one of them."""
     finished = store.find_all(specs)
     missing = [spec for spec in specs if spec.request not in finished]
     return Pace(missing, store).left_s(missing, (), workers)
@@ -79,18 +64,16 @@ def _earlier(specs: Iterable[Spec], store: Store) -> defaultdict[str, list[Store
         for stored in store.runs(stem):
             if stored.status == "finished":
                 found[stored.record["name"]].append(stored)
-    for name, each in found.items():
-        found[name] = nlargest(_RECENT, each, key=lambda stored: stored.record["started"])
+    for each in found.values():
+        each[:] = nlargest(_RECENT, each, key=lambda stored: stored.record["started"])
     return found
 
 
 def _of_similar(spec: Spec, earlier: Sequence[StoredRun]) -> float | None:
     """Take the median of those with the most parameters in common: a quick run tells little of a full one."""
-    alike = [_count_equal(spec.parameters, stored.record["parameters"]) for stored in earlier]
-    most = max(alike, default=0)
-    best = [stored for stored, count in zip(earlier, alike) if count == most]
-    return median(float(stored.record["duration_s"]) for stored in best) if best else None
-
-
-def _count_equal(parameters: Mapping[str, Any], recorded: Mapping[str, Any]) -> int:
-    return sum(name in recorded and recorded[name] == value for name, value in parameters.items())
+    alike: defaultdict[int, list[float]] = defaultdict(list)
+    for stored in earlier:
+        recorded = stored.record["parameters"]
+        equal = sum(name in recorded and recorded[name] == value for name, value in spec.parameters.items())
+        alike[equal].append(float(stored.record["duration_s"]))
+    return median(alike[max(alike)]) if alike else None

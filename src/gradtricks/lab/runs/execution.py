@@ -71,13 +71,11 @@ def execute(
         KernelLostError: With ``again``: its process ended with another one.
         StoreError: The store can't be written to; nothing is kept.
     """
-    finished = store.find(spec)
-    if finished:
+    if finished := store.find(spec):
         return finished
     failed = store.failure(spec)
     with store.claim(spec) as folder:
-        finished = store.find(spec)
-        if finished:
+        if finished := store.find(spec):
             return finished
         meanwhile = store.failure(spec)
         if meanwhile and meanwhile != failed:  # another process had it claimed, and it failed there
@@ -92,21 +90,15 @@ def _execute(
     record = _about(spec)
     # Then neither its duration nor its processor time is all that was spent on it.
     record["provenance"]["resumed"] = int(store.keeps_checkpoints(folder))
+    left, threads = store.checkpoints(folder), spec.threads
     try:
         kernels.run(
-            spec.source,
-            spec.parameters,
-            output,
-            threads=spec.threads,
-            timeout_s=timeout_s,
-            checkpoints=store.checkpoints(folder),
+            spec.source, spec.parameters, output, threads=threads, timeout_s=timeout_s, checkpoints=left
         )
         parts = finish(output)
-        _refuse_edited(parts["inputs"]["files"], before)
-        _check_files(output.with_name(KEPT), parts["files"])
         finished = record | parts | {"provenance": record["provenance"] | parts["provenance"]}
         finished["duration_s"] = round(time.monotonic() - clock, 3)
-        _check_record(finished)
+        _check(finished, folder / KEPT, before)
     except FAILURES as error:
         if again and isinstance(error, KernelLostError):
             raise
@@ -124,29 +116,24 @@ def _execute(
     return store.commit(folder, finished)
 
 
-def _refuse_edited(files: Mapping[str, str], before: Mapping[str, str | None]) -> None:
-    changed = [name for name, digest in files.items() if before.get(name) != digest]
+def _check(record: Mapping[str, Any], kept: Path, before: Mapping[str, str | None]) -> None:
+    """Refuse files that were edited, or that the notebook itself put there, and what it wrote in our name."""
+    changed = [name for name, digest in record["inputs"]["files"].items() if before.get(name) != digest]
     if changed:
         raise OutputError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
-
-
-def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-    there = {path.name: path for path in folder.iterdir()} if folder.exists() else {}
-    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
-    odd = [name for name in {**digests, **files} if digests.get(name) != files.get(name, {}).get("sha256")]
+    try:
+        write_record(record)
+    except ValueError as error:
+        raise OutputError(str(error)) from error
+    paths = kept.iterdir() if kept.exists() else ()
+    there = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    files = {name: about["sha256"] for name, about in record["files"].items()}
+    odd = [name for name in there | files if there.get(name) != files.get(name)]
     if odd:
         raise OutputError(
             f"expected only files that record_file kept; got something else in place of {', '.join(odd)}; "
             "remedy: call it in the notebook's own process, and leave its copies alone"
         )
-
-
-def _check_record(record: Mapping[str, Any]) -> None:
-    """Refuse what a notebook wrote in our name."""
-    try:
-        write_record(record)
-    except ValueError as error:
-        raise OutputError(str(error)) from error
 
 
 def _about(spec: Spec) -> dict[str, Any]:
@@ -205,14 +192,7 @@ def _where(error: Exception, output: Path) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Say in a line or a few why a run failed.
-
-    Args:
-        error: What was raised.
-
-    Returns:
-        Type and message, cut where a notebook raised something very long.
-    """
+    """Say in a line or a few why a run failed: type and message, cut where they are very long."""
     if isinstance(error, PapermillExecutionError):
         text = f"{error.ename}: {error.evalue}"
     else:

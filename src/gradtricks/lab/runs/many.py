@@ -4,19 +4,22 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import here, on_signal
+from gradtricks.lab.runs.here import Here, on_signal
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.runs.pools import Pool
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
+
+if TYPE_CHECKING:
+    from gradtricks.lab.runs.cluster import Cluster
 
 __all__ = ["Interrupted", "Run", "Scheduler", "SchedulerError", "execute_all", "execute_missing"]
 
@@ -73,10 +76,6 @@ def _ignore(*_: object) -> None:
     """Nobody wants to be told."""
 
 
-def _nothing(_: int) -> Iterable[Run]:
-    return ()
-
-
 def execute_all(
     specs: Sequence[Spec],
     store: Store,
@@ -103,7 +102,7 @@ def execute_all(
         on_change: Called in this thread with a run whenever that begins or ends.
 
     Returns:
-        What came of each, in the order of ``specs``.
+        What came of each.
 
     Raises:
         Interrupted: By Ctrl-C or SIGTERM.
@@ -118,16 +117,7 @@ def execute_all(
 
 
 def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[Run]:
-    """Find what is known of runs before any is started.
-
-    Args:
-        specs: What is to be run.
-        store: Where runs are kept.
-        retry_failed: Forget failures.
-
-    Returns:
-        A run each; what is asked for twice is one.
-    """
+    """Find what is known of runs before any is started: a run each; what is asked for twice is one."""
     finished = store.find_all(specs)
     failed = {} if retry_failed else store.failures(spec for spec in specs if spec.request not in finished)
 
@@ -151,39 +141,27 @@ def execute_missing(
     timeout_s: float | None = None,
     on_change: Callable[[Run], object] = _ignore,
     on_stop: Callable[[], object] = _ignore,
-    then: Callable[[int], Iterable[Run]] = _nothing,
+    then: Callable[[int], Iterable[Run]] = lambda room: (),
 ) -> None:
-    """Execute what `look_up` didn't find; the runs change as they begin and end.
+    """Execute what `look_up` didn't find, as `execute_all` does; the runs change as they begin and end.
 
-    Args:
-        runs: From `look_up`.
-        store: As in `execute_all`, which raises the same.
-        workers: As there.
-        scheduler: As there.
-        timeout_s: As there.
-        on_change: As there.
-        on_stop: Called in this thread when no further run will be started.
-        then: Is asked first, and whenever a run has ended, for further runs; it is told how many can go on.
+    ``on_stop`` is called in this thread when no further run will be started. ``then`` is asked first, and
+    whenever a run has ended, for further runs; it is told how many can go on.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")
     specs = [run.spec for run in runs if run.missing]
     if not specs:
         return
-    news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    pool: AbstractContextManager[Pool]
-    driver = _Driver(runs, store, news, on_change, on_stop, then)
-
-    def begun(request: str, worker: str) -> None:
-        news.put(partial(driver.begun, request, worker))
-
+    driver = _Driver(runs, store, on_change, on_stop, then)
+    pool: AbstractContextManager[Here | Cluster]
     if scheduler is None:
-        pool = here(specs, store, begun, workers=workers, timeout_s=timeout_s)
+        pool = closing(Here(specs, store, driver.hear, workers=workers, timeout_s=timeout_s))
     else:
         from gradtricks.lab.runs.cluster import cluster  # dask takes a second to import
 
-        pool = cluster(scheduler, store, begun, limit=workers, timeout_s=timeout_s)
-    with pool as opened, on_signal(lambda: news.put(driver.interrupt)):
+        pool = cluster(scheduler, store, driver.hear, limit=workers, timeout_s=timeout_s)
+    with pool as opened, on_signal(driver.hear_signal):
         driver.execute(opened)
     if driver.signals:
         raise Interrupted(driver.runs)
@@ -195,12 +173,12 @@ class _Driver:
 
     wanted: Sequence[Run]
     store: Store
-    news: "queue.SimpleQueue[Callable[[], None]]"
     on_change: Callable[[Run], object]
     on_stop: Callable[[], object]
     then: Callable[[int], Iterable[Run]]
 
     def __post_init__(self) -> None:
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.signals = 0
         self.runs = list(dict.fromkeys(self.wanted))
         self._going: dict[str, tuple[Run, Future[StoredRun]]] = {}
@@ -210,7 +188,7 @@ class _Driver:
         order = sorted(self.runs, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0)))
         self._waiting = deque(run for run in order if run.missing)
 
-    def execute(self, pool: Pool) -> None:
+    def execute(self, pool: "Here | Cluster") -> None:
         """Execute all of them, or those that go on when somebody interrupts."""
         self._pool = pool
         self._look()
@@ -219,20 +197,27 @@ class _Driver:
             while not self.signals and (run := self._next()):
                 self._submit(run)
             with suppress(queue.Empty):
-                self.news.get(timeout=_LOOK_EVERY_S)()
+                self._news.get(timeout=_LOOK_EVERY_S)()
             if monotonic() - self._looked > _LOOK_EVERY_S:
                 self._look()
             if monotonic() > self._deadline:
                 return
 
-    def begun(self, request: str, worker: str) -> None:
-        """Take note of who does a run."""
+    def hear(self, request: str, worker: str) -> None:
+        """Be told, in any thread, who does a run."""
+        self._news.put(partial(self._begun, request, worker))
+
+    def hear_signal(self) -> None:
+        """Be told that somebody interrupts."""
+        self._news.put(self._interrupt)
+
+    def _begun(self, request: str, worker: str) -> None:
         if request in self._going:
             run, _ = self._going[request]
             run.worker, run.began = worker, monotonic()
             self.on_change(run)
 
-    def interrupt(self) -> None:
+    def _interrupt(self) -> None:
         """Begin nothing more; the second time, end what goes on."""
         self.signals += 1
         if self.signals == 1:
@@ -272,9 +257,9 @@ class _Driver:
     def _submit(self, run: Run) -> None:
         self._waiting.remove(run)
         run.began = monotonic()
-        future = self._pool.executor.submit(self._pool.perform, run.spec, again=not run.lost)
+        future = self._pool.submit(run.spec, again=not run.lost)
         self._going[run.spec.request] = run, future
-        future.add_done_callback(lambda _: self.news.put(partial(self._ended, run, future)))
+        future.add_done_callback(lambda _: self._news.put(partial(self._ended, run, future)))
 
     def _ended(self, run: Run, future: "Future[StoredRun]") -> None:
         del self._going[run.spec.request]

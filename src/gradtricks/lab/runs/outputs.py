@@ -31,9 +31,6 @@ class OutputError(ValueError):
 def finish(output: Path) -> dict[str, dict[str, Any]]:
     """Read what came out of a run, and take the lab's own last cell off its notebook.
 
-    Args:
-        output: The executed notebook.
-
     Returns:
         Parts of a record, by their names: ``results``, ``varying``, ``figures`` (what each shows), ``files``,
         ``inputs`` (what the run used), and ``provenance`` (processor time and memory).
@@ -60,14 +57,10 @@ def strip_report(node: NotebookNode) -> NotebookNode:
 
 
 def collect_figures(node: NotebookNode) -> dict[str, bytes]:
-    """Take the figures and films that a notebook recorded.
+    """Take the figures and films that an executed notebook recorded, by the names of their files.
 
-    Args:
-        node: An executed notebook.
-
-    Returns:
-        What each file is to hold, by its name: figures end in ``.svg``, films in ``.png``. What is named
-        otherwise than `gradtricks.lab.recording.record_figure` names it is left out.
+    Figures end in ``.svg``, films in ``.png``. What is named otherwise than
+    `gradtricks.lab.recording.record_figure` names it is left out.
     """
     figures: dict[str, bytes] = {}
     for output in _outputs(node):

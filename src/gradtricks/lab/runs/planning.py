@@ -68,20 +68,7 @@ class Spec:
 
 
 def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = None) -> Spec:
-    """Check a notebook and the parameters for it, before anything starts.
-
-    Args:
-        notebook: Path of the source notebook.
-        given: Parameters by name; the others keep their defaults.
-        threads: That the kernel may use; None leaves it to the notebook's metadata, or else it is 1.
-
-    Returns:
-        What is to be run.
-
-    Raises:
-        FileNotFoundError: There is no such notebook.
-        ParameterError: A parameter is unknown or of the wrong type.
-    """
+    """Check a notebook and the parameters for one run of it, as `plan_runs` does for many."""
     return plan_runs(notebook, [given], threads=threads)[0]
 
 
@@ -97,7 +84,7 @@ def plan_runs(
     Args:
         notebook: Path of the source notebook; it is read once.
         givens: Parameters by name for each run; the others keep their defaults.
-        threads: As for `plan_run`.
+        threads: That a run may use; None leaves it to the notebook's metadata, or else it is 1.
         source: What `describe_source` says of the notebook's folder; None asks it. Git takes its time.
 
     Returns:
@@ -153,15 +140,9 @@ def source_digest(node: NotebookNode) -> str:
 
 
 def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, Parameter]) -> str:
-    """Name a run for people, and for its folder.
+    """Name a run for people, and for its folder, by its notebook and what isn't at its default.
 
-    Args:
-        stem: Of the notebook.
-        parameters: By name.
-        declared: Says which ones are at their default.
-
-    Returns:
-        Such as ``unrolling-torch-scale=0.5,seed=3``: safe in file names, of at most 100 characters.
+    Such as ``unrolling-torch-scale=0.5,seed=3``: safe in file names, of at most 100 characters.
     """
     set_here = [
         f"{name}={_spoken(value)}"

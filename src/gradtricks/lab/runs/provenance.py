@@ -9,20 +9,20 @@ from typing import Any
 
 
 def describe_source(folder: Path) -> dict[str, Any]:
-    """Describe the code that a run comes from.
+    """Say which commit the code in a folder is of, and whether there are changes: ``commit`` and ``dirty``.
 
-    Args:
-        folder: Of the source notebook, within a git checkout or not.
-
-    Returns:
-        ``commit``, and ``dirty`` where there are uncommitted changes; both None outside of a checkout.
+    Both are None outside of a git checkout.
     """
-    status = _git_status(folder)
-    if status is None:
+    # Optional locks would get in the way of somebody who commits meanwhile, and a checkout could name any
+    # program as its monitor.
+    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
+    command = ["git", *options, "status", "--porcelain=v2", "--branch"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
         return {"commit": None, "dirty": None}
-    said = [line for line in status.splitlines() if line.startswith("# ")]
-    commit = next((line.split()[-1] for line in said if line.startswith("# branch.oid ")), None)
-    changed = len(status.splitlines()) > len(said)
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
+    changed = any(not line.startswith("# ") for line in lines)
     return {"commit": None if commit == "(initial)" else commit, "dirty": changed}
 
 
@@ -37,21 +37,8 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _git_status(folder: Path) -> str | None:
-    # Optional locks would get in the way of somebody who commits meanwhile, and a checkout could name any
-    # program as its monitor.
-    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
-    command = ["git", *options, "status", "--porcelain=v2", "--branch"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, "") or platform.processor() or platform.machine()

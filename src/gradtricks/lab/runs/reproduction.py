@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,9 +93,6 @@ def reproduce(
         rtol: The largest relative difference of two floats that counts as the same.
         timeout_s: How long it may take.
 
-    Returns:
-        The verdict.
-
     Raises:
         StoreError: The run has failed, or its notebook can't be read or was edited.
         RunError: This time it failed.
@@ -116,17 +114,15 @@ def reproduce(
     how = read_settings(source, stored.title)
     files = compare(how.read, digests(Path(how.folder), how.reads), "reads")
     parts = _rerun(stored, source, kernels, timeout_s)
-    now = {"results": decode(parts["results"]), "files": _digests(parts["files"])}
-    before = {"results": stored.results, "files": _digests(stored.files)}
-    differences = tuple(each for part in now for each in compare(before[part], now[part], part))
-    return Verdict(
-        stored.title,
-        _judge(differences, rtol),
-        _count(now),
-        differences,
-        (*_compare_environment(stored.record, parts["inputs"]), *files),
-        rtol,
+    before, now = (
+        {"results": decode(results), "files": {name: about["sha256"] for name, about in kept.items()}}
+        for results, kept in ((stored.record["results"], stored.files), (parts["results"], parts["files"]))
     )
+    differences = tuple(each for part in now for each in compare(before[part], now[part], part))
+    near = all(each.relative is not None and each.relative <= rtol for each in differences)
+    verdict = "identical" if not differences else "within tolerance" if near else "different"
+    environment = (*_compare_environment(stored.record, parts["inputs"]), *files)
+    return Verdict(stored.title, verdict, _count(now), differences, environment, rtol)
 
 
 def recorded_source(executed: NotebookNode) -> NotebookNode:
@@ -150,8 +146,7 @@ def compare(recorded: Any, now: Any, name: str) -> Iterator[Difference]:
         for key in recorded | now:
             yield from compare(recorded.get(key, ABSENT), now.get(key, ABSENT), f"{name}.{key}")
     elif isinstance(recorded, list) and isinstance(now, list):
-        for index in range(max(len(recorded), len(now))):
-            old, new = (side[index] if index < len(side) else ABSENT for side in (recorded, now))
+        for index, (old, new) in enumerate(zip_longest(recorded, now, fillvalue=ABSENT)):
             yield from compare(old, new, f"{name}.{index}")
     elif not _are_same(recorded, now):
         yield Difference(name, recorded, now, _relative(recorded, now))
@@ -172,21 +167,10 @@ def _relative(recorded: Any, now: Any) -> float | None:
     return abs(recorded / largest - now / largest) if largest else 0.0
 
 
-def _judge(differences: tuple[Difference, ...], rtol: float) -> str:
-    if not differences:
-        return "identical"
-    near = all(each.relative is not None and each.relative <= rtol for each in differences)
-    return "within tolerance" if near else "different"
-
-
 def _count(value: Any) -> int:
     if isinstance(value, dict | list):
-        return sum(_count(item) for item in (value.values() if isinstance(value, dict) else value))
+        return sum(map(_count, value.values() if isinstance(value, dict) else value))
     return 1
-
-
-def _digests(files: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    return {name: about["sha256"] for name, about in files.items()}
 
 
 def _rerun(

@@ -1,6 +1,7 @@
 """Where a dask scheduler listens that somebody else has started, and what can be wrong with it."""
 
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,9 +91,6 @@ def _check_files(given: dict[str, Path | str]) -> None:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"

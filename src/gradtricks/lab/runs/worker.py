@@ -1,23 +1,31 @@
-"""What a dask worker does: runs, in warm kernels that its threads share."""
+"""What a dask worker does: runs, in warm kernels that its threads share, if it has what the driver has."""
 
+import hashlib
+import json
+import platform
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from distributed import get_worker
+from packaging.requirements import Requirement
 
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
-from gradtricks.lab.runs import environments
+from gradtricks.lab.recording import package_digests
 from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.here import Places
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.runs.pools import Places
 from gradtricks.lab.runs.schedulers import SchedulerError
+from gradtricks.lab.storage.records import installed_version
 from gradtricks.lab.storage.store import Store, StoredRun
 
 TOPIC = "gradtricks"
+_UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 
 
 @dataclass(frozen=True)
@@ -34,77 +42,56 @@ class Orders:
     sweep: str
     store: str
     timeout_s: float | None
-    environment: dict[str, str]
+    environment: dict[str, str] = field(hash=False)
 
 
-class _Here:
-    """This process: the kernels of each sweep that runs here, or was the last one that did."""
-
-    def __init__(self) -> None:
-        self.places = Places()
-        self.ended: set[str] = set()
-        self._lock = threading.Lock()
-        self._kernels: dict[str, Kernels] = {}
-        self._busy: Counter[str] = Counter()
-        self._differences: dict[str, str] = {}
-
-    def difference(self, orders: Orders) -> str:
-        """Compare this process with a sweep's driver, once."""
-        if orders.sweep not in self._differences:
-            there = environments.environment()
-            self._differences[orders.sweep] = environments.describe_difference(orders.environment, there)
-        return self._differences[orders.sweep]
-
-    @contextmanager
-    def kernels(self, sweep: str) -> Iterator[Kernels]:
-        """Lend the kernels of a sweep; those of sweeps that run nothing here make room for a new one."""
-        with self._lock:
-            if sweep in self.ended:
-                raise KernelsClosed("the sweep was ended")
-            if sweep not in self._kernels:
-                for idle in [name for name in self._kernels if not self._busy[name]]:
-                    self._kernels.pop(idle).close()
-                self._kernels[sweep] = Kernels()
-            kernels = self._kernels[sweep]
-            self._busy[sweep] += 1
-        try:
-            yield kernels
-        finally:
-            with self._lock:
-                self._busy[sweep] -= 1
-
-    def end(self, sweep: str) -> None:
-        """End what goes on of a sweep."""
-        with self._lock:
-            self.ended.add(sweep)
-            kernels = self._kernels.pop(sweep, None)
-        if kernels is not None:
-            kernels.close()
+def _digest(of: str = "") -> str:
+    files = {name: digest for name, digest in package_digests().items() if name.startswith(of)}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12]
 
 
-_here = _Here()
+# A worker lives long: what it has imported may be older than what is in the files by now.
+_IMPORTED = _digest("lab/")
+
+
+def environment() -> dict[str, str]:
+    """Describe what has to be the same where a run is planned and where it is executed."""
+    extras = tuple(f'extra == "{extra}"' for extra in _UNRELATED)
+    requirements = map(Requirement, metadata.requires("gradtricks") or ())
+    needed = {r.name for r in requirements if not any(extra in str(r.marker) for extra in extras)}
+    return {
+        "python": platform.python_version(),
+        "gradtricks's files": _digest(),
+        "gradtricks.lab as imported": _IMPORTED,
+        **{name: installed_version(name) or "none" for name in sorted({"dask", *needed})},
+    }
+
+
+def describe_difference(expected: Mapping[str, str], got: Mapping[str, str]) -> str:
+    """Say how an environment differs from the driver's; nothing where it doesn't."""
+    names = sorted(name for name in {*expected, *got} if expected.get(name) != got.get(name))
+    return "; ".join(f"{name}: expected {expected.get(name)}, got {got.get(name)}" for name in names)
+
+
+_places, _lock = Places(), threading.Lock()
+_kernels: dict[str, Kernels] = {}  # of each sweep that runs here, or was the last one that did
+_busy: Counter[str] = Counter()
+_ended: set[str] = set()
 
 
 def perform(orders: Orders, spec: Spec, *, again: bool) -> StoredRun:
-    """Execute a run in this process's kernels.
-
-    Args:
-        orders: What it has in common with others.
-        spec: What is to be run.
-        again: As in `gradtricks.lab.runs.execution.execute`.
-
-    Returns:
-        The finished run.
+    """Execute a run in this process's kernels, and tell the driver who does it.
 
     Raises:
         SchedulerError: This worker has other packages than the driver: it may have come after the driver
             looked at all of them.
         KernelsClosed: The sweep was ended.
         RunError: The run failed.
+        KernelLostError: With ``again``, as in `gradtricks.lab.runs.execution.execute`.
     """
-    with _here.places.one() as place, _here.kernels(orders.sweep) as kernels:
+    with _places.one() as place, _lent(orders.sweep) as kernels:
         name = f"{get_worker().name}/{place}"
-        if difference := _here.difference(orders):
+        if difference := _difference(orders):
             raise unfit(name, [difference])
         # distributed itself adds its name of the worker, under "worker".
         get_worker().log_event(TOPIC, {"sweep": orders.sweep, "request": spec.request, "by": name})
@@ -113,12 +100,16 @@ def perform(orders: Orders, spec: Spec, *, again: bool) -> StoredRun:
 
 def end(sweep: str) -> None:
     """End the runs of a sweep that are going on in this process, and begin no more of them."""
-    _here.end(sweep)
+    with _lock:
+        _ended.add(sweep)
+        kernels = _kernels.pop(sweep, None)
+    if kernels is not None:
+        kernels.close()
 
 
 def inspect(probe: str | None) -> tuple[dict[str, str], bool]:
     """Return a worker's environment, and whether it sees a file that the driver has put in the store."""
-    return environments.environment(), probe is None or Path(probe).exists()
+    return environment(), probe is None or Path(probe).exists()
 
 
 def unfit(place: str, problems: Iterable[str]) -> SchedulerError:
@@ -129,3 +120,27 @@ def unfit(place: str, problems: Iterable[str]) -> SchedulerError:
         f"the same store; got\n{lines}\n  remedy: install the same versions there, put the store where all "
         "see it, and start them again"
     )
+
+
+@cache
+def _difference(orders: Orders) -> str:
+    return describe_difference(orders.environment, environment())
+
+
+@contextmanager
+def _lent(sweep: str) -> Iterator[Kernels]:
+    """Lend the kernels of a sweep; those of sweeps that run nothing here make room for a new one."""
+    with _lock:
+        if sweep in _ended:
+            raise KernelsClosed("the sweep was ended")
+        if sweep not in _kernels:
+            for idle in [name for name in _kernels if not _busy[name]]:
+                _kernels.pop(idle).close()
+            _kernels[sweep] = Kernels()
+        kernels = _kernels[sweep]
+        _busy[sweep] += 1
+    try:
+        yield kernels
+    finally:
+        with _lock:
+            _busy[sweep] -= 1
