@@ -186,8 +186,8 @@ def test_a_run_s_film_is_a_file_of_the_book(stored, tmp_path):
     assert read_back(path.read_bytes())[0].shape == (4, 2, 8, 3)
 
     env = SimpleNamespace(srcdir=tmp_path, note_dependency=lambda path: None)
-    found = figure_of(env, "small/torch/rolling_ball")
-    assert found == ("/experiments/small-torch/rolling_ball.png", "a ball")
+    _, *found = figure_of(env, "small/torch/rolling_ball")
+    assert found == ["/experiments/small-torch/rolling_ball.png", "a ball"]
 
 
 def test_a_film_stands_closed_below_its_cell(stored, tmp_path):

@@ -144,11 +144,13 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     assert page.startswith("# Rates\n\n4 runs of `experiments/game.ipynb` with different rate (2 values) and")
     assert "or want a machine to themselves. They were started 20" in page
     assert ", with the notebook, the package and the libraries that are here now." in page
-    assert "gradtricks publish experiments/game.sweep.yaml\n" in page
-    assert "medians of a run" in page
+    assert page.endswith("```{run-card} game/sweep\n```\n")
     assert "```{run-figure} game/sweep/loss" in page
     assert "```{run-figure} game_steps/sweep/curve" in (pages / "game_steps-sweep.md").read_text()
-    results = published_record(pages / "game-sweep.json")["results"]
+    record = published_record(pages / "game-sweep.json")
+    assert record["command"] == "gradtricks publish experiments/game.sweep.yaml"
+    assert "medians of a run" in str(record["origin"])
+    results = record["results"]
     assert result_from(results, "loss.rate=0.1.mean") == pytest.approx(0.6)
     assert result_from(results, "runs.median_wall_s") > 0
     assert result_from(results, "runs.median_cpu_s") > 0

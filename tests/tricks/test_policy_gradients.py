@@ -165,6 +165,13 @@ def test_the_loss_can_be_mapped_in_torch(in_torch):
     torch.testing.assert_close(losses, torch.full((3,), np.log(2), dtype=torch.float32))
 
 
+def test_all_examples_of_a_batch_may_share_discounts_in_torch(in_torch):
+    torch, discounted_returns = in_torch.framework, in_torch.tricks.discounted_returns
+    r_t, discount_t = torch.rand(3, 4), torch.tensor([0.9, 0.0, 0.5, 1.0])
+    mapped = torch.func.vmap(lambda r: discounted_returns(r, discount_t))(r_t)
+    torch.testing.assert_close(mapped, torch.stack([discounted_returns(r, discount_t) for r in r_t]))
+
+
 def test_losses_of_rlax_own_tests(backend):
     # The numbers of rlax/_src/policy_gradients_test.py: PolicyGradientLossTest, EntropyLossTest,
     # ClippedSurrogatePGLossTest.

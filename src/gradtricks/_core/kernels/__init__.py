@@ -3,8 +3,10 @@
 from importlib import import_module
 from typing import Any
 
+_FILES = ("masking", "policy_gradients", "pong", "ranking", "search")
+
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(name)
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")  # with its compiler, which is dear
