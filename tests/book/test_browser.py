@@ -36,7 +36,7 @@ FLAGS = [
 THEMES = ("light", "dark")
 WIDTHS = (1280, 390)
 HEIGHTS = {1280: 800, 390: 844}
-# As they are stored; a server that compresses sends about a third.
+# Bytes, as they are stored; a server that compresses sends about a third.
 FIRST_PAINT = 700_000
 STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 # Text in a box that hides what is wider, apart from what is there for screen readers alone.
