@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from gradtricks.lab.recording import encode
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, folder_name, inputs_digest, write_record
 from gradtricks.lab.sweeps.plans import Sweep
 

@@ -207,6 +207,7 @@ def test_only_one_module_declares_gradients(framework):
 
 # The lab's rooms, each of which may use those before it.
 ROOMS = [
+    "encoding",
     "recording",
     "films",
     "notebooks",

@@ -29,9 +29,9 @@ from gradtricks.book.numbers import format_result
 from gradtricks.book.records import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import plan_sweeps
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import check_parameters, read_notebook, read_parameters
-from gradtricks.lab.recording import encode
 from gradtricks.lab.results.quoting import RecordError, result_from
 from notebooks import write_notebook
 

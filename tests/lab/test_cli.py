@@ -219,7 +219,7 @@ def test_a_notebook_that_records_imports_nothing_else_of_the_lab():
         "print(sorted(name for name in sys.modules if name.startswith('gradtricks.lab')))"
     )
     said = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert ast.literal_eval(said) == ["gradtricks.lab", "gradtricks.lab.recording"]
+    assert ast.literal_eval(said) == ["gradtricks.lab", "gradtricks.lab.encoding", "gradtricks.lab.recording"]
 
 
 def test_every_exported_name_is_there():

@@ -263,7 +263,8 @@ def test_a_record_names_what_the_notebook_imports_and_not_what_the_kernel_does(t
     node = run(kernels, tmp_path / "a.ipynb", "1")
     (report,) = (output.data for output in node.cells[-1].outputs)
     files = {name for name in report[REPORT_MIME]["files"] if name[-3:] == ".py"}
-    assert {name for name in files if name.startswith("lab/")} == {"lab/__init__.py", "lab/recording.py"}
+    of_lab = {"lab/__init__.py", "lab/encoding.py", "lab/recording.py"}
+    assert {name for name in files if name.startswith("lab/")} == of_lab
 
 
 # What fails says so, and marks its cell.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from distributed import Client
 
 from gradtricks.lab.runs import cluster as clusters
 from gradtricks.lab.runs import worker as workers
@@ -416,7 +417,7 @@ def test_an_address_where_nobody_is_is_said(notebook, store):
         execute_all(plan(notebook, 1), store, scheduler=Scheduler(address, patience_s=1))
 
 
-def test_a_scheduler_and_workers_that_go_are_missed(notebook, store, tmp_path):
+def test_a_scheduler_and_workers_that_go_are_missed(notebook, store, tmp_path, monkeypatch):
     with Cluster(tmp_path, workers=1) as cluster:
         known = cluster.known_as | {"patience_s": 3}
         worker = cluster.workers.pop(0)
@@ -432,6 +433,13 @@ def test_a_scheduler_and_workers_that_go_are_missed(notebook, store, tmp_path):
             execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known | {"patience_s": 1}))
 
         cluster.workers[0] = None
+        cluster.mend()
+        ask = Client.run_on_scheduler
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "run_on_scheduler", lambda *args: end(cluster.scheduler) or ask(*args))
+            with pytest.raises(SchedulerError, match="is gone; finished runs are kept; remedy: start it"):
+                execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known))
+
         cluster.mend()
         driver = start_driver(notebook, store.location, 2, given={"pause": 60.0}, scheduler=cluster.known_as)
         started(driver, 1)

@@ -29,8 +29,8 @@ from gradtricks.book.records import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import publish
 from gradtricks.lab.commands.views import find_run, table
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.recording import encode
 from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.storage.keeping import write_published
 from gradtricks.lab.storage.opening import published_at

@@ -22,11 +22,12 @@ from nbclient.exceptions import DeadKernelError
 
 from gradtricks.book.numbers import format_result
 from gradtricks.lab.commands.overviews import describe, list_experiments
+from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
-from gradtricks.lab.recording import decode, encode, record, record_figure, record_varying
+from gradtricks.lab.recording import record, record_figure, record_varying
 from gradtricks.lab.runs import execution as runs
 from gradtricks.lab.runs import provenance
 from gradtricks.lab.runs.execution import RunError, execute

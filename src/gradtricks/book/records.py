@@ -11,7 +11,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from gradtricks.lab.recording import decode
+from gradtricks.lab.encoding import decode
 from gradtricks.lab.results.quoting import RecordError, result_from
 
 __all__ = ["Showing", "figure_of", "problem", "published_record", "record_of", "result_of"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradtricks.book.origins import costs_of, origin_of, period_of
 from gradtricks.book.valuetables import MOST_ROWS, markdown_table, value_text, values_table
-from gradtricks.lab.recording import encode
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
 from gradtricks.lab.results.grouping import (
     CASE,

@@ -3,16 +3,13 @@
 import hashlib
 import io
 import json
-import math
-import numbers
 import os
 import re
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from datetime import date, datetime, timezone
+from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
+
+from gradtricks.lab.encoding import LARGE_BITS, decode, encode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +41,6 @@ _SHOWN = 6  # elements of a list
 FIGURE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LARGEST_FILE = 32 << 20  # bytes
-_LARGE_BITS = 13_000  # Python doesn't read decimal integers of more than 4,300 digits, or 14,284 bits
 
 
 def record(**results: Any) -> None:
@@ -201,74 +199,6 @@ def _digest(data: bytes) -> str:
 _PACKAGE = package_digests()
 
 
-def encode(value: Any, name: str) -> Any:
-    """Turn a result or a parameter, which the notebook calls ``name``, into JSON that keeps it exactly.
-
-    Returns:
-        Built-in types only; what JSON lacks becomes a dict with one key: ``{"$float": "nan"}``, ``"inf"`` or
-        ``"-inf"``, ``{"$date": "2026-01-31"}``, ``{"$int": "0x…"}`` where there are thousands of digits, and
-        ``{"$dict": …}`` around a dict that looks like one of these.
-
-    Raises:
-        TypeError: The value is of a type that a record can't keep.
-    """
-    # NumPy scalars and arrays, but not dates: they would become integers.
-    if hasattr(value, "tolist") and getattr(getattr(value, "dtype", None), "kind", "") not in ("m", "M"):
-        value = value.tolist()
-    if value is None or isinstance(value, bool) or (isinstance(value, str) and _is_text(value)):
-        return value
-    if isinstance(value, int):
-        return value if value.bit_length() < _LARGE_BITS else {"$int": hex(value)}
-    if isinstance(value, numbers.Real):
-        number = float(value)
-        return number if math.isfinite(number) else {"$float": str(number)}
-    if isinstance(value, date) and _has_plain_zone(value):
-        return {"$date": value.isoformat()}
-    if isinstance(value, list | tuple):
-        return [encode(item, name) for item in value]
-    if isinstance(value, dict) and all(isinstance(key, str) and _is_text(key) for key in value):
-        items = {key: encode(item, name) for key, item in value.items()}
-        return {"$dict": items} if len(items) == 1 and items.keys() <= _SPECIAL.keys() else items
-    raise TypeError(
-        f"{name} must be numbers, strings (of valid Unicode), bools, None, dates (with a fixed offset or "
-        f"none), or lists and dicts (with string keys) of them; got {type(value).__name__}"
-    )
-
-
-def decode(value: Any) -> Any:
-    """Undo `encode`; a ValueError or a TypeError says that something else wrote the value."""
-    if isinstance(value, dict):
-        if len(value) == 1:
-            ((key, item),) = value.items()
-            if key in _SPECIAL:
-                return _SPECIAL[key](item)
-        return {key: decode(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [decode(item) if isinstance(item, dict | list) else item for item in value]
-    return value
-
-
-_SPECIAL: dict[str, Callable[[Any], Any]] = {
-    "$float": float,
-    "$int": lambda text: int(text, 16),
-    "$date": lambda text: (datetime if "T" in text else date).fromisoformat(text),
-    "$dict": lambda items: {key: decode(item) for key, item in dict(items).items()},
-}
-
-
-def _is_text(value: str) -> bool:
-    """Half of a surrogate pair is no text that a file could hold."""
-    return value == value.encode(errors="ignore").decode()
-
-
-def _has_plain_zone(value: date) -> bool:
-    """The name of a place would be lost; an offset isn't, unless it has parts of a second (CPython 3.11)."""
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        return True
-    offset = value.utcoffset()
-    return type(value.tzinfo) is timezone and offset is not None and not offset.microseconds
-
-
 def _show_results(results: dict[str, Any], mime: str) -> None:
     encoded = {name: encode(value, name) for name, value in results.items()}
     text = "\n".join(f"{name} = {_as_text(decode(value))}" for name, value in encoded.items())
@@ -292,7 +222,7 @@ def _as_text(value: Any) -> str:
         return f"[{shown}]" if len(value) <= _SHOWN else f"[{shown}, … {len(value)} in all]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_as_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, int) and value.bit_length() >= _LARGE_BITS:
+    if isinstance(value, int) and value.bit_length() >= LARGE_BITS:
         return f"an integer of {value.bit_length():,} bits"
     return str(value)
 

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.recording import encode
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.dotted import Path
 
 if TYPE_CHECKING:

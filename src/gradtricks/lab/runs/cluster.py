@@ -128,6 +128,8 @@ def _check_workers(client: Client, scheduler: Scheduler, orders: worker.Orders) 
         theirs, _ = client.run_on_scheduler(worker.inspect, None)
         ours, its = ({name: each[name] for name in _OF_SCHEDULER} for each in (orders.environment, theirs))
         said = worker.describe_difference(ours, its)
+    except OSError as error:  # it has ended meanwhile
+        raise _gone(scheduler) from error
     except Exception as error:  # whatever it is that keeps it from answering
         said = f"{type(error).__name__}: {error}"
     problems = [f"the scheduler: {said}"] * bool(said)

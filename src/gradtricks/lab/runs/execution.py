@@ -14,10 +14,11 @@ from nbclient.exceptions import DeadKernelError
 from packaging.requirements import Requirement
 from papermill.exceptions import PapermillExecutionError
 
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.notebooks.schema import shown
-from gradtricks.lab.recording import encode, package_digests
+from gradtricks.lab.recording import package_digests
 from gradtricks.lab.runs.outputs import OutputError, finish, strip_report
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_machine

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import nbformat
 
+from gradtricks.lab.encoding import decode
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.recording import decode
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.troubles import StoreError, public
 

@@ -14,14 +14,8 @@ from nbformat import NotebookNode
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 from pydantic_core import from_json
 
-from gradtricks.lab.recording import (
-    FIGURE_NAME,
-    FILE_NAME,
-    LARGEST_FILE,
-    decode,
-    encode,
-    file_digests,
-)
+from gradtricks.lab.encoding import decode, encode
+from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE, file_digests
 from gradtricks.lab.storage.folders import KEPT, LARGEST, folder_at
 from gradtricks.lab.storage.troubles import StoreError, public
 
@@ -111,7 +105,7 @@ class StoredRun:
 
     Attributes:
         location: Folder or URL of the run.
-        record: Its record, as `gradtricks.lab.recording.encode` left it.
+        record: Its record, as `gradtricks.lab.encoding.encode` left it.
     """
 
     location: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.recording import decode, encode
+from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.storage.dotted import join_name, quote, split_name
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
     """Write records as Parquet: a row each, nested names joined by dots.
 
     Numbers, texts and lists of them have types of their own. What has none, or would be another value when it
-    is read again, is JSON, as `gradtricks.lab.recording.encode` writes it.
+    is read again, is JSON, as `gradtricks.lab.encoding.encode` writes it.
 
     Args:
         records: At least one.

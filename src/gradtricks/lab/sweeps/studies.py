@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook
-from gradtricks.lab.recording import encode
 from gradtricks.lab.results.quoting import RecordError, result_from
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs, source_digest
