@@ -27,22 +27,20 @@ OPTIONS = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2, learning_ra
 UNITS = 16
 
 
-def make_games(num_envs=4, cells=True, **options):
-    view = pong.CELLS if cells else pong.PLACES
-    return pong.PongGames(num_envs, frame_skip=4, view=view, **options)
+def make_games(num_envs=4, view="cells", **options):
+    return pong.PongGames(num_envs, frame_skip=4, view=pong.VIEWS[view], **options)
 
 
-def draw(mirror=True, scale=1.0, cells=True):
-    """Draw weights whose heads say something, of one layer for cells and of two for places."""
-    weights = ppo.draw_weights(
-        1, hidden_units=UNITS, second_units=0 if cells else 8, cells=cells, mirror=mirror
-    )
+def draw(view="cells", mirror=True, scale=1.0):
+    """Draw weights whose heads say something, of two layers for places and otherwise of one."""
+    second = 8 if view == "places" else 0
+    weights = ppo.draw_weights(1, hidden_units=UNITS, second_units=second, view=view, mirror=mirror)
     heads = np.random.default_rng(2).normal(0, scale, weights["heads"].shape)
     return {**weights, "heads": heads.astype(np.float32)}
 
 
-def some_observations(count=32, cells=True):
-    games, rng, seen = make_games(8, cells, seed=5), np.random.default_rng(0), []
+def some_observations(view="cells", count=32):
+    games, rng, seen = make_games(8, view, seed=5), np.random.default_rng(0), []
     for _ in range(40):
         games.step(rng.integers(0, 3, 8))
     while len(seen) * 8 < count:
@@ -51,10 +49,10 @@ def some_observations(count=32, cells=True):
     return np.concatenate(seen)[:count]
 
 
-def some_minibatch(count=32, cells=True):
+def some_minibatch(view="cells", count=32):
     rng = np.random.default_rng(3)
     return ppo.Minibatch(
-        some_observations(count, cells),
+        some_observations(view, count),
         rng.integers(0, 3, count),
         np.log(rng.uniform(0.2, 0.6, count)).astype(np.float32),
         rng.normal(size=count).astype(np.float32),
@@ -67,24 +65,26 @@ def apply_by_matrix(weights, observations, mirror):
     weights = {name: value.astype(float) for name, value in weights.items()}
 
     def half(seen):
-        first = weights["cells"][:-1] if "cells" in weights else weights["places"]
         hidden = np.maximum(seen @ first + weights["bias"], 0)
         if "second" in weights:
             hidden = np.maximum(hidden @ weights["second"] + weights["second_bias"], 0)
         return hidden @ weights["heads"]
 
-    if "cells" in weights:
+    if "pixels" in weights:
+        first, seen, mirrored = weights["pixels"], observations.astype(float), None
+    elif "cells" in weights:
+        first = weights["cells"][:-1]
         lit = np.zeros((len(observations), pong.NO_CELL + 1))
         np.put_along_axis(lit, observations, 1, axis=1)
         courts = lit[:, :-1].reshape(-1, 2, pong.CELL_ROWS, pong.CELL_COLUMNS)
         seen, mirrored = (x.reshape(len(lit), -1) for x in (courts, courts[:, :, ::-1]))
     else:
-        seen = observations.astype(float)
-        mirrored = (observations.reshape(-1, 3, 7) * [1, 1, -1, 1, 1, -1, -1]).reshape(-1, 21)
+        first, seen = weights["places"], observations.astype(float)
+        mirrored = observations * np.array([*[1, 1, -1, 1, 1, -1, -1] * 3, -1])
     outputs = half(seen)
     if mirror:
         outputs = outputs + half(mirrored)[:, [0, 2, 1, 3]]
-    return outputs[:, :3], outputs[:, 3]
+    return outputs[:, :-1], outputs[:, -1]
 
 
 # What it sees.
@@ -135,6 +135,36 @@ def test_places_are_the_centres_of_what_is_lit():
         pong.find_places(frames[:, :, 1:])
 
 
+def test_pixels_are_means_of_squares_and_how_they_changed():
+    frames = np.random.default_rng(0).integers(0, 256, (2, 1, *pong.FRAME_SHAPE)).astype(np.uint8)
+    before, after = pictures = pong.shrink(frames)
+    for picture, frame in zip(pictures, frames[:, 0], strict=True):
+        assert picture[33] == pytest.approx(frame[5:10, 5:10].mean() / 255)
+    seen = pong.PIXELS.compare(before[None], after[None])
+    np.testing.assert_array_equal(seen, np.concatenate([after, after - before])[None])
+    assert seen.shape == (1, pong.PIXELS.inputs)
+
+
+def test_the_last_move_is_known_beside_the_places():
+    games, rng = make_games(4, "places", max_decisions=10), np.random.default_rng(0)
+    assert not games.observations[:, -1].any()
+    for _ in range(25):
+        ended, moves = ~games.playing, rng.integers(0, 3, 4)
+        games.step(moves)
+        expected = np.where(ended | ~games.playing, games.observations[:, -1] * 0, np.take([0, -1, 1], moves))
+        np.testing.assert_array_equal(games.observations[:, -1] * games.playing, expected)
+
+
+def test_the_moves_are_those_of_the_view():
+    games = make_games(6, "pixels", seed=1)
+    environment = pong.make_environment(6, seed=1, frame_skip=4)
+    environment.reset()
+    for _ in range(40):
+        games.step(np.arange(6))
+        frames = environment.step(np.arange(6))[0]
+    np.testing.assert_array_equal(games.screens, frames[:, 0])
+
+
 def test_an_observation_of_places_tells_motion_of_what_was_seen_twice():
     before, after = np.zeros((2, 1, 3, 3), np.float32)
     before[0, :2], after[0, 1:] = (1, 0.5, -0.25), (1, 0.375, 0.5)
@@ -159,22 +189,26 @@ def test_games_that_are_started_play_as_those_that_are_stepped():
 # What it learns.
 
 
-@pytest.mark.parametrize(("cells", "mirror"), [(True, True), (True, False), (False, True)])
-def test_the_network_is_a_product_of_matrices(agents, cells, mirror):
-    weights, observations = draw(mirror, cells=cells), some_observations(cells=cells)
+@pytest.mark.parametrize(
+    ("view", "mirror"), [("cells", True), ("cells", False), ("places", True), ("pixels", False)]
+)
+def test_the_network_is_a_product_of_matrices(agents, view, mirror):
+    weights, observations = draw(view, mirror), some_observations(view)
     learner = agents.PPOLearner(weights, mirror=mirror, device="cpu")
     logits, values = learner.infer(observations)
     expected = apply_by_matrix(weights, observations, mirror)
     np.testing.assert_allclose(logits, expected[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(values, expected[1], rtol=1e-4, atol=1e-4)
     if mirror:  # upside down, up is down
-        upside_down = pong.mirror_cells()[observations] if cells else pong.mirror_places() * observations
+        upside_down = (
+            pong.mirror_cells()[observations] if view == "cells" else pong.mirror_places() * observations
+        )
         mirrored_logits, mirrored_values = learner.infer(upside_down)
         np.testing.assert_allclose(mirrored_logits, logits[:, [0, 2, 1]], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(mirrored_values, values, rtol=1e-5, atol=1e-5)
     policy = FrozenPolicy.freeze(learner.state(), mirror=mirror)
     apart = np.abs(policy.logits(observations) - logits).max()
-    assert apart < (0.02 if cells else 1e-4) * np.abs(logits).max(), "cells' weights have 8 bits"
+    assert apart < (0.02 if view == "cells" else 1e-4) * np.abs(logits).max(), "cells' weights have 8 bits"
 
 
 def test_places_upside_down_are_those_of_the_court_upside_down():
@@ -191,7 +225,7 @@ def test_places_upside_down_are_those_of_the_court_upside_down():
         flipped[:, :, pong.COURT] = frames[:, :, pong.COURT][:, :, ::-1]
         return flipped
 
-    expected = pong.mirror_places() * see(before, after)
+    expected = pong.mirror_places()[:-1] * see(before, after)
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(see(flip(before), flip(after)), expected, atol=1e-5)
 
@@ -224,22 +258,22 @@ def test_advantages_are_estimated_and_standardised(agents):
     np.testing.assert_allclose(targets, expected + values[:-1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("cells", [True, False])
-def test_both_frameworks_take_the_same_steps(cells):
+@pytest.mark.parametrize(("view", "mirror"), [("cells", True), ("places", True), ("pixels", False)])
+def test_both_frameworks_take_the_same_steps(view, mirror):
     learners = []
     for name in BACKENDS:
         pytest.importorskip(name)
         module = importlib.import_module(f"gradtricks.agents.{name}")
-        learners.append(module.PPOLearner(draw(cells=cells), OPTIONS, device="cpu"))
-    batch = some_minibatch(cells=cells)
+        learners.append(module.PPOLearner(draw(view, mirror), OPTIONS, mirror=mirror, device="cpu"))
+    batch = some_minibatch(view)
     for _ in range(5):
         one, other = (learner.update(batch, rate=0.5) for learner in learners)
         assert one == pytest.approx(other, rel=1e-4)
-    for name, start in draw(cells=cells).items():
+    for name, start in draw(view, mirror).items():
         one, other = (learner.state()[name] for learner in learners)
         assert np.abs(one - start).max() > 1e-4
         np.testing.assert_allclose(one, other, atol=2e-5)
-    if cells:
+    if view == "cells":
         for learner in learners:
             assert not learner.state()["cells"][pong.NO_CELL].any()
 
@@ -290,7 +324,11 @@ def test_weights_that_arent_the_networks_are_refused(agents):
     with pytest.raises(ValueError, match="missing or unknown: \\['second_bias'\\]"):
         agents.PPOLearner({**weights, "second": np.zeros((8, 4), np.float32)})
     with pytest.raises(ValueError, match="weights\\['second'\\]"):
-        agents.PPOLearner({**draw(cells=False), "second": np.zeros((8, 5), np.float32)})
+        agents.PPOLearner({**draw("places"), "second": np.zeros((8, 5), np.float32)})
+    with pytest.raises(ValueError, match="mirror must be False for pixels"):
+        agents.PPOLearner(draw("pixels", mirror=False))
+    with pytest.raises(ValueError, match="view must be one of 'cells', 'places', 'pixels'; got 'all'"):
+        ppo.draw_weights(view="all")
     with pytest.raises(ValueError, match="hidden_units"):
         ppo.draw_weights(hidden_units=1)
     with pytest.raises(ValueError, match="second_units must be 0, or at least 2 with a mirror; got 1"):
@@ -378,15 +416,16 @@ def test_a_training_that_diverges_says_so():
 # Frozen.
 
 
-@pytest.mark.parametrize("cells", [True, False])
-def test_a_frozen_policy_is_saved_and_loaded(tmp_path, cells):
-    policy = FrozenPolicy.freeze(draw(cells=cells), mirror=True, about={"seed": 3})
+@pytest.mark.parametrize("view", pong.VIEWS)
+def test_a_frozen_policy_is_saved_and_loaded(tmp_path, view):
+    mirror = view != "pixels"
+    policy = FrozenPolicy.freeze(draw(view, mirror), mirror=mirror, about={"seed": 3})
     policy.save(tmp_path / "policy.safetensors")
-    loaded, observations = FrozenPolicy.load(tmp_path / "policy.safetensors"), some_observations(cells=cells)
+    loaded, observations = FrozenPolicy.load(tmp_path / "policy.safetensors"), some_observations(view)
     assert loaded.about["seed"] == 3
-    assert loaded.view is (pong.CELLS if cells else pong.PLACES)
+    assert loaded.view is pong.VIEWS[view]
     np.testing.assert_array_equal(loaded.logits(observations), policy.logits(observations))
-    assert not cells or loaded.weights["cells"].dtype == np.int8
+    assert view != "cells" or loaded.weights["cells"].dtype == np.int8
 
 
 def test_each_game_counts_once_and_another_seed_is_other_games(monkeypatch):
@@ -437,7 +476,7 @@ def test_the_command_plays_what_was_saved(tmp_path):
 
 
 def test_the_command_films_a_game(tmp_path):
-    policy = FrozenPolicy(ppo.draw_weights(0, cells=False), mirror=True, about={"frame_skip": 4})
+    policy = FrozenPolicy(ppo.draw_weights(0, view="places"), mirror=True, about={"frame_skip": 4})
     policy.save(tmp_path / "policy.safetensors")
     path = tmp_path / "film.png"
     done = gradtricks(tmp_path / "policy.safetensors", "--film", path, "--seconds", 20, command="watch")

@@ -11,7 +11,7 @@ from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.pong import (
     CELLS,
     NO_CELL,
-    PLACES,
+    VIEWS,
     PongGames,
     mirror_cells,
     mirror_places,
@@ -79,10 +79,10 @@ class FrozenPolicy(Frozen):
         self.weights, self.mirror, self.about = dict(weights), bool(mirror), dict(about or {})
         self._wide = {name: value.astype(np.float64) for name, value in weights.items()}
         scale = self._wide.pop("scale", None)
-        check_weights(self._wide)
+        self._first = check_weights(self._wide, mirror=self.mirror)
         if scale is not None:
             self._wide["cells"] *= scale
-        self.view = CELLS if "cells" in weights else PLACES
+        self.view = VIEWS[self._first]
 
     @classmethod
     def freeze(
@@ -94,8 +94,7 @@ class FrozenPolicy(Frozen):
     ) -> "FrozenPolicy":
         """Keep weights of a learner's ``state()``; cells' are rounded to 8 bits, by one scale for a unit."""
         kept = {name: value for name, value in weights.items() if "/" not in name}  # not the optimizer's
-        check_weights(kept)
-        if "cells" not in kept:
+        if check_weights(kept, mirror=mirror) != "cells":
             return cls(kept, mirror=mirror, about=about)
         scale = np.abs(kept["cells"]).max(axis=0) / _LARGEST
         rounded = np.rint(kept["cells"] / np.where(scale > 0, scale, 1)).astype(np.int8)
@@ -109,12 +108,12 @@ class FrozenPolicy(Frozen):
         return cls(weights, mirror=about["mirror"], about=about)
 
     def logits(self, observations: NDArray[Any]) -> Array:
-        """Return unnormalised log-probabilities ``[N, 3]`` for what is seen by `view`, ``[N, ...]``."""
+        """Return unnormalised log-probabilities ``[N, A]`` for what is seen by `view`, ``[N, ...]``."""
         outputs = self._half(observations)
         if self.mirror:
             upside_down = _CELLS[observations] if self.view is CELLS else _PLACES * observations
             outputs = outputs + self._half(upside_down)[:, [0, 2, 1, 3]]
-        return outputs[:, :3]
+        return outputs[:, :-1]
 
     def _half(self, observations: NDArray[Any]) -> Array:
         from gradtricks._core.kernels.pong import sum_rows  # a compiler is dear to import
@@ -124,7 +123,7 @@ class FrozenPolicy(Frozen):
         if self.view is CELLS:
             sum_rows(weights["cells"], observations, NO_CELL, hidden)
         else:
-            hidden += observations @ weights["places"]
+            hidden += observations @ weights[self._first]
         hidden = np.maximum(hidden, 0)
         if "second" in weights:
             hidden = np.maximum(hidden @ weights["second"] + weights["second_bias"], 0)

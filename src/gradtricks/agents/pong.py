@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_integer, check_number, check_shape
 
 ACTIONS = (0, 2, 3)  # of ALE's six: stay, up, down
+_SIGNS = np.array([0, -1, 1])  # of these, in the direction of the screen's rows
 SIDE = 80  # pixels of the picture that the agent sees
 FRAME_SHAPE = (210, 160)  # pixels of the screen
 BACKGROUND = 87  # luminance of the court; ball, paddles and walls are brighter
@@ -19,6 +20,7 @@ BANDS = (0, 20, 140, 160)  # columns of the screen: the other's paddle stands in
 CELL_ROWS, CELL_COLUMNS = 80, 40
 CELL_COUNT = CELL_ROWS * CELL_COLUMNS
 NO_CELL = 2 * CELL_COUNT  # in an observation of two pictures
+COARSE = 5  # pixels
 _NEVER = 2**30  # for training: decisions after a game's last point would have no return
 MOST_CELLS = 40  # lit at once; paddles and ball have 31 at most where two frames are laid upon each other
 
@@ -26,15 +28,21 @@ Array = NDArray[np.floating]
 
 
 class View(NamedTuple):
-    """How an agent sees the game: each screen by itself, and then two screens that follow each other.
+    """How an agent sees the game, each screen by itself and then two that follow each other, and its moves.
 
     Attributes:
         look: Frames ``[N, 1, 210, 160]`` to pictures ``[N, ...]``.
         compare: The pictures before and after a decision to observations ``[N, ...]``.
+        inputs: Rows that a matrix needs for what it multiplies.
+        actions: ALE's numbers of the moves.
+        recalls: An observation ends with the last move: 0 for stay, -1 for up and 1 for down.
     """
 
     look: Callable[[NDArray[np.uint8]], NDArray[Any]]
     compare: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+    inputs: int
+    actions: tuple[int, ...] = ACTIONS
+    recalls: bool = False
 
 
 class PongGames:
@@ -51,7 +59,7 @@ class PongGames:
         seed: Of the games: each starts after a random number of idle frames, 30 at most.
         frame_skip: Screen frames per decision; the action is held meanwhile.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
-        view: `DIFFERENCE`, `CELLS` or `PLACES`.
+        view: `DIFFERENCE` or one of `VIEWS`.
         max_decisions: After which a game is broken off; as it is, only its end ends it.
 
     Raises:
@@ -75,9 +83,9 @@ class PongGames:
         )
         frames = self._environment.reset()[0]
         self.screens, self._picture = frames[:, 0], self._view.look(frames)
-        self.observations = self._view.compare(self._picture, self._picture)
         self.playing = np.ones(num_envs, bool)
-        self._actions: list[NDArray[np.uint8]] = []
+        self._actions = [np.zeros(num_envs, np.uint8)]
+        self.observations = self._compare(self._picture)
 
     def step(self, actions: NDArray[np.int64]) -> Array:
         """Play one decision in every game, see `start` and `finish`."""
@@ -85,24 +93,30 @@ class PongGames:
         return self.finish()
 
     def start(self, actions: NDArray[np.int64]) -> None:
-        """Let the emulators play ``[N]`` indices into `ACTIONS` while the caller does something else."""
+        """Let the emulators play ``[N]`` indices of moves while the caller does something else."""
         self._actions.append(actions.astype(np.uint8))
-        self._environment.send(np.take(ACTIONS, actions))
+        self._environment.send(np.take(self._view.actions, actions))
 
     def finish(self) -> Array:
         """Wait for the emulators and return rewards, ``[N]``; attributes are then the next decision's."""
         frames, rewards, terminated, truncated, _ = self._environment.recv()
         self.screens, picture = frames[:, 0], self._view.look(frames)
         self._picture[~self.playing] = picture[~self.playing]  # a new game's first picture follows no other
-        self.observations = self._view.compare(self._picture, picture)
+        self.observations = self._compare(picture)
         self._picture = picture
         self.playing = ~(terminated | truncated)
         return np.asarray(rewards, np.float32)
 
+    def _compare(self, picture: NDArray[Any]) -> NDArray[Any]:
+        seen = self._view.compare(self._picture, picture)
+        if not self._view.recalls:
+            return seen
+        moved = np.where(self.playing, _SIGNS[self._actions[-1]], 0)  # a new game has no last move
+        return np.concatenate([seen, moved[:, None]], axis=1, dtype=seen.dtype)
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all actions so far, ``[T, N]``, and what they led to."""
-        actions = np.array(self._actions, np.uint8).reshape(-1, len(self.playing))
-        return {"actions": actions, "observations": self.observations.copy()}
+        return {"actions": np.array(self._actions[1:], np.uint8), "observations": self.observations.copy()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Play again, from the beginning, what `state` returned; ValueError where other things happen."""
@@ -158,7 +172,7 @@ def preprocess(frames: NDArray[np.uint8]) -> NDArray[np.int8]:
     return lit.astype(np.int8)
 
 
-DIFFERENCE = View(preprocess, lambda before, after: (after - before).reshape(len(after), -1))
+DIFFERENCE = View(preprocess, lambda before, after: (after - before).reshape(len(after), -1), SIDE * SIDE)
 
 
 def list_cells(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -182,7 +196,7 @@ def _number_apart(before: NDArray[np.int32], after: NDArray[np.int32]) -> NDArra
     return np.concatenate([later, earlier], axis=1)
 
 
-CELLS = View(list_cells, _number_apart)
+CELLS = View(list_cells, _number_apart, NO_CELL + 1)
 
 
 def find_places(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -206,17 +220,34 @@ def _with_motion(before: NDArray[np.float32], after: NDArray[np.float32]) -> NDA
     ball = after[:, 1:2]
     beside = 8 * (ball[..., 2:] - after[..., 2:]) * ball[..., :1] * after[..., :1]
     parts = after[..., :1], 2 * after[..., 1:2], 4 * after[..., 2:], before[..., :1], motion, beside
-    return np.clip(np.concatenate(parts, axis=-1), -4, 4).reshape(len(after), PLACE_COUNT)
+    return np.clip(np.concatenate(parts, axis=-1), -4, 4).reshape(len(after), -1)
 
 
-PLACES = View(find_places, _with_motion)
 # Of each place: if anything is there, column, row; if it was before, motion along both; the ball's distance.
 PLACE_FACTS = 7
-PLACE_COUNT = 3 * PLACE_FACTS  # numbers in an observation
+PLACES = View(find_places, _with_motion, 3 * PLACE_FACTS + 1, recalls=True)
+
+
+def shrink(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Average the whole of screens ``[N, 1, 210, 160]`` over squares of `COARSE` pixels, ``[N, 1344]``."""
+    check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
+    squares = frames.reshape(len(frames), FRAME_SHAPE[0] // COARSE, COARSE, FRAME_SHAPE[1] // COARSE, COARSE)
+    means: NDArray[np.float32] = squares.mean(axis=(2, 4), dtype=np.float32) / 255
+    return means.reshape(len(frames), -1)
+
+
+# What needs no knowledge of this game.
+PIXELS = View(
+    shrink,
+    lambda before, after: np.concatenate([after, after - before], axis=1),
+    2 * FRAME_SHAPE[0] * FRAME_SHAPE[1] // COARSE**2,
+    tuple(range(6)),
+)
+VIEWS = {"cells": CELLS, "places": PLACES, "pixels": PIXELS}
 
 
 def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw an action ``[N]`` from each row of logits ``[N, 3]``, by the Gumbel-max trick."""
+    """Draw an action ``[N]`` from each row of logits ``[N, A]``, by the Gumbel-max trick."""
     actions: NDArray[np.int64] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
     return actions
 
@@ -228,5 +259,5 @@ def mirror_cells() -> NDArray[np.int32]:
 
 
 def mirror_places() -> NDArray[np.float32]:
-    """Return what places are multiplied by to be seen upside down, ``[21]``: -1 for what has a row's sign."""
-    return np.tile(np.array([1, 1, -1, 1, 1, -1, -1], np.float32), PLACE_COUNT // PLACE_FACTS)
+    """Return what places are multiplied by to be seen upside down, ``[22]``: -1 for what has a row's sign."""
+    return np.array([1, 1, -1, 1, 1, -1, -1] * 3 + [-1], np.float32)

@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 from gradtricks.agents.checkpoints import Chance, Part, Snapshots
 from gradtricks.agents.history import History
-from gradtricks.agents.pong import ACTIONS, NO_CELL, PLACE_COUNT, PongGames, sample_actions
+from gradtricks.agents.pong import NO_CELL, VIEWS, PongGames, sample_actions
 
 Array = NDArray[np.floating]
 
@@ -74,8 +74,8 @@ class Minibatch(NamedTuple):
     """Decisions to take one step of Adam on: arrays, or within a learner the tensors of its framework.
 
     Attributes:
-        observations: ``[B, 80]``, numbers of lit cells, or ``[B, 21]``, places, see `gradtricks.agents.pong`.
-        actions: ``[B]``, indices into `gradtricks.agents.pong.ACTIONS`.
+        observations: ``[B, ...]``, what one of `gradtricks.agents.pong.VIEWS` sees.
+        actions: ``[B]``, indices into the view's moves.
         log_probs: ``[B]``, of the actions when they were chosen.
         advantages: ``[B]``.
         targets: ``[B]``, of the values.
@@ -89,7 +89,7 @@ class Minibatch(NamedTuple):
 
 
 class BaseLearner(Part):
-    """What the learners of both frameworks share: they prefer one of three actions, and value the game.
+    """What the learners of both frameworks share: they prefer one of the moves, and value the game.
 
     Args:
         weights: From `draw_weights`.
@@ -101,12 +101,12 @@ class BaseLearner(Part):
         self, weights: Mapping[str, Array], options: Options | None = None, *, mirror: bool = True
     ) -> None:
         """Check the arguments."""
-        check_weights(weights)
+        self.view = check_weights(weights, mirror=mirror)
         self.options, self.mirror = options or Options(), bool(mirror)
 
     @abstractmethod
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
-        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``, see `gradtricks.agents.pong`."""
+        """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``, see `gradtricks.agents.pong`."""
 
     @abstractmethod
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
@@ -121,7 +121,12 @@ class BaseLearner(Part):
 
 
 def draw_weights(
-    seed: int = 0, *, hidden_units: int = 256, second_units: int = 0, cells: bool = True, mirror: bool = True
+    seed: int = 0,
+    *,
+    hidden_units: int = 256,
+    second_units: int = 0,
+    view: str = "cells",
+    mirror: bool = True,
 ) -> dict[str, Array]:
     """Draw the weights of the network, the same for both frameworks.
 
@@ -133,48 +138,53 @@ def draw_weights(
         seed: Of the generator.
         hidden_units: Units of the hidden layer; with ``mirror`` there are half as many weights.
         second_units: Units of a second one behind it; 0 leaves it out.
-        cells: The network sees `gradtricks.agents.pong.CELLS`, otherwise `gradtricks.agents.pong.PLACES`.
-        mirror: Build the court's symmetry in.
+        view: What the network sees: a name in `gradtricks.agents.pong.VIEWS`.
+        mirror: Build the court's symmetry in, for cells and places.
 
     Returns:
-        ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, or ``places``
-        ``[21, units]``; ``bias`` ``[units]``; perhaps ``second`` and ``second_bias``; and ``heads``
-        ``[units, 4]`` for the three logits and the value.
+        ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, ``places``
+        ``[22, units]`` or ``pixels`` ``[2688, units]``; ``bias`` ``[units]``; perhaps ``second`` and
+        ``second_bias``; and ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
     """
+    check_choice("view", view, tuple(VIEWS))
+    inputs, actions = VIEWS[view][2:4]
     share = 2 if mirror else 1
     units = check_integer("hidden_units", hidden_units, low=2) // share
     further = check_integer("second_units", second_units, low=0) // share
     if second_units and not further:
         raise ValueError(f"second_units must be 0, or at least {share} with a mirror; got {second_units}")
     rng = np.random.default_rng(seed)
-    if cells:
-        weights = {"cells": rng.normal(0, 20**-0.5, (NO_CELL + 1, units))}  # some twenty are lit in a picture
+    seen = 40 if view == "cells" else inputs  # some forty are lit in two pictures
+    weights = {view: rng.normal(0, (2 / seen) ** 0.5, (inputs, units))}
+    if view == "cells":
         weights["cells"][NO_CELL] = 0
-    else:
-        weights = {"places": rng.normal(0, (2 / PLACE_COUNT) ** 0.5, (PLACE_COUNT, units))}
-    weights["bias"] = np.zeros(units) if cells else rng.normal(0, 1, units)  # so that units bend everywhere
+    # So that units bend everywhere.
+    weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)
     if further:
         weights["second"] = rng.normal(0, (2 / units) ** 0.5, (units, further))
         weights["second_bias"] = np.zeros(further)
-    weights["heads"] = rng.normal(0, 0.01, (further or units, len(ACTIONS) + 1))
+    weights["heads"] = rng.normal(0, 0.01, (further or units, len(actions) + 1))
     return {name: value.astype(np.float32) for name, value in weights.items()}
 
 
-def check_weights(weights: Mapping[str, Array]) -> None:
-    """Raise ValueError unless names and shapes are those of `draw_weights`."""
-    first = "places" if "places" in weights else "cells"
+def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
+    """Return the name of the view; raise ValueError unless names and shapes are those of `draw_weights`."""
+    first = next((name for name in VIEWS if name in weights), "cells")
+    if mirror and first == "pixels":
+        raise ValueError("mirror must be False for pixels, which know no court; got True")
     second = {"second", "second_bias"} if "second" in weights else set()
     if difference := sorted({first, "bias", "heads", *second} ^ set(weights)):
         raise ValueError(
             f"weights must be named as draw_weights names them; missing or unknown: {difference}"
         )
-    inputs = PLACE_COUNT if first == "places" else NO_CELL + 1
+    inputs, actions = VIEWS[first][2:4]
     for kernel, bias in ((first, "bias"), ("second", "second_bias"))[: 2 if second else 1]:
         check_shape(f"weights[{bias!r}]", weights[bias].shape, (None,), "[units]")
         units = len(weights[bias])
         check_shape(f"weights[{kernel!r}]", weights[kernel].shape, (inputs, units), f"[{inputs}, units]")
         inputs = units
-    check_shape("weights['heads']", weights["heads"].shape, (inputs, len(ACTIONS) + 1), "[units, 4]")
+    check_shape("weights['heads']", weights["heads"].shape, (inputs, len(actions) + 1), "[units, A + 1]")
+    return first
 
 
 def train(

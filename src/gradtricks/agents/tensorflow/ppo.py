@@ -44,7 +44,7 @@ class PPOLearner(Trainable, BaseLearner):
         self._update_graph = tf.function(self._update, jit_compile=True)
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
-        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``."""
+        """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
         with tf.device(self.device):
             logits, values = self._apply_graph(tf.constant(observations))
         return logits.numpy(), values.numpy()
@@ -87,7 +87,7 @@ class PPOLearner(Trainable, BaseLearner):
             upside_down = tf.gather(self._mirror, observations) if sees_cells else self._mirror * observations
             # Up for those who see the court upside down is down.
             outputs += tf.gather(self._half(upside_down), [0, 2, 1, 3], axis=1)
-        return outputs[:, :3], outputs[:, 3]
+        return outputs[:, :-1], outputs[:, -1]
 
     def _half(self, observations: Tensor) -> Tensor:
         weights = self.weights
@@ -95,7 +95,7 @@ class PPOLearner(Trainable, BaseLearner):
             lit = tf.cast(observations != NO_CELL, weights["cells"].dtype)[..., None]
             hidden = tf.reduce_sum(tf.gather(weights["cells"], observations) * lit, axis=1)
         else:
-            hidden = observations @ weights["places"]
+            hidden = observations @ weights[self.view]
         hidden = tf.nn.relu(hidden + weights["bias"])
         if "second" in weights:
             hidden = tf.nn.relu(hidden @ weights["second"] + weights["second_bias"])

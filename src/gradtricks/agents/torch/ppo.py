@@ -44,7 +44,7 @@ class PPOLearner(Trainable, BaseLearner):
         self._mirror = torch.as_tensor(upside_down, device=self.device)
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
-        """Return logits ``[N, 3]`` and values ``[N]`` for ``[N, ...]``."""
+        """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
         with torch.inference_mode():
             logits, values = self._apply(torch.as_tensor(observations, device=self.device))
             return logits.cpu().numpy(), values.cpu().numpy()
@@ -79,14 +79,14 @@ class PPOLearner(Trainable, BaseLearner):
             )
             # Up for those who see the court upside down is down.
             outputs = outputs + self._half(upside_down)[:, [0, 2, 1, 3]]
-        return outputs[:, :3], outputs[:, 3]
+        return outputs[:, :-1], outputs[:, -1]
 
     def _half(self, observations: Tensor) -> Tensor:
         weights = self.weights
         if "cells" in weights:
             hidden = embedding_bag(observations, weights["cells"], mode="sum", padding_idx=NO_CELL)
         else:
-            hidden = observations @ weights["places"]
+            hidden = observations @ weights[self.view]
         hidden = (hidden + weights["bias"]).relu()
         if "second" in weights:
             hidden = (hidden @ weights["second"] + weights["second_bias"]).relu()
