@@ -55,8 +55,8 @@ def train(kind, learner, path=None, seed=0):
         games, options = CartPoleGames(4), {"support": SUPPORT, "measurements": 2, "seed": np.int64(seed)}
         history = muzero_training.train(learner, games, MUZERO, decisions=160, checkpoint=path, **options)
     elif kind == "ppo":
-        groups = [pong.PongGames(2, seed=s, frame_skip=4, view=pong.CELLS) for s in (11, 13)]
-        history = ppo.train(learner, groups, decisions=6 * 64, seed=seed, checkpoint=path)
+        games = pong.PongGames(4, seed=11, frame_skip=4, view=pong.CELLS)
+        history = ppo.train(learner, games, decisions=6 * 64, seed=seed, checkpoint=path)
     else:
         games, rng = pong.PongGames(8, seed=seed, frame_skip=8), np.random.default_rng(seed)
         options = {"decisions": 2000, "batch_size": 256, "rng": rng, "checkpoint": path}
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_other_weights_or_games_is_refused(tmp_path, monkeypatch
     def go_on(**games):
         learner.restore(start)
         games = pong.PongGames(4, frame_skip=4, view=pong.CELLS, **games)
-        ppo.train(learner, [games], decisions=128, checkpoint=path)
+        ppo.train(learner, games, decisions=128, checkpoint=path)
 
     go_on()
     with pytest.raises(ValueError, match="games must do the same again"):
@@ -126,7 +126,7 @@ import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_checkpoints import *
 checkpoints._SECONDS_BETWEEN = 0.0
 games = pong.PongGames(4, frame_skip=4, view=pong.CELLS)
-ppo.train(make_learner("torch", "ppo"), [games], decisions=10**7, checkpoint=Path({str(path)!r}))
+ppo.train(make_learner("torch", "ppo"), games, decisions=10**7, checkpoint=Path({str(path)!r}))
 """
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
@@ -139,7 +139,7 @@ ppo.train(make_learner("torch", "ppo"), [games], decisions=10**7, checkpoint=Pat
         process.send_signal(signal.SIGKILL)
         process.wait()
     arrays, about = load_checkpoint(path)  # whole, whenever the signal came
-    assert len(arrays["games0/actions"]) == about["done"] * PPO.rollout_steps
+    assert len(arrays["games/actions"]) == about["done"] * PPO.rollout_steps
 
 
 @pytest.mark.parametrize("agent", [FrozenPolicy, FrozenAgent])

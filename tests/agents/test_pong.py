@@ -20,8 +20,8 @@ UNITS = 8
 @pytest.fixture(scope="module")
 def played():
     """Random play: grey screens, and the decisions of all points that ended."""
-    environment = pong.make_environment(8, seed=3, frame_skip=8)
-    frames = [environment.reset()[0]]
+    environment = pong.make_environment(8, frame_skip=8)
+    frames = [environment.reset(seed=3)[0]]
     rng = np.random.default_rng(0)
     for _ in range(100):
         frames.append(environment.step(rng.choice(pong.ACTIONS, 8))[0])
@@ -72,8 +72,8 @@ def test_both_paddles_and_the_ball_are_visible(played):
 
 def test_observations_are_differences_of_successive_pictures():
     games = pong.PongGames(4, seed=1, frame_skip=8)
-    environment = pong.make_environment(4, seed=1, frame_skip=8)
-    before = pong.preprocess(environment.reset()[0])
+    environment = pong.make_environment(4, frame_skip=8)
+    before = pong.preprocess(environment.reset(seed=1)[0])
     assert not games.observations.any()
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -102,8 +102,8 @@ def test_a_finished_game_starts_anew_and_its_idle_step_is_marked():
 
 def test_up_is_up_and_down_is_down():
     def height(action):
-        environment = pong.make_environment(1, seed=0, frame_skip=8)
-        environment.reset()
+        environment = pong.make_environment(1, frame_skip=8)
+        environment.reset(seed=0)
         for _ in range(6):
             frames, *_ = environment.step(np.array([pong.ACTIONS[action]]))
         return np.flatnonzero(pong.preprocess(frames)[0, :, 70]).mean()

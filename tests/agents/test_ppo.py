@@ -91,8 +91,8 @@ def apply_by_matrix(weights, observations, mirror):
 
 
 def test_lit_cells_are_those_with_a_bright_pixel():
-    environment, rng = pong.make_environment(8, seed=3, frame_skip=4), np.random.default_rng(0)
-    frames = [environment.reset()[0]]
+    environment, rng = pong.make_environment(8, frame_skip=4), np.random.default_rng(0)
+    frames = [environment.reset(seed=3)[0]]
     for _ in range(300):
         frames.append(environment.step(rng.choice(pong.ACTIONS, 8))[0])
     frames = np.concatenate(frames)
@@ -146,7 +146,7 @@ def test_pixels_are_means_of_squares_and_how_they_changed():
 
 
 def test_the_last_move_is_known_beside_the_places():
-    games, rng = make_games(4, "places", max_decisions=10), np.random.default_rng(0)
+    games, rng = make_games(4, "places", max_frames=80), np.random.default_rng(0)
     assert not games.observations[:, -1].any()
     for _ in range(25):
         ended, moves = ~games.playing, rng.integers(0, 3, 4)
@@ -157,8 +157,8 @@ def test_the_last_move_is_known_beside_the_places():
 
 def test_the_moves_are_those_of_the_view():
     games = make_games(6, "pixels", seed=1)
-    environment = pong.make_environment(6, seed=1, frame_skip=4)
-    environment.reset()
+    environment = pong.make_environment(6, frame_skip=4)
+    environment.reset(seed=1)
     for _ in range(40):
         games.step(np.arange(6))
         frames = environment.step(np.arange(6))[0]
@@ -175,15 +175,6 @@ def test_an_observation_of_places_tells_motion_of_what_was_seen_twice():
     np.testing.assert_array_equal(seen[2], [1, 1.5, 1, 0, 0, 0, 2])
     after[0, 1] = 0
     assert not pong.PLACES.compare(before, after).reshape(3, 7)[1:, 4:].any()
-
-
-def test_games_that_are_started_play_as_those_that_are_stepped():
-    one, other, rng = make_games(2, seed=1), make_games(2, seed=1), np.random.default_rng(0)
-    for _ in range(5):
-        actions = rng.integers(0, 3, 2)
-        other.start(actions)
-        np.testing.assert_array_equal(one.step(actions), other.finish())
-        np.testing.assert_array_equal(one.observations, other.observations)
 
 
 # What it learns.
@@ -212,8 +203,8 @@ def test_the_network_is_a_product_of_matrices(agents, view, mirror):
 
 
 def test_places_upside_down_are_those_of_the_court_upside_down():
-    environment, rng = pong.make_environment(8, seed=5, frame_skip=4), np.random.default_rng(0)
-    environment.reset()
+    environment, rng = pong.make_environment(8, frame_skip=4), np.random.default_rng(0)
+    environment.reset(seed=5)
     frames = [environment.step(rng.choice(pong.ACTIONS, 8))[0] for _ in range(60)]
     before, after = np.concatenate(frames[30:-1]), np.concatenate(frames[31:])
 
@@ -378,14 +369,14 @@ def test_enough_points_won_end_a_training(monkeypatch):
     monkeypatch.setattr(ppo, "_ENOUGH_POINTS", 4)
     learner, histories = _Valuing(rollout_steps=16), []
     for stop_at in (0.0, 1.0):
-        histories.append(ppo.train(learner, [make_games()], decisions=640, stop_at=stop_at))
+        histories.append(ppo.train(learner, make_games(), decisions=640, stop_at=stop_at))
     assert histories[1].decisions == 640
     assert sum(time <= histories[0].decisions - 64 for time in histories[0].point_times) < 4
     assert len(histories[0].point_times) >= 4, "as soon as there are enough"
     assert np.isnan(History().share_won(4))
     assert History(point_rewards=[-1.0, -1.0, 1.0, 1.0, 1.0]).share_won(4) == 0.75
     with pytest.raises(ValueError, match="stop_at must lie in"):
-        ppo.train(learner, [make_games()], decisions=64, stop_at=1.5)
+        ppo.train(learner, make_games(), decisions=64, stop_at=1.5)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +393,7 @@ def test_the_cost_of_entropy_falls_to_zero_and_the_learning_rate_to_its_last_sha
 ):
     learner, seen = _Valuing(rollout_steps=16, final_rate=final_rate), []
     learner.update = lambda batch, rate, entropy: seen.append((rate, entropy)) or 0.0
-    ppo.train(learner, [make_games()], decisions=320, anneal_decisions=anneal_decisions)
+    ppo.train(learner, make_games(), decisions=320, anneal_decisions=anneal_decisions)
     np.testing.assert_allclose(seen[:: len(seen) // 5], list(zip(rates, entropies)), rtol=1e-3)
 
 
@@ -410,7 +401,7 @@ def test_a_training_that_diverges_says_so():
     learner = _Valuing(rollout_steps=16)
     learner.update = lambda batch, rate, entropy: np.nan
     with pytest.raises(ValueError, match="the loss must be finite; got nan"):
-        ppo.train(learner, [make_games()], decisions=64)
+        ppo.train(learner, make_games(), decisions=64)
 
 
 # Frozen.

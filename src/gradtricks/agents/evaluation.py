@@ -166,9 +166,13 @@ def evaluate(
     courts = min(count, _SIDE_BY_SIDE)
     left = count // courts + (np.arange(courts) < count % courts)
     temperature = check_number("temperature", temperature, low=0)
-    longest = _LONGEST_GAME // check_integer("frame_skip", frame_skip, low=1)
     court = PongGames(
-        courts, seed=seed, frame_skip=frame_skip, sticky=sticky, view=policy.view, max_decisions=longest
+        courts,
+        seed=seed,
+        frame_skip=frame_skip,
+        sticky=sticky,
+        view=policy.view,
+        max_frames=_LONGEST_GAME,
     )
     rng = np.random.default_rng(seed)
     score, length = np.zeros(courts), np.zeros(courts, np.int64)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import envpool
 import numpy as np
+from ale_py import ALEInterface, LoggerMode
+from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
@@ -21,7 +22,7 @@ CELL_ROWS, CELL_COLUMNS = 80, 40
 CELL_COUNT = CELL_ROWS * CELL_COLUMNS
 NO_CELL = 2 * CELL_COUNT  # in an observation of two pictures
 COARSE = 5  # pixels
-_NEVER = 2**30  # for training: decisions after a game's last point would have no return
+_NEVER = 2**31 - 1  # for training: decisions after a game's last point would have no return
 MOST_CELLS = 40  # lit at once; paddles and ball have 31 at most where two frames are laid upon each other
 
 Array = NDArray[np.floating]
@@ -51,8 +52,9 @@ class PongGames:
     A game that has ended starts anew in the next step, which ignores its action. Beside `observations` and
     `playing`, `screens` are what is on the screens now, ``[N, 210, 160]``.
 
-    The emulators can't be saved, as envpool doesn't let them. But they do the same again when the same
-    actions are played, so these are the state of the games, and to restore them is to play them again.
+    Emulators that play side by side can't be saved, as ale-py doesn't let them. But they do the same again
+    when the same actions are played, so these are the state of the games, and to restore them is to play
+    them again.
 
     Args:
         num_envs: How many games.
@@ -60,7 +62,7 @@ class PongGames:
         frame_skip: Screen frames per decision; the action is held meanwhile.
         sticky: Probability with which the emulator repeats the last action instead, at each frame.
         view: `DIFFERENCE` or one of `VIEWS`.
-        max_decisions: After which a game is broken off; as it is, only its end ends it.
+        max_frames: After which a game is broken off; as it is, only its end ends it.
 
     Raises:
         ValueError: An option is out of range.
@@ -74,32 +76,25 @@ class PongGames:
         frame_skip: int = 8,
         sticky: float = 0.0,
         view: View | None = None,
-        max_decisions: int = _NEVER,
+        max_frames: int = _NEVER,
     ) -> None:
         """Start the games."""
         self._view = view or DIFFERENCE
         self._environment = make_environment(
-            num_envs, seed=seed, frame_skip=frame_skip, sticky=sticky, max_decisions=max_decisions
+            num_envs, frame_skip=frame_skip, sticky=sticky, max_frames=max_frames
         )
-        frames = self._environment.reset()[0]
+        seed = check_integer("seed", seed, low=0, high=2**31 - 1 - num_envs)
+        frames = self._environment.reset(seed=seed)[0]
         self.screens, self._picture = frames[:, 0], self._view.look(frames)
         self.playing = np.ones(num_envs, bool)
         self._actions = [np.zeros(num_envs, np.uint8)]
         self.observations = self._compare(self._picture)
 
     def step(self, actions: NDArray[np.int64]) -> Array:
-        """Play one decision in every game, see `start` and `finish`."""
-        self.start(actions)
-        return self.finish()
-
-    def start(self, actions: NDArray[np.int64]) -> None:
-        """Let the emulators play ``[N]`` indices of moves while the caller does something else."""
+        """Play a decision in every game, ``[N]`` indices of moves, and return rewards, ``[N]``."""
         self._actions.append(actions.astype(np.uint8))
-        self._environment.send(np.take(self._view.actions, actions))
-
-    def finish(self) -> Array:
-        """Wait for the emulators and return rewards, ``[N]``; attributes are then the next decision's."""
-        frames, rewards, terminated, truncated, _ = self._environment.recv()
+        moves = np.take(self._view.actions, actions)
+        frames, rewards, terminated, truncated, _ = self._environment.step(moves)
         self.screens, picture = frames[:, 0], self._view.look(frames)
         self._picture[~self.playing] = picture[~self.playing]  # a new game's first picture follows no other
         self.observations = self._compare(picture)
@@ -130,14 +125,9 @@ class PongGames:
 
 
 def make_environment(
-    num_envs: int,
-    *,
-    seed: int = 0,
-    frame_skip: int = 8,
-    sticky: float = 0.0,
-    max_decisions: int = _NEVER,
-) -> Any:
-    """Open ALE Pong in envpool: synchronous, grey, full size, see `PongGames`.
+    num_envs: int, *, frame_skip: int = 8, sticky: float = 0.0, max_frames: int = _NEVER
+) -> AtariVectorEnv:
+    """Open Pong in ale-py's emulators: synchronous, grey, full size, see `PongGames`.
 
     Returns:
         A vectorised Gymnasium environment with frames ``[N, 1, 210, 160]`` of ``uint8``, each the brighter of
@@ -146,18 +136,17 @@ def make_environment(
     Raises:
         ValueError: An option is out of range.
     """
-    return envpool.make(
-        "Pong-v5",
-        env_type="gymnasium",
+    ALEInterface.setLoggerMode(LoggerMode.Error)  # it would greet for each game
+    return AtariVectorEnv(
+        "pong",
         num_envs=check_integer("num_envs", num_envs, low=1),
-        seed=check_integer("seed", seed, low=0, high=2**31 - 1),
-        frame_skip=check_integer("frame_skip", frame_skip, low=1),
+        frameskip=check_integer("frame_skip", frame_skip, low=1),
         repeat_action_probability=check_number("sticky", sticky, low=0, high=1),
         img_height=FRAME_SHAPE[0],
         img_width=FRAME_SHAPE[1],
         stack_num=1,
-        gray_scale=True,
-        max_episode_steps=check_integer("max_decisions", max_decisions, low=1, high=_NEVER),
+        use_fire_reset=False,
+        max_num_frames_per_episode=check_integer("max_frames", max_frames, low=1, high=_NEVER),
     )
 
 

@@ -1,7 +1,7 @@
 """Proximal policy optimization on Pong: what it learns from, and a training loop without a framework."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,7 +189,7 @@ def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
 
 def train(
     learner: BaseLearner,
-    games: Sequence[PongGames],
+    games: PongGames,
     *,
     decisions: int,
     anneal_decisions: int | None = None,
@@ -201,8 +201,7 @@ def train(
 
     Args:
         learner: The agent; it changes.
-        games: Where it plays, from their beginning; equally many in each group. With more than one group,
-            the emulators of the others play while the moves of one are chosen.
+        games: Where it plays, from their beginning.
         decisions: How many decisions to make at most, over all games; whole rollouts, at least one.
         anneal_decisions: After how many the cost of the entropy has fallen to zero; None takes all
             ``decisions``.
@@ -213,7 +212,7 @@ def train(
     Raises:
         ValueError: An option is out of range, the checkpoint is of another training, or the loss diverges.
     """
-    options, num_envs = learner.options, sum(len(group.playing) for group in games)
+    options, num_envs = learner.options, len(games.playing)
     decisions_each = options.rollout_steps * num_envs
     rollouts = check_integer("decisions", decisions, low=1) // decisions_each or 1
     seed = check_integer("seed", seed, low=0)
@@ -222,16 +221,14 @@ def train(
     annealed = check_integer("anneal_decisions", annealing, low=1) / decisions_each
     rng, history = np.random.default_rng(seed), History()
     training = {**asdict(options), "rollouts": rollouts, "num_envs": num_envs, "seed": seed}
-    training |= {"groups": len(games), "mirror": learner.mirror, "stop_at": enough, "annealed": annealed}
-    parts: dict[str, Part] = {"learner": learner, "history": history, "chance": Chance(rng)}
-    parts |= {f"games{number}": group for number, group in enumerate(games)}
+    training |= {"mirror": learner.mirror, "stop_at": enough, "annealed": annealed}
+    parts: dict[str, Part] = {"learner": learner, "history": history, "chance": Chance(rng), "games": games}
     snapshots = Snapshots(checkpoint, training, parts)
     for rollout in range(snapshots.restore(), rollouts):
         decided = _play(learner, games, history, rng)
-        following = np.concatenate([group.observations for group in games])
         remaining = max(1 - rollout / annealed, 0)
         rate = options.final_rate + (1 - options.final_rate) * remaining
-        batches = _minibatches(_processed(learner, decided, following), options, rng)
+        batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
         loss = float(np.mean([learner.update(batch, rate=rate, entropy=remaining) for batch in batches]))
         if not np.isfinite(loss):
             raise ValueError(
@@ -257,30 +254,17 @@ class _Decisions(NamedTuple):
     going_on: NDArray[np.bool_]  # False where the decision ended its game
 
 
-def _play(
-    learner: BaseLearner, games: Sequence[PongGames], history: History, rng: np.random.Generator
-) -> _Decisions:
+def _play(learner: BaseLearner, games: PongGames, history: History, rng: np.random.Generator) -> _Decisions:
     rows = []
-    chosen = [_start(learner, group, rng) for group in games]
-    for step in range(1, learner.options.rollout_steps + 1):
-        parts = []
-        for number, group in enumerate(games):
-            parts.append((*chosen[number], group.finish(), group.playing))
-            if step < learner.options.rollout_steps:
-                chosen[number] = _start(learner, group, rng)
-        rows.append([np.concatenate(column) for column in zip(*parts)])
-        history.add_rewards(*rows[-1][-2:])
+    for _ in range(learner.options.rollout_steps):
+        observations, playing = games.observations, games.playing
+        logits, values = learner.infer(observations)
+        actions = sample_actions(logits, rng)
+        log_probs = np.take_along_axis(log_softmax(logits, axis=-1), actions[:, None], axis=1)[:, 0]
+        rewards = games.step(actions)
+        rows.append((observations, actions, log_probs, values, playing, rewards, games.playing))
+        history.add_rewards(rewards, games.playing)
     return _Decisions(*(np.stack(column) for column in zip(*rows)))
-
-
-def _start(learner: BaseLearner, games: PongGames, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
-    """Choose moves and let the emulators play them; return the first columns of `_Decisions`."""
-    observations, playing = games.observations, games.playing
-    logits, values = learner.infer(observations)
-    actions = sample_actions(logits, rng)
-    log_probs = np.take_along_axis(log_softmax(logits, axis=-1), actions[:, None], axis=1)[:, 0]
-    games.start(actions)
-    return observations, actions, log_probs, values, playing
 
 
 def _processed(learner: BaseLearner, decided: _Decisions, next_observations: NDArray[Any]) -> Minibatch:
