@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["costs_of", "origin_of", "period_of"]
 
 # Libraries whose versions a reader is shown; the record holds all of them.
-_SHOWN = ("torch", "tensorflow", "keras", "numpy", "ale-py", "gymnasium", "scikit-learn")
+_SHOWN = ("torch", "tensorflow", "keras", "numpy", "ale-py", "envpool", "gymnasium", "scikit-learn")
 
 
 def origin_of(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
