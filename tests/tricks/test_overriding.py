@@ -257,7 +257,7 @@ def test_options_go_to_the_operator(backend):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_counts_is_where_the_operator_is_called(backend, compiled):
     # One function, compiled once by its user: outside, inside, inside another, outside again.
-    relu, block = backend.operator("relu"), mapped(backend)
+    relu, block, before = backend.operator("relu"), mapped(backend), backend.replaceable()
     function = backend.compiled(lambda x: relu(x)) if compiled else relu
     for _ in range(2):
         assert gradient(backend, function) == PLAIN
@@ -274,6 +274,7 @@ def test_what_counts_is_where_the_operator_is_called(backend, compiled):
     with pytest.raises(ZeroDivisionError), block:
         raise ZeroDivisionError
     assert gradient(backend, function) == PLAIN
+    assert backend.replaceable() == before
 
 
 def test_an_inner_map_leaves_other_operators_to_the_outer_one(backend):

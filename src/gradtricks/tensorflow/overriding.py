@@ -114,8 +114,6 @@ class _OverrideMap(AbstractContextManager):
     def __enter__(self) -> None:
         if not _ACTIVE.maps:
             context.context().add_op_callback(_after_op)
-            # What runs eager operators has to call back. Whoever takes the last callback away undoes this.
-            execute.execute = execute.execute_with_callbacks
             _PATCHES.enter()
         _ACTIVE.maps = (*_ACTIVE.maps, self.names)
 
@@ -206,7 +204,7 @@ def _keyed_by_maps(make_function_context: Callable[..., Any]) -> Callable[..., A
 
 
 class _Patches:
-    # Two functions of the framework have to know of maps, as long as a thread is in one.
+    # Three functions of the framework have to know of maps, as long as a thread is in one.
     def __init__(self) -> None:
         self.lock, self.threads = threading.Lock(), 0
 
@@ -215,7 +213,8 @@ class _Patches:
             self.threads += 1
             if self.threads == 1:
                 recorded, made = execute.record_gradient, function_context.make_function_context
-                self.originals = recorded, made
+                self.originals = execute.execute, recorded, made
+                execute.execute = execute.execute_with_callbacks  # without, eager operators call nobody back
                 execute.record_gradient = _recording_gradients(recorded)
                 function_context.make_function_context = _keyed_by_maps(made)
 
@@ -223,7 +222,8 @@ class _Patches:
         with self.lock:
             self.threads -= 1
             if not self.threads:
-                execute.record_gradient, function_context.make_function_context = self.originals
+                execute.execute, execute.record_gradient, context_maker = self.originals
+                function_context.make_function_context = context_maker
 
 
 _PATCHES = _Patches()
