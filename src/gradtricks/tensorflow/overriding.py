@@ -14,6 +14,7 @@ from tensorflow.python.eager.polymorphic_function import function_context
 
 from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.overriding import OPERATORS, by_operator, check_same_structure
+from gradtricks._core.structures import map_structure
 from gradtricks.tensorflow._edits import record_rule, registered
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
 from gradtricks.tensorflow.discretizing import straight_through
@@ -233,7 +234,7 @@ _NAMES = {getattr(owner, name): name for name in OPERATORS for owner in _OWNERS 
 
 def _paired(hard: Any, soft: Any) -> Any:
     check_same_structure(hard, soft)
-    return tf.nest.map_structure(_paired_tensors, hard, soft)
+    return map_structure(_paired_tensors, hard, soft)
 
 
 def _paired_tensors(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
