@@ -1,4 +1,7 @@
-"""One function's value with another's gradient."""
+"""One function's value with another's gradient.
+
+Forward ``y = forward(x)``; backward ``dL/dx = dL/dy * d gradient_of(x) / dx``, or the rule of an operator.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
