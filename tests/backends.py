@@ -345,12 +345,16 @@ class TensorFlowBackend(Backend):
         return model, model.layers, model.trainable_variables
 
     def replaceable(self):
-        from tensorflow.python.eager import context, record
+        from tensorflow.python.eager import context, execute, record
+        from tensorflow.python.eager.polymorphic_function import function_context
         from tensorflow.python.framework import ops
         from tensorflow.python.ops import script_ops
 
         return [
             list(context.context().op_callbacks),
+            execute.execute,
+            execute.record_gradient,
+            function_context.make_function_context,
             self.framework.config.functions_run_eagerly(),
             record.record_operation,
             record.could_possibly_record(),

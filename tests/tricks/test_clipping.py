@@ -1,5 +1,7 @@
 """Clipping: identity forward and a clipped gradient backward, and the projection that isn't that."""
 
+from collections import defaultdict, namedtuple
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ NORMS = st.floats(0, 9, allow_subnormal=False) | st.sampled_from([0.0, 5.0])
 
 # What each function does to a gradient.
 CASES = {"clip_gradient": (-0.5, 1.0), "clip_gradient_norm": (1.5,), "normalize_gradient": (2.5,)}
+State = namedtuple("State", "h c")
 BY_NORM = ["clip_gradient_norm", "normalize_gradient", "project_to_max_norm"]
 
 
@@ -116,9 +119,13 @@ def test_each_tensor_of_a_structure_is_edited_by_itself(backend, name):
 
 
 def test_structures_and_missing_gradients_are_kept(backend):
+    # Keys that have no order, a defaultdict and a namedtuple, in which frameworks' own walkers differ.
     tree = {"layer": (backend.tensor([3.0]), None), "rest": [backend.tensor([[4.0]])]}
+    tree |= {0: defaultdict(list, b=None, a=None), 1: State(backend.tensor([0.0]), None)}
     clipped, norm = backend.tricks.clip_by_global_norm(tree, 1.0)
     assert float(norm) == 5
+    assert [*clipped, *clipped[0]] == ["layer", "rest", 0, 1, "b", "a"]
+    assert (type(clipped[0]), type(clipped[1])) == (defaultdict, State)
     assert clipped["layer"][1] is None
     np.testing.assert_allclose(backend.array(clipped["layer"][0]), [0.6])
     np.testing.assert_allclose(backend.array(clipped["rest"][0]), [[0.8]])
@@ -341,6 +348,20 @@ def test_variables_of_keras_are_clipped_in_tensorflow(in_tensorflow):
     (clipped,), norm = in_tensorflow.tricks.clip_by_global_norm([variable], 1.0)
     np.testing.assert_allclose(clipped, [0.6, 0.8])
     assert norm == 5
+
+
+def test_what_modules_and_layers_make_of_structures_is_walked_in_tensorflow(in_tensorflow):
+    tf = in_tensorflow.framework
+    for owner in (tf.Module(), tf.keras.layers.Layer()):
+        # Both put lists, dicts and tuples of variables into wrappers of their own.
+        owner.all = {"b": [tf.Variable([3.0])], "a": (tf.Variable([0.0]), State(tf.Variable([4.0]), None))}
+        clipped, norm = in_tensorflow.tricks.clip_by_global_norm(owner.all, 1.0)
+        assert norm == 5
+        assert list(clipped) == ["b", "a"]
+        np.testing.assert_allclose(clipped["b"][0], [0.6])
+        assert type(clipped["a"]) is tuple
+        assert type(clipped["a"][1]) is State
+        np.testing.assert_allclose(clipped["a"][1].h, [0.8])
 
 
 def test_a_changing_bound_doesnt_retrace_in_tensorflow(in_tensorflow):
