@@ -347,11 +347,19 @@ def test_a_run_that_fails_says_where_it_is_kept(project, invoke):
             ["run", "NOTEBOOK", "-p", "sead=1", "-p", "rate=fast"],
             ["sead: unknown (did you mean seed?)", "rate: expected float (per step); got 'fast'"],
         ),
+        (
+            ["run", "NOTEBOOK", "-p", "rate=fast", "-p", "fate"],
+            ["expected name=value; got 'fate'", "rate: expected float (per step); got 'fast'"],
+        ),
         (["run", "NOTEBOOK", "--threads", "0"], ["--threads"]),
         (["sweep", "NOTEBOOK"], ["expected something that varies"]),
         (
             ["sweep", "NOTEBOOK", "--grid", "rate=1,x", "--zip", "a=1,2", "-p", "fate"],
             ["rate: expected float (per step); got 'x'", "a: unknown", "expected name=value; got 'fate'"],
+        ),
+        (
+            ["sweep", "NOTEBOOK", "--grid", "rate", "--grid", "seed=x", "--scheduler", "tcp://10.0.0.1:1"],
+            ["expected name=value; got 'rate'", "grid: seed: expected int", "--plain-tcp"],
         ),
         (["sweep", "none.sweep.yaml"], ["expected a sweep file at none.sweep.yaml; got nothing there"]),
         (["sweep", "none.yaml"], ["expected a notebook or a file named NAME.sweep.yaml; got none.yaml"]),
