@@ -815,7 +815,7 @@ def test_the_lab_runs_no_notebook_of_another_environment(tmp_path, monkeypatch, 
         (folder.with_name("other") / "kernel.json").write_text(json.dumps(spec | {"argv": argv}))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     source = notebook("1")
-    for name in ("own", "python3", 3):
+    for name in ("own", "python3", "python", 3):
         source.metadata["kernelspec"] = {"name": name}
         nbformat.write(source, tmp_path / "a.ipynb")
         assert len(plan_runs(tmp_path / "a.ipynb", [{}])) == 1
