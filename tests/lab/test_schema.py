@@ -533,6 +533,9 @@ def test_one_cell_is_injected_behind_the_parameters():
     assert second.metadata.papermill.parameters == {"x": '__import__("math").nan'}
     nbformat.validate(second)
     assert inject(second, {}).cells == before.cells
+    for about in ("x", [3], None):
+        before.metadata["papermill"] = about
+        assert inject(before, {"x": 1}).metadata.papermill == {"parameters": {"x": 1}}
 
 
 def test_an_older_notebook_stays_valid():
