@@ -145,6 +145,16 @@ def test_a_refresh_does_not_look_at_what_has_not_changed(notebook, store):
     assert counted[0] == counted[1]
 
 
+def test_a_bar_shows_how_far_a_worker_is(notebook, store):
+    specs = [replace(spec, expected_s=s) for spec, s in zip(plan(notebook, 3), (60.0, 30.0, 10.0))]
+    shown, runs, screen = board(specs, store, terminal=True)
+    for run in runs:
+        run.worker, run.began = "here", time.monotonic() - 15.2
+        shown.tell(run)
+    screen.print(shown._render())
+    assert [line.count("━") for line in screen.file.getvalue().splitlines()] == [5, 10, 20, 0]
+
+
 def test_a_run_that_lost_its_process_waits_again(notebook, store):
     specs = [replace(spec, expected_s=60.0) for spec in plan(notebook, 3)]
     shown, (run, *_), screen = board(specs, store, workers=1, terminal=True)

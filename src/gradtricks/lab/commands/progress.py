@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +22,7 @@ from gradtricks.lab.storage.store import Store
 _LINES = 100  # that finished runs get altogether
 _QUIET_S = 30.0  # after which a finished run gets a line in any case
 _WORKERS = 16  # that are shown at once
+_BAR = 20  # letters
 _EXPLAINED = 5  # failures that are printed in full
 
 
@@ -151,10 +153,13 @@ class Board:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(justify="right", style="dim")
         grid.add_column(overflow="ellipsis", no_wrap=True)
+        grid.add_column()
         grid.add_column(justify="right")
         going = list(self._going.values())
         for run in sorted(going, key=lambda run: run.worker)[:_WORKERS]:
-            grid.add_row(*map(Text, (run.worker, run.spec.title, duration(now - run.began))))
+            since, expected = now - run.began, self._pace.expected_s(self._pace.kind(run.spec))
+            bar = ProgressBar(total=expected, completed=since, width=_BAR)  # pulses where nothing is known
+            grid.add_row(Text(run.worker), Text(run.spec.title), bar, Text(duration(since)))
         more = [Text(f"and {len(going) - _WORKERS} more", style="dim")] * (len(going) > _WORKERS)
         return Group(grid, *more, Text(self._state(len(going)), style="bold"))
 
