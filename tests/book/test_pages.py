@@ -375,6 +375,8 @@ def test_the_card_of_a_sweep_says_what_has_changed_since(project):
         assert "&lt;i&gt;fast&lt;/i&gt;" in card
         assert f"gradtricks publish experiments/{name}.sweep.yaml" in visible(card)
         assert ('class="changed"' in card) == ("masking.ipynb, torch" in card) == (name == "other")
+        assert ("runs it again:" in card) == (name == "same")
+        assert ("runs it with what is here now, and may find something else:" in card) == (name == "other")
         assert "libraries" not in card
 
 
