@@ -312,21 +312,36 @@ def test_a_gradient_is_read_only_where_it_has_values_in_torch(in_torch, name):
     np.testing.assert_allclose(together, expected, rtol=1e-10)
 
 
-def test_all_shards_of_a_tensor_count_in_torch(in_torch):
-    torch, distributed = in_torch.framework, in_torch.framework.distributed
-    tensors = pytest.importorskip("torch.distributed.tensor")
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        mesh = tensors.init_device_mesh("cpu", (1,))
-        sharded = tensors.distribute_tensor(torch.tensor([3.0, 0.0]), mesh, [tensors.Shard(0)])
-        (clipped, plain), norm = in_torch.tricks.clip_by_global_norm([sharded, torch.tensor([4.0])], 1.0)
-        assert type(clipped) is tensors.DTensor
-        assert type(norm) is torch.Tensor
-        np.testing.assert_allclose(clipped.full_tensor(), [0.6, 0.0], rtol=1e-6)
-        np.testing.assert_allclose(plain, [0.8], rtol=1e-6)
-        assert norm == 5
-    finally:
-        distributed.destroy_process_group()
+# Of all but the first tensor one process has no element.
+CLIP_SHARDS = """
+import torch.distributed.tensor as tensors
+from gradtricks.torch import clip_by_global_norm
+
+def train():
+    mesh = tensors.init_device_mesh("cpu", (2,))
+    values, plain = [[2.0, 4.0, 4.0], [24.0], [-torch.inf], [torch.nan]], torch.tensor([9.0])
+    shards = [tensors.distribute_tensor(torch.tensor(v), mesh, [tensors.Shard(0)]) for v in values]
+    unsummed = tensors.DTensor.from_local(torch.tensor([3.0]), mesh, [tensors.Partial()])
+    found = []
+    for gradients in ([*shards[:2], unsummed, plain], shards[:3], shards):
+        clipped, norm = clip_by_global_norm(gradients, 13.5)
+        found.append([getattr(g, "full_tensor", lambda: g)().tolist() for g in clipped])
+        found.append([type(g).__name__ for g in (*clipped, norm)])
+        found.append(norm.item())
+    return found
+
+"""
+
+
+def test_all_shards_of_a_tensor_count_in_torch(in_torch, tmp_path):
+    pytest.importorskip("torch.distributed.tensor")
+    for found in in_torch.on_two_ranks(CLIP_SHARDS, tmp_path):
+        finite, kinds, norm, infinite, _, infinity, nothing, _, nan = found
+        assert (finite, norm) == ([[1.0, 2.0, 2.0], [12.0], [3.0], [4.5]], 27.0)
+        assert kinds == ["DTensor", "DTensor", "DTensor", "Tensor", "Tensor"]
+        np.testing.assert_allclose(np.concatenate(infinite), [0, 0, 0, 0, -13.5], atol=1e-30)
+        assert infinity == np.inf
+        assert np.isnan(np.concatenate([*nothing, [nan]])).all()
 
 
 def test_sparse_gradients_become_dense(backend):
