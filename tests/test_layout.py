@@ -198,9 +198,25 @@ def test_a_longer_name_is_no_use_of_a_name():
     assert {"load", "scale_gradient"} <= names_in("load(backend).scale_gradient(x)")
 
 
+SEARCHES = {"checking", "diagnosing", "tracing"}  # they look for a fault, and have no formula
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_module_begins_with_its_formula(stem):
+    said = {ast.get_docstring(ast.parse((PACKAGE / name / f"{stem}.py").read_text())) for name in BACKENDS}
+    assert len(said) == 1
+    assert bool(re.search("``|::", said.pop())) == (stem not in SEARCHES)
+
+
 @pytest.mark.parametrize("framework", BACKENDS)
 def test_only_one_module_declares_gradients(framework):
-    declared = re.compile(r"\(torch\.autograd\.Function\)|@tf\.custom_gradient")
+    ways = [
+        r"\(torch\.autograd\.Function\)",
+        "@tf.custom_gradient",
+        "RegisterGradient",
+        r"\.record_operation\(",
+    ]
+    declared = re.compile("|".join(ways))
     declaring = {p.stem for p in (PACKAGE / framework).glob("*.py") if declared.search(p.read_text())}
     assert declaring == {"_edits"}
 

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("sphinx")
 
 from gradtricks.book import sources
-from gradtricks.book.building import plan_book
+from gradtricks.book.building import build_book, plan_book
 from gradtricks.book.records import published_record
 from gradtricks.book.site import BuildError, build, keeps_what_others_use
 from gradtricks.book.sources import lay_out
@@ -316,9 +316,20 @@ def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_pa
     (sweep,) = plan_sweeps(notebook.parent)
     assert (sweep.name, len(sweep.runs)) == ("small", 4)
     assert runs_of(Store(tmp_path / "runs"), sweep.runs) == []
-    (notebook.parent / "wrong.sweep.yaml").write_text("notebook: small.ipynb\ngird: {}\n")
-    with pytest.raises(ParameterError, match="gird"):
-        plan_sweeps(notebook.parent)
+
+
+def test_a_build_says_all_that_is_wrong_with_notebooks_and_sweeps(notebook, monkeypatch):
+    monkeypatch.chdir(notebook.parents[1])
+    node = nbformat.read("experiments/small.ipynb", as_version=4)
+    for name in ("threads", "alone"):
+        node.metadata["gradtricks"] = {name: "some"}
+        nbformat.write(node, f"experiments/{name}.ipynb")
+    for name in ("gird", "sead"):
+        Path(f"experiments/{name}.sweep.yaml").write_text(f"notebook: small.ipynb\n{name}: 1\n")
+    with pytest.raises(ParameterError) as caught:
+        build_book()
+    said = str(caught.value)
+    assert [name for name in ("threads: e", "alone: e", "gird: unk", "sead: unk") if name not in said] == []
 
 
 def rates(count=3, **given):

@@ -1,4 +1,10 @@
-"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps."""
+"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps.
+
+Straight through, ``y = hard`` and ``dL/d soft = dL/dy``. The smooth staircase and the one with ramps::
+
+    y = sum over k > 0 of sigmoid((x - k) / temperature) - sum over k <= 0 of sigmoid((k - x) / temperature)
+    y = floor(x) + max(0, 1 - (floor(x) + 1 - x) / width)
+"""
 
 import math
 
@@ -93,9 +99,9 @@ def round_straight_through(x: tf.Tensor) -> tf.Tensor:
 def soft_floor(x: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
     """Staircase of sigmoids forward; its own derivative backward.
 
-    The sum over all integers k of ``sigmoid((x - k) / temperature)``, counted from the step at 0, to the
-    precision of the dtype. It is the mean of ``floor(x + temperature * noise)`` under logistic noise: n at
-    n + 1/2, n - 1/2 at every integer n, and one more with each unit.
+    The sum over all integers, counted from the step at 0, to the precision of the dtype. It is the mean of
+    ``floor(x + temperature * noise)`` under logistic noise: n at n + 1/2, n - 1/2 at every integer n, and one
+    more with each unit.
 
     Args:
         x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is

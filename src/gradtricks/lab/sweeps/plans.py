@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +99,12 @@ def plan_sweep(
     """
     shown, file = tuple(shown), None
     problems = Problems(unreadable(shown, "shown", short=True))
-    said: dict[str, Any] = {"fixed": {}}
-    for part, values, read in (
-        ("fixed", given, partial(_fixed, notebook)),
-        ("grid", grid, _columns),
-        ("zip", zip, _columns),
-    ):
-        with problems.noted():
-            said[part] = read(values)
-    if {"grid", "zip"} <= said.keys():  # else nobody knows what varies
+    said: dict[str, Any] = {}
+    with problems.noted():
+        said["fixed"] = parse_values(notebook, given)
+    before = len(problems)
+    said |= {"grid": _columns(grid, problems), "zip": _columns(zip, problems)}
+    if said["grid"] or said["zip"] or seeds or len(problems) == before:  # else nobody knows what varies
         said |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
         said |= {"threads": threads, "max_runs": max_runs, "shown": shown, "notebook": str(notebook)}
         try:
@@ -191,15 +187,14 @@ def _varied(file: SweepFile, specs: Iterable[Spec]) -> tuple[str, ...]:
     return tuple(name for name in names if len({literal(spec.parameters.get(name)) for spec in specs}) > 1)
 
 
-def _fixed(notebook: Path, given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
-    read_notebook(notebook)  # which says if there is none
-    return dict(given) if isinstance(given, Mapping) else parse_values(notebook, given)
-
-
-def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str]) -> dict[str, list[Any]]:
+def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str], problems: Problems) -> dict[str, list[Any]]:
     if isinstance(given, Mapping):
         return {name: list(values) for name, values in given.items()}
-    return {name: [_unquoted(v) for v in split_values(text)] for name, text in split_names(given).items()}
+    columns: dict[str, list[Any]] = {}
+    for name, text in split_names(given, problems).items():
+        with problems.noted():
+            columns[name] = [_unquoted(value) for value in split_values(text)]
+    return columns
 
 
 def _unquoted(text: str) -> str:
