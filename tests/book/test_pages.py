@@ -820,6 +820,15 @@ def test_every_quoted_result_and_figure_is_recorded_by_its_notebook(page):
     assert not unknown
 
 
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.sweep.yaml")), ids=lambda path: path.name)
+def test_the_page_of_every_sweep_calls_what_it_shows_and_varies_by_words(path):
+    said = yaml.safe_load(path.read_text())
+    named = {*said["shown"], *said.get("grid", {})} - {"backend"}
+    assert named - set(said["labels"]) == set()
+    absent = [name for name, values in said.get("grid", {}).items() if None in values]
+    assert [name for name in absent if f"{name}=None" not in said["labels"]] == []
+
+
 def test_every_chapter_with_results_says_how_they_came_about():
     quoting = r"\{(?:run-figure|explorable)\} ((?:\w+)(?:/(?:torch|tensorflow|sweep))?)\b"
     missing = {}

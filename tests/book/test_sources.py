@@ -387,6 +387,21 @@ def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
     assert re.search(r"\| 0\.25 \| 3 \| 1 \| 5\.5 \| \S+\xa0to\xa0\S+ \| 12 \| 0 \|", page)
 
 
+def test_the_page_of_a_sweep_has_words_for_names_and_values_and_quotes_have_the_names(pages):
+    labels = {"rate": "learning rate", "rate=0.25": "ours", "results.loss": "What is lost"}
+    publish_sweep(*rates(labels=labels), pages)
+    page = (pages / "small-sweep.md").read_text()
+    assert "with different learning rate (2 values) and seed" in page
+    assert "## What is lost\n\n```{run-figure} small/sweep/loss\n" in page
+    assert "| learning rate | interquartile mean |" in page
+    assert "| ours | 1.25 |" in page
+    assert "## Curve\n" in page
+    record = json.loads((pages / "small-sweep.json").read_text())
+    assert record["results"]["loss"].keys() == {"rate=0.25", "rate=0.5"}
+    assert record["figures"]["loss"].startswith("What is lost against learning rate, n = 1 to 3 each. ")
+    assert "learning rate = ours: 1.25" in record["figures"]["loss"]
+
+
 def test_other_pages_can_quote_a_sweep(pages):
     publish_sweep(*rates(), pages)
     results = published_record(pages / "small-sweep.json")["results"]

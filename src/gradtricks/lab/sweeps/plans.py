@@ -35,6 +35,7 @@ class Sweep:
     varied: tuple[str, ...]  # parameters with several values, in the order in which they vary, slowest first
     timeout_s: float | None = None  # of a run
     meanings: Mapping[str, str] = field(default_factory=dict)  # of results, in the words of the file
+    labels: Mapping[str, str] = field(default_factory=dict)  # words for names and values on its page
     path: Path | None = None  # of the file
     published: bool = False  # whether the book's build leaves its runs to ``gradtricks publish``
     changed: tuple[str, ...] = ()  # of published runs, what isn't any more what it was when they ran
@@ -147,6 +148,9 @@ def _plan(
     configurations: list[Configuration] = []
     try:
         declared = read_parameters(read_notebook(notebook), str(notebook)) if file else {}
+        known = {*declared, *file.shown, "case"} if file else set()
+        wrong = [name for name in (file.labels if file else ()) if name.partition("=")[0] not in known]
+        problems += [f"labels: expected a parameter or a result that is shown; got {name}" for name in wrong]
         if file and file.optuna:
             given, axes = expand_trial(file, file.optuna.parameters, declared)
             search["optuna"] = file.optuna.model_copy(update={"parameters": axes})
@@ -169,6 +173,7 @@ def _plan(
         varied=_varied(file, specs),
         timeout_s=file.timeout_s,
         meanings=file.shown if isinstance(file.shown, dict) else {},
+        labels=file.labels,
         published=file.published,
         cases={spec.request: case for spec, case in zip(specs, cases)},
         threads=file.threads,
