@@ -1,5 +1,6 @@
 """Adaptive search, with real runs: what was told stays told, whoever is killed."""
 
+import math
 import os
 import signal
 import subprocess
@@ -171,6 +172,35 @@ def test_nan_is_no_value(written, tmp_path):
     spec = written(("results.loss", "results.nothing"), ("trials: 6", "trials: 1"), ONE_KIND)
     assert search(spec, store, workers=1)[1] == []
     assert [value for value, *_ in proposals(spec, store)] == [None]
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc"])
+def test_draws_are_the_same_wherever_a_kill_came(written, tmp_path, sampler):
+    from optuna.distributions import IntDistribution
+
+    spec = written(("seed: 1", f"seed: 1\n  sampler: {sampler}"), ("trials: 6", "trials: 8"))
+    once, killed, other = (Store(tmp_path / name) for name in ("once", "killed", "other"))
+    with closing(Study(spec, once)) as study:
+        assert [*iter(study.ask, {})]
+    for asked in (0, 3):
+        with closing(Study(spec, killed)) as study:
+            study.unfinished()
+            assert all(study.ask() for _ in range(asked))
+            study._study.ask({"layers": IntDistribution(1, 3)})  # which is where it was killed
+    with closing(Study(spec, killed)) as study:
+        study.unfinished()
+        assert len([*iter(study.ask, {})]) == 5
+    drawn = [proposal[1:] for proposal in proposals(spec, once)]
+    assert [proposal[1:] for proposal in proposals(spec, killed)] == drawn
+    rates, layers, kinds = zip(*drawn, strict=True)
+    assert {type(each) for each in layers} == {int}
+    assert all(0.001 <= rate <= 1 and float(f"{rate:.6g}") == rate for rate in rates)
+    assert len(set(drawn)) == 8
+    if sampler == "qmc":  # of eight points of a Sobol sequence, one is in each eighth
+        assert sorted(int(math.log(1000 * rate, 1000) * 8) for rate in rates) == [*range(8)]
+        assert (kinds.count("a"), kinds.count("b")) == (4, 4)
+    with closing(Study(written(("seed: 1", f"seed: 2\n  sampler: {sampler}")), other)) as study:
+        assert [specs[0].parameters["rate"] for specs in study.ask().values()] != [rates[0]]
 
 
 def test_trials_of_another_search_are_not_believed(written, tmp_path):

@@ -114,11 +114,11 @@ def _search(how: "Optuna", seeds: int) -> RenderableType:
     rows = [
         (
             name,
-            f"{axis.low} to {axis.high}{', logarithmic' if axis.log else ''}"
-            if axis.choices is None
-            else "one of " + ", ".join(map(repr, axis.choices)),
+            f"{domain.low} to {domain.high}{', logarithmic' if domain.log else ''}"
+            if domain.choices is None
+            else "one of " + ", ".join(map(repr, domain.choices)),
         )
-        for name, axis in how.parameters.items()
+        for name, domain in how.parameters.items()
     ]
     return Group(
         table(("parameter", "is searched in"), rows),

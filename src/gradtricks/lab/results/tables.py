@@ -4,7 +4,7 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,16 +25,6 @@ _GROUPS = ("parameters", "results", "varying", "provenance")
 FORMATS = ("parquet", "csv")
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A run of a sweep, as the store's plan names it."""
-
-    request: str
-    title: str
-    place: str = ""  # where the plan means the run that lies there and no other
-    case: str = ""  # what its configuration is called, where it has a name
-
-
 def table(
     store: Store | Published, *, stem: str | None = None, plan: Mapping[str, Any] | None = None
 ) -> "pandas.DataFrame":
@@ -51,10 +41,10 @@ def table(
     return tabulate(there, cases_of(planned))
 
 
-def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
+def planned_runs(plan: Mapping[str, Any]) -> list[Requested]:
     """List the runs of a store's plan, in the sweep's order; a StoreError says if somebody edited it."""
     try:
-        runs = [Planned(**run) for run in plan["runs"]]
+        runs = [Requested(**run) for run in plan["runs"]]
     except (KeyError, TypeError) as error:
         raise _edited(plan, "the request and the title of each run") from error
     if not all(isinstance(text, str) for run in runs for text in astuple(run)):
@@ -62,7 +52,7 @@ def planned_runs(plan: Mapping[str, Any]) -> list[Planned]:
     return runs
 
 
-def cases_of(runs: Iterable[Planned]) -> dict[str, str]:
+def cases_of(runs: Iterable[Requested]) -> dict[str, str]:
     """Say by request what the configurations of planned runs are called; empty where they have no names."""
     return {run.request: run.case for run in runs if run.case}
 

@@ -24,6 +24,7 @@ from gradtricks.lab.notebooks.schema import (
 from gradtricks.lab.notebooks.settings import Settings, read_settings
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
+from gradtricks.lab.storage.store import Requested
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=,+-]+")
 _LISTED = 5  # configurations behind each problem
@@ -31,7 +32,7 @@ _TAGS = {TAG, "papermill-error-cell-tag"}  # of cells that an earlier run of pap
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(Requested):
     """What is to be run.
 
     Attributes:
@@ -41,7 +42,7 @@ class Spec:
         threads: That the kernel may use; pinned, since results depend on it.
         alone: Whether nothing else may run meanwhile, as when it measures time.
         request: Digest of all that.
-        title: What people call it: stem, backend, and the parameters that aren't at their default.
+        title: Stem, backend, and the parameters that aren't at their default.
         expected_s: Seconds that the notebook's author expects it to take; None where nothing is said.
         provenance: Commit of the source, and whether there were uncommitted changes.
     """
@@ -51,8 +52,6 @@ class Spec:
     parameters: dict[str, Any]
     threads: int
     alone: bool
-    request: str
-    title: str
     expected_s: float | None
     provenance: dict[str, Any]
 

@@ -25,6 +25,7 @@ from gradtricks.lab.storage.manifests import (
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest
 from gradtricks.lab.storage.rows import read_rows
 from gradtricks.lab.storage.staging import alone, find, settle, staged
+from gradtricks.lab.storage.store import Requested
 from gradtricks.lab.storage.troubles import StoreError
 
 
@@ -82,14 +83,14 @@ class Published:
             if stem in (None, run.record["stem"]):
                 yield run
 
-    def find_all(self, runs: Iterable[Any]) -> dict[str, StoredRun]:
+    def find_all(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
         """Find runs of a plan that are there, by their request."""
-        places = {getattr(run, "place", "") for run in runs}
+        places = {run.place for run in runs}
         sweeps = {place.partition("/")[0] for place in places} & set(manifests(self._root))
         found = (run for _, some in self._read(sorted(sweeps)) for run in some)
         return {run.request: run for run in found if run.place in places}
 
-    def failures(self, runs: Iterable[Any]) -> dict[str, StoredRun]:
+    def failures(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
         """Return nothing: only what has finished is published."""
         return {}
 

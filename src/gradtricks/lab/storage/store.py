@@ -6,8 +6,9 @@ import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -38,16 +39,14 @@ class RecordWarning(UserWarning):
     """Records that were torn or edited by hand: they are left out."""
 
 
-class Requested(Protocol):
-    """What a store needs to know of a run."""
+@dataclass(frozen=True, kw_only=True)
+class Requested:
+    """A run that is asked for, as the plan of a sweep names it."""
 
-    @property
-    def title(self) -> str:
-        """What people call it."""
-
-    @property
-    def request(self) -> str:
-        """Digest of what is asked for."""
+    request: str  # digest of what is asked for
+    title: str  # what people call it
+    place: str = ""  # where the plan means the run that lies there and no other
+    case: str = ""  # what its configuration is called, where it has a name
 
 
 class Store:

@@ -8,7 +8,7 @@ from typing import Any
 from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, find_parameter
 from gradtricks.lab.notebooks.texts import Problems
-from gradtricks.lab.sweeps.sampling import Axis, Samples
+from gradtricks.lab.sweeps.files import Domain
 from gradtricks.lab.sweeps.spaces import Factor, Space, clashes
 
 CASE = ""  # no parameter has this name
@@ -61,16 +61,16 @@ def expand(space: Space, declared: Mapping[str, Parameter]) -> list[Configuratio
 
 
 def expand_trial(
-    space: Space, axes: Mapping[str, Axis], declared: Mapping[str, Parameter]
-) -> tuple[list[Configuration], dict[str, Axis]]:
+    space: Space, domains: Mapping[str, Domain], declared: Mapping[str, Parameter]
+) -> tuple[list[Configuration], dict[str, Domain]]:
     """Expand what all trials of a search have in common: the seeds, and what is fixed.
 
-    Returns the parameters of each of a trial's runs that aren't searched, and the axes, typed. A
+    Returns the parameters of each of a trial's runs that aren't searched, and the domains, typed. A
     ParameterError lists all that doesn't fit.
     """
-    problems = Problems(clashes(space.parts() | {"optuna": list(axes)}))
+    problems = Problems(clashes(space.parts() | {"optuna": list(domains)}))
     reader = _Reader(declared, problems)
-    fixed, typed = reader.case(space.fixed, "fixed"), reader.axes(axes, "optuna")
+    fixed, typed = reader.case(space.fixed, "fixed"), reader.domains(domains)
     seeds = [seed for factor in space.factors() if factor.part == "seeds" for seed in reader.factor(factor)]
     problems.refuse()
     return [fixed | seed for seed in seeds or [{}]], typed
@@ -83,20 +83,13 @@ class _Reader:
         self._declared, self._problems = declared, problems
 
     def factor(self, factor: Factor) -> list[Configuration]:
-        """Read, or draw, each once however often it was drawn."""
-        if not isinstance(factor.given, Samples):
-            return [self.case(case, factor.part) for case in factor.given]
-        axes = self.axes(factor.given.parameters, factor.part)
-        with self._problems.noted(factor.part):
-            drawn = factor.given.draw(axes, sobol=factor.part == "sobol")
-            return list({self.key(each, axes): each for each in drawn}.values())
-        return []
+        return [self.case(case, factor.part) for case in factor.given]
 
     def case(self, case: Mapping[str, Any], part: str) -> Configuration:
         return self._each(case, part, _read)
 
-    def axes(self, axes: Mapping[str, Axis], part: str) -> dict[str, Axis]:
-        return self._each(axes, part, lambda parameter, axis: axis.typed(parameter))
+    def domains(self, given: Mapping[str, Domain]) -> dict[str, Domain]:
+        return self._each(given, "optuna", lambda parameter, domain: domain.typed(parameter))
 
     def rule(self, rule: Mapping[str, Any], part: str) -> Rule:
         """Read by name a value, or a list of values."""

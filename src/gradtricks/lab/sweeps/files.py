@@ -1,5 +1,6 @@
 """Sweep files: what may stand in one, for a sweep and for a search."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -8,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gradtricks.lab.notebooks.schema import ParameterError, alike, shown
+from gradtricks.lab.notebooks.schema import Parameter, ParameterError, alike, shown
 from gradtricks.lab.notebooks.texts import MAX_CHARACTERS, Problems, read_yaml
-from gradtricks.lab.sweeps.sampling import Axis
 from gradtricks.lab.sweeps.spaces import Space
 
 ENDING = ".sweep.yaml"
@@ -18,6 +18,45 @@ ENDING = ".sweep.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RESULT = re.compile(r"(results|varying)(\.\w+)+")
 _SHORT_RESULT = re.compile(r"\w+(\.\w+)*")
+_DIGITS = 6
+_DRAWN = {"random": "random", "sobol": "qmc"}  # what sweeps once drew, by the sampler that does
+
+
+class Domain(BaseModel):
+    """What one parameter is searched in: an interval, its ends included, or a list."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    low: Any = None
+    high: Any = None
+    log: bool = False  # whether its logarithm is searched evenly instead of the value
+    choices: list[Any] | None = None  # in place of all that
+
+    def typed(self, parameter: Parameter) -> "Domain":
+        """Read the ends or the choices by a parameter's type; a ParameterError says that they don't fit.
+
+        The ends are then both int, and only integers are proposed, or both float.
+        """
+        name, ends = parameter.name, [self.low, self.high]
+        listed = bool(self.choices) and ends == [None, None] and not self.log
+        if not (listed if self.choices is not None else None not in ends):
+            got = shown(self.model_dump(exclude_unset=True))
+            raise ParameterError(f"{name}: expected low and high, or choices (at least one); got {got}")
+        if self.choices:
+            return Domain(choices=[parameter.check(parameter.read(choice)) for choice in self.choices])
+        low, high = (parameter.check(parameter.read(end)) for end in ends)
+        if not all(type(end) in (int, float) and math.isfinite(end) for end in (low, high)) or low >= high:
+            raise ParameterError(f"{name}: expected numbers low < high; got {low!r} and {high!r}")
+        if self.log and low <= 0:
+            raise ParameterError(f"{name}: expected low above 0 with log; got {low!r}")
+        if type(low) is not type(high):
+            low, high = float(low), float(high)
+        return Domain(low=low, high=high, log=self.log)
+
+    def rounded(self, value: float) -> float:
+        """Round a value of a typed domain to six digits where that keeps it there: nobody reads seventeen."""
+        short = float(f"{value:.{_DIGITS}g}")
+        return short if self.low <= short <= self.high else value
 
 
 class Optuna(BaseModel):
@@ -28,10 +67,10 @@ class Optuna(BaseModel):
     objective: str  # result to improve, such as ``results.loss``
     direction: Literal["minimize", "maximize"]
     trials: Annotated[int, Field(ge=1)]
-    sampler: Literal["tpe", "random", "gp"] = "tpe"  # that proposes the next trial
+    sampler: Literal["tpe", "random", "qmc"] = "tpe"  # that proposes the next trial
     seed: Annotated[int, Field(ge=0)] = 0  # of the sampler
     storage: str | None = None  # SQLAlchemy URL of the study
-    parameters: Annotated[dict[str, Axis], Field(min_length=1)]
+    parameters: Annotated[dict[str, Domain], Field(min_length=1)]
 
 
 class SweepFile(Space):
@@ -107,7 +146,8 @@ def explain(error: ValidationError) -> Iterator[str]:
         # Where several types are possible, pydantic says after which of them it looked.
         where = ".".join(str(place) for place in detail["loc"] if "[" not in str(place))
         if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}"
+            drawn = f"; remedy: 'optuna' with 'sampler: {_DRAWN[where]}'" if where in _DRAWN else ""
+            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}{drawn}"
         elif detail["type"] == "missing":
             yield f"{where}: missing"
         else:

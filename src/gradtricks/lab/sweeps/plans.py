@@ -40,7 +40,7 @@ class Sweep:
     published: bool = False  # whether the book's build leaves its runs to ``gradtricks publish``
     changed: tuple[str, ...] = ()  # of published runs, what isn't any more what it was when they ran
     cases: Mapping[str, str] = field(default_factory=dict)  # by request, what its configuration is called
-    optuna: Optuna | None = None  # of a search, how to search, with typed axes
+    optuna: Optuna | None = None  # of a search, how to search, with typed domains
     given: tuple[Configuration, ...] = ()  # of a search, for each run of a trial, what isn't searched
     threads: int | None = None  # of a run; None leaves it to the notebook
 
@@ -152,9 +152,9 @@ def _plan(
         wrong = [name for name in (file.labels if file else ()) if name.partition("=")[0] not in known]
         problems += [f"labels: expected a parameter or a result that is shown; got {name}" for name in wrong]
         if file and file.optuna:
-            given, axes = expand_trial(file, file.optuna.parameters, declared)
-            search["optuna"] = file.optuna.model_copy(update={"parameters": axes})
-            search |= {"given": tuple(given), "varied": (*axes, *(["seed"] if len(given) > 1 else []))}
+            given, domains = expand_trial(file, file.optuna.parameters, declared)
+            search["optuna"] = file.optuna.model_copy(update={"parameters": domains})
+            search |= {"given": tuple(given), "varied": (*domains, *(["seed"] if len(given) > 1 else []))}
         elif file:
             configurations = expand(file, declared)
     except (ParameterError, FileNotFoundError) as error:

@@ -9,8 +9,6 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from gradtricks.lab.sweeps.sampling import Samples
-
 MAX_RUNS = 100_000
 
 
@@ -27,14 +25,14 @@ class Factor(NamedTuple):
     part: str  # that it is of, as a file calls it
     names: list[str]  # of the parameters that it sets
     size: int
-    given: Iterable[Mapping[str, Any]] | Samples  # as the file has it
+    given: Iterable[Mapping[str, Any]]  # as the file has it
 
 
 class Space(BaseModel):
     """Parts of a space, in a sweep file's own words.
 
-    The configurations are the product of ``list``, ``zip``, ``grid``, ``random``, ``sobol`` and ``seeds``, of
-    which the last varies fastest; what is ``fixed`` is in each of them.
+    The configurations are the product of ``list``, ``zip``, ``grid`` and ``seeds``, of which the last varies
+    fastest; what is ``fixed`` is in each of them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,9 +43,6 @@ class Space(BaseModel):
     # Values that vary together, and that vary freely.
     zipped: Annotated[dict[str, list[Any]], Field(min_length=1)] | None = Field(None, alias="zip")
     grid: Annotated[dict[str, list[Any]], Field(min_length=1)] | None = None
-    # Independent draws, and draws that fill the space evenly; equal ones are one.
-    random: Samples | None = None
-    sobol: Samples | None = None
     # Values of the parameter ``seed``; a number stands for as many, from 0 on.
     seeds: Annotated[int | list[Any] | None, WrapValidator(_check_seeds)] = None
     # Configurations that match one of these rules aren't run.
@@ -66,9 +61,6 @@ class Space(BaseModel):
             yield Factor("zip", list(self.zipped), max(map(len, self.zipped.values())), rows)
         for name, values in (self.grid or {}).items():
             yield Factor("grid", [name], len(values), [{name: value} for value in values])
-        for part, samples in (("random", self.random), ("sobol", self.sobol)):
-            if samples:
-                yield Factor(part, list(samples.parameters), samples.samples, samples)
         if self.seeds is not None:
             seeds = range(self.seeds) if isinstance(self.seeds, int) else self.seeds
             yield Factor("seeds", ["seed"], len(seeds), ({"seed": seed} for seed in seeds))
@@ -88,7 +80,7 @@ class Space(BaseModel):
         """Yield what is wrong whatever notebook the space is for."""
         parts = self.parts()
         if not parts.keys() - {"fixed"}:
-            yield "expected something that varies: list, zip, grid, random, sobol or seeds; got none of them"
+            yield "expected something that varies: list, zip, grid or seeds; got none of them"
         yield from (f"{part}: expected some parameters; got none" for part in parts if not parts[part])
         yield from clashes(parts)
         for part, lists in {"zip": self.zipped or {}, "grid": self.grid or {}}.items():
@@ -107,8 +99,8 @@ class Space(BaseModel):
         )
         if self.count() > self.max_runs:
             yield (
-                f"expected at most {self.max_runs} runs; got {self.count()}; remedy: vary less, draw "
-                f"samples, or say max_runs: {self.count()} if so many are meant"
+                f"expected at most {self.max_runs} runs; got {self.count()}; remedy: vary less, "
+                f"search instead, or say max_runs: {self.count()} if so many are meant"
             )
 
 

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +17,8 @@ from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs, source_digest
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
+from gradtricks.lab.sweeps.files import Domain
 from gradtricks.lab.sweeps.plans import Sweep
-from gradtricks.lab.sweeps.sampling import Axis
 
 if TYPE_CHECKING:
     import optuna
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _ABOUT = "gradtricks"  # attribute of a study: digest of what its trials are trials of
-_SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "gp": "GPSampler"}
 _BUSY_S = 60.0  # to wait for another process that writes to the same file
 
 Trials = dict[int, tuple[Spec, ...]]  # by number, what is to be run for each, once for each seed
@@ -52,7 +52,9 @@ class Study:
             )
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # else a line for each trial on stderr
         self._optuna, self._state = optuna, optuna.trial.TrialState
-        self._sweep, self._how, self._axes = sweep, sweep.optuna, sweep.optuna.parameters
+        self._sweep, self._how, self._domains = sweep, sweep.optuna, sweep.optuna.parameters
+        self._asked = {name: self._distribution(domain) for name, domain in self._domains.items()}
+        self._sequence, self._points = self._quasi_random(), list[dict[str, Any]]()
         self._source = read_notebook(sweep.notebook)
         self._url = self._how.storage or _beside(sweep, store)
         self._open()
@@ -78,12 +80,10 @@ class Study:
         number = sum(map(self._is_whole, self._study.get_trials(deepcopy=False)))
         if number >= self._how.trials:
             return {}
-        # A sampler that is seeded once would repeat itself after a restart.
-        digest = hashlib.sha256(f"{self._how.seed} {number}".encode()).digest()
-        kind = getattr(self._optuna.samplers, _SAMPLERS[self._how.sampler])
-        self._study.sampler = kind(seed=int.from_bytes(digest[:4], "big"))
-        asked = {name: self._distribution(axis) for name, axis in self._axes.items()}
-        return self._planned([self._study.ask(asked)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            self._study.sampler = self._sampler(number)
+        return self._planned([self._study.ask(self._asked)])
 
     def tell(self, number: int, runs: Sequence[StoredRun | None]) -> None:
         """Say what came out of a trial's runs: its objective is their mean, and NaN is none.
@@ -106,6 +106,26 @@ class Study:
         except ValueError:  # Optuna's word for none
             return ()
         return self._planned([best])[best.number]
+
+    def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
+        """Return what proposes a trial, the same whatever went before a restart."""
+        samplers = self._optuna.samplers
+        if self._how.sampler == "qmc":
+            while len(self._points) <= number:
+                self._points.append(next(self._sequence))
+            return samplers.PartialFixedSampler(self._points[number], samplers.RandomSampler())
+        # One that is seeded once would repeat itself.
+        digest = hashlib.sha256(f"{self._how.seed} {number}".encode()).digest()
+        kind = samplers.TPESampler if self._how.sampler == "tpe" else samplers.RandomSampler
+        return kind(seed=int.from_bytes(digest[:4], "big"))
+
+    def _quasi_random(self) -> Iterator[dict[str, Any]]:
+        """Yield a sequence from its beginning: the study in the database would miss points after kills."""
+        sampler = self._optuna.samplers.QMCSampler(scramble=True, seed=self._how.seed)
+        study = self._optuna.create_study(sampler=sampler)
+        study.tell(study.ask(self._asked), 0.0)  # Optuna draws the first at random
+        while True:
+            yield study.ask(self._asked).params
 
     def _open(self) -> None:
         sqlite = self._url.startswith("sqlite:")
@@ -157,12 +177,12 @@ class Study:
 
     def _is_whole(self, trial: "FrozenTrial | optuna.Trial") -> bool:
         """Say whether every parameter has been proposed; a kill may come in between."""
-        return trial.params.keys() == self._axes.keys()
+        return trial.params.keys() == self._domains.keys()
 
     def _planned(self, trials: "Iterable[FrozenTrial | optuna.Trial]") -> Trials:
         givens = {}
         for trial in filter(self._is_whole, trials):
-            searched = {name: _value(self._axes[name], each) for name, each in trial.params.items()}
+            searched = {name: _value(self._domains[name], each) for name, each in trial.params.items()}
             givens[trial.number] = [given | searched for given in self._sweep.given]
         # All in one go, since the notebook is read each time; trials may propose the same thing twice.
         distinct = {repr(given): given for several in givens.values() for given in several}
@@ -177,12 +197,12 @@ class Study:
             number: tuple(planned[repr(given)] for given in several) for number, several in givens.items()
         }
 
-    def _distribution(self, axis: Axis) -> "BaseDistribution":
+    def _distribution(self, domain: Domain) -> "BaseDistribution":
         made = self._optuna.distributions
-        if axis.choices is not None:
-            return made.CategoricalDistribution(tuple(_labels(axis)))
-        kind = made.IntDistribution if isinstance(axis.low, int) else made.FloatDistribution
-        return kind(axis.low, axis.high, log=axis.log)
+        if domain.choices is not None:
+            return made.CategoricalDistribution(tuple(_labels(domain)))
+        kind = made.IntDistribution if isinstance(domain.low, int) else made.FloatDistribution
+        return kind(domain.low, domain.high, log=domain.log)
 
     def _objective(self, stored: StoredRun) -> float:
         name = self._how.objective
@@ -219,12 +239,12 @@ def _beside(sweep: Sweep, store: Store) -> str:
     return f"sqlite:///{folder.resolve() / sweep.name}.db"
 
 
-def _value(axis: Axis, proposed: Any) -> Any:
-    if axis.choices is not None:
-        return _labels(axis)[proposed]
-    return proposed if isinstance(axis.low, int) else axis.rounded(proposed)
+def _value(domain: Domain, proposed: Any) -> Any:
+    if domain.choices is not None:
+        return _labels(domain)[proposed]
+    return proposed if isinstance(domain.low, int) else domain.rounded(proposed)
 
 
-def _labels(axis: Axis) -> dict[str, Any]:
+def _labels(domain: Domain) -> dict[str, Any]:
     """Name choices: databases know numbers and texts only, and 1, 1.0 and True as one."""
-    return {repr(choice): choice for choice in axis.choices or ()}
+    return {repr(choice): choice for choice in domain.choices or ()}
