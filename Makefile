@@ -34,8 +34,8 @@ $(READY): pyproject.toml constraints.txt
 .PHONY: install
 install:
 	@if [ ! -f $(READY) ] || [ pyproject.toml -nt $(READY) ] || [ constraints.txt -nt $(READY) ]; then \
-		echo "First .venv gets some 230 packages, 5 GB, once. Below pip says what it is at; after the last" && \
-		echo "download it is silent for a minute or two, while it unpacks them." && \
+		echo "First .venv gets some 220 packages, 5 GB, once, in about 3 minutes. Below pip says what it is" && \
+		echo "at; after the last download it is silent for a minute or two, while it unpacks them." && \
 		start=$$(date +%s) && \
 		$(PYTHON) -m venv .venv && \
 		$(PIP) --editable '.[torch,tensorflow,lab,optuna,mlflow,book,dev]' && \

@@ -1,8 +1,12 @@
 """One face for both frameworks, so that each test is written once."""
 
 import importlib
+import json
 import os
+import runpy
 import shutil
+import subprocess
+import sys
 import sysconfig
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +22,22 @@ import pytest
 TRACER = "aot_eager"
 _CAN_COMPILE = shutil.which("c++") and Path(sysconfig.get_path("include"), "Python.h").exists()
 COMPILER = "inductor" if _CAN_COMPILE else TRACER
+
+# How one of two processes that train together runs the script that follows.
+_RANK = """
+import datetime
+import torch
+
+def ran(rank, meeting):
+    torch.distributed.init_process_group(
+        "gloo", "file://" + meeting, datetime.timedelta(seconds=120), world_size=2, rank=rank
+    )
+    try:
+        return train()
+    finally:
+        torch.distributed.destroy_process_group()
+"""
+_OTHER = "import json, runpy, sys; print(json.dumps(runpy.run_path(sys.argv[1])['ran'](1, sys.argv[2])))"
 
 
 class Backend:
@@ -136,6 +156,27 @@ class TorchBackend(Backend):
         """Return the function as the framework's compiler makes it."""
         self.framework.compiler.reset()
         return self.framework.compile(function, fullgraph=True, backend=TRACER)
+
+    def counted(self, function):
+        """Return the function compiled, and a list that grows with each compilation."""
+        graphs, compiler = [], self.framework._dynamo.lookup_backend(TRACER)
+        self.framework.compiler.reset()
+
+        def count(graph, inputs):
+            graphs.append(graph)
+            return compiler(graph, inputs)
+
+        return self.framework.compile(function, fullgraph=True, backend=count), graphs
+
+    def on_two_ranks(self, script, folder):
+        """Return what ``train()`` of a script returns in this process and in another, which form a group."""
+        path, meeting = str(folder / "rank.py"), str(folder / "meeting")
+        Path(path).write_text(_RANK + script)
+        command = [sys.executable, "-c", _OTHER, path, meeting]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            mine = runpy.run_path(path)["ran"](0, meeting)
+            theirs = other.communicate(timeout=120)[0]
+        return mine, json.loads(theirs)
 
     def in_graph(self, function):
         """Trace a function, so that no Python is left in it; cheaper than to compile it."""
@@ -345,12 +386,16 @@ class TensorFlowBackend(Backend):
         return model, model.layers, model.trainable_variables
 
     def replaceable(self):
-        from tensorflow.python.eager import context, record
+        from tensorflow.python.eager import context, execute, record
+        from tensorflow.python.eager.polymorphic_function import function_context
         from tensorflow.python.framework import ops
         from tensorflow.python.ops import script_ops
 
         return [
             list(context.context().op_callbacks),
+            execute.execute,
+            execute.record_gradient,
+            function_context.make_function_context,
             self.framework.config.functions_run_eagerly(),
             record.record_operation,
             record.could_possibly_record(),

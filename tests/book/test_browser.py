@@ -43,6 +43,25 @@ STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 CUT_OFF = """[...document.querySelectorAll('main *')].filter(box => box.clientWidth > 1
     && ['hidden', 'clip'].includes(getComputedStyle(box).overflowX)
     && box.scrollWidth > box.clientWidth).map(box => box.textContent.trim())"""
+# Letters of figures that are too small to be read: texts of drawings, and Matplotlib's outlines. First the
+# page draws its figures for the new width.
+SMALLEST = 11
+SMALL_LETTERS = r"""async (smallest) => {
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const found = [];
+    const note = (size, of) => size < smallest - 0.05 && found.push(`${size.toFixed(1)} px in ${of}`);
+    for (const text of document.querySelectorAll('main svg text'))
+        if (text.getClientRects().length)
+            note(parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a, text.textContent);
+    for (const image of document.querySelectorAll('main img[src$=".svg"]')) {
+        const shrunk = image.getBoundingClientRect().width / image.naturalWidth;
+        if (!shrunk) continue;
+        const svg = await (await fetch(image.src)).text();
+        const points = [...svg.matchAll(/scale\((0\.\d+) -\1\)/g)].map((scale) => 100 * scale[1]);
+        if (points.length) note(Math.min(...points) * 4 / 3 * shrunk, image.src.split('/').at(-1));
+    }
+    return found;
+}"""
 # What axe-core need not look at, and why.
 ALLOWED = {
     ".katex-html": "hidden from who can't see it, for whom the MathML is; its colour is that of the text",
@@ -167,7 +186,7 @@ MOVING = "\n\n".join(
 )
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90">'
-    '<rect width="900" height="90" fill="#68717d"/></svg>'
+    '<rect width="900" height="90" fill="#68717d"/><g transform="scale(0.11 -0.11)"/></svg>'
 )
 
 
@@ -309,6 +328,8 @@ def look(page, address):
             if sticking_out > 0:
                 found.append(f"{address}, {theme}, {width} px: {sticking_out} px stick out")
             found += [f"{address}, {theme}, {width} px: cut off: {text}" for text in page.evaluate(CUT_OFF)]
+    small = page.evaluate(SMALL_LETTERS, SMALLEST)
+    found += [f"{address}, {width} px: small letters: {letters}" for letters in small]
     nameless = page.evaluate(
         "[...document.querySelectorAll('img:not([alt]), img[alt=\"\"]')].map(i => i.src)"
     )
@@ -325,13 +346,18 @@ def test_a_small_page_of_our_configuration_is_sound(small_site, serve, page, fin
 def test_the_look_finds_what_sticks_out_what_is_heavy_and_a_missing_image(tmp_path, serve, page, findings):
     (tmp_path / "page.html").write_text(
         '<script src="large.js"></script><img src="gone.png"><div style="width: 1500px">wide</div>'
-        '<main><p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p></main>'
+        '<main><p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
+        '<svg viewBox="0 0 80 80" width="40" height="40"><text y="20" font-size="16">tiny</text></svg>'
+        '<img src="figure.svg" alt="a figure" width="259"></main>'
     )
+    (tmp_path / "figure.svg").write_text(SVG)
     (tmp_path / "large.js").write_text(" " * 900_000)
     found = " ".join(look(page, f"{serve(tmp_path)}/page.html"))
     assert "page.html: 901 KB until it is loaded, at most 700; /large.js 900 KB, " in found
     assert "390 px: 1118 px stick out" in found
     assert "390 px: cut off: too long to be read" in found
+    assert "390 px: small letters: 8.0 px in tiny" in found
+    assert "390 px: small letters: 4.2 px in figure.svg" in found
     assert "no alt text" in found
     assert "image doesn't show" in found
     assert any("404" in finding for finding in findings)

@@ -377,6 +377,8 @@ def test_the_card_of_a_sweep_says_what_has_changed_since(project):
         assert "&lt;i&gt;fast&lt;/i&gt;" in card
         assert f"gradtricks publish experiments/{name}.sweep.yaml" in visible(card)
         assert ('class="changed"' in card) == ("masking.ipynb, torch" in card) == (name == "other")
+        assert ("runs it again:" in card) == (name == "same")
+        assert ("runs it with what is here now, and may find something else:" in card) == (name == "other")
         assert "libraries" not in card
 
 
@@ -818,6 +820,15 @@ def test_every_quoted_result_and_figure_is_recorded_by_its_notebook(page):
     quoted = [q for q in quoted if q[2] != "sweep"]
     unknown = {q for q in quoted if not {q[3], None} & recorded_names(*q[1:3])[q[0]]}
     assert not unknown
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.sweep.yaml")), ids=lambda path: path.name)
+def test_the_page_of_every_sweep_calls_what_it_shows_and_varies_by_words(path):
+    said = yaml.safe_load(path.read_text())
+    named = {*said["shown"], *said.get("grid", {})} - {"backend"}
+    assert named - set(said["labels"]) == set()
+    absent = [name for name, values in said.get("grid", {}).items() if None in values]
+    assert [name for name in absent if f"{name}=None" not in said["labels"]] == []
 
 
 def test_every_chapter_with_results_says_how_they_came_about():

@@ -81,6 +81,9 @@ BOOK = {
     "references.bib": "@misc{one, author = {An Author}, title = {A Title}, year = {2026}}\n",
     "bar.svg": SVG,
     "points.svg": SVG.replace('width="90" height="20"', 'width="90pt" height="30pt"', 1),
+    "letters.svg": SVG.replace(
+        "<rect", '<g transform="scale(0.12 -0.12)"/><g transform="scale(0.015 -0.015)"/><rect'
+    ),
     "sizeless.svg": SVG.replace('width="90" height="20"', 'viewBox="0 0 9 9"', 1),
     "experiments/small-torch.json": json.dumps(make_run({"seed": 0}, {"n": 3}).record),
     "index.md": """# A small book
@@ -110,6 +113,10 @@ $x^2$ and {result}`small/torch/n`
 
 ```{figure} points.svg
 :alt: in points
+```
+
+```{figure} letters.svg
+:alt: small letters
 ```
 
 ```{figure} sizeless.svg
@@ -239,6 +246,13 @@ def test_images_keep_their_place_and_all_but_the_first_come_later(twice):
     assert 'width="120" height="40"' in points
     assert [text for text in ("width", "height", "lazy") if text in sizeless] == []
     assert ["lazy" in image for image in (bar, points)] == [False, True]
+
+
+def test_a_figure_with_small_letters_has_a_box_in_which_it_is_as_wide_as_they_need(twice):
+    page = (twice[0] / "index.html").read_text()
+    box = r'<span class="wide-figure" style="([^"]*)" tabindex="0"><img [^>]*alt="([^"]*)"[^>]*>\s*</span>'
+    # 90 pixels of width for letters of 1.5 pt, 2 pixels.
+    assert re.findall(box, page) == [("--least: 495px", "small letters")]
 
 
 def test_a_book_with_an_address_lists_its_pages(twice):

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("sphinx")
 
 from gradtricks.book import sources
-from gradtricks.book.building import plan_book
+from gradtricks.book.building import build_book, plan_book
 from gradtricks.book.records import published_record
 from gradtricks.book.site import BuildError, build, keeps_what_others_use
 from gradtricks.book.sources import lay_out
@@ -316,9 +316,20 @@ def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_pa
     (sweep,) = plan_sweeps(notebook.parent)
     assert (sweep.name, len(sweep.runs)) == ("small", 4)
     assert runs_of(Store(tmp_path / "runs"), sweep.runs) == []
-    (notebook.parent / "wrong.sweep.yaml").write_text("notebook: small.ipynb\ngird: {}\n")
-    with pytest.raises(ParameterError, match="gird"):
-        plan_sweeps(notebook.parent)
+
+
+def test_a_build_says_all_that_is_wrong_with_notebooks_and_sweeps(notebook, monkeypatch):
+    monkeypatch.chdir(notebook.parents[1])
+    node = nbformat.read("experiments/small.ipynb", as_version=4)
+    for name in ("threads", "alone"):
+        node.metadata["gradtricks"] = {name: "some"}
+        nbformat.write(node, f"experiments/{name}.ipynb")
+    for name in ("gird", "sead"):
+        Path(f"experiments/{name}.sweep.yaml").write_text(f"notebook: small.ipynb\n{name}: 1\n")
+    with pytest.raises(ParameterError) as caught:
+        build_book()
+    said = str(caught.value)
+    assert [name for name in ("threads: e", "alone: e", "gird: unk", "sead: unk") if name not in said] == []
 
 
 def rates(count=3, **given):
@@ -374,6 +385,21 @@ def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
     )
     assert re.search(r"\| 0\.25 \| 5\.75 \| \S+\xa0to\xa0\S+ \| 0\.25 \| 11\.2 \| 12 \| 0 \| 0 \|", page)
     assert re.search(r"\| 0\.25 \| 3 \| 1 \| 5\.5 \| \S+\xa0to\xa0\S+ \| 12 \| 0 \|", page)
+
+
+def test_the_page_of_a_sweep_has_words_for_names_and_values_and_quotes_have_the_names(pages):
+    labels = {"rate": "learning rate", "rate=0.25": "ours", "results.loss": "What is lost"}
+    publish_sweep(*rates(labels=labels), pages)
+    page = (pages / "small-sweep.md").read_text()
+    assert "with different learning rate (2 values) and seed" in page
+    assert "## What is lost\n\n```{run-figure} small/sweep/loss\n" in page
+    assert "| learning rate | interquartile mean |" in page
+    assert "| ours | 1.25 |" in page
+    assert "## Curve\n" in page
+    record = json.loads((pages / "small-sweep.json").read_text())
+    assert record["results"]["loss"].keys() == {"rate=0.25", "rate=0.5"}
+    assert record["figures"]["loss"].startswith("What is lost against learning rate, n = 1 to 3 each. ")
+    assert "learning rate = ours: 1.25" in record["figures"]["loss"]
 
 
 def test_other_pages_can_quote_a_sweep(pages):

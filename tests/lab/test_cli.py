@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -29,6 +30,8 @@ from gradtricks.lab.commands.reporting import table_of
 from gradtricks.lab.results.grouping import find_results
 from gradtricks.lab.results.tables import tabulate
 from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.many import execute_all
+from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook
 from synthetic import make_run
@@ -253,68 +256,91 @@ def test_describe_shows_type_default_and_meaning_as_they_are(project, invoke):
     assert "Literal['well', 'raise']" in said
 
 
-# Notebooks that know nothing of the lab
+# Notebooks that know nothing of the lab: those that papermill has for its own tests
 
-# In the style of papermill's documentation and of its own tests.
-FOREIGN = {
-    "first example": ("alpha = 0.6\nratio = 0.1  # type: float How much\n", "print(alpha * ratio)"),
-    "simple": ("msg = None", "print(msg)"),
-    "complex": ("import math\n%matplotlib inline\nb = ['a'] # type: List[str] Nice\nd = len(b)\n", "b, d"),
-    "without": (None, "msg = None"),
+PAPERMILLS = Path(find_spec("papermill").origin).parent / "tests" / "notebooks"
+WHOLE = {"blank-vscode", "nb_version_4.4", "no_parameters", "read_check", "report_mode_test"}
+WHOLE |= {"result_no_exec", "s3-simple_notebook", "simple_execute", "sysexit", "sysexit0", "systemexit"}
+WHOLE |= {"test_notebooknode_io"}
+FAILING = {  # as they are meant to
+    "broken": "SyntaxError",
+    "broken1": "AssertionError",
+    "broken2": "ImportError",  # of a name that IPython has no more
+    "line_magic_error": "UsageError",
+    "sysexit1": "SystemExit",
+}
+REFUSED = {  # of which papermill warns, or which it takes without a value
+    "complex_parameters": "the parameters cell can't be read: line 14",  # whose last line is ``= 2``
+    "notimplemented_translator": "expected a notebook in Python; got one in R",
+}
+ELSEWHERE = {
+    "binder",  # calls papermill in the folder of its sources
+    "gcs-simple_notebook",  # sleeps for 14 seconds
+    "keyboard_interrupt",  # sleeps until somebody interrupts it
+    "test_autosave",  # sleeps for 2.5 seconds
+    "test_logging",  # draws with ggplot, which today's pandas can't
 }
 
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory):
-    """Return a folder of notebooks that record nothing, of the format that had no ids of cells."""
+    """Return a folder of papermill's notebooks, one also with a space in its name."""
     folder = tmp_path_factory.mktemp("foreign")
-    for name, (parameters, body) in FOREIGN.items():
-        cells = [nbformat.v4.new_code_cell(body)]
-        if parameters:
-            cells.insert(0, nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}))
-        node = nbformat.v4.new_notebook(cells=cells)
-        node.nbformat_minor = 4
-        for cell in cells:
-            del cell["id"]
-        nbformat.write(node, folder / f"{name}.ipynb")
+    for path in PAPERMILLS.rglob("*.ipynb"):
+        shutil.copy(path, folder)
+    shutil.copy(folder / "report_mode_test.ipynb", folder / "a report.ipynb")
+    (folder / "check.txt").touch()  # that one of them looks for where it runs
     return folder
 
 
-@pytest.mark.parametrize("name", ["simple", "complex", "without"])
-def test_any_notebook_runs(foreign, invoke, name):
-    code, _, errors = invoke("run", f"{name}.ipynb", cwd=foreign)
-    assert (code, errors) == (0, "")
-    assert invoke("describe", f"{name}.ipynb", cwd=foreign)[0] == 0
+def test_no_notebook_of_papermill_is_forgotten():
+    assert {path.stem for path in PAPERMILLS.rglob("*.ipynb")} == {*WHOLE, *FAILING, *REFUSED, *ELSEWHERE}
+
+
+def test_papermill_s_notebooks_finish_or_fail_as_with_papermill(foreign, monkeypatch):
+    monkeypatch.chdir(foreign)
+    specs = [plan_run(Path(f"{name}.ipynb"), {}) for name in (*WHOLE, *FAILING)]
+    runs = execute_all(specs, Store("ended"))
+    assert {run.spec.stem for run in runs if run.stored} == WHOLE
+    errors = {run.spec.stem: run.error.splitlines()[1].split()[0] for run in runs if run.error}
+    assert errors == {name: f"{kind}:" for name, kind in FAILING.items()}
+
+
+@pytest.mark.parametrize(("name", "message"), REFUSED.items())
+def test_what_is_not_python_is_refused(foreign, invoke, name, message):
+    code, _, errors = invoke("run", f"{name}.ipynb", "--store", "none", cwd=foreign)
+    assert (code, message in errors) == (2, True), errors
+    assert not (foreign / "none").exists()
 
 
 def test_a_notebook_that_records_nothing_has_rows_all_the_same(foreign, invoke):
     store = ("--store", "swept")
-    line = ("sweep", "first example.ipynb", "--grid", "alpha=0.5,1", "--grid", "ratio=2", "--workers", "1")
+    assert invoke("describe", "a report.ipynb", cwd=foreign)[0] == 0
+    line = ("sweep", "a report.ipynb", "--grid", "a=5,7", "--grid", "b=2", "--workers", "1")
     code, _, errors = invoke(*line, *store, cwd=foreign)
     assert (code, errors) == (0, "")
     named = list(csv.DictReader(invoke("table", "--to", "csv", *store, cwd=foreign)[1].splitlines()))
-    assert sorted(row["parameters.alpha"] for row in named) == ["0.5", "1.0"]
-    assert {(row["stem"], row["status"], row["parameters.ratio"]) for row in named} == {
-        ("first example", "finished", "2.0")
+    assert sorted(row["parameters.a"] for row in named) == ["5", "7"]
+    assert {(row["stem"], row["status"], row["parameters.b"]) for row in named} == {
+        ("a report", "finished", "2")
     }
     assert all(float(row["duration_s"]) > 0 for row in named)
-    run = Store(str(foreign / "swept")).lookup("first_example-alpha=0.5,ratio=2.0")
-    assert run.read_notebook().cells[-1].outputs[0].text == "1.0\n"
+    run = Store(str(foreign / "swept")).lookup("a_report-a=5,b=2")
+    assert run.read_notebook().cells[-1].outputs[0].text == "7\n"
     assert invoke("reproduce", run.location, cwd=foreign)[0] == 0
     name = invoke("status", *store, cwd=foreign)[1].splitlines()[1].split()[0]
-    assert name.startswith("first_example-")
+    assert name.startswith("a_report-")
     title, header, *rows = invoke("table", name, *store, cwd=foreign)[1].splitlines()
-    assert (title, header.split()[0]) == ("duration_s", "alpha")
-    assert [row.split()[0] for row in rows[:2]] == ["0.5", "1"]
+    assert (title, header.split()[0]) == ("duration_s", "a")
+    assert [row.split()[0] for row in rows[:2]] == ["5", "7"]
 
 
 def test_what_does_not_fit_any_notebook_is_refused_at_once(foreign, invoke):
-    wrong = ("-p", "alpha=fast", "-p", "ratio=no", "-p", "ration=1")
-    code, _, errors = invoke("run", "first example.ipynb", *wrong, "--store", "none", cwd=foreign)
+    wrong = ("-p", "a=fast", "-p", "b=no", "-p", "c=1")
+    code, _, errors = invoke("run", "a report.ipynb", *wrong, "--store", "none", cwd=foreign)
     assert code == 2
-    assert "alpha: expected float; got 'fast'" in errors
-    assert "ratio: expected float (How much); got 'no'" in errors
-    assert "ration: unknown (did you mean ratio?); the notebook takes alpha, ratio" in errors
+    for message in ("a: expected int; got 'fast'", "b: expected int; got 'no'", "c: unknown"):
+        assert message in errors
     assert not (foreign / "none").exists()
 
 
@@ -347,11 +373,19 @@ def test_a_run_that_fails_says_where_it_is_kept(project, invoke):
             ["run", "NOTEBOOK", "-p", "sead=1", "-p", "rate=fast"],
             ["sead: unknown (did you mean seed?)", "rate: expected float (per step); got 'fast'"],
         ),
+        (
+            ["run", "NOTEBOOK", "-p", "rate=fast", "-p", "fate"],
+            ["expected name=value; got 'fate'", "rate: expected float (per step); got 'fast'"],
+        ),
         (["run", "NOTEBOOK", "--threads", "0"], ["--threads"]),
         (["sweep", "NOTEBOOK"], ["expected something that varies"]),
         (
             ["sweep", "NOTEBOOK", "--grid", "rate=1,x", "--zip", "a=1,2", "-p", "fate"],
             ["rate: expected float (per step); got 'x'", "a: unknown", "expected name=value; got 'fate'"],
+        ),
+        (
+            ["sweep", "NOTEBOOK", "--grid", "rate", "--grid", "seed=x", "--scheduler", "tcp://10.0.0.1:1"],
+            ["expected name=value; got 'rate'", "grid: seed: expected int", "--plain-tcp"],
         ),
         (["sweep", "none.sweep.yaml"], ["expected a sweep file at none.sweep.yaml; got nothing there"]),
         (["sweep", "none.yaml"], ["expected a notebook or a file named NAME.sweep.yaml; got none.yaml"]),

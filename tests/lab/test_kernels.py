@@ -25,7 +25,9 @@ from gradtricks.lab.kernels import WarmEngine
 from gradtricks.lab.kernels.choosing import LOG, LOG_LIMIT, Kernels, KernelsClosed
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.limits import DATA_LIMIT, TEXT_LIMIT
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.recording import PACKAGE, REPORT_MIME, RESULTS_MIME
+from gradtricks.lab.runs.planning import plan_runs
 from sweeping import wait_for
 
 papermill_engines.register("warm", WarmEngine)  # as the entry point does where the package is installed
@@ -800,6 +802,27 @@ def test_a_kernel_that_is_not_this_python_s_is_left_to_papermill(tmp_path, monke
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="Kernel died before replying to kernel_info"):
         execute(notebook("1"), tmp_path / "a.ipynb", kernel_name="other", language="other")
+
+
+@pytest.mark.parametrize("argv", [["/opt/other/bin/python", "-m", "ipykernel_launcher"], None])
+def test_the_lab_runs_no_notebook_of_another_environment(tmp_path, monkeypatch, argv):
+    folder = tmp_path / "kernels" / "own"
+    folder.mkdir(parents=True)
+    spec = {"argv": [sys.executable, "-m", "ipykernel_launcher"], "display_name": "Own", "language": "python"}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    if argv:
+        (folder.with_name("other")).mkdir()
+        (folder.with_name("other") / "kernel.json").write_text(json.dumps(spec | {"argv": argv}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    source = notebook("1")
+    for name in ("own", "python3", "python", 3):
+        source.metadata["kernelspec"] = {"name": name}
+        nbformat.write(source, tmp_path / "a.ipynb")
+        assert len(plan_runs(tmp_path / "a.ipynb", [{}])) == 1
+    source.metadata["kernelspec"] = {"name": "other"}
+    nbformat.write(source, tmp_path / "a.ipynb")
+    with pytest.raises(ParameterError, match="this Python's kernel; got one for 'other'; remedy"):
+        plan_runs(tmp_path / "a.ipynb", [{}])
 
 
 TORN = """\

@@ -299,6 +299,19 @@ def test_more_parameters_have_a_panel_each():
     assert [panel.get_xscale() for panel in plot.figure.axes] == ["linear", "log", "linear", "linear"]
 
 
+def test_names_in_panels_stand_apart():
+    space = {"num_unroll_steps": [1, 3, 5, 10], "hidden_gradient_scale": [0.0, 0.25, 0.5, 0.75, 1.0]}
+    space["how the agents were trained"] = ["Adam at 0.002", "plain steps at 0.03", "plain steps at 0.1"]
+    plot = drawn(space, lambda values, seed: {"area": values["num_unroll_steps"] + seed}, ["area"], seeds=1)
+    assert len(texts(plot.figure)) > 20
+    panels = plot.figure.axes
+    upright = [[label for label in p.get_xticklabels() if not label.get_rotation()] for p in panels]
+    assert [len(labels) for labels in upright] == [4, 5, 0], "long names are turned"
+    for labels in [*upright, [panel.xaxis.label for panel in panels[:2]]]:
+        boxes = [label.get_window_extent() for label in labels]
+        assert all(before.x1 < after.x0 for before, after in itertools.pairwise(boxes))
+
+
 def test_pairs_at_random_have_a_panel_each_too():
     runs = [make_run({"a": n, "b": n * n, "seed": 0}, {"loss": float(n)}) for n in range(6)]
     (plot,) = plot_results(find_results(tabulate(runs), ["a", "b"], ["loss"])).values()

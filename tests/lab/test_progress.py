@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 import time
 from dataclasses import replace
 
@@ -121,6 +122,49 @@ def test_thousands_of_runs_get_a_hundred_lines(notebook, store, monkeypatch):
     assert screen.file.getvalue() != "", "after a while any run gets a line"
 
 
+def work(function, *arguments):
+    """Count the functions that a call calls."""
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append(event))
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return called.count("call") + called.count("c_call")
+
+
+def test_a_refresh_does_not_look_at_what_has_not_changed(notebook, store):
+    (spec,) = plan(notebook, 1)
+    counted = []
+    for count in (100, 10_000):
+        specs = [replace(spec, request=str(number), expected_s=60.0) for number in range(count)]
+        shown, (first, second, *_), _ = board(specs, store, terminal=True)
+        first.worker = second.worker = "1"
+        end(shown, first)
+        counted.append([work(shown.tell, second), work(shown._render)])
+    assert counted[0] == counted[1]
+
+
+def test_a_bar_shows_how_far_a_worker_is(notebook, store):
+    specs = [replace(spec, expected_s=s) for spec, s in zip(plan(notebook, 3), (60.0, 30.0, 10.0))]
+    shown, runs, screen = board(specs, store, terminal=True)
+    for run in runs:
+        run.worker, run.began = "here", time.monotonic() - 15.2
+        shown.tell(run)
+    screen.print(shown._render())
+    assert [line.count("━") for line in screen.file.getvalue().splitlines()] == [5, 10, 20, 0]
+
+
+def test_a_run_that_lost_its_process_waits_again(notebook, store):
+    specs = [replace(spec, expected_s=60.0) for spec in plan(notebook, 3)]
+    shown, (run, *_), screen = board(specs, store, workers=1, terminal=True)
+    for run.worker in ("1", "", "1", ""):
+        run.began = time.monotonic()
+        shown.tell(run)
+    screen.print(shown._render())
+    assert "0 done, 0 going on, 3 to come, about 3 min left" in screen.file.getvalue()
+
+
 def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(notebook, store, tmp_path):
     runs = [*plan(notebook, 2, pause=0.0), *plan(notebook, 1, pause=0.01)]
     execute_all(runs, store)
@@ -130,17 +174,18 @@ def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(noteb
         path.write_text(json.dumps(record))
     quick, slow = replace(plan(notebook, 9)[8], expected_s=77.0), plan(notebook, 9, pause=0.01)[8]
     pace = Pace([quick, slow], store)
-    assert (pace.expected_s(quick), pace.expected_s(slow)) == (5.0, 6.0)
-    assert pace.left_s([slow] * 5, [(quick, 2.0), (quick, 9.0)], 2) == (5 * 6 + 3) / 2
-    assert pace.left_s([slow], [], 8) == 6.0
+    of_quick, of_slow = pace.kind(quick), pace.kind(slow)
+    assert (pace.expected_s(of_quick), pace.expected_s(of_slow)) == (5.0, 6.0)
+    assert pace.left_s({of_slow: 5}, [(of_quick, 2.0), (of_quick, 9.0)], 2) == (5 * 6 + 3) / 2
+    assert pace.left_s({of_slow: 1, of_quick: 0}, [], 8) == 6.0
     for seconds in (1.0, 2.0, 6.0):
         pace.learn(quick, seconds)
-    assert pace.expected_s(slow) == 3.0
+    assert pace.expected_s(of_slow) == 3.0
 
-    fresh = Pace([quick], Store(tmp_path / "none"))
-    assert fresh.expected_s(quick) == 77.0
+    fresh = Pace([quick, slow], Store(tmp_path / "none"))
+    assert fresh.left_s({fresh.kind(slow): 1}, [], 1) is None
+    assert fresh.expected_s(fresh.kind(quick)) == 77.0
     fresh.learn(quick, 2.0)
-    assert fresh.expected_s(quick) == 2.0
-    assert Pace([slow], Store(tmp_path / "none")).left_s([slow], [], 1) is None
+    assert fresh.expected_s(fresh.kind(quick)) == 2.0
     assert estimate_s([*runs, quick], store, 2) == 5.0
     assert estimate_s(runs, store, 2) == 0.0

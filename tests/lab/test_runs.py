@@ -398,6 +398,25 @@ def test_a_run_is_recorded_and_not_done_again(run_it, notebook, store):
     assert Path(stored.location, "kernel.log").exists()
 
 
+# As the library scrapbook shows what a notebook records with it.
+GLUE = """\
+from IPython.display import display
+def glue(name, data, encoder="json"):
+    scrap = {"name": name, "data": data, "encoder": encoder, "version": 1}
+    about = {"scrapbook": {"name": name, "data": True, "display": False}}
+    display({f"application/scrapbook.scrap.{encoder}+json": scrap}, metadata=about, raw=True)
+"""
+
+
+def test_what_scrapbook_records_is_a_result(write, store, kernels):
+    values = {"loss": 0.5, "worst": float("nan"), "curve": [{"a": 1}], "a name": None}
+    lines = "from math import nan\nglue('loss', 1.0)\nglue('label', 'it', 'text')\n"
+    lines += "\n".join(f"glue({name!r}, {value!r})" for name, value in values.items())
+    stored = execute(plan_run(write(f"{GLUE}{lines}"), {}), store, kernels)
+    assert repr(stored.results) == repr({"loss": 0.5, "label": "it"} | values)
+    assert reproduce(stored, kernels).verdict == "identical"
+
+
 @pytest.mark.parametrize("location", ["memory://tested", "folder"])
 def test_what_varies_is_kept_apart(write, kernels, tmp_path, location):
     notebook = write(
@@ -472,6 +491,7 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
             "from IPython.display import display\ndisplay({MIME: [1]}, raw=True)",
             "expected results and files as record and record_file write them; got",
         ),
+        (f"{GLUE}from gradtricks.lab import record\nrecord(a=1)\nglue('a', 1)", "recorded twice: a"),
         (
             "from IPython.display import display\n"
             "about = {'gradtricks': {'figure': '../a', 'alt': ''}}\n"

@@ -377,8 +377,10 @@ def test_values_from_the_command_line_are_read_by_their_type(notebook):
     given = {"seed": 3, "rate": 0.001, "label": "a=b", "share": None, "sizes": [4, 5], "sead": "1"}
     assert parse_values(notebook, texts) == given
     with pytest.raises(ParameterError) as caught:
-        parse_values(notebook, ["seed", "rate=1", "rate=2"])
-    assert str(caught.value).splitlines() == ["expected name=value; got 'seed'", "rate: given twice"]
+        parse_values(notebook, ["seed", "rate=1", "rate=2", "sead=1"])
+    first, second, third = str(caught.value).splitlines()
+    assert (first, second) == ("expected name=value; got 'seed'", "rate: given twice")
+    assert third.startswith("sead: unknown (did you mean seed?)")
 
 
 @given(st.floats() | st.integers() | st.booleans() | st.none())
@@ -531,6 +533,9 @@ def test_one_cell_is_injected_behind_the_parameters():
     assert second.metadata.papermill.parameters == {"x": '__import__("math").nan'}
     nbformat.validate(second)
     assert inject(second, {}).cells == before.cells
+    for about in ("x", [3], None):
+        before.metadata["papermill"] = about
+        assert inject(before, {"x": 1}).metadata.papermill == {"parameters": {"x": 1}}
 
 
 def test_an_older_notebook_stays_valid():

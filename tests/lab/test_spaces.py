@@ -121,6 +121,16 @@ def test_a_result_to_show_may_say_what_it_means(sweep):
     assert "shown: expected a valid tuple; got 'loss'" in problems(sweep, "shown: loss\nseeds: 2")
 
 
+def test_words_stand_for_parameters_and_results_that_there_are(sweep):
+    found = sweep("shown: [results.loss]\nlabels: {results.loss: Loss, case: as, seed=0: one}\nseeds: 2")
+    assert found.labels == {"results.loss": "Loss", "case": "as", "seed=0": "one"}
+    wrong = "shown: [results.loss]\nlabels: {results.los: Loss, sed=0: the first}\nseeds: 2"
+    assert problems(sweep, wrong) == [
+        "labels: expected a parameter or a result that is shown; got results.los",
+        "labels: expected a parameter or a result that is shown; got sed=0",
+    ]
+
+
 def test_values_are_read_as_the_notebook_declares_them(sweep):
     text = """
 list:

@@ -57,14 +57,14 @@ def test_parts_may_come_from_a_generator_and_weigh_what_they_like(backend):
 
 def test_the_structure_is_kept_and_what_no_part_uses_has_no_gradient(backend):
     used, sometimes, never = (backend.variable(np.float32(x)) for x in (1.0, 2.0, 3.0))
-    parameters = {"used": used, "rest": (sometimes, never)}
+    parameters = {"used": used, 0: (sometimes, never)}
 
     def function(part):
         return (used * sometimes if part else used * 5.0), 2
 
     _, gradients = backend.tricks.accumulate_gradients(function, parameters, [0, 1])
-    assert gradients["rest"][1] is None
-    assert [float(gradients["used"]), float(gradients["rest"][0])] == [1.75, 0.25]
+    assert gradients[0][1] is None
+    assert [float(gradients["used"]), float(gradients[0][0])] == [1.75, 0.25]
 
 
 def test_the_gradients_of_two_parameters_are_two_tensors(backend):

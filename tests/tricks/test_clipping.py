@@ -1,5 +1,7 @@
 """Clipping: identity forward and a clipped gradient backward, and the projection that isn't that."""
 
+from collections import defaultdict, namedtuple
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ NORMS = st.floats(0, 9, allow_subnormal=False) | st.sampled_from([0.0, 5.0])
 
 # What each function does to a gradient.
 CASES = {"clip_gradient": (-0.5, 1.0), "clip_gradient_norm": (1.5,), "normalize_gradient": (2.5,)}
+State = namedtuple("State", "h c")
 BY_NORM = ["clip_gradient_norm", "normalize_gradient", "project_to_max_norm"]
 
 
@@ -116,9 +119,13 @@ def test_each_tensor_of_a_structure_is_edited_by_itself(backend, name):
 
 
 def test_structures_and_missing_gradients_are_kept(backend):
+    # Keys that have no order, a defaultdict and a namedtuple, in which frameworks' own walkers differ.
     tree = {"layer": (backend.tensor([3.0]), None), "rest": [backend.tensor([[4.0]])]}
+    tree |= {0: defaultdict(list, b=None, a=None), 1: State(backend.tensor([0.0]), None)}
     clipped, norm = backend.tricks.clip_by_global_norm(tree, 1.0)
     assert float(norm) == 5
+    assert [*clipped, *clipped[0]] == ["layer", "rest", 0, 1, "b", "a"]
+    assert (type(clipped[0]), type(clipped[1])) == (defaultdict, State)
     assert clipped["layer"][1] is None
     np.testing.assert_allclose(backend.array(clipped["layer"][0]), [0.6])
     np.testing.assert_allclose(backend.array(clipped["rest"][0]), [[0.8]])
@@ -305,21 +312,36 @@ def test_a_gradient_is_read_only_where_it_has_values_in_torch(in_torch, name):
     np.testing.assert_allclose(together, expected, rtol=1e-10)
 
 
-def test_all_shards_of_a_tensor_count_in_torch(in_torch):
-    torch, distributed = in_torch.framework, in_torch.framework.distributed
-    tensors = pytest.importorskip("torch.distributed.tensor")
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    try:
-        mesh = tensors.init_device_mesh("cpu", (1,))
-        sharded = tensors.distribute_tensor(torch.tensor([3.0, 0.0]), mesh, [tensors.Shard(0)])
-        (clipped, plain), norm = in_torch.tricks.clip_by_global_norm([sharded, torch.tensor([4.0])], 1.0)
-        assert type(clipped) is tensors.DTensor
-        assert type(norm) is torch.Tensor
-        np.testing.assert_allclose(clipped.full_tensor(), [0.6, 0.0], rtol=1e-6)
-        np.testing.assert_allclose(plain, [0.8], rtol=1e-6)
-        assert norm == 5
-    finally:
-        distributed.destroy_process_group()
+# Of all but the first tensor one process has no element.
+CLIP_SHARDS = """
+import torch.distributed.tensor as tensors
+from gradtricks.torch import clip_by_global_norm
+
+def train():
+    mesh = tensors.init_device_mesh("cpu", (2,))
+    values, plain = [[2.0, 4.0, 4.0], [24.0], [-torch.inf], [torch.nan]], torch.tensor([9.0])
+    shards = [tensors.distribute_tensor(torch.tensor(v), mesh, [tensors.Shard(0)]) for v in values]
+    unsummed = tensors.DTensor.from_local(torch.tensor([3.0]), mesh, [tensors.Partial()])
+    found = []
+    for gradients in ([*shards[:2], unsummed, plain], shards[:3], shards):
+        clipped, norm = clip_by_global_norm(gradients, 13.5)
+        found.append([getattr(g, "full_tensor", lambda: g)().tolist() for g in clipped])
+        found.append([type(g).__name__ for g in (*clipped, norm)])
+        found.append(norm.item())
+    return found
+
+"""
+
+
+def test_all_shards_of_a_tensor_count_in_torch(in_torch, tmp_path):
+    pytest.importorskip("torch.distributed.tensor")
+    for found in in_torch.on_two_ranks(CLIP_SHARDS, tmp_path):
+        finite, kinds, norm, infinite, _, infinity, nothing, _, nan = found
+        assert (finite, norm) == ([[1.0, 2.0, 2.0], [12.0], [3.0], [4.5]], 27.0)
+        assert kinds == ["DTensor", "DTensor", "DTensor", "Tensor", "Tensor"]
+        np.testing.assert_allclose(np.concatenate(infinite), [0, 0, 0, 0, -13.5], atol=1e-30)
+        assert infinity == np.inf
+        assert np.isnan(np.concatenate([*nothing, [nan]])).all()
 
 
 def test_sparse_gradients_become_dense(backend):
@@ -341,6 +363,20 @@ def test_variables_of_keras_are_clipped_in_tensorflow(in_tensorflow):
     (clipped,), norm = in_tensorflow.tricks.clip_by_global_norm([variable], 1.0)
     np.testing.assert_allclose(clipped, [0.6, 0.8])
     assert norm == 5
+
+
+def test_what_modules_and_layers_make_of_structures_is_walked_in_tensorflow(in_tensorflow):
+    tf = in_tensorflow.framework
+    for owner in (tf.Module(), tf.keras.layers.Layer()):
+        # Both put lists, dicts and tuples of variables into wrappers of their own.
+        owner.all = {"b": [tf.Variable([3.0])], "a": (tf.Variable([0.0]), State(tf.Variable([4.0]), None))}
+        clipped, norm = in_tensorflow.tricks.clip_by_global_norm(owner.all, 1.0)
+        assert norm == 5
+        assert list(clipped) == ["b", "a"]
+        np.testing.assert_allclose(clipped["b"][0], [0.6])
+        assert type(clipped["a"]) is tuple
+        assert type(clipped["a"][1]) is State
+        np.testing.assert_allclose(clipped["a"][1].h, [0.8])
 
 
 def test_a_changing_bound_doesnt_retrace_in_tensorflow(in_tensorflow):

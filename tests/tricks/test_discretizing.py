@@ -138,6 +138,31 @@ def test_dtypes_may_differ(backend, hard, soft, expected):
     assert reference.straight_through([False, True], [0.3, 0.4]).dtype == np.float64
 
 
+@pytest.mark.parametrize(("name", "options"), [("floor_straight_through", ()), ("soft_floor", (0.2,))])
+def test_each_tensor_of_a_structure_takes_its_steps_by_itself(backend, name, options):
+    stairs = getattr(backend.tricks, name)
+
+    def function(h, c):
+        state = stairs({"h": h, 0: (c,)}, *options)
+        return state["h"] + 10 * state[0][0]
+
+    inputs, cotangent = [np.array([0.3, 1.1]), np.array([-0.4, 2.0])], np.array([1.0, -2.0])
+    value, gradients = backend.value_and_vjp(function, inputs, cotangent)
+    expected = [getattr(reference, name)(x, *options) for x in inputs]
+    np.testing.assert_allclose(value, expected[0] + 10 * expected[1], rtol=1e-10)
+    for x, scale, found in zip(inputs, (1, 10), gradients):
+        expected = getattr(reference, f"{name}_vjp")(scale * cotangent, x, *options)
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_structures_must_agree(backend):
+    one = backend.tensor([1.0])
+    with pytest.raises(
+        ValueError, match=r"soft must hold the entries of hard, \[0, 1\]; got the entries \[0\]"
+    ):
+        backend.tricks.straight_through((one, one), (one,))
+
+
 def test_rounding_breaks_ties_to_even(backend):
     halves = backend.tensor(np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]))
     rounded = backend.array(backend.tricks.round_straight_through(halves))

@@ -53,8 +53,8 @@ def test_a_rule_may_close_over_tensors_while_compiling(backend):
 
 def test_each_leaf_of_a_structure_is_edited(backend):
     def edited(h, c):
-        state = backend.tricks.edit_gradient({"h": h, "c": (c,)}, lambda gradient: gradient * 2)
-        return state["h"] * state["c"][0]
+        state = backend.tricks.edit_gradient({"h": h, 0: (c,)}, lambda gradient: gradient * 2)
+        return state["h"] * state[0][0]
 
     _, gradients = backend.value_and_vjp(edited, [np.array([3.0]), np.array([5.0])], np.ones(1))
     np.testing.assert_array_equal(gradients, [[10.0], [6.0]])

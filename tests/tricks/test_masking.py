@@ -3,9 +3,6 @@
 import copy
 import io
 import pickle
-import runpy
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -474,13 +471,10 @@ def test_many_elements_take_several_threads_and_no_rounding_of_their_own(in_torc
     np.testing.assert_allclose(values[0], wanted[-1], rtol=1e-5, atol=1e-6)
 
 
-RANK = """
-import sys
-import torch
+TRAIN = """
 from gradtricks.torch import MaskedAdam, MaskedOptimizer
 
-def train(rank, file):
-    torch.distributed.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
+def train():
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
     weight = model.module.weight
@@ -491,25 +485,17 @@ def train(rank, file):
     for optimizer in (masked, wrapped):
         optimizer.set_trainable_mask(weight, mask)
         optimizer.zero_grad()
-        model(torch.full((2, 3), 1.0 + rank)).sum().backward()
+        model(torch.full((2, 3), 1.0 + torch.distributed.get_rank())).sum().backward()
         optimizer.step()
     moved = weight.detach() - before
-    torch.distributed.destroy_process_group()
     return moved[0].tolist()
 
-if __name__ == "__main__":
-    print(train(1, sys.argv[1]))
 """
 
 
 def test_two_processes_take_the_same_steps(in_torch, tmp_path):
-    script = tmp_path / "rank.py"
-    script.write_text(RANK)
-    command = [sys.executable, str(script), str(tmp_path / "meeting")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-        moved = runpy.run_path(str(script))["train"](0, str(tmp_path / "meeting"))
-        theirs = other.communicate(timeout=120)[0]
-    assert theirs == f"{moved}\n"
+    moved, theirs = in_torch.on_two_ranks(TRAIN, tmp_path)
+    assert theirs == moved
     # Each gradient is the mean over the processes: 2 examples of 1 and 2 of 2 make 3.
     assert moved == [pytest.approx(-0.4), 0, pytest.approx(-0.4)]
 

@@ -65,17 +65,17 @@ def test_agrees_with_the_reference(backend, x):
 
 def test_structures_options_and_objects_pass_through(backend):
     def forward(pair, *, scale, note):
-        return {"sum": (pair.left + pair.right) * scale, note: Pair(pair.left, [pair.right])}
+        return {0: (pair.left + pair.right) * scale, note: Pair(pair.left, [pair.right])}
 
     def gradient_of(pair, *, scale, note):
-        return {note: Pair(5 * pair.left, [7 * pair.right]), "sum": pair.left * pair.right * scale}
+        return {note: Pair(5 * pair.left, [7 * pair.right]), 0: pair.left * pair.right * scale}
 
     overridden = backend.tricks.override_gradient(forward, gradient_of)
 
     def function(left, right):
         result = overridden(Pair(left, right), scale=2.0, note="pair")
         assert isinstance(result["pair"], Pair)
-        return result["sum"] + 10 * result["pair"].left + 100 * result["pair"].right[0]
+        return result[0] + 10 * result["pair"].left + 100 * result["pair"].right[0]
 
     value, gradients = backend.value_and_vjp(function, [np.array([3.0]), np.array([4.0])], np.ones(1))
     assert value.tolist() == [14.0 + 30.0 + 400.0]
@@ -257,7 +257,7 @@ def test_options_go_to_the_operator(backend):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_counts_is_where_the_operator_is_called(backend, compiled):
     # One function, compiled once by its user: outside, inside, inside another, outside again.
-    relu, block = backend.operator("relu"), mapped(backend)
+    relu, block, before = backend.operator("relu"), mapped(backend), backend.replaceable()
     function = backend.compiled(lambda x: relu(x)) if compiled else relu
     for _ in range(2):
         assert gradient(backend, function) == PLAIN
@@ -274,6 +274,7 @@ def test_what_counts_is_where_the_operator_is_called(backend, compiled):
     with pytest.raises(ZeroDivisionError), block:
         raise ZeroDivisionError
     assert gradient(backend, function) == PLAIN
+    assert backend.replaceable() == before
 
 
 def test_an_inner_map_leaves_other_operators_to_the_outer_one(backend):

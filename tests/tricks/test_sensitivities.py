@@ -127,6 +127,24 @@ def test_coupled_samples_are_refused(backend, coupling, batch):
         backend.tricks.input_jacobians(function, x)
 
 
+@pytest.mark.parametrize("distance", [1, 21])
+def test_one_sample_in_both_of_its_neighbours_is_refused(backend, distance):
+    # Evenly spaced weights, such as those that the multiples alone would give to 9, 30 and 51, don't see it.
+    matrix = np.eye(64, dtype=np.float32)
+    matrix[[30 - distance, 30 + distance], 30] = 1
+    matrix, x = backend.tensor(matrix), backend.tensor(np.ones((64, 1), np.float32))
+    with pytest.raises(ValueError, match="each sample by itself"):
+        backend.tricks.input_gradients(lambda x: matrix @ x, x)
+
+
+@pytest.mark.parametrize("distance", [1, 46_368, 75_025])
+def test_a_large_batch_in_single_precision_is_refused_too(backend, distance):
+    x = backend.tensor(np.arange(100_000, dtype=np.float32)[:, None] / 100_000)
+    rolled = backend.tensor(np.roll(np.arange(100_000), -distance))
+    with pytest.raises(ValueError, match="each sample by itself"):
+        backend.tricks.input_gradients(lambda x: x + backend.take(x, rolled), x)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rounding_is_not_taken_for_coupling(backend, dtype):
     # Near one, a saturated softmax has derivatives that are rounding errors and nothing else.

@@ -133,7 +133,7 @@ def test_unroll_twice_in_common_ways(twice):
 def test_outputs_and_states_may_be_structures(backend, kind):
     def recurrent_fn(state, action):
         h, c = state["h"] + action, state["c"] * 2
-        return (h, {"twice": 2 * c}), kind(h=h, c=c)
+        return (h, {"twice": 2 * c, 0: c}), kind(h=h, c=c)
 
     root = kind(h=backend.tensor(np.zeros(2)), c=backend.tensor(np.ones(2)))
     (h, rest), state = backend.tricks.unroll(recurrent_fn, root, backend.tensor(np.ones((3, 2))))

@@ -41,9 +41,10 @@ def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
     if entries is None:
         return function(*structures)
     items = [map_structure(function, *(structure[key] for structure in structures)) for key in entries]
+    kind = first.__class__  # of a proxy, such as TensorFlow's around a module's tuple, what it stands for
     if not isinstance(first, dict):
-        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
-    if type(first) is dict:
+        return kind(*items) if hasattr(first, "_fields") else kind(items)
+    if kind is dict:
         return dict(zip(entries, items))
     same_kind = copy.copy(first)  # a defaultdict can't be made from its items
     same_kind.update(dict(zip(entries, items)))

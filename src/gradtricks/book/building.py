@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from gradtricks.lab.commands.printing import duration
 from gradtricks.lab.commands.progress import execute
 from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
 from gradtricks.lab.commands.running import freeze
+from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.estimates import estimate_s
 from gradtricks.lab.runs.execution import RunError
@@ -40,7 +42,7 @@ def build_book(
     records, it raises RunError or StoreError, and the old book is untouched; after Ctrl-C the same call goes
     on.
     """
-    specs, planned = plan_book(EXPERIMENTS), plan_sweeps(EXPERIMENTS)
+    specs, planned = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
     published = [as_published(sweep) for sweep in planned if sweep.published]
     sweeps = [sweep for sweep in planned if not sweep.published]
     opened = Store(store)

@@ -22,11 +22,14 @@ class RunCard(Showing):
     def show(self, name: str) -> list[nodes.Node]:
         """Build the folded card."""
         target, record = record_of(self.env, name)
+        again = "runs it again"
         if "sweep" in record:
             changed = ", ".join(record["changed"])
             badge = ' <span class="changed">changed since</span>' if changed else ""
             title, command = f"How the sweep {target['stem']} ran{badge}", record["command"]
             rows = record["origin"] | {"changed since": changed}
+            if changed:
+                again = "runs it with what is here now, and may find something else"
         else:
             with_backend = f" with {target['backend']}" if target["backend"] else ""
             title, command = f"How {target['stem']} ran{with_backend}", command_of(target["stem"], record)
@@ -38,7 +41,7 @@ class RunCard(Showing):
             # No name in a title holds a sign that would have to be escaped: see records.py.
             nodes.raw("", f'<details class="run-card"><summary>{title}</summary>', format="html"),
             nodes.table("", nodes.tgroup("", *columns, body, cols=2)),
-            nodes.paragraph("", "This command runs it again:"),
+            nodes.paragraph("", f"This command {again}:"),
             nodes.literal_block("", command, language="console"),
             nodes.raw("", "</details>", format="html"),
         ]

@@ -1,5 +1,6 @@
-"""Images that are fetched when they are about to be seen, in a place that is kept for them."""
+"""Images that come when they are about to be seen, in a place that is kept for them, large enough to read."""
 
+import math
 import re
 from pathlib import Path
 
@@ -13,6 +14,10 @@ _SVG = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.
 _PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR(.{4})(.{4})", re.DOTALL)
 _HEAD = 4096  # bytes in which an image says how large it is
 _PX_PER_PT = 4 / 3
+# Matplotlib draws each letter at a hundredth of its size in points, upside down.
+_LETTERS = re.compile(r"scale\((0\.\d+) -\1\)")
+_SMALLEST = 11  # pixels of a letter that can be read
+_PHONE = 390  # pixels
 
 
 def _size_of(path: Path) -> tuple[int, int] | None:
@@ -30,11 +35,20 @@ def _size_of(path: Path) -> tuple[int, int] | None:
     return round(float(found[1]) * scale), round(float(found[3]) * scale)
 
 
+def _least_width(path: Path, width: int) -> int:
+    """Say how wide a figure has to be shown for all its letters to be read; 0 if it fits on a phone."""
+    svg = path.read_text(encoding="utf-8") if path.suffix == ".svg" else ""
+    points = [100 * float(size) for size in _LETTERS.findall(svg)]
+    least = math.ceil(width * _SMALLEST / (_PX_PER_PT * min(points))) if points else 0
+    return least if least > _PHONE else 0
+
+
 def _visit(translator: HTML5Translator, node: nodes.image) -> None:
     # A chapter begins with its first image; a notebook's page begins with code.
     chapter = not translator.builder.current_docname.startswith("experiments/")
     first = chapter and node.document is not None and next(node.document.findall(nodes.image)) is node
-    size = _size_of(Path(translator.builder.srcdir, node["uri"]))
+    path = Path(translator.builder.srcdir, node["uri"])
+    size = _size_of(path)
     # Without its size an image that comes late would push away what is being read.
     if size is not None and not first:
         node["loading"] = "lazy"
@@ -42,7 +56,11 @@ def _visit(translator: HTML5Translator, node: nodes.image) -> None:
     type(translator).visit_image(translator, node)
     if size is not None:
         tag = "".join(translator.body[start:])
-        translator.body[start:] = [tag.replace("<img ", '<img width="{}" height="{}" '.format(*size), 1)]
+        tag = tag.replace("<img ", '<img width="{}" height="{}" '.format(*size), 1)
+        if least := _least_width(path, size[0]):
+            # Not every browser lets the keyboard reach what scrolls.
+            tag = f'<span class="wide-figure" style="--least: {least}px" tabindex="0">{tag}</span>'
+        translator.body[start:] = [tag]
 
 
 def _depart(translator: HTML5Translator, node: nodes.image) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradtricks.book.entries import FRAMEWORKS
 from gradtricks.book.origins import costs_of, origin_of, period_of
 from gradtricks.book.valuetables import MOST_ROWS, markdown_table, value_text, values_table
 from gradtricks.lab.encoding import encode
@@ -18,7 +19,9 @@ from gradtricks.lab.results.grouping import (
     Curve,
     Found,
     Group,
+    Word,
     find_results,
+    in_words,
     key_of,
     text_of,
     varies_within,
@@ -43,24 +46,33 @@ def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[
     page = f"{sweep.name}-sweep"
     frame = tables.tabulate(runs, sweep.cases)
     done = any(run.status == "finished" for run in runs)
-    plots = plot_results(find_results(frame, sweep.varied, sweep.shown)) if done else {}
+    found = find_results(frame, sweep.varied, sweep.shown) if done else []
+    plots = plot_results(in_words(each, _labels(sweep)) for each in found)
     left_out = ("inputs", "figures")
     records = [{key: value for key, value in run.record.items() if key not in left_out} for run in runs]
     return {
         **{pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()},
         pages / page / "runs.csv": tables.as_csv(frame),
         pages / page / "runs.json": _json(records),
-        pages / f"{page}.json": _json(_summary(sweep, runs, plots)),
+        pages / f"{page}.json": _json(_summary(sweep, runs, found, plots)),
         pages / f"{page}.md": "\n\n".join(_page(sweep, runs, plots)) + "\n",
     }
 
 
-def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> dict[str, Any]:
+def _labels(sweep: "Sweep") -> dict[str, str]:
+    """Return the words that stand for names and values on the page of a sweep."""
+    backends = {f"backend={backend}": name for backend, name in FRAMEWORKS.items()}
+    return {"backend": "framework", **backends, **sweep.labels}
+
+
+def _summary(
+    sweep: "Sweep", runs: Sequence[StoredRun], found: Sequence[Found], plots: Mapping[str, PlotResult]
+) -> dict[str, Any]:
     """Collect the numbers that other pages quote as ``name/sweep/…``, and what its card says."""
     quoted: dict[str, Any] = {}
-    for plot in plots.values():
-        label = plot.found.label
-        quoted[label if label not in quoted else plot.found.column] = dict(_quoted(plot.found))
+    for each, plot in zip(found, plots.values()):
+        label = each.label if each.label not in quoted else each.column
+        quoted[label] = dict(_quoted(each, plot.found.parts))
     records = [run.record for run in runs]
     counts = {"planned": len(_meant(sweep, runs)), **_counted(runs), **costs_of(records)}
     parameters = runs[0].parameters if runs else {}
@@ -77,11 +89,12 @@ def _summary(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, Plot
     }
 
 
-def _quoted(found: Found) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name the configurations, such as ``scale=0.5``, and yield their numbers."""
+def _quoted(found: Found, shown: Sequence[Group | Curve]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name the configurations, such as ``scale=0.5``, and yield their numbers, as they are shown."""
     taken: set[str] = set()
-    for part in found.parts:
-        values = zip(found.axes, part.values)
+    parts: Sequence[Group | Curve] = found.parts
+    for named, part in zip(parts, shown):
+        values = zip(found.axes, named.values)
         name = ",".join(f"{axis.name}={text_of(value)}" for axis, value in values) or "all"
         while name in taken:  # 1 and "1" look the same
             name += "_"
@@ -131,7 +144,7 @@ def _from_root(sweep: "Sweep", path: Path) -> str:
 def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     meant, counts = _meant(sweep, runs), _counted(runs)
     varied = [
-        f"{escape(name)} ({len({key_of(value) for value in values})} values)"
+        f"{escape(_labels(sweep).get(name, name))} ({len({key_of(value) for value in values})} values)"
         for name, values in _varied(sweep, meant).items()
     ]
     different = f" with different {_joined(varied)}" if varied else ""
@@ -185,10 +198,16 @@ def _named(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     rows = {}
     for run in runs:
         different = [name for name in names if key_of(run.parameters[name]) != usual[name]]
-        said = [f"{escape(name)} {value_text(run.parameters[name])}" for name in different]
+        said = [_said_of(sweep, name, run.parameters[name]) for name in different]
         rows[sweep.cases[run.request]] = ", ".join(said)
     body = [[escape(case), different] for case, different in rows.items()]
-    return markdown_table([["case", "what is different"], *body])
+    return markdown_table([[escape(_labels(sweep).get(CASE, CASE)), "what is different"], *body])
+
+
+def _said_of(sweep: "Sweep", name: str, value: Any) -> str:
+    labels = _labels(sweep)
+    word = labels.get(f"{name}={text_of(value)}")
+    return f"{escape(labels.get(name, name))} {value_text(value if word is None else Word(word))}"
 
 
 def _failures(runs: Sequence[StoredRun]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from gradtricks.book.numbers import number_text
 from gradtricks.lab.results.captions import summary_columns
-from gradtricks.lab.results.grouping import Found, text_of
+from gradtricks.lab.results.grouping import Found, Word, text_of
 from gradtricks.lab.results.markup import code, escape
 
 MOST_ROWS = 100
@@ -32,6 +32,6 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Write a parameter's value in Markdown: numbers as they are, anything else as code."""
+    """Write a parameter's value in Markdown: numbers and words as they are, anything else as code."""
     text = text_of(value)
-    return escape(text) if value is None or isinstance(value, bool | int | float) else code(text)
+    return escape(text) if value is None or isinstance(value, bool | int | float | Word) else code(text)

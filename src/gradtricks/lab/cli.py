@@ -71,11 +71,10 @@ def run(
     """
     from gradtricks.lab.commands import running
     from gradtricks.lab.commands.terminal import near, output
-    from gradtricks.lab.notebooks.schema import parse_values
 
     stored = running.run(
         notebook,
-        parse_values(notebook, parameters or []),
+        parameters or (),
         threads=threads,
         timeout_s=timeout,
         store=store,
@@ -125,9 +124,9 @@ def sweep(
     from gradtricks.lab.commands.reporting import dry_run_of, summary
     from gradtricks.lab.commands.terminal import output
 
-    cluster = arguments.cluster(scheduler, tls_ca, tls_cert, tls_key, plain_tcp=plain_tcp)
     varied = {"grid": grid, "zip": zip_, "seeds": seeds, "given": parameters, "shown": shown}
-    planned = arguments.plan(source, threads=threads, **varied)
+    asked = (scheduler, tls_ca, tls_cert, tls_key, plain_tcp)
+    planned, cluster = arguments.plan(source, asked, threads=threads, **varied)
     if dry_run:
         yield dry_run_of(planned, store=store, workers=workers)
         return

@@ -2,7 +2,7 @@
 
 *Substitute*: the value of one tensor, the slope of another. *Intercept*: the value as it is, and what flows
 back goes through a rule. Every trick of this package is one of the two, and only this module declares
-gradients.
+gradients, also those that take the place of an operator's own.
 
 A `tf.custom_gradient` is right under tapes, and is silently ignored by an accumulator and by a tape around
 `tf.vectorized_map`. There, operations stand in that TensorFlow differentiates by itself, or an error.
@@ -16,6 +16,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.python.eager import forwardprop_util, record
 from tensorflow.python.ops import control_flow_util
+
+from gradtricks._core.checks import check_shape
+from gradtricks.tensorflow._tensors import as_tensor
 
 Rule = Callable[..., tf.Tensor]
 
@@ -102,6 +105,29 @@ def with_slope(
     return loop
 
 
+def registered(operator: str, rule: Rule) -> str:
+    """Register ``rule(gradient, output, x)``; return a name for it, which operators of a graph may bear."""
+    # Graphs refer to gradients by name for as long as they live. A bound method is a new object each time.
+    with _REGISTERING:
+        for known, function in _RULES.items():
+            if function == rule and known.startswith(f"{_PREFIX}{operator}:"):
+                return known
+        new = f"{_PREFIX}{operator}:{len(_RULES)}"
+        _RULES[new] = rule
+    tf.RegisterGradient(new)(lambda op, gradient: _ruled(new, gradient, op.outputs[0], op.inputs[0]))
+    return new
+
+
+def record_rule(name: str, x: tf.Tensor, output: tf.Tensor) -> None:
+    """Tell tapes to apply a registered rule in place of the gradient of what made ``output``."""
+    if has_tangent(x):
+        raise NotImplementedError(
+            "gradient_override_map has no rule for forward-mode differentiation; remedy: tf.GradientTape"
+        )
+    # A tape knows how an output came about by the record that came last.
+    record.record_operation(name, [output], [x], lambda gradient: [_ruled(name, gradient, output, x)])
+
+
 def in_plain_reverse(x: tf.Tensor) -> bool:
     """Say whether ``x`` has no tangent and isn't in the body of a `tf.vectorized_map`."""
     # What becomes of that body has lost its custom gradients. Its name scope tells.
@@ -145,6 +171,20 @@ _EDIT = threading.local()
 @tf.custom_gradient
 def _declared(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
     return _EDIT.output, _EDIT.backward
+
+
+_PREFIX = "gradtricks:"
+_RULES: dict[str, Rule] = {}
+_REGISTERING = threading.Lock()
+
+
+def _ruled(name: str, gradient: tf.Tensor, output: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    # What a tf.gather sends back is sparse until it is converted.
+    found = as_tensor(
+        "the gradient's result", _RULES[name](reverse_only(tf.convert_to_tensor(gradient)), output, x)
+    )
+    check_shape("the gradient's result", found.shape, x.shape, "x")
+    return tf.cast(found, x.dtype)
 
 
 _LOST = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import backprop, backprop_util, record
-from tensorflow.python.framework import op_callbacks, ops
+from tensorflow.python.framework import op_callbacks, ops, tensor_util
 from tensorflow.python.ops import script_ops
 
 from gradtricks.tensorflow._graph import is_watched, unwrapped
@@ -15,6 +15,9 @@ from gradtricks.tensorflow._recording import Record
 
 _DETACHED = ("StopGradient", "PreventGradient")
 _ASSIGNING = ("Assign", "ResourceScatter", "ResourceApply", "ResourceStridedSliceAssign")
+# Printing a tensor, or asking for a shape, isn't computing with it.
+_PRINTING = (ops.numpy_text, ops._EagerTensorBase.__format__)
+_LOOKING = {function.__code__ for function in (*_PRINTING, tensor_util.constant_value)}
 
 
 class Recorder(Record):
@@ -80,9 +83,8 @@ class Recorder(Record):
 
         def numpy(tensor: tf.Tensor) -> Any:
             values, frame = original(tensor), sys._getframe(1)
-            callers = {frame.f_code.co_name, frame.f_back.f_code.co_name if frame.f_back else ""}
-            # Printing a tensor, or asking for a shape, isn't computing with it.
-            if self.is_listening() and not callers & {"numpy_text", "__format__", "constant_value"}:
+            callers = {frame.f_code, frame.f_back.f_code if frame.f_back else None}
+            if self.is_listening() and not callers & _LOOKING:
                 name = frame.f_code.co_name
                 self.export(
                     f"Tensor.{name}", [self.read(tensor)], int(values) if name == "__int__" else values

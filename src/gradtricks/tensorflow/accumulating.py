@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from gradtricks._core.checks import check_callable, check_number, check_shape
+from gradtricks._core.structures import leaves, rebuilt
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
 
 
@@ -55,22 +56,22 @@ def accumulate_gradients(
         (6.0, 3.0)
     """
     check_callable("function", function)
-    leaves = [_watchable(p) for p in tf.nest.flatten(parameters)]
-    sums: list[tf.Tensor | None] = [None for _ in leaves]
+    watched = [_watchable(p) for p in leaves(parameters)]
+    sums: list[tf.Tensor | None] = [None for _ in watched]
     loss: Any = None
     weights: Any = 0
     for part in parts:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(leaves)
+            tape.watch(watched)
             total, weight = _as_pair(function(part))
-        gradients = tape.gradient(total, leaves)
+        gradients = tape.gradient(total, watched)
         for place, gradient in enumerate(gradients):
             sums[place] = _added(sums[place], gradient)
         loss = tf.stop_gradient(total) + (0 if loss is None else loss)
         weights = weights + weight
     _check(loss, weights, sums)
-    means = [g if g is None else tf.cast(g / _cast(weights, g), p.dtype) for g, p in zip(sums, leaves)]
-    return loss / _cast(weights, loss), tf.nest.pack_sequence_as(parameters, means)
+    means = [g if g is None else tf.cast(g / _cast(weights, g), p.dtype) for g, p in zip(sums, watched)]
+    return loss / _cast(weights, loss), rebuilt(parameters, iter(means))
 
 
 def _watchable(parameter: object) -> tf.Tensor:

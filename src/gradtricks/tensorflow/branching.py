@@ -1,4 +1,8 @@
-"""Choosing between a function and a fallback, element by element."""
+"""Choosing between a function and a fallback, element by element.
+
+Where ``c`` holds ``y = function(x)`` and ``dL/dx = function'(x) * dL/dy``; elsewhere ``y = fallback`` and
+``dL/dx = 0``. That takes two: ``where(c, function(where(c, x, safe_value)), fallback)``.
+"""
 
 import math
 from collections.abc import Callable

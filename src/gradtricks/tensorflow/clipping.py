@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradtricks._core.checks import check_axis
+from gradtricks._core.structures import leaves, map_structure
 from gradtricks.tensorflow._edits import intercept
 from gradtricks.tensorflow._tensors import TENSORS, as_coefficient, as_floating, at_least_float32
 
@@ -56,7 +57,7 @@ def clip_gradient(x: Any, gradient_min: float | tf.Tensor, gradient_max: float |
             raise ValueError(f"gradient_min must be <= gradient_max; got {gradient_min} and {gradient_max}")
         return intercept(leaf, _clamp, low, high)
 
-    return tf.nest.map_structure(clip, x)
+    return map_structure(clip, x)
 
 
 def clip_gradient_norm(
@@ -124,11 +125,11 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
         >>> clipped[0].numpy(), clipped[1], clipped[2].numpy(), float(norm)
         (array([0.6], dtype=float32), None, array([0.8], dtype=float32), 5.0)
     """
-    gradients = tf.nest.map_structure(lambda g: g if g is None else as_floating("gradients", g), gradients)
-    leaves = [g for g in tf.nest.flatten(gradients) if g is not None]
-    zero = tf.zeros((), tf.float64 if any(leaf.dtype == tf.float64 for leaf in leaves) else tf.float32)
+    gradients = map_structure(lambda g: g if g is None else as_floating("gradients", g), gradients)
+    tensors = [g for g in leaves(gradients) if g is not None]
+    zero = tf.zeros((), tf.float64 if any(leaf.dtype == tf.float64 for leaf in tensors) else tf.float32)
     max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
-    wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in leaves]
+    wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in tensors]
     largest = tf.reduce_max(tf.stack([zero, *(_largest(leaf, (0,))[0] for leaf in wide)]))
     squares = [tf.reduce_sum(tf.square(_unit(leaf, largest))) for leaf in wide]
     length = _root(tf.add_n([zero, *squares]))
@@ -138,7 +139,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
             return None
         return _fitted(g, _unit(tf.cast(g, zero.dtype), largest), length, largest, max_norm)
 
-    clipped = tf.nest.map_structure(clip, gradients)
+    clipped = map_structure(clip, gradients)
     # An infinite factor would make NaN of a gradient of 0.
     infinite = tf.math.is_inf(largest)
     return clipped, tf.where(infinite, largest, length * tf.where(infinite, zero, largest))
@@ -172,7 +173,7 @@ def _by_norm(
         axes, scalar = _as_axes(axis, leaf), _as_scalar(name, norm, leaf, low=0.0)
         return edit(leaf, scalar, axes)
 
-    return tf.nest.map_structure(edited, x)
+    return map_structure(edited, x)
 
 
 def _intercepted(rule: Callable[..., tf.Tensor], x: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:

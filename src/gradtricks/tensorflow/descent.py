@@ -1,4 +1,8 @@
-"""One step of gradient descent."""
+"""One step of gradient descent.
+
+Forward ``q = p - rate * g``; backward ``dL/dp = dL/dq``, ``dL/dg = -rate * dL/dq`` and
+``dL/d rate = -sum(g * dL/dq)``.
+"""
 
 from typing import Any
 

@@ -1,10 +1,19 @@
-"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps."""
+"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps.
+
+Straight through, ``y = hard`` and ``dL/d soft = dL/dy``. The smooth staircase and the one with ramps::
+
+    y = sum over k > 0 of sigmoid((x - k) / temperature) - sum over k <= 0 of sigmoid((k - x) / temperature)
+    y = floor(x) + max(0, 1 - (floor(x) + 1 - x) / width)
+"""
 
 import math
+from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
 from gradtricks._core.checks import check_shape
+from gradtricks._core.structures import map_structure, pairs, rebuilt
 from gradtricks.tensorflow._edits import substitute
 from gradtricks.tensorflow._tensors import (
     TENSORS,
@@ -17,14 +26,14 @@ from gradtricks.tensorflow._tensors import (
 _EPSILON = {tf.float32: 2.0**-23, tf.float64: 2.0**-52}
 
 
-def straight_through(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
+def straight_through(hard: Any, soft: Any) -> Any:
     """The value of ``hard`` forward; all of the incoming gradient to ``soft``.
 
     The forward pass returns the bits of ``hard``, which gets no gradient.
 
     Args:
-        hard: Real, any shape and dtype.
-        soft: Floating-point, shape of ``hard``. Its values aren't used.
+        hard: Real, any shape and dtype; or a tuple, list or dict of such tensors.
+        soft: Floating-point, structure and shape of ``hard``. Its values aren't used.
 
     Returns:
         Shape of ``hard``, and its dtype if that is floating-point; integers and booleans are converted to the
@@ -41,6 +50,11 @@ def straight_through(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
         >>> y.numpy().tolist(), [round(float(g), 2) for g in tape.gradient(y, x)]
         ([0.0, 1.0], [0.24, 0.21])
     """
+    found = pairs("hard", hard, "soft", soft)
+    return rebuilt(hard, iter([_straight_through(one, other) for _, one, other in found]))
+
+
+def _straight_through(hard: Any, soft: Any) -> tf.Tensor:
     hard, soft = as_tensor("hard", hard), as_floating("soft", soft)
     if hard.dtype.is_complex:
         raise TypeError(f"hard must be real; got {hard.dtype.name}; remedy: tf.math.real")
@@ -60,8 +74,8 @@ def _as_shaped(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
         return tf.reshape(hard, shape)
 
 
-def floor_straight_through(x: tf.Tensor) -> tf.Tensor:
-    """Floor forward; identity backward. ``x`` is floating-point, any shape.
+def floor_straight_through(x: Any) -> Any:
+    """Floor forward; identity backward. ``x`` is as in `soft_floor`.
 
     Example:
         >>> x = tf.constant([1.7, -0.2])
@@ -71,12 +85,12 @@ def floor_straight_through(x: tf.Tensor) -> tf.Tensor:
         >>> y.numpy().tolist(), tape.gradient(y, x).numpy().tolist()
         ([1.0, -1.0], [1.0, 1.0])
     """
-    x = as_floating("x", x)
-    return straight_through(tf.floor(x), x)
+    x = map_structure(partial(as_floating, "x"), x)
+    return straight_through(map_structure(tf.floor, x), x)
 
 
-def round_straight_through(x: tf.Tensor) -> tf.Tensor:
-    """Round forward, ties to even; identity backward. ``x`` is floating-point, any shape.
+def round_straight_through(x: Any) -> Any:
+    """Round forward, ties to even; identity backward. ``x`` is as in `soft_floor`.
 
     Example:
         >>> x = tf.constant([1.7, 2.5])
@@ -86,20 +100,21 @@ def round_straight_through(x: tf.Tensor) -> tf.Tensor:
         >>> y.numpy().tolist(), tape.gradient(y, x).numpy().tolist()
         ([2.0, 2.0], [1.0, 1.0])
     """
-    x = as_floating("x", x)
-    return straight_through(tf.round(x), x)
+    x = map_structure(partial(as_floating, "x"), x)
+    return straight_through(map_structure(tf.round, x), x)
 
 
-def soft_floor(x: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
+def soft_floor(x: Any, temperature: float | tf.Tensor) -> Any:
     """Staircase of sigmoids forward; its own derivative backward.
 
-    The sum over all integers k of ``sigmoid((x - k) / temperature)``, counted from the step at 0, to the
-    precision of the dtype. It is the mean of ``floor(x + temperature * noise)`` under logistic noise: n at
-    n + 1/2, n - 1/2 at every integer n, and one more with each unit.
+    The sum over all integers, counted from the step at 0, to the precision of the dtype. It is the mean of
+    ``floor(x + temperature * noise)`` under logistic noise: n at n + 1/2, n - 1/2 at every integer n, and one
+    more with each unit.
 
     Args:
         x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is
-            an integer, and the half is rounded. float16 and bfloat16 are computed in float32.
+            an integer, and the half is rounded. float16 and bfloat16 are computed in float32. Or a tuple,
+            list or dict of such tensors.
         temperature: A number of at least 1e-30; or a floating-point tensor that broadcasts to the shape of
             ``x``, whose elements aren't checked and get no gradient. Towards 0 it becomes the floor, towards
             infinity ``x - 0.5``. In a `tf.function`, give one that changes as a tensor.
@@ -117,6 +132,10 @@ def soft_floor(x: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
         >>> [round(float(g), 2) for g in tape.gradient(y, x)]
         [0.0, 3.93, 5.0, 0.0]
     """
+    return map_structure(lambda leaf: _soft_floor(leaf, temperature), x)
+
+
+def _soft_floor(x: Any, temperature: float | tf.Tensor) -> tf.Tensor:
     x = as_floating("x", x)
     heat = as_coefficient("temperature", temperature, x, low=1e-30)
     whole, part = _whole_and_part(x)
@@ -128,7 +147,7 @@ def soft_floor(x: tf.Tensor, temperature: float | tf.Tensor) -> tf.Tensor:
     return tf.cast(whole + above, x.dtype)
 
 
-def piecewise_linear_floor(x: tf.Tensor, width: float | tf.Tensor) -> tf.Tensor:
+def piecewise_linear_floor(x: Any, width: float | tf.Tensor) -> Any:
     """Floor forward with a ramp before each step; slope ``1 / width`` on the ramps backward.
 
     Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
@@ -150,6 +169,10 @@ def piecewise_linear_floor(x: tf.Tensor, width: float | tf.Tensor) -> tf.Tensor:
         >>> y.numpy().tolist(), tape.gradient(y, x).numpy().tolist()
         ([0.0, 0.5, 1.0], [0.0, 4.0, 0.0])
     """
+    return map_structure(lambda leaf: _piecewise_linear_floor(leaf, width), x)
+
+
+def _piecewise_linear_floor(x: Any, width: float | tf.Tensor) -> tf.Tensor:
     x = as_floating("x", x)
     width = as_coefficient("width", width, x, low=1e-30, high=1.0)
     whole, part = _whole_and_part(x)

@@ -1,4 +1,7 @@
-"""Any rule for what flows back."""
+"""Any rule for what flows back.
+
+Forward ``y = x``; backward ``dL/dx = rule(dL/dy, *tensors)``.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradtricks._core.checks import check_callable, check_shape
+from gradtricks._core.structures import map_structure
 from gradtricks.tensorflow._edits import intercept
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
 
@@ -45,4 +49,4 @@ def edit_gradient(x: Any, rule: Callable[..., tf.Tensor], *tensors: tf.Tensor) -
         check_shape("what the rule returns", edited.shape, gradient.shape, "the gradient")
         return tf.cast(edited, gradient.dtype)
 
-    return tf.nest.map_structure(lambda leaf: intercept(as_floating("x", leaf), checked, *tensors), x)
+    return map_structure(lambda leaf: intercept(as_floating("x", leaf), checked, *tensors), x)

@@ -1,4 +1,7 @@
-"""One function's value with another's gradient."""
+"""One function's value with another's gradient.
+
+Forward ``y = forward(x)``; backward ``dL/dx = dL/dy * d gradient_of(x) / dx``, or the rule of an operator.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -9,12 +12,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.eager import context, execute, record
+from tensorflow.python.eager import context, execute
 from tensorflow.python.eager.polymorphic_function import function_context
 
 from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.overriding import OPERATORS, by_operator, check_same_structure
-from gradtricks.tensorflow._edits import has_tangent, reverse_only
+from gradtricks._core.structures import map_structure
+from gradtricks.tensorflow._edits import record_rule, registered
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
 from gradtricks.tensorflow.discretizing import straight_through
 
@@ -106,7 +110,7 @@ def gradient_override_map(
 class _OverrideMap(AbstractContextManager):
     def __init__(self, gradients: dict[str, Gradient]) -> None:
         self.names = {
-            op_type: _registered(name, gradient)
+            op_type: registered(name, gradient)
             for name, gradient in gradients.items()
             for op_type in _op_types(name)
         }
@@ -114,8 +118,6 @@ class _OverrideMap(AbstractContextManager):
     def __enter__(self) -> None:
         if not _ACTIVE.maps:
             context.context().add_op_callback(_after_op)
-            # What runs eager operators has to call back. Whoever takes the last callback away undoes this.
-            execute.execute = execute.execute_with_callbacks
             _PATCHES.enter()
         _ACTIVE.maps = (*_ACTIVE.maps, self.names)
 
@@ -135,9 +137,6 @@ class _Active(threading.local):
 
 
 _ACTIVE = _Active()
-_PREFIX = "gradtricks:"
-_GRADIENTS: dict[str, Gradient] = {}
-_REGISTERING = threading.Lock()
 
 
 def _after_op(
@@ -153,36 +152,7 @@ def _after_op(
         # What a graph's own differentiation reads, however the graph is copied.
         value = attr_value_pb2.AttrValue(s=name.encode())
         outputs[0].op._set_attr("_gradient_op_type", value)
-    _record(name, inputs[0], outputs[0])
-
-
-def _record(name: str, x: tf.Tensor, output: tf.Tensor) -> None:
-    if has_tangent(x):
-        raise NotImplementedError(
-            "gradient_override_map has no rule for forward-mode differentiation; remedy: tf.GradientTape"
-        )
-    # A tape knows how an output came about by the record that came last.
-    record.record_operation(name, [output], [x], lambda cotangent: [_gradient(name, cotangent, output, x)])
-
-
-def _gradient(name: str, cotangent: tf.Tensor, output: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    # What a tf.gather sends back is sparse until it is converted.
-    gradient = _GRADIENTS[name](reverse_only(tf.convert_to_tensor(cotangent)), output, x)
-    gradient = as_tensor("the gradient's result", gradient)
-    check_shape("the gradient's result", gradient.shape, x.shape, "x")
-    return tf.cast(gradient, x.dtype)
-
-
-def _registered(name: str, gradient: Gradient) -> str:
-    # Graphs refer to gradients by name for as long as they live. A bound method is a new object each time.
-    with _REGISTERING:
-        for known, function in _GRADIENTS.items():
-            if function == gradient and known.startswith(f"{_PREFIX}{name}:"):
-                return known
-        new = f"{_PREFIX}{name}:{len(_GRADIENTS)}"
-        _GRADIENTS[new] = gradient
-    tf.RegisterGradient(new)(lambda op, cotangent: _gradient(new, cotangent, op.outputs[0], op.inputs[0]))
-    return new
+    record_rule(name, inputs[0], outputs[0])
 
 
 def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., None]:
@@ -191,7 +161,7 @@ def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., 
         if name is None:
             record_gradient(op_type, inputs, attributes, outputs)
         else:
-            _record(name, inputs[0], outputs[0])
+            record_rule(name, inputs[0], outputs[0])
 
     return recording
 
@@ -206,7 +176,7 @@ def _keyed_by_maps(make_function_context: Callable[..., Any]) -> Callable[..., A
 
 
 class _Patches:
-    # Two functions of the framework have to know of maps, as long as a thread is in one.
+    # Three functions of the framework have to know of maps, as long as a thread is in one.
     def __init__(self) -> None:
         self.lock, self.threads = threading.Lock(), 0
 
@@ -215,7 +185,8 @@ class _Patches:
             self.threads += 1
             if self.threads == 1:
                 recorded, made = execute.record_gradient, function_context.make_function_context
-                self.originals = recorded, made
+                self.originals = execute.execute, recorded, made
+                execute.execute = execute.execute_with_callbacks  # without, eager operators call nobody back
                 execute.record_gradient = _recording_gradients(recorded)
                 function_context.make_function_context = _keyed_by_maps(made)
 
@@ -223,7 +194,8 @@ class _Patches:
         with self.lock:
             self.threads -= 1
             if not self.threads:
-                execute.record_gradient, function_context.make_function_context = self.originals
+                execute.execute, execute.record_gradient, context_maker = self.originals
+                function_context.make_function_context = context_maker
 
 
 _PATCHES = _Patches()
@@ -265,7 +237,7 @@ _NAMES = {getattr(owner, name): name for name in OPERATORS for owner in _OWNERS 
 
 def _paired(hard: Any, soft: Any) -> Any:
     check_same_structure(hard, soft)
-    return tf.nest.map_structure(_paired_tensors, hard, soft)
+    return map_structure(_paired_tensors, hard, soft)
 
 
 def _paired_tensors(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:

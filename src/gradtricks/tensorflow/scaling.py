@@ -1,4 +1,7 @@
-"""Scaling a gradient without touching the value."""
+"""Scaling a gradient without touching the value.
+
+Forward ``y = x``; backward ``dL/dx = scale * dL/dy``.
+"""
 
 from typing import Any
 
@@ -6,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number
+from gradtricks._core.structures import map_structure
 from gradtricks.tensorflow._edits import intercept
 from gradtricks.tensorflow._tensors import as_coefficient, as_floating, at_least_float32
 
@@ -39,7 +43,7 @@ def scale_gradient(x: Any, scale: float | tf.Tensor) -> Any:
         >>> float(y), float(tape.gradient(y, x))
         (3.0, 0.5)
     """
-    return tf.nest.map_structure(lambda leaf: _scale_tensor(leaf, scale), x)
+    return map_structure(lambda leaf: _scale_tensor(leaf, scale), x)
 
 
 def reverse_gradient(x: Any) -> Any:

@@ -34,9 +34,9 @@ def input_gradients(
     Args:
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
-        check: Refuse coupled samples, which asks for float32 at least. Without, the derivatives are those of
-            sums over the samples. In a
-            graph a check costs two backward passes.
+        check: Refuse coupled samples, which asks for float32 at least. A coupling whose parts cancel under
+            the weights passes. Without, the derivatives are those of sums over the samples. In a graph a
+            check costs two backward passes.
 
     Returns:
         Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples
@@ -147,8 +147,9 @@ def _unless_coupled(
     found, batch = tf.stop_gradient(derivatives), derivatives.shape[axis]
     if found.shape.num_elements() == 0 or batch == 1:
         return derivatives
-    order = tf.range(tf.shape(found)[axis])
-    weights = tf.cast(0.5 + tf.cast(order, tf.float64) * _GOLDEN % 1, cotangents.dtype)
+    spread = tf.cast(tf.range(tf.shape(found)[axis]), tf.float64) * _GOLDEN % 1
+    # Bent, since on a line what one neighbour adds the other may take away.
+    weights = tf.cast(0.5 + spread * (1 + spread) / 2, cotangents.dtype)
 
     def error_with(weights: tf.Tensor) -> tf.Tensor:
         together = tf.stop_gradient(pull(_along(weights, cotangents, axis) * cotangents))

@@ -1,4 +1,8 @@
-"""The MuZero unroll: K applications of the dynamics, with scaled gradients."""
+"""The MuZero unroll: K applications of the dynamics, with scaled gradients.
+
+Forward ``h_k = dynamics(h_(k-1), a_k)``; of the gradient of step k's loss ``hidden_scale**(k - 1)`` reaches
+``h_0``.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
+from gradtricks._core.structures import map_structure
 from gradtricks._core.unrolling import check_loss_shapes
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
 from gradtricks.tensorflow.scaling import scale_gradient
@@ -133,13 +138,11 @@ def muzero_loss(
 
 
 def _stack(outputs: list[Any]) -> Any:
-    outlines = [tf.nest.map_structure(lambda _: "tensor", output) for output in outputs]
+    outlines = [map_structure(lambda _: "tensor", output) for output in outputs]
     for outline in outlines:
         if outline != outlines[0]:
             raise ValueError(f"every step must put out the same structure; got {outlines[0]} and {outline}")
-    return tf.nest.map_structure(
-        lambda *steps: tf.stack([as_tensor("each output", x) for x in steps]), *outputs
-    )
+    return map_structure(lambda *steps: tf.stack([as_tensor("each output", x) for x in steps]), *outputs)
 
 
 def _steps(reward: tf.Tensor) -> int | tf.Tensor:

@@ -131,7 +131,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     zero = torch.zeros((), dtype=widest, device=leaves[0].device if leaves else None)
     max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [leaf.to(zero.dtype) for leaf in leaves if leaf.numel()]
-    largest = _together(zero, [_largest(leaf, None) for leaf in wide]).amax()
+    largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
     squares = [_unit(leaf, largest.to(leaf.device)).square().sum() for leaf in wide]
     length = _root(_together(zero, squares).sum())
 
@@ -225,6 +225,18 @@ def _largest(wide: torch.Tensor, axes: tuple[int, ...] | None) -> torch.Tensor:
     # It cancels, so its slope is of no use. In a batch of gradients nothing can be detached.
     constant = wide if in_gradient_batch(wide) else wide.detach()
     return torch.linalg.vector_norm(constant, torch.inf, axes, keepdim=axes is not None)
+
+
+def _largest_of_all(wide: Any) -> torch.Tensor:
+    if not hasattr(wide, "full_tensor"):
+        return _largest(wide, None)
+    # A process may hold no element of a DTensor, and of nothing there is no largest.
+    distributed = torch.distributed.tensor
+    added = [distributed.Replicate() if place.is_partial() else place for place in wide.placements]
+    shard = wide.detach().redistribute(placements=added).to_local()
+    largest = _largest(shard, None) if shard.numel() else shard.new_zeros(())
+    maximum = [distributed.Partial("max")] * wide.device_mesh.ndim
+    return distributed.DTensor.from_local(largest, wide.device_mesh, maximum)
 
 
 def _unit(wide: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:

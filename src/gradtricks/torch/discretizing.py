@@ -1,22 +1,31 @@
-"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps."""
+"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps.
+
+Straight through, ``y = hard`` and ``dL/d soft = dL/dy``. The smooth staircase and the one with ramps::
+
+    y = sum over k > 0 of sigmoid((x - k) / temperature) - sum over k <= 0 of sigmoid((k - x) / temperature)
+    y = floor(x) + max(0, 1 - (floor(x) + 1 - x) / width)
+"""
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 
 from gradtricks._core.checks import check_shape
+from gradtricks._core.structures import map_structure, pairs, rebuilt
 from gradtricks.torch._edits import substitute
 from gradtricks.torch._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
 
 
-def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
+def straight_through(hard: Any, soft: Any) -> Any:
     """The value of ``hard`` forward; all of the incoming gradient to ``soft``.
 
     The forward pass returns the bits of ``hard``, which gets no gradient.
 
     Args:
-        hard: Real, any shape and dtype.
-        soft: Floating-point, shape of ``hard``. Its values aren't used.
+        hard: Real, any shape and dtype; or a tuple, list or dict of such tensors.
+        soft: Floating-point, structure and shape of ``hard``. Its values aren't used.
 
     Returns:
         Shape of ``hard``, and its dtype if that is floating-point; integers and booleans are converted to the
@@ -34,6 +43,11 @@ def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
         >>> y.tolist(), [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
         ([0.0, 1.0], [0.24, 0.21])
     """
+    found = pairs("hard", hard, "soft", soft)
+    return rebuilt(hard, iter([_straight_through(one, other) for _, one, other in found]))
+
+
+def _straight_through(hard: Any, soft: Any) -> torch.Tensor:
     hard, soft = as_tensor("hard", hard), as_floating("soft", soft)
     if hard.dtype.is_complex:
         raise TypeError(f"hard must be real; got {hard.dtype}; remedy: hard.real")
@@ -41,8 +55,8 @@ def straight_through(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
     return substitute(hard if hard.dtype.is_floating_point else hard.to(soft.dtype), soft)
 
 
-def floor_straight_through(x: torch.Tensor) -> torch.Tensor:
-    """Floor forward; identity backward. ``x`` is floating-point, any shape.
+def floor_straight_through(x: Any) -> Any:
+    """Floor forward; identity backward. ``x`` is as in `soft_floor`.
 
     Example:
         >>> x = torch.tensor([1.7, -0.2], requires_grad=True)
@@ -50,12 +64,12 @@ def floor_straight_through(x: torch.Tensor) -> torch.Tensor:
         >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
         ([1.0, -1.0], [1.0, 1.0])
     """
-    x = as_floating("x", x)
-    return straight_through(x.detach().floor(), x)
+    x = map_structure(partial(as_floating, "x"), x)
+    return straight_through(map_structure(lambda leaf: leaf.detach().floor(), x), x)
 
 
-def round_straight_through(x: torch.Tensor) -> torch.Tensor:
-    """Round forward, ties to even; identity backward. ``x`` is floating-point, any shape.
+def round_straight_through(x: Any) -> Any:
+    """Round forward, ties to even; identity backward. ``x`` is as in `soft_floor`.
 
     Example:
         >>> x = torch.tensor([1.7, 2.5], requires_grad=True)
@@ -63,20 +77,21 @@ def round_straight_through(x: torch.Tensor) -> torch.Tensor:
         >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
         ([2.0, 2.0], [1.0, 1.0])
     """
-    x = as_floating("x", x)
-    return straight_through(x.detach().round(), x)
+    x = map_structure(partial(as_floating, "x"), x)
+    return straight_through(map_structure(lambda leaf: leaf.detach().round(), x), x)
 
 
-def soft_floor(x: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tensor:
+def soft_floor(x: Any, temperature: float | torch.Tensor) -> Any:
     """Staircase of sigmoids forward; its own derivative backward.
 
-    The sum over all integers k of ``sigmoid((x - k) / temperature)``, counted from the step at 0, to the
-    precision of the dtype. It is the mean of ``floor(x + temperature * noise)`` under logistic noise: n at
-    n + 1/2, n - 1/2 at every integer n, and one more with each unit.
+    The sum over all integers, counted from the step at 0, to the precision of the dtype. It is the mean of
+    ``floor(x + temperature * noise)`` under logistic noise: n at n + 1/2, n - 1/2 at every integer n, and one
+    more with each unit.
 
     Args:
         x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is
-            an integer, and the half is rounded. float16 and bfloat16 are computed in float32.
+            an integer, and the half is rounded. float16 and bfloat16 are computed in float32. Or a tuple,
+            list or dict of such tensors.
         temperature: A number of at least 1e-30; or a floating-point tensor that broadcasts to the shape of
             ``x``, whose elements aren't checked and get no gradient. Towards 0 it becomes the floor, towards
             infinity ``x - 0.5``.
@@ -92,6 +107,10 @@ def soft_floor(x: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tens
         >>> [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
         [0.0, 3.93, 5.0, 0.0]
     """
+    return map_structure(lambda leaf: _soft_floor(leaf, temperature), x)
+
+
+def _soft_floor(x: Any, temperature: float | torch.Tensor) -> torch.Tensor:
     x = as_floating("x", x)
     heat = as_coefficient("temperature", temperature, x, low=1e-30)
     whole, part = _whole_and_part(x)
@@ -103,7 +122,7 @@ def soft_floor(x: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tens
     return (whole + above).to(x.dtype)
 
 
-def piecewise_linear_floor(x: torch.Tensor, width: float | torch.Tensor) -> torch.Tensor:
+def piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> Any:
     """Floor forward with a ramp before each step; slope ``1 / width`` on the ramps backward.
 
     Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
@@ -123,6 +142,10 @@ def piecewise_linear_floor(x: torch.Tensor, width: float | torch.Tensor) -> torc
         >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
         ([0.0, 0.5, 1.0], [0.0, 4.0, 0.0])
     """
+    return map_structure(lambda leaf: _piecewise_linear_floor(leaf, width), x)
+
+
+def _piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> torch.Tensor:
     x = as_floating("x", x)
     width = as_coefficient("width", width, x, low=1e-30, high=1.0)
     whole, part = _whole_and_part(x)

@@ -1,4 +1,7 @@
-"""Any rule for what flows back."""
+"""Any rule for what flows back.
+
+Forward ``y = x``; backward ``dL/dx = rule(dL/dy, *tensors)``.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""One function's value with another's gradient."""
+"""One function's value with another's gradient.
+
+Forward ``y = forward(x)``; backward ``dL/dx = dL/dy * d gradient_of(x) / dx``, or the rule of an operator.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager

@@ -1,4 +1,7 @@
-"""Scaling a gradient without touching the value."""
+"""Scaling a gradient without touching the value.
+
+Forward ``y = x``; backward ``dL/dx = scale * dL/dy``.
+"""
 
 from typing import Any
 

@@ -36,9 +36,9 @@ def input_gradients(
     Args:
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
-        check: Refuse coupled samples, which asks for float32 at least. Without, the derivatives are those of
-            sums over the samples. Compiled
-            or under a transform a check costs two backward passes.
+        check: Refuse coupled samples, which asks for float32 at least. A coupling whose parts cancel under
+            the weights passes. Without, the derivatives are those of sums over the samples. Compiled or under
+            a transform a check costs two backward passes.
 
     Returns:
         Shape and dtype of ``x``. Where nothing can be raised, compiled or under a transform, coupled samples
@@ -139,8 +139,9 @@ def _unless_coupled(
     found, batch = derivatives.detach(), derivatives.shape[axis]
     if found.numel() == 0 or batch == 1:
         return derivatives
-    order = torch.arange(batch, dtype=torch.float64, device=found.device)
-    weights = (0.5 + order * _GOLDEN % 1).to(cotangents.dtype)
+    spread = torch.arange(batch, dtype=torch.float64, device=found.device) * _GOLDEN % 1
+    # Bent, since on a line what one neighbour adds the other may take away.
+    weights = (0.5 + spread * (1 + spread) / 2).to(cotangents.dtype)
 
     def error_with(weights: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -1,4 +1,8 @@
-"""The MuZero unroll: K applications of the dynamics, with scaled gradients."""
+"""The MuZero unroll: K applications of the dynamics, with scaled gradients.
+
+Forward ``h_k = dynamics(h_(k-1), a_k)``; of the gradient of step k's loss ``hidden_scale**(k - 1)`` reaches
+``h_0``.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,22 +1,32 @@
 """What the command line asks for, checked before anything starts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.notebooks.texts import together
 
 if TYPE_CHECKING:
     from gradtricks.lab.runs.schedulers import Scheduler
     from gradtricks.lab.sweeps.plans import Sweep
 
 
-def plan(source: Path, *, threads: int | None, **varied: Sequence[str] | int | None) -> "Sweep":
+def plan(
+    source: Path, cluster: Sequence[Any], *, threads: int | None, **varied: Sequence[str] | int | None
+) -> "tuple[Sweep, Scheduler | None]":
+    """Plan a sweep, and check where it is to run; all that is wrong with both is said at once."""
+    sweep = partial(_plan, source, threads, {name: value for name, value in varied.items() if value})
+    planned, scheduler = together(sweep, partial(_cluster, *cluster))
+    return planned, scheduler
+
+
+def _plan(source: Path, threads: int | None, said: Mapping[str, Any]) -> "Sweep":
     """Plan a sweep: a file says everything itself, of a notebook `plan_sweep` takes what varies."""
     from gradtricks.lab.sweeps.files import ENDING
     from gradtricks.lab.sweeps.plans import plan_sweep, read_sweep
 
-    said: dict[str, Any] = {name: value for name, value in varied.items() if value}
     if source.suffix == ".ipynb":
         return plan_sweep(source, threads=threads, **said)
     if not source.name.endswith(ENDING):
@@ -30,8 +40,8 @@ def plan(source: Path, *, threads: int | None, **varied: Sequence[str] | int | N
     return read_sweep(source, threads=threads)
 
 
-def cluster(
-    address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, *, plain_tcp: bool
+def _cluster(
+    address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, plain_tcp: bool
 ) -> "Scheduler | None":
     """Check what is said of a dask cluster, without asking anybody; no address means this machine."""
     from gradtricks.lab.runs.schedulers import Scheduler

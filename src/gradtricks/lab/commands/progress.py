@@ -1,5 +1,6 @@
 """Runs while they go on: who does what, what is done, what has failed, and how long the rest will take."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
@@ -7,6 +8,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +22,7 @@ from gradtricks.lab.storage.store import Store
 _LINES = 100  # that finished runs get altogether
 _QUIET_S = 30.0  # after which a finished run gets a line in any case
 _WORKERS = 16  # that are shown at once
+_BAR = 20  # letters
 _EXPLAINED = 5  # failures that are printed in full
 
 
@@ -75,6 +78,8 @@ class Board:
         specs = [run.spec for run in self._left.values()]
         self._workers = workers or count_workers(specs)
         self._pace = Pace([] if console.quiet else specs, store)
+        self._waiting = Counter(map(self._pace.kind, specs))
+        self._going: dict[str, Run] = {}
         self._stopping = False
         self._printed = monotonic()
 
@@ -98,9 +103,17 @@ class Board:
         self._print("Stopping: what is going on is finished and kept. Ctrl-C again ends that too.")
 
     def tell(self, run: Run) -> None:
-        """Take note of a run that has begun or ended."""
-        if self._console.quiet or run.missing or self._left.pop(run.spec.request, None) is None:
+        """Take note of a run that has begun, ended, or lost its process and waits again."""
+        request = run.spec.request
+        if self._console.quiet or request not in self._left:
             return
+        waited = self._going.pop(request, None) is None
+        self._waiting[self._pace.kind(run.spec)] += (run.state == "waiting") - waited
+        if run.state == "going":
+            self._going[request] = run
+        if run.missing:
+            return
+        del self._left[request]
         place = f"{self._total - len(self._left)}/{self._total} {run.spec.title}"
         if run.stored:
             self._pace.learn(run.spec, run.seconds)
@@ -127,10 +140,9 @@ class Board:
         return f", {duration(left)} left" if left else ""
 
     def _left_s(self) -> float | None:
-        left, now = list(self._left.values()), monotonic()
-        going = [(run.spec, now - run.began) for run in left if run.state == "going"]
-        waiting = (run.spec for run in left if run.state == "waiting")
-        return self._pace.left_s(waiting, going, max(self._workers, len(going)))
+        now = monotonic()
+        going = [(self._pace.kind(run.spec), now - run.began) for run in list(self._going.values())]
+        return self._pace.left_s(self._waiting, going, max(self._workers, len(going)))
 
     def _print(self, text: str, style: str = "") -> None:
         self._printed = monotonic()
@@ -141,10 +153,13 @@ class Board:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(justify="right", style="dim")
         grid.add_column(overflow="ellipsis", no_wrap=True)
+        grid.add_column()
         grid.add_column(justify="right")
-        going = [run for run in list(self._left.values()) if run.state == "going"]
+        going = list(self._going.values())
         for run in sorted(going, key=lambda run: run.worker)[:_WORKERS]:
-            grid.add_row(*map(Text, (run.worker, run.spec.title, duration(now - run.began))))
+            since, expected = now - run.began, self._pace.expected_s(self._pace.kind(run.spec))
+            bar = ProgressBar(total=expected, completed=since, width=_BAR)  # pulses where nothing is known
+            grid.add_row(Text(run.worker), Text(run.spec.title), bar, Text(duration(since)))
         more = [Text(f"and {len(going) - _WORKERS} more", style="dim")] * (len(going) > _WORKERS)
         return Group(grid, *more, Text(self._state(len(going)), style="bold"))
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from gradtricks.lab.commands.running import SweepResult, sweep
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.notebooks.settings import read_settings
+from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.sweeps.files import ENDING
@@ -31,7 +33,8 @@ def plan_book(experiments: Path) -> list[Spec]:
             f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
         )
     source = describe_source(experiments)
-    return [run for path in notebooks for run in _plan_shown(path, source)]
+    planned = together(*(partial(_plan_shown, path, source) for path in notebooks))
+    return [run for runs in planned for run in runs]
 
 
 def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
@@ -50,13 +53,16 @@ def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
 def plan_sweeps(experiments: Path) -> list[Sweep]:
     """List the sweeps that have a page in the book: every sweep file beside the experiments, but searches."""
     source = describe_source(experiments)
-    found = [read_sweep(path, source=source) for path in sorted(experiments.glob(f"*{ENDING}"))]
+    files = sorted(experiments.glob(f"*{ENDING}"))
+    found = together(*(partial(read_sweep, path, source=source) for path in files))
     return [sweep for sweep in found if not sweep.optuna]
 
 
 def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
     """Plan published sweeps, as `publish` does them."""
-    found = [read_sweep(Path(file)) for file in files] or [s for s in plan_sweeps(EXPERIMENTS) if s.published]
+    found = together(*(partial(read_sweep, Path(file)) for file in files)) or [
+        s for s in plan_sweeps(EXPERIMENTS) if s.published
+    ]
     others = [str(planned.path) for planned in found if not planned.published]
     if others or not found:
         raise ParameterError(

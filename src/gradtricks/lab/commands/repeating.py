@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
@@ -9,6 +10,7 @@ from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_swee
 from gradtricks.lab.commands.views import find_run
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
@@ -63,8 +65,9 @@ def reproduce_book(
         ParameterError: The store doesn't hold all runs of the book as it is now.
     """
     folder, opened = Path(experiments), Store(store)
-    sweeps = [sweep for sweep in plan_sweeps(folder) if not sweep.published]
-    wanted = {run.request: run for run in [*plan_book(folder), *(run for s in sweeps for run in s.runs)]}
+    specs, sweeps = together(partial(plan_book, folder), partial(plan_sweeps, folder))
+    runs = [*specs, *(run for sweep in sweeps if not sweep.published for run in sweep.runs)]
+    wanted = {run.request: run for run in runs}
     found = opened.find_all(wanted.values())
     if missing := [run.title for request, run in wanted.items() if request not in found]:
         listed = ", ".join(missing[:_LISTED]) + (", …" if len(missing) > _LISTED else "")

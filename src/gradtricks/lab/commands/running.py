@@ -1,6 +1,6 @@
 """Run a notebook or a sweep, and tidy up what they leave."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -12,7 +12,7 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.printing import duration
 from gradtricks.lab.commands.progress import execute
 from gradtricks.lab.commands.views import plot
-from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.notebooks.schema import ParameterError, parse_values
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run, Scheduler
 from gradtricks.lab.runs.planning import plan_run
@@ -60,7 +60,7 @@ class SweepResult:
 
 def run(
     notebook: str | Path,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | Iterable[str] = (),
     *,
     threads: int | None = None,
     timeout_s: float | None = None,
@@ -72,7 +72,7 @@ def run(
 
     Args:
         notebook: Path of the source notebook.
-        parameters: By name; the others keep their defaults.
+        parameters: By name, or texts such as ``scale=0.5``; the others keep their defaults.
         threads: That the run may use; None leaves it to the notebook.
         timeout_s: Ends the run when it takes longer.
         store: Of the runs.
@@ -88,7 +88,8 @@ def run(
         RunError: The run failed; its notebook is kept.
         Interrupted: By Ctrl-C.
     """
-    planned = plan_run(Path(notebook), parameters or {}, threads=threads)
+    notebook = Path(notebook)
+    planned = plan_run(notebook, parse_values(notebook, parameters), threads=threads)
     _check_mlflow(mlflow)
     opened = store_of_runs(store)
     (done,) = execute([planned], opened, console, workers=1, timeout_s=timeout_s, retry_failed=True)

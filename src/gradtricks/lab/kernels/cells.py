@@ -69,7 +69,7 @@ def execute(
         TimeoutError: A cell, or the run, took too long.
         KernelsClosed: The kernels were closed.
     """
-    if kernels is None and not _is_own_kernel(kernel_name):
+    if kernels is None and not is_own_kernel(kernel_name):
         return NBClientEngine.execute_notebook(nb, kernel_name, **options)
     write_whole(options.get("output_path"))
     nb.metadata.language_info = _LANGUAGE
@@ -179,7 +179,7 @@ def _errors(cell: NotebookNode) -> list[tuple[str, str]]:
     return [(each.ename, each.evalue) for each in cell.outputs if each.output_type == "error"]
 
 
-def _is_own_kernel(name: str) -> bool:
+def is_own_kernel(name: str) -> bool:
     """Say whether a kernel is what Jupyter starts for this very Python, and this system can fork."""
     try:
         spec = KernelSpecManager().get_kernel_spec(name)

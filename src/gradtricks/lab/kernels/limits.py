@@ -7,7 +7,8 @@ TEXT_LIMIT = 2_000_000  # characters that a cell prints
 DATA_LIMIT = 20_000_000  # characters of figures, tables and values that a cell shows
 _OVERHEAD = 500  # what an output costs, however small it is
 _ERROR_LIMIT = 100_000  # characters of a message, or of one frame of a traceback
-_OURS = "application/vnd.gradtricks."  # what the lab reads from the notebook is never cut
+# What the lab reads from the notebook is never cut.
+_RECORDED = ("application/vnd.gradtricks.", "application/scrapbook.scrap.")
 
 
 class OutputLimit:
@@ -42,7 +43,7 @@ class OutputLimit:
         if self._data + size + _OVERHEAD <= DATA_LIMIT:
             self._data += size + _OVERHEAD
             return content
-        kept = {mime: value for mime, value in data.items() if mime.startswith(_OURS)}
+        kept = {mime: value for mime, value in data.items() if mime.startswith(_RECORDED)}
         self._dropped += 1
         # A figure that was recorded and got lost mustn't go unnoticed.
         if self._dropped == 1 or "gradtricks" in content.get("metadata", {}):

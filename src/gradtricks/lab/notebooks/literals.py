@@ -68,8 +68,9 @@ def inject(node: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
         if place is None:
             raise ValueError("expected a cell tagged 'parameters'; got none, so parameters can't be set")
         node.cells.insert(place + 1, _cell(node, parameters))
-    about = node.metadata.setdefault("papermill", NotebookNode())
-    about["parameters"] = {name: _shown(value) for name, value in parameters.items()}
+    about = node.metadata.get("papermill")  # of an earlier run, or anything
+    node.metadata.papermill = NotebookNode(about if isinstance(about, dict) else {})
+    node.metadata.papermill["parameters"] = {name: _shown(value) for name, value in parameters.items()}
     return node
 
 

@@ -142,27 +142,38 @@ def alike(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def parse_values(notebook: Path, given: Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` texts from the command line by the types that a notebook declares."""
-    declared = read_parameters(read_notebook(notebook), str(notebook))
-    return {
+def parse_values(notebook: Path, given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
+    """Read ``name=value`` texts from the command line by the types that a notebook declares.
+
+    Whoever plans the runs checks the values. Where it doesn't come to that, because a text is of another
+    form, the ParameterError says of them too what is wrong.
+    """
+    node = read_notebook(notebook)
+    if isinstance(given, Mapping):
+        return dict(given)
+    declared, problems = read_parameters(node, str(notebook)), Problems()
+    values = {
         name: declared[name].read(Plain(text)) if name in declared else text
-        for name, text in split_names(given).items()
+        for name, text in split_names(given, problems).items()
     }
+    if problems:
+        with problems.noted():
+            check_parameters(declared, values)
+    problems.refuse()
+    return values
 
 
-def split_names(given: Iterable[str]) -> dict[str, str]:
-    """Split ``name=value`` texts; a ParameterError lists those of another form, and names that come twice."""
-    problems = Problems()
+def split_names(given: Iterable[str], problems: Problems) -> dict[str, str]:
+    """Split ``name=value`` texts; those of another form are noted, and names that come twice."""
     values: dict[str, str] = {}
     for text in given:
         name, separator, value = text.partition("=")
         if not separator:
             problems.append(f"expected name=value; got {text!r}")
-        elif name in values:
+            continue
+        if name in values:
             problems.append(f"{name}: given twice")
         values[name] = value
-    problems.refuse()
     return values
 
 

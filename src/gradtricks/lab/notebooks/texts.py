@@ -51,6 +51,20 @@ class Problems(list[str]):
             raise self.error()
 
 
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Call functions of which each may refuse what it is about; what all of them refuse is said at once."""
+    answers, refused = [], list[ParameterError | FileNotFoundError]()
+    for call in calls:
+        try:
+            answers.append(call())
+        except (ParameterError, FileNotFoundError) as error:
+            refused.append(error)
+    if len(refused) == 1:
+        raise refused[0]
+    Problems(map(str, refused)).refuse()
+    return answers
+
+
 def read(raw: Any, type_: Any) -> Any:
     """Read a value by the type that the notebook declares; a ParameterError says that none is written so.
 

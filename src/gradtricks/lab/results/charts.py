@@ -27,7 +27,9 @@ _MOST_NAMES = 16  # at one side of a heat map
 _MOST_TOGETHER = 4  # lines in one panel: so many have colours that are told apart on both pages
 _NAME = 17  # letters for which a panel is wide enough
 _LINE = 0.09  # of a figure's height: how far apart the names of lines stand
-_ABREAST = 3  # panels
+_ABREAST = 3  # curves
+_WHOLE = 54  # letters for which a figure is wide enough, in a title
+_HALF = 22  # letters side by side for which half of a figure is wide enough
 _BRIGHT = 0.42  # luminance from which on a cell's number is dark; dark pages show cells brighter
 
 Drawn = tuple[Figure, str]
@@ -121,8 +123,7 @@ def _write_cell(plot: Axes, row: int, column: int, group: Group, color: np.ndarr
 
 def draw_panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Drawn:
     """Draw the interquartile means of all configurations against each parameter, in a panel each."""
-    down = -(-len(axes) // _ABREAST)
-    across = -(-len(axes) // down)
+    down, across = -(-len(axes) // 2), min(len(axes), 2)
     figure, spare = new_figure(0.6 + 2.6 * down)
     spare.remove()
     panels = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
@@ -131,7 +132,13 @@ def draw_panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> Dr
     for place, (panel, axis) in enumerate(zip(panels, axes)):
         at = [place_of(axis, group.values[place]) for group in known]
         panel.plot(at, values, "o", ms=4, mew=0, alpha=0.6)
-        set_parameter_axis(panel, axis, "x", 10)
+        set_parameter_axis(panel, axis, "x")
+        panel.set_xlabel(wrapped(panel.get_xlabel(), _HALF))
+        names = [label.get_text() for label in panel.get_xticklabels()]
+        if sum(len(name) + 1 for name in names) > _HALF:
+            panel.tick_params(axis="x", labelrotation=45)
+            for label in panel.get_xticklabels():
+                label.set(horizontalalignment="right", rotation_mode="anchor")
         panel.margins(x=0.15)
     set_result_axis(panels[0], "y", values)
     for panel in panels[len(axes) :]:
@@ -161,7 +168,7 @@ def draw_curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> Dr
         _name_lines(panels[0], drawn, names)
     several = f" ({counted(drawn)} each)" if any(curve.n > 1 for curve in drawn) else ""
     by = f", by {drawable(axes[0].name, 30)}" if axes else ""
-    figure.suptitle(drawable(title) + by)
+    figure.suptitle(wrapped(drawable(title) + by, _WHOLE))
     figure.supxlabel(f"position in the list{several}", fontsize="medium")
     return figure, _read_curves(axes, curves)
 

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,12 @@ _CHOSEN = 4  # results of a sweep that doesn't say which
 
 class PlotError(ParameterError):
     """What is to be shown can't be; the message says what can."""
+
+
+class Word(str):
+    """What a value is called on a page, in place of the value."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Found:
     column: str  # of the table, such as ``results.growth.end``
     axes: Sequence[Axis]  # what was varied besides the seed
     parts: Sequence[Group] | Sequence[Curve]
+    words: str = ""  # that stand for its name
 
     @property
     def label(self) -> str:
@@ -99,6 +106,8 @@ class Found:
     @property
     def title(self) -> str:
         """The name in words, such as ``Growth, end``, with its unit, ``Training (s)``."""
+        if self.words:
+            return self.words
         group, *rest = split_name(self.column)
         said = ", ".join(part.replace("_", " ") for part in rest or [group])
         name, _, unit = said.rpartition(" ")
@@ -198,6 +207,21 @@ def curve_of(group: Group) -> Curve:
     lost = group.failed + group.missing + len(group.found) - len(whole)
     cut = sum(len(curve) > length for curve, _ in whole)
     return Curve(group.values, interquartile_mean(values), low, high, len(whole), lost, cut)
+
+
+def in_words(found: Found, labels: Mapping[str, str]) -> Found:
+    """Put words in place of names and values: ``{"rate": "learning rate", "rate=0.1": "ours"}``."""
+
+    def worded(axis: Axis, value: Any) -> Any:
+        word = labels.get(f"{axis.name}={text_of(value)}")
+        return value if word is None else Word(word)
+
+    axes = []
+    for axis in found.axes:
+        values = tuple(worded(axis, value) for value in axis.values)
+        axes.append(Axis(labels.get(axis.name, axis.name), values, axis.numeric and values == axis.values))
+    parts: Any = [replace(p, values=tuple(map(worded, found.axes, p.values))) for p in found.parts]
+    return replace(found, axes=axes, parts=parts, words=labels.get(".".join(split_name(found.column)), ""))
 
 
 def column_of(frame: "pandas.DataFrame", name: str) -> str:

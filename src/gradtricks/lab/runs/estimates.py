@@ -1,7 +1,7 @@
 """How long runs will take: as long as similar ones that are recorded, then as long as those just done."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from statistics import median
 
@@ -10,6 +10,9 @@ from gradtricks.lab.storage.store import Store, StoredRun
 
 _RECENT = 64  # records of each notebook and backend that are compared with
 _ENOUGH = 3  # runs that were just done say more than any record
+
+
+Kind = tuple[str, float | None, float | None]
 
 
 class Pace:
@@ -26,35 +29,42 @@ class Pace:
         self._done[spec.name] += 1
         self._seconds[spec.name] += seconds
 
-    def expected_s(self, spec: Spec) -> float | None:
+    def kind(self, spec: Spec) -> Kind:
+        """Say what runs have in common that are expected to take equally long."""
+        return spec.name, self._recorded.get(spec.request), spec.expected_s
+
+    def expected_s(self, kind: Kind) -> float | None:
         """Say how many seconds a run takes; None where nothing is known."""
-        done = self._done[spec.name]
-        recorded = self._recorded.get(spec.request)
+        name, recorded, said = kind
+        done = self._done[name]
         if done >= _ENOUGH or (done and recorded is None):
-            return self._seconds[spec.name] / done
-        return spec.expected_s if recorded is None else recorded
+            return self._seconds[name] / done
+        return said if recorded is None else recorded
 
     def left_s(
-        self, waiting: Iterable[Spec], going: Iterable[tuple[Spec, float]], workers: int
+        self, waiting: Mapping[Kind, int], going: Iterable[tuple[Kind, float]], workers: int
     ) -> float | None:
-        """Say in how many seconds all is done, with those that go on and the seconds since they began.
+        """Say in how many seconds all is done, of those that wait and those that go on.
 
-        None where a run is among them of which nothing is known.
+        Of the former it takes how many there are of a kind, for there may be thousands; of the latter the
+        seconds since each began. None where nothing is known of one of them.
         """
-        lengths = [(self.expected_s(spec), 0.0) for spec in waiting]
-        lengths += [(self.expected_s(spec), since) for spec, since in going]
-        left = [max(expected - since, 0.0) for expected, since in lengths if expected is not None]
-        if len(left) < len(lengths):
+        each = [(self.expected_s(kind), 0.0, count) for kind, count in waiting.items() if count]
+        each += [(self.expected_s(kind), since, 1) for kind, since in going]
+        left = [(max(takes - since, 0.0), count) for takes, since, count in each if takes is not None]
+        if len(left) < len(each):
             return None
         # No worker can help with the longest one.
-        return max(sum(left) / workers, max(left, default=0.0))
+        longest = max((seconds for seconds, _ in left), default=0.0)
+        return max(sum(seconds * count for seconds, count in left) / workers, longest)
 
 
 def estimate_s(specs: Sequence[Spec], store: Store, workers: int) -> float | None:
     """Say in how many seconds all that isn't finished is done; None where nothing is known of one of them."""
     finished = store.find_all(specs)
     missing = [spec for spec in specs if spec.request not in finished]
-    return Pace(missing, store).left_s(missing, (), workers)
+    pace = Pace(missing, store)
+    return pace.left_s(Counter(map(pace.kind, missing)), (), workers)
 
 
 def _earlier(specs: Iterable[Spec], store: Store) -> defaultdict[str, list[StoredRun]]:

@@ -9,6 +9,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.recording import (
     FIGURE_NAME,
     FILES_MIME,
@@ -20,6 +21,8 @@ from gradtricks.lab.recording import (
 
 __all__ = ["OutputError", "collect_figures", "finish", "strip_report"]
 
+# What scrapbook's ``glue`` shows of a value, as papermill's users record results.
+_SCRAPS = tuple(f"application/scrapbook.scrap.{encoder}+json" for encoder in ("json", "text"))
 _SVG = "image/svg+xml"
 _PNG = "image/png"
 
@@ -72,6 +75,7 @@ def collect_figures(node: NotebookNode) -> dict[str, bytes]:
 
 def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
     results: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
+    scraps: dict[str, Any] = {}
     figures: dict[str, str] = {}
     files: dict[str, dict[str, Any]] = {}
     for output in _outputs(node):
@@ -80,6 +84,9 @@ def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
             new = _said(output.get("data", {}), mime)
             _refuse_twice(new.keys() & {name for there in results.values() for name in there})
             kept.update(new)
+        for mime in _SCRAPS:
+            if "name" in (scrap := _said(output.get("data", {}), mime)):
+                scraps[str(scrap["name"])] = scrap.get("data")  # of the same name the last one counts
         files.update(_said(output.get("data", {}), FILES_MIME))
         if "figure" in tag:
             if not isinstance(tag["figure"], str) or "alt" not in tag:
@@ -92,6 +99,8 @@ def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
                 )
             figures[tag["figure"]] = tag["alt"]
     kept, varying = results.values()
+    _refuse_twice(scraps.keys() & {*kept, *varying})
+    kept |= {name: encode(data, name) for name, data in scraps.items()}
     return {"results": kept, "varying": varying, "figures": figures, "files": files}
 
 

@@ -101,6 +101,12 @@ def plan_runs(
         settings = read_settings(node, str(notebook), **({} if threads is None else {"threads": threads}))
     except ParameterError as error:
         settings, problems = Settings.model_validate({}), {problem: [] for problem in str(error).splitlines()}
+    if not _has_own_kernel(node):
+        name = node.metadata.kernelspec.name
+        problems[
+            f"expected a notebook for this Python's kernel; got one for {name!r}; remedy: choose python3 in "
+            "Jupyter, or install gradtricks there and run it from there"
+        ] = []
     how = settings.model_dump(include={"threads", "alone", "expected_s"})
     how["provenance"] = source or describe_source(notebook.resolve().parent)
     note_reads(node, notebook, settings)
@@ -167,6 +173,17 @@ def digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(files)
     }
+
+
+def _has_own_kernel(node: NotebookNode) -> bool:
+    """Say whether a notebook is for this Python, whose kernel Jupyter calls python3 wherever it is."""
+    about = node.metadata.get("kernelspec")
+    name = about.get("name") if isinstance(about, dict) else None
+    if not isinstance(name, str) or name in ("python3", "python"):
+        return True
+    from gradtricks.lab.kernels.cells import is_own_kernel  # with papermill, which takes its time
+
+    return is_own_kernel(name)
 
 
 def _name(stem: str, parameters: Mapping[str, Any]) -> str:

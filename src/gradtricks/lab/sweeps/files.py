@@ -41,6 +41,8 @@ class SweepFile(Space):
     title: str = ""  # of the sweep's page
     question: str = ""  # that it answers
     shown: tuple[str, ...] | dict[str, str] = ()  # results to plot; as a mapping, with what each means
+    # Words for results, parameters and their values, ``name=value``, that stand on the sweep's page instead.
+    labels: dict[str, str] = Field(default_factory=dict)
     threads: Annotated[int, Field(ge=1)] | None = None  # of a run
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     published: bool = False  # its runs take too long for the book's build, which shows those that are kept

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ class Sweep:
     varied: tuple[str, ...]  # parameters with several values, in the order in which they vary, slowest first
     timeout_s: float | None = None  # of a run
     meanings: Mapping[str, str] = field(default_factory=dict)  # of results, in the words of the file
+    labels: Mapping[str, str] = field(default_factory=dict)  # words for names and values on its page
     path: Path | None = None  # of the file
     published: bool = False  # whether the book's build leaves its runs to ``gradtricks publish``
     changed: tuple[str, ...] = ()  # of published runs, what isn't any more what it was when they ran
@@ -99,15 +99,12 @@ def plan_sweep(
     """
     shown, file = tuple(shown), None
     problems = Problems(unreadable(shown, "shown", short=True))
-    said: dict[str, Any] = {"fixed": {}}
-    for part, values, read in (
-        ("fixed", given, partial(_fixed, notebook)),
-        ("grid", grid, _columns),
-        ("zip", zip, _columns),
-    ):
-        with problems.noted():
-            said[part] = read(values)
-    if {"grid", "zip"} <= said.keys():  # else nobody knows what varies
+    said: dict[str, Any] = {}
+    with problems.noted():
+        said["fixed"] = parse_values(notebook, given)
+    before = len(problems)
+    said |= {"grid": _columns(grid, problems), "zip": _columns(zip, problems)}
+    if said["grid"] or said["zip"] or seeds or len(problems) == before:  # else nobody knows what varies
         said |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
         said |= {"threads": threads, "max_runs": max_runs, "shown": shown, "notebook": str(notebook)}
         try:
@@ -151,6 +148,9 @@ def _plan(
     configurations: list[Configuration] = []
     try:
         declared = read_parameters(read_notebook(notebook), str(notebook)) if file else {}
+        known = {*declared, *file.shown, "case"} if file else set()
+        wrong = [name for name in (file.labels if file else ()) if name.partition("=")[0] not in known]
+        problems += [f"labels: expected a parameter or a result that is shown; got {name}" for name in wrong]
         if file and file.optuna:
             given, axes = expand_trial(file, file.optuna.parameters, declared)
             search["optuna"] = file.optuna.model_copy(update={"parameters": axes})
@@ -173,6 +173,7 @@ def _plan(
         varied=_varied(file, specs),
         timeout_s=file.timeout_s,
         meanings=file.shown if isinstance(file.shown, dict) else {},
+        labels=file.labels,
         published=file.published,
         cases={spec.request: case for spec, case in zip(specs, cases)},
         threads=file.threads,
@@ -186,15 +187,14 @@ def _varied(file: SweepFile, specs: Iterable[Spec]) -> tuple[str, ...]:
     return tuple(name for name in names if len({literal(spec.parameters.get(name)) for spec in specs}) > 1)
 
 
-def _fixed(notebook: Path, given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
-    read_notebook(notebook)  # which says if there is none
-    return dict(given) if isinstance(given, Mapping) else parse_values(notebook, given)
-
-
-def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str]) -> dict[str, list[Any]]:
+def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str], problems: Problems) -> dict[str, list[Any]]:
     if isinstance(given, Mapping):
         return {name: list(values) for name, values in given.items()}
-    return {name: [_unquoted(v) for v in split_values(text)] for name, text in split_names(given).items()}
+    columns: dict[str, list[Any]] = {}
+    for name, text in split_names(given, problems).items():
+        with problems.noted():
+            columns[name] = [_unquoted(value) for value in split_values(text)]
+    return columns
 
 
 def _unquoted(text: str) -> str:
