@@ -157,16 +157,26 @@ class TorchBackend(Backend):
         self.framework.compiler.reset()
         return self.framework.compile(function, fullgraph=True, backend=TRACER)
 
-    def counted(self, function):
-        """Return the function compiled, and a list that grows with each compilation."""
+    def check_compiled_once(self, function, x):
+        """Check the gradient of ``function(x, number)`` for many numbers; and for tensors, compiled once."""
         graphs, compiler = [], self.framework._dynamo.lookup_backend(TRACER)
         self.framework.compiler.reset()
 
-        def count(graph, inputs):
+        def counted(graph, inputs):
             graphs.append(graph)
             return compiler(graph, inputs)
 
-        return self.framework.compile(function, fullgraph=True, backend=count), graphs
+        def slope(function, value):
+            return self.value_and_vjp(lambda t: function(t, value).sum(), [x], np.float32(1))[1]
+
+        compiled = self.framework.compile(function, fullgraph=True, backend=counted)
+        # A compiler takes the first number for a constant, and the second for one that changes.
+        for as_value, compilations in ((float, 2), (self.tensor, 1)):
+            graphs.clear()
+            for number in np.float32([0.5, 0.25, 0.75, 1.0]):
+                value = as_value(number)
+                np.testing.assert_allclose(slope(compiled, value), slope(function, value), rtol=1e-6)
+            assert len(graphs) == compilations
 
     def on_two_ranks(self, script, folder):
         """Return what ``train()`` of a script returns in this process and in another, which form a group."""

@@ -201,6 +201,12 @@ def test_a_rate_as_a_number_retraces_and_a_tensor_does_not(in_tensorflow):
         assert step.experimental_get_tracing_count() == traces
 
 
+def test_rates_that_change_are_compiled_once_in_torch(in_torch):
+    in_torch.check_compiled_once(
+        lambda x, rate: in_torch.tricks.gradient_descent_step(x, x, rate), np.float32([1.5, -2.0])
+    )
+
+
 # Transforms
 
 # A rate of shape [1], because batch_jacobian asks for an axis.

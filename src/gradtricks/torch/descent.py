@@ -68,8 +68,8 @@ def _stepped(
 
 def _as_rate(learning_rate: float | torch.Tensor) -> torch.Tensor:
     if not isinstance(learning_rate, torch.Tensor):
-        # A tensor, so that a compiler doesn't compile anew for each value.
-        return torch.full((), check_number("learning_rate", learning_rate, low=0), dtype=torch.float64)
+        # A compiler would compile torch.full anew for each number, but not a product.
+        return check_number("learning_rate", learning_rate, low=0) * torch.ones((), dtype=torch.float64)
     learning_rate = as_floating("learning_rate", learning_rate)
     check_shape("learning_rate", learning_rate.shape, (), "a scalar")
     return learning_rate
