@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from backends import TRACER
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
@@ -52,28 +51,45 @@ def test_long_returns_neither_underflow_nor_drift(backend, way):
     np.testing.assert_allclose(gradient, slopes[0], rtol=2e-6, atol=2e-6)
 
 
+def estimates(tricks, x, ends):
+    """Return all that runs through time, for rewards ``x[1:]`` and values ``x``."""
+    return (
+        tricks.discounted_returns(x[1:], 0.9),
+        tricks.discounted_returns(x[1:], ends, 3.0),
+        tricks.truncated_generalized_advantage_estimation(x[1:], ends, 0.75, x),
+    )
+
+
+def check_estimates(values, gradient, x, ends):
+    """Compare these, and the gradient of the sum of all, with the reference."""
+    ones = np.ones_like(ends)
+    through, *_, expected = reference.truncated_generalized_advantage_estimation_vjp(
+        ones, x[1:], ends, 0.75 * ones, x
+    )
+    for discount in (0.9, ends):
+        through = through + reference.discounted_returns_vjp(ones, x[1:], discount)[0]
+    expected[1:] += through
+    for value, wanted in zip(values, estimates(reference, x, ends), strict=True):
+        np.testing.assert_allclose(value, wanted, **TOLERANCE)
+    np.testing.assert_allclose(gradient, expected, **TOLERANCE)
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_time_axis_of_unknown_length_in_a_graph(in_tensorflow, jit_compile):
-    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    tf = in_tensorflow.framework
 
-    def value_and_gradient(r_t):
+    def values_and_gradient(x, ends):
         with tf.GradientTape() as tape:
-            tape.watch(r_t)
-            g_t = tricks.discounted_returns(r_t, 0.9 * tf.cast(r_t == 0, r_t.dtype), 3.0)
-        return g_t, tape.gradient(g_t, r_t)
+            tape.watch(x)
+            values = estimates(in_tensorflow.tricks, x, ends)
+        return values, tape.gradient(values, x)
 
-    signature = [tf.TensorSpec([None, 2], tf.float64)]
-    graph = tf.function(value_and_gradient, signature, autograph=False, jit_compile=jit_compile)
-    constant = tf.function(lambda r: tricks.discounted_returns(r, 0.9), signature, autograph=False)
+    signature = [tf.TensorSpec([None, 2], tf.float64)] * 2
+    graph = tf.function(values_and_gradient, signature, autograph=False, jit_compile=jit_compile)
     for steps in (0, 1, 2, 37, 64):
-        r_t = np.where(np.arange(steps * 2) % 7 == 0, 1.0, 0.0).reshape(steps, 2)
-        np.testing.assert_allclose(constant(r_t), reference.discounted_returns(r_t, 0.9), **TOLERANCE)
-        value, gradient = (tensor.numpy() for tensor in graph(tf.constant(r_t)))
-        np.testing.assert_allclose(
-            value, reference.discounted_returns(r_t, 0.9 * (r_t == 0), 3.0), **TOLERANCE
-        )
-        wanted, *_ = reference.discounted_returns_vjp(np.ones_like(r_t), r_t, 0.9 * (r_t == 0))
-        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
+        x = np.where(np.arange(steps * 2 + 2) % 7 == 0, 1.0, 0.0).reshape(steps + 1, 2)
+        ends = 0.9 * (x[1:] == 0)
+        check_estimates(*graph(tf.constant(x), tf.constant(ends)), x, ends)
 
 
 def test_coefficients_may_be_scalar_tensors(backend):
@@ -527,36 +543,39 @@ def test_what_torch_traces_without_values(in_torch):
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    class Returns(torch.nn.Module):
-        def forward(self, r_t):
-            return tricks.discounted_returns(r_t, 0.5, 2.0)
+    class Model(torch.nn.Module):
+        def forward(self, x, ends):
+            return estimates(tricks, x, ends)
 
-    assert tricks.discounted_returns(torch.ones(3, 2, device="meta"), 0.9).shape == (3, 2)
+    def without_values(device):
+        inputs = torch.ones(4, 2, device=device), torch.ones(3, 2, device=device)
+        return [tuple(value.shape) for value in estimates(tricks, *inputs)]
+
+    assert without_values("meta") == [(3, 2)] * 3
     with FakeTensorMode():
-        assert tricks.discounted_returns(torch.ones(3, 2), 0.9).shape == (3, 2)
-    traced = make_fx(lambda r: tricks.discounted_returns(r, 0.5))(torch.ones(3))
-    assert traced(torch.tensor([4.0, 0.0, 4.0])).tolist() == [5.0, 2.0, 4.0]
+        assert without_values("cpu") == [(3, 2)] * 3
     z = torch.tensor([1 + 2j, 3 - 4j])
     assert tricks.discounted_returns(z.conj().imag, 0.5).tolist() == [0.0, 4.0]
-    shapes = ({0: torch.export.Dim("T", min=2), 1: torch.export.Dim("B", min=2)},)
-    module = torch.export.export(Returns(), (torch.ones(3, 2),), dynamic_shapes=shapes).module()
-    r_t = np.random.default_rng(0).normal(size=(7, 5))
-    rewards = torch.tensor(r_t, dtype=torch.float32, requires_grad=True)
-    g_t = module(rewards)
-    np.testing.assert_allclose(g_t.detach(), reference.discounted_returns(r_t, 0.5, 2.0), rtol=1e-5)
-    (gradient,) = torch.autograd.grad(g_t.sum(), rewards)
-    wanted, *_ = reference.discounted_returns_vjp(np.ones_like(r_t), r_t, 0.5)
-    np.testing.assert_allclose(gradient, wanted, rtol=1e-5)
+    blank = torch.ones(4, 2).double(), torch.ones(3, 2).double()
+    steps, batch = torch.export.Dim("T", min=2), torch.export.Dim("B", min=2)
+    shapes = ({0: steps + 1, 1: batch}, {0: steps, 1: batch})
+    exported = torch.export.export(Model(), blank, dynamic_shapes=shapes).module()
+    for module, size in ((exported, 8), (make_fx(Model())(*blank), 4)):
+        x = np.random.default_rng(0).normal(size=(size, 2))
+        ends = 0.9 * (x[1:] < 1)
+        inputs = torch.tensor(x, requires_grad=True), torch.tensor(ends)
+        values = module(*inputs)
+        (gradient,) = torch.autograd.grad(sum(values).sum(), inputs[0])
+        check_estimates([value.detach() for value in values], gradient, x, ends)
 
 
-def test_discounts_that_change_are_compiled_once(in_torch):
-    torch, tricks = in_torch.framework, in_torch.tricks
-    torch.compiler.reset()
-    compiled = torch.compile(tricks.discounted_returns, fullgraph=True, backend=TRACER)
-    r_t = torch.ones(3)
-    for discount in np.linspace(0.1, 0.9, 14):  # more than fullgraph=True would compile anew
-        expected = reference.discounted_returns(np.ones(3), discount)
-        np.testing.assert_allclose(compiled(r_t, float(discount)), expected, rtol=1e-6)
+def test_discounts_that_change_are_compiled_once_in_torch(in_torch):
+    def estimated(r_t, discount):
+        g_t = in_torch.tricks.discounted_returns(r_t, discount)
+        values = in_torch.framework.cat([g_t, g_t[:1]])
+        return in_torch.tricks.truncated_generalized_advantage_estimation(g_t, discount, discount, values)
+
+    in_torch.check_compiled_once(estimated, np.float32([1.0, 2.0, 4.0]))
 
 
 def test_a_sparse_cotangent_is_made_dense(backend):

@@ -97,7 +97,7 @@ def truncated_generalized_advantage_estimation(
         tensor([1.7500, 1.5000, 1.0000])
     """
     r_t, values = as_rewards(r_t), as_floating("values", values)
-    check_shape("values", values.shape, (len(r_t) + 1, *r_t.shape[1:]), "r_t with one more step")
+    check_shape("values", values.shape, (r_t.shape[0] + 1, *r_t.shape[1:]), "r_t with one more step")
     discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
     lambda_ = as_coefficient("lambda_", lambda_, r_t, high=1)
     v_t = values.to(discount_t.dtype)
