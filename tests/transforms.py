@@ -174,6 +174,26 @@ class TorchBatchedCotangents(TorchEager):
         return value, [gradient[1] for gradient in together]
 
 
+class TorchWithoutValues(TorchEager):
+    name = "without values"
+
+    def differentiate(self, function, tensors, cotangent):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        def known(*arguments):
+            value, gradients = super(TorchWithoutValues, self).differentiate(function, *arguments)
+            return value, gradients, [(tensor.shape, tensor.dtype) for tensor in (value, *gradients)]
+
+        blank = [tensor.clone() for tensor in (*tensors, cotangent)]
+        value, gradients, expected = known(tensors, cotangent)
+        fake, meta = FakeTensorMode(), [tensor.to("meta") for tensor in blank]
+        assert known(meta[:-1], meta[-1])[-1] == expected
+        blank = [fake.from_tensor(tensor) for tensor in blank]
+        with fake:
+            assert known(blank[:-1], blank[-1])[-1] == expected
+        return value, gradients
+
+
 class TorchTraced(TorchWay):
     name = "make_fx of func.vjp"
 
@@ -280,6 +300,27 @@ class TorchForwardJacobian(TorchJacobian):
         return self.torch.func.jacfwd(function, argnums=index)
 
 
+class TorchVectorizedJacobian(TorchJacobian):
+    name = "vectorized jacobian"
+    strategy = "reverse-mode"
+
+    def jacobian(self, function, index):
+        def whole(*tensors):
+            def varied(tensor):
+                return function(*tensors[:index], tensor, *tensors[index + 1 :])
+
+            return self.torch.autograd.functional.jacobian(
+                varied, tensors[index], vectorize=True, strategy=self.strategy
+            )
+
+        return whole
+
+
+class TorchVectorizedForwardJacobian(TorchVectorizedJacobian):
+    name = "vectorized jacobian by jvp"
+    strategy = "forward-mode"
+
+
 class TorchCompiledJacobian(TorchJacobian):
     name = "compile of func.jacrev"
 
@@ -332,13 +373,15 @@ class TensorFlowXla(TensorFlowWay):
 
 class TensorFlowUnknownShapes(TensorFlowWay):
     name = "function of unknown shapes"
+    jit_compile = False
 
     def known(self, tensor):
         return [None] * tensor.shape.rank
 
     def differentiate(self, function, tensors, cotangent):
         signature = [self.tf.TensorSpec(self.known(t), t.dtype) for t in (cotangent, *tensors)]
-        return self.tf.function(self.vjp(function), input_signature=signature)(cotangent, *tensors)
+        graph = self.tf.function(self.vjp(function), signature, jit_compile=self.jit_compile)
+        return graph(cotangent, *tensors)
 
 
 class TensorFlowUnknownRanks(TensorFlowUnknownShapes):
@@ -346,6 +389,11 @@ class TensorFlowUnknownRanks(TensorFlowUnknownShapes):
 
     def known(self, tensor):
         return None
+
+
+class TensorFlowUnknownShapesInXla(TensorFlowUnknownShapes):
+    name = "xla of unknown shapes"
+    jit_compile = True
 
 
 class TensorFlowRecompute(TensorFlowTape):
@@ -488,7 +536,16 @@ FIRST_ORDER = [
 ]
 
 # What the edits do and not every trick, since some ask for a rank or take gradients by themselves.
-OF_THE_EDITS = [*FIRST_ORDER, TorchInductor, TensorFlowUnknownRanks, TensorFlowRecompute]
+OF_THE_EDITS = [
+    *FIRST_ORDER,
+    TorchInductor,
+    TorchWithoutValues,
+    TorchVectorizedJacobian,
+    TorchVectorizedForwardJacobian,
+    TensorFlowUnknownRanks,
+    TensorFlowUnknownShapesInXla,
+    TensorFlowRecompute,
+]
 
 
 # The gradient of <vjp(cotangent), directions>
