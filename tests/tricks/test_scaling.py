@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from backends import made
 from gradtricks import reference
+from transforms import FIRST_ORDER
 
+BEYOND = {"eager", "compile", "vmap of func.vjp", "func.jvp", "dual numbers"}
+BEYOND |= {"tape", "xla", "vectorized_map", "accumulator", "accumulator in a function"}
+BEYOND = [way for way in FIRST_ORDER if way.name in BEYOND]
 SCALES = st.floats(-3, 3, allow_subnormal=False) | st.sampled_from([0.0, -1.0, 1 / 3, 0.1, 2.0])
 EXTREMES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45, 1.0], np.float32)
 
@@ -88,21 +93,21 @@ def test_a_tensor_scale_broadcasts_and_zero_stops_even_infinite_gradients(backen
     np.testing.assert_array_equal(gradient, np.zeros(3))
 
 
-@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
-@pytest.mark.parametrize("scale", [65536.0, np.array(65536.0)])
-def test_a_scale_beyond_float16_scales_float16(backend, way, scale):
-    def function(t):
-        return backend.tricks.scale_gradient(t, scale if isinstance(scale, float) else backend.tensor(scale))
+@pytest.mark.parametrize("way", BEYOND, ids=lambda way: way.id)
+def test_a_scale_beyond_float16_scales_float16(way):
+    way = way(made(way.framework))
+    backend, x = way.backend, np.array([1.5, -2.0])
 
-    _, (gradient,) = getattr(backend, way)(function, [np.ones(1, np.float16)], np.float16([1e-3]))
-    np.testing.assert_array_equal(gradient, np.float16([65.56]))
+    def scaled(t):
+        half = backend.cast(t * 2**-8, "float16")
+        scales = 65536.0, backend.tensor(65536.0)
+        both = backend.joined(*(way.tricks.scale_gradient(half, scale) for scale in scales))
+        return backend.cast(both, "float64") * 2**-8
 
-
-def test_a_scale_beyond_float16_scales_tangents_in_torch(in_torch):
-    torch, tricks = in_torch.framework, in_torch.tricks
-    x, tangent = torch.ones(1, dtype=torch.float16), torch.tensor([1e-3], dtype=torch.float16)
-    _, found = torch.func.jvp(lambda t: tricks.scale_gradient(t, 65536.0), (x,), (tangent,))
-    assert found.tolist() == [65.5625]
+    # 65536 times 2**-16, through either.
+    value, (gradient,) = way.value_and_vjp(scaled, [x], np.array([1.0, 3.0, 2.0, -1.0]))
+    np.testing.assert_array_equal(value, 2**-16 * np.tile(x, 2))
+    np.testing.assert_array_equal(gradient, [3.0, 2.0])
 
 
 def test_an_unknown_rank_is_scaled_in_tensorflow(in_tensorflow):
