@@ -218,6 +218,11 @@ class TorchBackend(Backend):
 
         return differentiated
 
+    def loss_and_gradients(self, loss, variables):
+        """Return the value of ``loss()`` and the gradients of what it reads, as arrays."""
+        value = loss()
+        return self.array(value), [self.array(g) for g in self.framework.autograd.grad(value, variables)]
+
     def recomputed(self, function):
         """Return the function with its activations computed anew in the backward pass."""
         checkpoint = self.framework.utils.checkpoint.checkpoint
@@ -366,6 +371,11 @@ class TensorFlowBackend(Backend):
             return tape.gradient(y, x)
 
         return differentiated
+
+    def loss_and_gradients(self, loss, variables):
+        with self.framework.GradientTape() as tape:
+            value = loss()
+        return self.array(value), [self.array(g) for g in tape.gradient(value, variables)]
 
     def recomputed(self, function):
         return self.framework.recompute_grad(function)

@@ -1,10 +1,9 @@
 """The MuZero learner on real CartPole episodes, against the pseudocode's one-by-one definitions."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 
+from backends import made
 from gradtricks.agents import load
 from gradtricks.agents.cartpole import collect_episodes
 from gradtricks.agents.muzero import SearchNetwork, draw_weights
@@ -73,13 +72,8 @@ class TestTargets:
 
 def one_by_one(learner, batch, hidden_scale, loss_scale):
     """Loss and gradients of the pseudocode's update, with its own formula for scales."""
-    framework = type(learner).__module__.split(".")[2]
-    module = pytest.importorskip(framework)
-    if framework == "torch":
-        stop, log_softmax, make, tape = module.Tensor.detach, module.log_softmax, module.tensor, nullcontext()
-    else:
-        stop, log_softmax, make = module.stop_gradient, module.nn.log_softmax, module.constant
-        tape = module.GradientTape()
+    backend = made(type(learner).__module__.split(".")[2])
+    stop, make, log_softmax = backend.stop, backend.tensor, backend.operator("log_softmax")
 
     def scale(x, factor):
         return x * factor + stop(x) * (1 - factor)
@@ -88,7 +82,7 @@ def one_by_one(learner, batch, hidden_scale, loss_scale):
         [element] = make(target)[None] @ -log_softmax(logits, -1)[0][:, None]
         return element[0]
 
-    with tape:
+    def mean_loss():
         total = 0.0
         for b in range(len(batch.observation)):
             value, policy, state = learner.initial_inference(make(batch.observation[b : b + 1]))
@@ -103,10 +97,9 @@ def one_by_one(learner, batch, hidden_scale, loss_scale):
                 if k > 0:
                     loss = loss + cross_entropy(reward, batch.target_reward[k - 1, b])
                 total = total + scale(loss, factor)
-        total = total / len(batch.observation)
-    weights = list(learner.weights.values())
-    found = module.autograd.grad(total, weights) if framework == "torch" else tape.gradient(total, weights)
-    return float(to_numpy(total)), [gradient.numpy() for gradient in found]
+        return total / len(batch.observation)
+
+    return backend.loss_and_gradients(mean_loss, list(learner.weights.values()))
 
 
 class TestGradients:
