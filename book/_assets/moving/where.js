@@ -68,7 +68,7 @@
     stage.describe = () => {
       const f = flow(x, guarded()), product = [f.dealt, "·", f.slope, "=", f.product].map((part) => (part.length ? part : written(part))).join("\u00a0");
       const then = guarded() && !f.chosen ? `, and the inner where hands ${written(f.arrived)} to x` : " reaches x";
-      return `At x = ${written(x)} the value is ${written(f.y)}. Backward, where deals ${written(f.dealt)} to the root, whose slope is ${written(f.slope)}: ${product}${then}.`;
+      return `At x = ${written(x)} the value is ${written(f.y)}. Backward, where sends ${written(f.dealt)} to the root, whose slope is ${written(f.slope)}: ${product}${then}.`;
     };
   });
 })();
