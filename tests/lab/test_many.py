@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,16 @@ def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store
     assert max(number for _, number, _ in most) > 4, "who says how many knows better"
     with pytest.raises(ValueError, match="workers must be at least 1; got 0"):
         execute_all(runs, store, workers=0)
+
+
+def test_any_executor_of_the_standard_library_does_the_runs(notebook, store, stand_in, monkeypatch):
+    names = set()
+    stand_in(lambda run: names.add(threading.current_thread().name) or StoredRun("", {}))
+    with ThreadPoolExecutor(2, thread_name_prefix="theirs") as theirs:
+        monkeypatch.setattr("gradtricks.lab.runs.here.Threads", lambda: theirs)
+        runs = execute_all(plan(notebook, 6), store, workers=2)
+    assert [run.state for run in runs] == ["finished"] * 6
+    assert names <= {"theirs_0", "theirs_1"}
 
 
 def test_the_order_is_kept(notebook, store, stand_in):

@@ -3,8 +3,9 @@
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,9 +15,8 @@ from distributed.comm.core import CommClosedError
 
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.runs import worker
-from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
-from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import explained, is_url
 
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
@@ -68,19 +68,16 @@ class Cluster:
         self, client: Client, scheduler: Scheduler, orders: worker.Orders, limit: int | None
     ) -> None:
         self._client, self._scheduler, self._orders, self._limit = client, scheduler, orders, limit
-        self._executor = client.get_executor(pure=False)
+        self.executor = client.get_executor(pure=False)
+        self.perform = partial(worker.perform, orders)
         self._peopled = monotonic()
-
-    def submit(self, spec: Spec, *, again: bool) -> "Future[StoredRun]":
-        """Send a run to a worker."""
-        return self._executor.submit(worker.perform, self._orders, spec, again=again)
 
     def room(self) -> int:
         """Count the threads of all workers, and be patient where there are none."""
         try:
             threads = sum(self._client.nthreads().values())
         except Exception as error:  # what distributed raises here depends on when the connection broke
-            raise self.gone() from error
+            raise _gone(self._scheduler) from error
         if threads:
             self._peopled = monotonic()
         elif monotonic() - self._peopled > self._scheduler.patience_s:
@@ -91,10 +88,6 @@ class Cluster:
         """End what goes on of this sweep."""
         with suppress(Exception):  # a worker that can't be reached any more has stopped in any case
             self._client.run(worker.end, self._orders.sweep, on_error="ignore")
-
-    def gone(self) -> Exception:
-        """Say that the scheduler is gone, which cancels runs."""
-        return _gone(self._scheduler)
 
 
 @contextmanager
@@ -113,7 +106,7 @@ def _connected(scheduler: Scheduler) -> Iterator[Client]:
     except SchedulerError:
         raise
     except Exception as error:
-        if isinstance(error, CommClosedError) or client.status != "running":
+        if isinstance(error, CommClosedError | CancelledError) or client.status != "running":
             raise _gone(scheduler) from error
         raise
     finally:

@@ -5,10 +5,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.kernels.warm import KernelLostError
@@ -16,7 +18,7 @@ from gradtricks.lab.runs import execution
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 
-_PATIENCE_S = 5.0  # for threads whose runs were ended
+_PATIENCE_S = 5.0  # for runs that were ended
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "MICROSECONDS PERIOD", or "max PERIOD"
 
 
@@ -25,18 +27,40 @@ class Places:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken: set[int] = set()
+        self.taken: set[int] = set()
 
     @contextmanager
     def one(self) -> Iterator[int]:
         """Take a number, for as long as the block lasts."""
         with self._lock:
-            number = next(n for n in count(1) if n not in self._taken)
-            self._taken.add(number)
+            number = next(n for n in count(1) if n not in self.taken)
+            self.taken.add(number)
         try:
             yield number
         finally:
-            self._taken.discard(number)
+            self.taken.discard(number)
+
+
+class Threads(Executor):
+    """Begins each call at once, in a thread.
+
+    Those of the standard library's own executor would keep this process from ending, while one may be waiting
+    for what another process does.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Begin a call."""
+        future: Future[Any] = Future()
+        threading.Thread(target=_do, args=(future, partial(fn, *args, **kwargs)), daemon=True).start()
+        return future
+
+
+def _do(future: "Future[Any]", call: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
 
 
 class Here:
@@ -59,28 +83,24 @@ class Here:
     ) -> None:
         self._store, self._begun, self._timeout_s = store, begun, timeout_s
         self._kernels, self._places = Kernels(), Places()
-        self._threads: list[threading.Thread] = []
+        self.executor: Executor = Threads()
         self._workers = workers or count_workers(specs)
         # Who says how many there are knows better than the number of cores.
         needed = self._workers * max(spec.threads for spec in specs) if workers else 0
         self.cores: float = max(count_cores(), needed)
 
     def close(self) -> None:
-        """End what goes on, and wait a while for the threads."""
+        """End what goes on, and wait a while for that."""
         self.end()
         deadline = time.monotonic() + _PATIENCE_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        while self._places.taken and time.monotonic() < deadline:
+            time.sleep(0.02)
 
-    def submit(self, spec: Spec, *, again: bool) -> "Future[StoredRun]":
-        """Begin a run, which is submitted ``again`` if its process is lost."""
-        future: Future[StoredRun] = Future()
-        # Those of the standard library's executors would keep this process from ending, while one may be
-        # waiting for what another process does.
-        thread = threading.Thread(target=self._perform, args=(future, spec, again), daemon=True)
-        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
-        thread.start()
-        return future
+    def perform(self, spec: Spec, *, again: bool) -> StoredRun:
+        """Execute a run, which is submitted ``again`` if its process is lost."""
+        with self._places.one() as number:
+            self._begun(spec.request, str(number))
+            return execution.execute(spec, self._store, self._kernels, timeout_s=self._timeout_s, again=again)
 
     def room(self) -> int:
         """Count the runs that can go on at once."""
@@ -89,23 +109,6 @@ class Here:
     def end(self) -> None:
         """End what goes on; nothing more begins."""
         self._kernels.close()
-
-    def gone(self) -> Exception:
-        """Say why runs are cancelled that nobody has cancelled here."""
-        return RuntimeError("runs of this process were cancelled by somebody else")
-
-    def _perform(self, future: "Future[StoredRun]", spec: Spec, again: bool) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            with self._places.one() as number:
-                self._begun(spec.request, str(number))
-                stored = execution.execute(
-                    spec, self._store, self._kernels, timeout_s=self._timeout_s, again=again
-                )
-            future.set_result(stored)
-        except BaseException as error:
-            future.set_exception(error)
 
 
 def count_workers(specs: Iterable[Spec]) -> int:

@@ -257,7 +257,7 @@ class _Driver:
     def _submit(self, run: Run) -> None:
         self._waiting.remove(run)
         run.began = monotonic()
-        future = self._pool.submit(run.spec, again=not run.lost)
+        future = self._pool.executor.submit(self._pool.perform, run.spec, again=not run.lost)
         self._going[run.spec.request] = run, future
         future.add_done_callback(lambda _: self._news.put(partial(self._ended, run, future)))
 
@@ -268,10 +268,10 @@ class _Driver:
             run.stored = future.result()
         except KernelsClosed:  # by us: that isn't a failure, and must not be shown as one
             return
-        except CancelledError as error:
+        except CancelledError:  # by us, or because the scheduler is gone
             if self.signals:
                 return
-            raise self._pool.gone() from error
+            raise
         except SchedulerError:
             raise
         except RunError as error:
