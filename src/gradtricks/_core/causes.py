@@ -169,7 +169,7 @@ def still(record: Record) -> Iterator[Cause]:
     if rounded:
         shares = [weight.moved or 0.0 for seen in rounded.values() for weight in seen]
         dtype = next(iter(rounded.values()))[0].dtype
-        told = f"{max(shares):.0%} of the elements with a gradient moved: {dtype} rounds the update away"
+        told = f"{max(shares):.0%} of the elements with a gradient moved: {dtype} loses the update"
         yield Cause("rounded away", tuple(rounded), told, record.place)
 
 
