@@ -14,6 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from gradtricks._core import kernels
 from gradtricks._load import BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -229,6 +230,12 @@ def test_only_one_module_declares_gradients(framework):
     declared = re.compile("|".join(ways))
     declaring = {p.stem for p in (PACKAGE / framework).glob("*.py") if declared.search(p.read_text())}
     assert declaring == {"_edits"}
+
+
+def test_compiled_loops_are_asked_for_by_the_names_of_their_files():
+    for path in Path(kernels.__file__).parent.glob("[a-z]*.py"):
+        assert hasattr(kernels, path.stem)
+    assert not hasattr(kernels, "gone")
 
 
 # The lab's rooms, each of which may use those before it.

@@ -34,7 +34,7 @@ from gradtricks.lab.commands.publishing import plan_sweeps
 from gradtricks.lab.commands.views import table
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.literals import literal
-from gradtricks.lab.notebooks.schema import check_parameters, read_notebook, read_parameters
+from gradtricks.lab.notebooks.schema import check_parameters, parse_values, read_notebook, read_parameters
 from gradtricks.lab.results.quoting import RecordError, result_from
 from gradtricks.lab.results.statistics import interquartile_mean
 from notebooks import write_notebook
@@ -618,7 +618,7 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
     notebook, values = asked["given"]
     declared = read_parameters(read_notebook(notebook), "masking")
     assert (notebook, asked["threads"]) == (Path("experiments/masking.ipynb"), 3)
-    assert check_parameters(declared, values) == CARRIED
+    assert check_parameters(declared, parse_values(notebook, values)) == CARRIED
     assert list(map(literal, values.values())) == list(map(literal, CARRIED.values()))
 
 

@@ -84,8 +84,7 @@ def with_slope(
     """Give a compiled loop its slope, in every mode and situation but forward mode within forward mode.
 
     Args:
-        value: ``value(*tensors, *options)``, an operation that knows its shapes and batches, such as
-            `as_operation` makes.
+        value: ``value(*tensors, *options)``, as `as_operation` makes it.
         cotangents: ``cotangents(gradient, output, *tensors, *options)`` returns the gradient of each tensor,
             or None, by operations that can be differentiated in their turn.
         tangent: ``tangent(tangents, output, *tensors, *options)`` returns the tangent of the output; a tensor
@@ -122,8 +121,7 @@ def with_slope(
             output = loop(*tensors, *ctx.options)
             return tangent(tangents[: len(tensors)], output, *tensors, *ctx.options)
 
-    if register := getattr(value, "register_autograd", None):
-        register(Loop.backward, setup_context=Loop.setup_context)  # for what is exported
+    vars(value)["register_autograd"](Loop.backward, setup_context=Loop.setup_context)  # for what is exported
     unopened = known_to_the_compiler(lambda *args: Loop.apply(*args))
 
     def loop(*args: Any) -> torch.Tensor:
