@@ -615,10 +615,10 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
     program, *arguments = shlex.split(command_of("masking", record))
     assert program == "gradtricks"
     CliRunner().invoke(app, arguments)
-    notebook, values = asked["given"]
-    declared = read_parameters(read_notebook(notebook), "masking")
+    notebook, texts = asked["given"]
     assert (notebook, asked["threads"]) == (Path("experiments/masking.ipynb"), 3)
-    assert check_parameters(declared, parse_values(notebook, values)) == CARRIED
+    declared, values = read_parameters(read_notebook(notebook), "masking"), parse_values(notebook, texts)
+    assert check_parameters(declared, values) == CARRIED
     assert list(map(literal, values.values())) == list(map(literal, CARRIED.values()))
 
 
