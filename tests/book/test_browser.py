@@ -62,7 +62,7 @@ SMALL_LETTERS = r"""async (smallest) => {
     }
     return found;
 }"""
-# Words of Matplotlib's figures that the edge of the picture cuts off. Each figure is drawn on the page for the
+# Words of Matplotlib's figures that the edge of the picture cuts off. Each figure is drawn on the page for a
 # moment, since nobody can look into an image.
 CUT_LABELS = r"""async () => {
     const found = [];
@@ -75,8 +75,8 @@ CUT_LABELS = r"""async () => {
             const { left, right, top, bottom, width } = words.getBoundingClientRect();
             const over = Math.max(edge.left - left, right - edge.right, edge.top - top, bottom - edge.bottom);
             const said = [...words.childNodes].find((node) => node.nodeType === Node.COMMENT_NODE);
-            if (width && over > 2)
-                found.push(`${said?.data.trim()}, by ${over.toFixed(0)} px in ${image.src.split('/').at(-1)}`);
+            const of = image.src.split('/').at(-1);
+            if (width && over > 2) found.push(`${said?.data.trim()}, by ${over.toFixed(0)} px in ${of}`);
         }
         box.remove();
     }
