@@ -232,10 +232,16 @@ def test_only_one_module_declares_gradients(framework):
     assert declaring == {"_edits"}
 
 
-def test_compiled_loops_are_asked_for_by_the_names_of_their_files():
+def test_compiled_loops_are_asked_for_by_the_names_of_their_files(monkeypatch):
     for path in Path(kernels.__file__).parent.glob("[a-z]*.py"):
-        assert hasattr(kernels, path.stem)
+        monkeypatch.delattr(kernels, path.stem, raising=False)  # as before anybody has asked
+        assert Path(getattr(kernels, path.stem).__file__) == path
     assert not hasattr(kernels, "gone")
+
+
+def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
+    stems = [path.stem for room in ("lab", "book") for path in (PACKAGE / room).rglob("[a-z]*.py")]
+    assert sorted(stem for stem in set(stems) if stems.count(stem) > 1) == []
 
 
 # The lab's rooms, each of which may use those before it.

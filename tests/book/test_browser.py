@@ -62,6 +62,26 @@ SMALL_LETTERS = r"""async (smallest) => {
     }
     return found;
 }"""
+# Words of Matplotlib's figures that the edge of the picture cuts off. Each figure is drawn on the page for a
+# moment, since nobody can look into an image.
+CUT_LABELS = r"""async () => {
+    const found = [];
+    for (const image of document.querySelectorAll('main img[src$=".svg"]')) {
+        const box = document.createElement('div');
+        box.innerHTML = await (await fetch(image.src)).text();
+        const drawn = document.body.appendChild(box).querySelector('svg');
+        const edge = drawn.getBoundingClientRect();
+        for (const words of drawn.querySelectorAll('g[id^="text_"]')) {
+            const { left, right, top, bottom, width } = words.getBoundingClientRect();
+            const over = Math.max(edge.left - left, right - edge.right, edge.top - top, bottom - edge.bottom);
+            const said = [...words.childNodes].find((node) => node.nodeType === Node.COMMENT_NODE);
+            const of = image.src.split('/').at(-1);
+            if (width && over > 2) found.push(`${said?.data.trim()}, by ${over.toFixed(0)} px in ${of}`);
+        }
+        box.remove();
+    }
+    return found;
+}"""
 # What axe-core need not look at, and why.
 ALLOWED = {
     ".katex-html": "hidden from who can't see it, for whom the MathML is; its colour is that of the text",
@@ -330,6 +350,7 @@ def look(page, address):
             found += [f"{address}, {theme}, {width} px: cut off: {text}" for text in page.evaluate(CUT_OFF)]
     small = page.evaluate(SMALL_LETTERS, SMALLEST)
     found += [f"{address}, {width} px: small letters: {letters}" for letters in small]
+    found += [f"{address}: the edge cuts off {label}" for label in page.evaluate(CUT_LABELS)]
     nameless = page.evaluate(
         "[...document.querySelectorAll('img:not([alt]), img[alt=\"\"]')].map(i => i.src)"
     )
@@ -350,7 +371,8 @@ def test_the_look_finds_what_sticks_out_what_is_heavy_and_a_missing_image(tmp_pa
         '<svg viewBox="0 0 80 80" width="40" height="40"><text y="20" font-size="16">tiny</text></svg>'
         '<img src="figure.svg" alt="a figure" width="259"></main>'
     )
-    (tmp_path / "figure.svg").write_text(SVG)
+    words = '<g id="text_1"><!-- too far --><rect x="860" width="60" height="9"/></g>'
+    (tmp_path / "figure.svg").write_text(SVG.replace("</svg>", words + "</svg>"))
     (tmp_path / "large.js").write_text(" " * 900_000)
     found = " ".join(look(page, f"{serve(tmp_path)}/page.html"))
     assert "page.html: 901 KB until it is loaded, at most 700; /large.js 900 KB, " in found
@@ -358,6 +380,7 @@ def test_the_look_finds_what_sticks_out_what_is_heavy_and_a_missing_image(tmp_pa
     assert "390 px: cut off: too long to be read" in found
     assert "390 px: small letters: 8.0 px in tiny" in found
     assert "390 px: small letters: 4.2 px in figure.svg" in found
+    assert "the edge cuts off too far, by 20 px in figure.svg" in found
     assert "no alt text" in found
     assert "image doesn't show" in found
     assert any("404" in finding for finding in findings)

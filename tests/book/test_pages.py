@@ -28,7 +28,7 @@ from gradtricks.book.building import plan_book
 from gradtricks.book.cards import command_of
 from gradtricks.book.explorables import payload
 from gradtricks.book.numbers import format_result
-from gradtricks.book.records import published_record
+from gradtricks.book.quotes import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import plan_sweeps
 from gradtricks.lab.commands.views import table

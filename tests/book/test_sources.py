@@ -20,7 +20,7 @@ pytest.importorskip("sphinx")
 
 from gradtricks.book import sources
 from gradtricks.book.building import build_book, plan_book
-from gradtricks.book.records import published_record
+from gradtricks.book.quotes import published_record
 from gradtricks.book.site import BuildError, build, keeps_what_others_use
 from gradtricks.book.sources import lay_out
 from gradtricks.book.sweeppages import sweep_files

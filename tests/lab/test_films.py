@@ -13,7 +13,7 @@ from PIL import Image, ImageSequence
 
 pytest.importorskip("sphinx")
 
-from gradtricks.book.records import figure_of
+from gradtricks.book.quotes import figure_of
 from gradtricks.book.sources import lay_out
 from gradtricks.lab import films
 from gradtricks.lab.films import record_film

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 pytest.importorskip("sphinx")
 
 from gradtricks.book.building import build_book
-from gradtricks.book.records import published_record
+from gradtricks.book.quotes import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import publish
 from gradtricks.lab.commands.views import find_run, table

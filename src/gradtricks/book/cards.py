@@ -9,7 +9,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 from gradtricks.book.origins import origin_of
-from gradtricks.book.records import Showing, record_of
+from gradtricks.book.quotes import Showing, record_of
 
 __all__ = ["RunCard", "command_of", "setup"]
 

@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 
 from gradtricks.book.moving import Drawn
 from gradtricks.book.numbers import number_text
-from gradtricks.book.records import figure_of, result_of
+from gradtricks.book.quotes import figure_of, result_of
 from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.results.quoting import RecordError
 

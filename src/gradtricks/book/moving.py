@@ -9,7 +9,7 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.directives.patches import Figure
 
-from gradtricks.book.records import Showing, figure_of, result_of
+from gradtricks.book.quotes import Showing, figure_of, result_of
 from gradtricks.lab.results.quoting import RecordError
 
 __all__ = ["Drawn", "Moving", "setup"]

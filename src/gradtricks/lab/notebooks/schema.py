@@ -19,8 +19,8 @@ from pydantic_core import SchemaError
 
 from gradtricks.lab.notebooks import texts
 from gradtricks.lab.notebooks.annotations import infer, parse_annotation, read_default, resolve
-from gradtricks.lab.notebooks.cells import parse_cell
 from gradtricks.lab.notebooks.literals import literal
+from gradtricks.lab.notebooks.parsing import parse_cell
 from gradtricks.lab.notebooks.texts import ParameterError as ParameterError  # also for who imports this one
 from gradtricks.lab.notebooks.texts import Plain, Problems
 

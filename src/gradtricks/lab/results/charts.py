@@ -29,6 +29,7 @@ _NAME = 17  # letters for which a panel is wide enough
 _LINE = 0.09  # of a figure's height: how far apart the names of lines stand
 _ABREAST = 3  # curves
 _WHOLE = 54  # letters for which a figure is wide enough, in a title
+_WIDTH = 48  # letters of a title that fit above a plot beside its labels
 _HALF = 22  # letters side by side for which half of a figure is wide enough
 _BRIGHT = 0.42  # luminance from which on a cell's number is dark; dark pages show cells brighter
 
@@ -222,4 +223,4 @@ def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
 def _titled(title: str, groups: Sequence[Group]) -> str:
     several = any(group.n > 1 for group in groups)
     said = f" (interquartile mean, {counted(groups)} each)" if several else ""
-    return drawable(title, 60 - len(said)) + said
+    return wrapped(drawable(title, 60) + said, _WIDTH)
