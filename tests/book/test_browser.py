@@ -961,7 +961,7 @@ def test_search_puts_the_chapter_first_that_answers(serve, page):
 SCREENS = {
     "start": ("index.html", "body"),
     "chapter": ("masking.html", "body"),
-    "figures": ("masking.html", "#a-picture-first"),
+    "figures": ("scaling.html", "figure:not(.explorable):has(img)"),
     "formulas": ("masking.html", "#what-adam-remembers"),
     "sliders": ("clipping.html", "figure.explorable"),
     "api": ("api/scaling.html", "body"),
