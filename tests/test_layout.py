@@ -158,14 +158,15 @@ def test_every_stem_is_everywhere(stem):
     assert [str(path) for path in places if not path.is_file()] == []
 
 
-AGENTS = {"pong", "pong_sign", "pong_won", "muzero", "muzero_judged", "tictactoe", "tokens_learning"}
+AGENTS = {"pong", "pong_sign", "pong_won", "muzero", "muzero_trained", "tictactoe", "tokens_learning"}
+SCALES = {"scales_with_adam", "scales_with_momentum", "scales_on_boards"}
 
 
 def test_no_stem_is_missing_a_reference():
     for name in ("torch", "tensorflow"):
         assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*STEMS, *AGENTS, "benchmarks", "benchmarks_judged", "lab_benchmarks"}
+    assert notebooks == {*STEMS, *AGENTS, *SCALES, "benchmarks", "benchmarks_judged", "lab_benchmarks"}
 
 
 def stem_of(name, framework):

@@ -215,8 +215,10 @@ def small_site(tmp_path_factory):
     """One page, built with the book's own configuration and assets."""
     root = tmp_path_factory.mktemp("small")
     config = (ROOT / "_config.yml").read_text()
-    assert "redirects: {}" in config
-    (root / "_config.yml").write_text(config.replace("redirects: {}", "redirects: {former: later.html}"))
+    assert "    redirects:\n" in config
+    (root / "_config.yml").write_text(
+        config.replace("    redirects:\n", "    redirects:\n      former: later.html\n")
+    )
     book = root / "book"
     for folder in ("_assets", "_templates"):
         shutil.copytree(ROOT / "book" / folder, book / folder)

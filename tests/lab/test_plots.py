@@ -20,7 +20,12 @@ from gradtricks.lab.results.grouping import (
     wants_logarithm,
 )
 from gradtricks.lab.results.plots import plot_results
-from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean, summarize
+from gradtricks.lab.results.statistics import (
+    bootstrap_interval,
+    interquartile_mean,
+    paired_difference,
+    summarize,
+)
 from gradtricks.lab.results.tables import tabulate
 from synthetic import make_run
 
@@ -98,6 +103,30 @@ def test_pooled_configurations_are_drawn_within_each():
     loose_low, loose_high = bootstrap_interval(values)
     assert high - low < 0.2 * (loose_high - loose_low)
     assert low < interquartile_mean(values) < high
+
+
+def test_a_difference_is_between_means_of_interquartile_means():
+    rng = np.random.default_rng(5)
+    these, those = rng.normal(size=(3, 12)), rng.normal(size=(2, 12))
+    mean, low, high = paired_difference(these, those)
+    assert mean == pytest.approx(
+        stats.trim_mean(these, 0.25, axis=1).mean() - stats.trim_mean(those, 0.25, axis=1).mean()
+    )
+    assert low < mean < high
+
+
+def test_a_difference_is_paired_by_seed():
+    # A seed moves all configurations alike, by far more than they differ.
+    seeds = 100 * np.random.default_rng(6).normal(size=10)
+    assert paired_difference([seeds + 3, seeds + 1], [seeds]) == pytest.approx((2, 2, 2))
+    _, low, high = paired_difference([seeds], [seeds[::-1]])
+    assert high - low > 10
+
+
+def test_a_difference_of_few_seeds_has_no_interval_and_one_of_unequal_numbers_is_refused():
+    assert paired_difference([[1, 2, 3]], [[0, 1, 2]]) == pytest.approx((1, NAN, NAN), nan_ok=True)
+    with pytest.raises(ValueError, match=r"same seeds; got \[2, 3\]"):
+        paired_difference([[1, 2, 3]], [[1, 2]])
 
 
 def test_what_isnt_finite_is_counted():

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 CONFIDENCE = 0.95
 FEWEST_RUNS = 10  # with fewer, what is called 95 % would hold the truth much less often
 _CUT = 0.25
+_ENDS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,8 @@ def bootstrap_interval(
     draws = _draw(len(array), strata, resamples, np.random.default_rng(0))
     columns = array.reshape(len(array), -1).T  # one at a time: memory is finite
     means = np.stack([interquartile_mean(column[draws], axis=1) for column in columns], axis=1)
-    tail = (1 - CONFIDENCE) / 2
     with np.errstate(invalid="ignore"):  # where there is a NaN or both infinities, the answer is NaN
-        low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+        low, high = np.quantile(means, _ENDS, axis=0)
     return low.reshape(array.shape[1:])[()], high.reshape(array.shape[1:])[()]
 
 
@@ -102,6 +102,42 @@ def summarize(values: ArrayLike, *, strata: Sequence[Any] | None = None) -> Summ
     lowest, highest = (float(kept.min()), float(kept.max())) if kept.size else (np.nan, np.nan)
     mean = float(interquartile_mean(kept))
     return Summary(mean, low, high, lowest, highest, n=int(kept.size), non_finite=int(array.size - kept.size))
+
+
+def paired_difference(
+    these: Sequence[ArrayLike], those: Sequence[ArrayLike], *, resamples: int = 10_000
+) -> tuple[float, float, float]:
+    """Compare two groups of configurations whose runs have the same seeds.
+
+    Of each configuration the interquartile mean is taken, and of a group their mean. Runs of one seed are
+    more alike than others, so seeds are drawn once for all configurations (percentile bootstrap).
+
+    Args:
+        these: A sequence of results for each configuration, ``[seeds]``, all in the order of their seeds.
+        those: The same for the other group.
+        resamples: How often seeds are drawn.
+
+    Returns:
+        The difference, and the lower and the upper end of its interval, which are NaN with fewer than
+        `FEWEST_RUNS` seeds.
+
+    Raises:
+        ValueError: A configuration has another number of seeds than the first.
+    """
+    groups = [[np.asarray(results, dtype=np.float64) for results in group] for group in (these, those)]
+    sizes = {len(results) for group in groups for results in group}
+    if len(sizes) != 1:
+        raise ValueError(f"every configuration must have the same seeds; got {sorted(sizes)} of them")
+    mean, other = (np.mean([interquartile_mean(results) for results in group]) for group in groups)
+    [n] = sizes
+    if n < FEWEST_RUNS:
+        return float(mean - other), np.nan, np.nan
+    drawn = _draw(n, None, resamples, np.random.default_rng(0))
+    means, others = (
+        np.mean([interquartile_mean(results[drawn], axis=1) for results in group], axis=0) for group in groups
+    )
+    low, high = np.quantile(means - others, _ENDS)
+    return float(mean - other), float(low), float(high)
 
 
 def _draw(n: int, strata: Sequence[Any] | None, resamples: int, rng: np.random.Generator) -> np.ndarray:

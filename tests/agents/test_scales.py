@@ -1,0 +1,43 @@
+"""Runs are told apart by the two scales of MuZero's unroll."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gradtricks.agents.scales import CORNERS, LABELS, choose, learning_curve
+
+
+@pytest.fixture
+def runs():
+    cells = [
+        (k, state, loss, seed)
+        for seed in (2, 1)
+        for k in (1, 5)
+        for state, loss in CORNERS.values()
+        if k > 1 or (state, loss) == (0.5, None)
+    ]
+    names = ("num_unroll_steps", "hidden_gradient_scale", "loss_gradient_scale", "seed")
+    return pd.DataFrame(cells, columns=[f"parameters.{name}" for name in names])
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+def test_a_configuration_is_chosen_in_the_order_of_its_seeds(runs, corner):
+    state_scale, loss_scale = CORNERS[corner]
+    chosen = choose(runs, 5, *CORNERS[corner])
+    assert list(chosen["parameters.seed"]) == [1, 2]
+    assert set(chosen["parameters.hidden_gradient_scale"]) == {state_scale}
+    assert list(chosen["parameters.loss_gradient_scale"].isna()) == [loss_scale is None] * 2
+
+
+@pytest.mark.parametrize("corner", CORNERS)
+def test_without_an_unroll_all_configurations_are_one(runs, corner):
+    assert list(choose(runs, 1, *CORNERS[corner])["parameters.seed"]) == [1, 2]
+
+
+def test_every_corner_has_words():
+    assert LABELS.keys() == CORNERS.keys()
+
+
+def test_a_curve_is_straight_where_no_game_ended():
+    run = pd.Series({"results.curve.mean_return": [np.nan, 1.0, np.nan, np.nan, 4.0, np.nan]})
+    np.testing.assert_allclose(learning_curve(run), [1, 1, 2, 3, 4, 4])
