@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-import shutil
 from datetime import date, datetime
 from functools import cache
 from itertools import pairwise
@@ -21,7 +20,6 @@ from typer.testing import CliRunner
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 
-import gradtricks
 from gradtricks.agents.search import RootFnOutput, search
 from gradtricks.book import formulas
 from gradtricks.book.building import plan_book
@@ -532,42 +530,6 @@ def test_an_entry_that_is_not_there_fails_the_build(with_both):
     assert "gone" in messages
 
 
-# What says how to cite it
-
-CITATION = {
-    "title": "tricks: 100 % & a_b",
-    "authors": [{"name": "The authors"}, {"given-names": "Ada", "family-names": "King"}],
-    "version": "1.0",
-    "date-released": date(2026, 1, 31),
-    "license": "Apache-2.0",
-    "url": "https://tricks.example/x_y",
-}
-BIBTEX = r"""@software{tricks,
-  author = {{The authors} and {Ada King}},
-  title = {{tricks: 100 \% \& a\_b}},
-  version = {1.0},
-  year = {2026},
-  date = {2026-01-31},
-  license = {Apache-2.0},
-  url = {https://tricks.example/x_y},
-}"""
-CITED = (
-    "The authors, Ada King (2026). tricks: 100 % & a_b (version 1.0) [computer software]. "
-    "https://tricks.example/x_y"
-)
-
-
-def test_a_page_cites_what_the_citation_file_says_now(project):
-    path = project.source.parent / "CITATION.cff"
-    path.write_text(yaml.safe_dump(CITATION))
-    status, messages, page = project("# Page\n\n```{citation}\n```\n", "-W")
-    assert (status, messages) == (0, "")
-    assert CITED in visible(page)
-    assert BIBTEX in visible(page)
-    shutil.copyfile(ROOT / "CITATION.cff", path)
-    assert f"version = {{{gradtricks.__version__}}}" in visible(project.again()[2])
-
-
 # The command on a card
 
 PARAMETERS = """\
@@ -647,7 +609,6 @@ WRONG = {
     "```{moving} trial\n:prompt: b\n```": "expected the options alt and prompt",
     "```{moving} trial\n:alt: a\n:prompt: b\n:data: times\n```": "expected stem/backend/name",
     "```{moving} trial\n:alt: c\n:prompt: b\n:data: masking/torch/grid\n```": "got NaN, infinity or a date",
-    "```{citation}\n```": "expected CITATION.cff beside the book's folder",
     "x <1- y -> x\n```": "expected no way from y back to itself",
     "```{graph}\n\nx <1- y\n```": "graph: expected the option alt",
     "$\\frac{1$": "formula '\\\\frac{1'",

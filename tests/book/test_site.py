@@ -90,9 +90,6 @@ BOOK = {
 
 What it holds, <3.
 
-```{citation}
-```
-
 ::::{tab-set}
 :sync-group: framework
 
@@ -152,7 +149,7 @@ def write_book(root, **theme):
     config["sphinx"]["config"]["html_theme_options"] |= theme
     (root / "_config.yml").write_text(yaml.safe_dump(config))
     (root / "experiments").mkdir()
-    for name in ("CHANGELOG.md", "CITATION.cff", "experiments/masking.ipynb"):
+    for name in ("CHANGELOG.md", "experiments/masking.ipynb"):
         shutil.copyfile(ROOT / name, root / name)
     for folder in ("_assets", "_templates"):
         shutil.copytree(ROOT / "book" / folder, root / "book" / folder)

@@ -205,7 +205,6 @@ def write_chapters(root):
     config += "sphinx: {config: {myst_heading_anchors: 3}, extra_extensions: [gradtricks.book.extension]}\n"
     files = {
         "_config.yml": config,
-        "CITATION.cff": "cff-version: 1.2.0\n",
         "book/_toc.yml": "format: jb-book\nroot: index\nchapters:\n"
         "- file: other\n- file: sources\n- file: executed\n",
         "book/index.md": "# First\n\nRead {doc}`other`, and [its end](other.md#the-end).\n",
