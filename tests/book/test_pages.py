@@ -120,13 +120,6 @@ def test_a_missing_record_is_refused_with_the_records_there_are(tmp_path):
         published_record(tmp_path / "masking-jax.json")
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "must be JSON"), ("[]", "a record with results")])
-def test_a_broken_record_is_refused(tmp_path, text, message):
-    (tmp_path / "masking-torch.json").write_text(text)
-    with pytest.raises(RecordError, match=message):
-        published_record(tmp_path / "masking-torch.json")
-
-
 # Explorable figures
 
 
@@ -163,43 +156,19 @@ def test_recorded_curves_are_shortened_for_the_page():
 def test_what_a_logarithmic_axis_cant_show_is_a_gap():
     curve = payload(GRID, **LABELS, log="y")["curves"][0]["y"]
     assert curve[1][1] == [None, 8]
-    with pytest.raises(RecordError, match="expected x to have two places that can be told apart"):
-        payload(GRID, **LABELS, log="x")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"y": []}, "y: Extra inputs are not permitted"),
-        ({"sliders": []}, "sliders: List should have at least 1 item"),
-        ({"sliders": [{"name": "K"}]}, "sliders.0.values: Field required"),
-        ({"sliders": GRID["sliders"] * 2}, "sliders: List should have at most 2 items"),
         ({"sliders": [{"name": "K", "values": [1]}]}, "sliders.0.values: List should have at least 2"),
-        ({"x": [0]}, "x: List should have at least 2 items"),
-        (
-            {"sliders": [GRID["sliders"][0]] * 2},
-            "look different; got ['scale', 'scale']",
-        ),
-        ({"sliders": [{"name": 5, "values": [1, 2]}]}, "sliders.0.name: Input should be a valid string"),
-        (
-            {"sliders": [{"name": "K", "values": [1, 1.0001]}]},
-            "that look different; got ['1', '1']",
-        ),
         ({"x": ["0", "1"]}, "x.0: Input should be a valid number; x.1: Input"),
-        ({"x": [0, 10**400]}, "x.1: Input should be"),
-        ({"x": [1.00001, 1.00002]}, "expected x to have two places that can be told apart"),
-        ({"curves": [GRID["curves"][1]] * 2}, "look different; got ['b', 'b']"),
-        ({"curves": {}}, "curves: Input should be a valid list"),
         ({"curves": GRID["curves"] * 3}, "curves: List should have at most 4 items"),
-        ({"curves": [{"name": "a", "y": 1}]}, "curves.0.y: Input should be a valid list"),
-        (
-            {"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]},
-            "expected 2 lists, one for each value of a slider",
-        ),
+        ({"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]}, "expected 2 lists, one for each value of a"),
         ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [1], "low": [0]}]}, "expected both low and high in the curve 'a'"),
-        ({"curves": [{"name": "a", "y": [None, float("inf")]}]}, "expected numbers that can be drawn"),
     ],
 )
 def test_a_result_of_another_form_is_refused(change, message):
