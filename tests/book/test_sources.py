@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import pickle
 import re
 import subprocess
@@ -120,10 +119,6 @@ def test_a_title_names_the_framework_also_where_nothing_follows(notebook, tmp_pa
         lay_out({"small-torch": stored, **others}, pages)
         title = nbformat.read(pages / "small-torch.ipynb", as_version=4).cells[0].source
         assert title.startswith(f"# Alone (PyTorch)\n\n:::{{div}} frameworks\n{switch}")
-
-
-def test_the_book_is_planned_once_for_each_backend(notebook):
-    assert [run.name for run in plan_book(notebook.parent)] == ["small-torch", "small-tensorflow"]
 
 
 def test_the_book_runs_a_notebook_with_its_quick_parameters(notebook):
@@ -283,23 +278,6 @@ def test_a_link_that_leads_nowhere_any_more_is_found_from_the_other_side(tmp_pat
     with pytest.raises(BuildError, match="the-end"):
         build(Path("book"), site)
     assert "The end" in (site / "other.html").read_text()
-
-
-def test_the_same_sources_are_known_again_in_another_process(tmp_path):
-    (tmp_path / "book").mkdir()
-    (tmp_path / "book" / "index.md").write_text("# First\n")
-    code = "from gradtricks.book.site import _digests, Path; print(_digests(Path.cwd() / 'book'))"
-    digests = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            check=True,
-            capture_output=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert digests[0] == digests[1]
 
 
 # Pages of sweeps
