@@ -79,8 +79,6 @@ def test_a_result_is_formatted_for_running_text(value, spec, shown):
         ({"a": 1}, "", "expected one value; got a dict of 1"),
         ("high", ".1%", "expected a format that fits 'high'; got '.1%'"),
         (1.5, "d", "expected a format that fits 1.5; got 'd'"),
-        (10**400, ".2f", "got '.2f' (int too large to convert to float)"),
-        pytest.param(10**5000, "", "got '' (Exceeds the limit", id="too many digits"),
     ],
 )
 def test_a_result_that_cannot_be_shown_is_refused(value, spec, message):
@@ -508,7 +506,6 @@ quoted: str = ""
 none: int | None = 1
 on: bool = False
 integer: int = 0
-many: int = 0
 floats: list[float] = []
 infinite: float = 0.0
 texts: list[str] = []
@@ -524,7 +521,6 @@ CARRIED = {
     "none": None,
     "on": True,
     "integer": -3,
-    "many": 16**5000,
     "floats": [1e-05, 1e22, math.inf, -math.inf, -0.0, 1.0],
     "infinite": -math.inf,
     "texts": ["yes", "12:30", "1e5", "2026-01-31", "a\nb"],

@@ -13,8 +13,6 @@ from gradtricks.book.quotes import Showing, record_of
 
 __all__ = ["RunCard", "command_of", "setup"]
 
-_LONG = 2000  # bits: Python writes only so many decimal digits
-
 
 class RunCard(Showing):
     """``{run-card} stem/backend``: what produced the results of a run or a sweep, and what runs it again."""
@@ -61,7 +59,7 @@ def _typed(value: Any) -> str:
     """Write a parameter as ``gradtricks run`` reads it, by the type that the notebook declares."""
     if isinstance(value, list | Mapping):
         return json.dumps(value, default=str, ensure_ascii=False)
-    return hex(value) if isinstance(value, int) and value.bit_length() > _LONG else str(value)
+    return str(value)
 
 
 def _plain(value: Any) -> str:

@@ -63,7 +63,7 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 def _apply(value: str | float | date, spec: str) -> str:
     try:
         return format(value, spec)
-    except (OverflowError, ValueError) as error:  # a huge integer is no float, or has too many digits
+    except ValueError as error:
         raise RecordError(
             f"expected a format that fits {shown(value)}; got {spec!r} ({error}); remedy: for instance ':.3f'"
         ) from error
