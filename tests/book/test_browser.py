@@ -43,6 +43,11 @@ STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 CUT_OFF = """[...document.querySelectorAll('main *')].filter(box => box.clientWidth > 1
     && ['hidden', 'clip'].includes(getComputedStyle(box).overflowX)
     && box.scrollWidth > box.clientWidth).map(box => box.textContent.trim())"""
+# Names in titles that break in the middle, and cells of tables in which words stand below each other.
+CRUSHED = """[...document.querySelectorAll('main h1 code .pre')]
+    .filter(name => name.getClientRects().length > 1)
+    .concat([...document.querySelectorAll('main :is(td, th)')].filter(cell => cell.checkVisibility()
+        && cell.clientWidth < 72 && cell.clientHeight > 180)).map(box => box.textContent.trim())"""
 # Letters of figures that are too small to be read: texts of drawings, and Matplotlib's outlines. First the
 # page draws its figures for the new width.
 SMALLEST = 11
@@ -346,6 +351,7 @@ def look(page, address):
             if sticking_out > 0:
                 found.append(f"{address}, {theme}, {width} px: {sticking_out} px stick out")
             found += [f"{address}, {theme}, {width} px: cut off: {text}" for text in page.evaluate(CUT_OFF)]
+            found += [f"{address}, {theme}, {width} px: crushed: {text}" for text in page.evaluate(CRUSHED)]
     small = page.evaluate(SMALL_LETTERS, SMALLEST)
     found += [f"{address}, {width} px: small letters: {letters}" for letters in small]
     found += [f"{address}: the edge cuts off {label}" for label in page.evaluate(CUT_LABELS)]
@@ -370,6 +376,7 @@ def test_the_look_finds_what_sticks_out_what_is_heavy_and_a_missing_image(tmp_pa
     (tmp_path / "page.html").write_text(
         '<script src="large.js"></script><img src="gone.png"><div style="width: 1500px">wide</div>'
         '<main><p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
+        '<table><td style="width: 4em; height: 200px">some words</table>'
         '<svg viewBox="0 0 80 80" width="40" height="40"><text y="20" font-size="16">tiny</text></svg>'
         '<img src="figure.svg" alt="a figure" width="259"></main>'
     )
@@ -380,6 +387,7 @@ def test_the_look_finds_what_sticks_out_what_is_heavy_and_a_missing_image(tmp_pa
     assert "page.html: 901 KB until it is loaded, at most 700; /large.js 900 KB, " in found
     assert "390 px: 1118 px stick out" in found
     assert "390 px: cut off: too long to be read" in found
+    assert "390 px: crushed: some words" in found
     assert "390 px: small letters: 8.0 px in tiny" in found
     assert "390 px: small letters: 4.2 px in figure.svg" in found
     assert "the edge cuts off too far, by 20 px in figure.svg" in found

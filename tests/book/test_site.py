@@ -124,7 +124,7 @@ $x^2$ and {result}`small/torch/n`
 
 :::{admonition} Answer
 :class: answer
-Because of {term}`this`.
+Because of {term}`this` and of <https://github.com/someone/tricks/issues/1>.
 :::
 
 :::{glossary}
@@ -204,7 +204,7 @@ def test_a_page_says_what_a_link_to_it_shows(twice):
     assert start["og:title"] == "A small book"
     assert start["og:url"] == f"{BASE}/index.html"
     assert start["og:description"] == start["description"] == "What it holds, <3."
-    assert second["og:description"] == "Because of this."
+    assert second["og:description"] == "Because of this and of someone/tricks#1."
     image = start["og:image"].removeprefix(f"{BASE}/")
     header = (site / image).read_bytes()[:24]
     assert header[:8] == b"\x89PNG\r\n\x1a\n"
@@ -225,6 +225,7 @@ def test_only_icons_that_are_shown_are_left(twice):
     (font,) = static.rglob("fa-solid-900.woff2")
     assert {0xF019, 0xF7DA} & characters_of(font) == {0xF019}
     assert font.stat().st_size < 20_000
+    assert "Font Awesome\\ 6 Brands" in style, "a link to GitHub has its icon"
 
 
 def test_only_letters_that_pages_have_are_left(twice):

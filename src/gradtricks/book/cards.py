@@ -8,6 +8,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
+from gradtricks.book.entries import FRAMEWORKS
 from gradtricks.book.origins import origin_of
 from gradtricks.book.quotes import Showing, record_of
 
@@ -29,7 +30,8 @@ class RunCard(Showing):
             if changed:
                 again = "runs it with what is here now, and may find something else"
         else:
-            with_backend = f" with {target['backend']}" if target["backend"] else ""
+            backend = target["backend"]
+            with_backend = f" with {FRAMEWORKS.get(backend, backend)}" if backend else ""
             title, command = f"How {target['stem']} ran{with_backend}", command_of(target["stem"], record)
             parameters = (f"{key} {_plain(value)}" for key, value in record["parameters"].items())
             rows = {"parameters": ", ".join(parameters)} | origin_of([record])
