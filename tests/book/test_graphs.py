@@ -98,7 +98,7 @@ def check_readable(svg):
         assert not [box for box in nodes if box[0] < x < box[2] and box[1] < y < box[3]]
 
 
-UNROLLED = "o <g- [f] <g- h₀ <g- [g] <g- h₁ <g- [g]#2 <g- h₂\nh₀ <g- [p] <1- L₀\nh₁ <g- [p]#2 <1- L₁"
+UNROLLED = "o <g- [f] <g- h₀ <g- [g] <g- h₁ <g- [g]#2 <g- h₂\nh₁ <g- [p]#2 <1- L₁\nh₀ <g- [p] <1- L₀"
 
 
 @pytest.mark.parametrize("text", [CUT, BRANCHES, UNROLLED], ids=["chains", "branches", "unrolled"])

