@@ -47,7 +47,8 @@ CUT_OFF = """[...document.querySelectorAll('main *')].filter(box => box.clientWi
 CRUSHED = """[...document.querySelectorAll('main h1 code .pre')]
     .filter(name => name.getClientRects().length > 1)
     .concat([...document.querySelectorAll('main :is(td, th)')].filter(cell => cell.checkVisibility()
-        && cell.clientWidth < 72 && cell.clientHeight > 180)).map(box => box.textContent.trim())"""
+        && cell.clientWidth < 72 && cell.clientHeight > 180 && cell.innerText.trim().split(/\\s+/)[4]))
+    .map(box => box.textContent.trim())"""
 # Letters of figures that are too small to be read: texts of drawings, and Matplotlib's outlines. First the
 # page draws its figures for the new width.
 SMALLEST = 11
@@ -376,7 +377,7 @@ def test_the_look_finds_what_sticks_out_what_is_heavy_and_a_missing_image(tmp_pa
     (tmp_path / "page.html").write_text(
         '<script src="large.js"></script><img src="gone.png"><div style="width: 1500px">wide</div>'
         '<main><p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
-        '<table><td style="width: 4em; height: 200px">some words</table>'
+        '<table><td style="width: 4em; height: 200px">some words that nobody reads</table>'
         '<svg viewBox="0 0 80 80" width="40" height="40"><text y="20" font-size="16">tiny</text></svg>'
         '<img src="figure.svg" alt="a figure" width="259"></main>'
     )

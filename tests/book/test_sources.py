@@ -93,6 +93,10 @@ def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pag
     lay_out({"small-torch": stored}, pages)
     assert contents(pages) == written
 
+    lay_out({"small-torch": stored, "small-tensorflow": stored}, pages)
+    title = nbformat.read(pages / "small-torch.ipynb", as_version=4).cells[0].source
+    assert ":::{div} frameworks\n**PyTorch** [TensorFlow](small-tensorflow.ipynb)\n:::" in title
+
 
 def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):
     write_notebook(notebook, parameters="seed: int = 0  # seeds nothing", body="'nothing'")
@@ -107,18 +111,6 @@ def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):
     assert sources[0].startswith("# A small experiment\n")
     assert {"mine = 'torch'", "mine = 'tensorflow'"} <= set(sources)
     assert sources[-1].endswith("```{run-card} small\n```")
-
-
-def test_a_title_names_the_framework_also_where_nothing_follows(notebook, tmp_path, pages):
-    node = nbformat.read(notebook, as_version=4)
-    node.cells[0].source = "# Alone"
-    nbformat.write(node, notebook)
-    with closing(Kernels()) as kernels:
-        stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
-    for others, switch in (({}, "**PyTorch**"), ({"small-tensorflow": stored}, "**PyTorch** [TensorFlow]")):
-        lay_out({"small-torch": stored, **others}, pages)
-        title = nbformat.read(pages / "small-torch.ipynb", as_version=4).cells[0].source
-        assert title.startswith(f"# Alone (PyTorch)\n\n:::{{div}} frameworks\n{switch}")
 
 
 def test_the_book_runs_a_notebook_with_its_quick_parameters(notebook):
