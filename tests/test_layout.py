@@ -361,6 +361,10 @@ def test_the_version_is_the_same_everywhere():
 
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == gradtricks.__version__
+    cited = " ".join((ROOT / "book" / "citing.md").read_text().split())
+    assert cited.count(citation["title"]) == 2
+    for said in ("(version {version})", "version = {{{version}}}", "date = {{{date-released}}}"):
+        assert said.format(**citation) in cited
     assert f"## [{gradtricks.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 

@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-import shutil
 from datetime import date, datetime
 from functools import cache
 from itertools import pairwise
@@ -21,7 +20,6 @@ from typer.testing import CliRunner
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 
-import gradtricks
 from gradtricks.agents.search import RootFnOutput, search
 from gradtricks.book import formulas
 from gradtricks.book.building import plan_book
@@ -81,8 +79,6 @@ def test_a_result_is_formatted_for_running_text(value, spec, shown):
         ({"a": 1}, "", "expected one value; got a dict of 1"),
         ("high", ".1%", "expected a format that fits 'high'; got '.1%'"),
         (1.5, "d", "expected a format that fits 1.5; got 'd'"),
-        (10**400, ".2f", "got '.2f' (int too large to convert to float)"),
-        pytest.param(10**5000, "", "got '' (Exceeds the limit", id="too many digits"),
     ],
 )
 def test_a_result_that_cannot_be_shown_is_refused(value, spec, message):
@@ -122,13 +118,6 @@ def test_a_missing_record_is_refused_with_the_records_there_are(tmp_path):
         published_record(tmp_path / "masking-jax.json")
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "must be JSON"), ("[]", "a record with results")])
-def test_a_broken_record_is_refused(tmp_path, text, message):
-    (tmp_path / "masking-torch.json").write_text(text)
-    with pytest.raises(RecordError, match=message):
-        published_record(tmp_path / "masking-torch.json")
-
-
 # Explorable figures
 
 
@@ -165,43 +154,19 @@ def test_recorded_curves_are_shortened_for_the_page():
 def test_what_a_logarithmic_axis_cant_show_is_a_gap():
     curve = payload(GRID, **LABELS, log="y")["curves"][0]["y"]
     assert curve[1][1] == [None, 8]
-    with pytest.raises(RecordError, match="expected x to have two places that can be told apart"):
-        payload(GRID, **LABELS, log="x")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"y": []}, "y: Extra inputs are not permitted"),
-        ({"sliders": []}, "sliders: List should have at least 1 item"),
-        ({"sliders": [{"name": "K"}]}, "sliders.0.values: Field required"),
-        ({"sliders": GRID["sliders"] * 2}, "sliders: List should have at most 2 items"),
         ({"sliders": [{"name": "K", "values": [1]}]}, "sliders.0.values: List should have at least 2"),
-        ({"x": [0]}, "x: List should have at least 2 items"),
-        (
-            {"sliders": [GRID["sliders"][0]] * 2},
-            "look different; got ['scale', 'scale']",
-        ),
-        ({"sliders": [{"name": 5, "values": [1, 2]}]}, "sliders.0.name: Input should be a valid string"),
-        (
-            {"sliders": [{"name": "K", "values": [1, 1.0001]}]},
-            "that look different; got ['1', '1']",
-        ),
         ({"x": ["0", "1"]}, "x.0: Input should be a valid number; x.1: Input"),
-        ({"x": [0, 10**400]}, "x.1: Input should be"),
-        ({"x": [1.00001, 1.00002]}, "expected x to have two places that can be told apart"),
-        ({"curves": [GRID["curves"][1]] * 2}, "look different; got ['b', 'b']"),
-        ({"curves": {}}, "curves: Input should be a valid list"),
         ({"curves": GRID["curves"] * 3}, "curves: List should have at most 4 items"),
-        ({"curves": [{"name": "a", "y": 1}]}, "curves.0.y: Input should be a valid list"),
-        (
-            {"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]},
-            "expected 2 lists, one for each value of a slider",
-        ),
+        ({"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]}, "expected 2 lists, one for each value of a"),
         ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in the curve 'a'"),
         ({"curves": [{"name": "a", "y": [1], "low": [0]}]}, "expected both low and high in the curve 'a'"),
-        ({"curves": [{"name": "a", "y": [None, float("inf")]}]}, "expected numbers that can be drawn"),
     ],
 )
 def test_a_result_of_another_form_is_refused(change, message):
@@ -532,42 +497,6 @@ def test_an_entry_that_is_not_there_fails_the_build(with_both):
     assert "gone" in messages
 
 
-# What says how to cite it
-
-CITATION = {
-    "title": "tricks: 100 % & a_b",
-    "authors": [{"name": "The authors"}, {"given-names": "Ada", "family-names": "King"}],
-    "version": "1.0",
-    "date-released": date(2026, 1, 31),
-    "license": "Apache-2.0",
-    "url": "https://tricks.example/x_y",
-}
-BIBTEX = r"""@software{tricks,
-  author = {{The authors} and {Ada King}},
-  title = {{tricks: 100 \% \& a\_b}},
-  version = {1.0},
-  year = {2026},
-  date = {2026-01-31},
-  license = {Apache-2.0},
-  url = {https://tricks.example/x_y},
-}"""
-CITED = (
-    "The authors, Ada King (2026). tricks: 100 % & a_b (version 1.0) [computer software]. "
-    "https://tricks.example/x_y"
-)
-
-
-def test_a_page_cites_what_the_citation_file_says_now(project):
-    path = project.source.parent / "CITATION.cff"
-    path.write_text(yaml.safe_dump(CITATION))
-    status, messages, page = project("# Page\n\n```{citation}\n```\n", "-W")
-    assert (status, messages) == (0, "")
-    assert CITED in visible(page)
-    assert BIBTEX in visible(page)
-    shutil.copyfile(ROOT / "CITATION.cff", path)
-    assert f"version = {{{gradtricks.__version__}}}" in visible(project.again()[2])
-
-
 # The command on a card
 
 PARAMETERS = """\
@@ -577,7 +506,6 @@ quoted: str = ""
 none: int | None = 1
 on: bool = False
 integer: int = 0
-many: int = 0
 floats: list[float] = []
 infinite: float = 0.0
 texts: list[str] = []
@@ -593,7 +521,6 @@ CARRIED = {
     "none": None,
     "on": True,
     "integer": -3,
-    "many": 16**5000,
     "floats": [1e-05, 1e22, math.inf, -math.inf, -0.0, 1.0],
     "infinite": -math.inf,
     "texts": ["yes", "12:30", "1e5", "2026-01-31", "a\nb"],
@@ -647,7 +574,6 @@ WRONG = {
     "```{moving} trial\n:prompt: b\n```": "expected the options alt and prompt",
     "```{moving} trial\n:alt: a\n:prompt: b\n:data: times\n```": "expected stem/backend/name",
     "```{moving} trial\n:alt: c\n:prompt: b\n:data: masking/torch/grid\n```": "got NaN, infinity or a date",
-    "```{citation}\n```": "expected CITATION.cff beside the book's folder",
     "x <1- y -> x\n```": "expected no way from y back to itself",
     "```{graph}\n\nx <1- y\n```": "graph: expected the option alt",
     "$\\frac{1$": "formula '\\\\frac{1'",

@@ -90,9 +90,6 @@ BOOK = {
 
 What it holds, <3.
 
-```{citation}
-```
-
 ::::{tab-set}
 :sync-group: framework
 
@@ -132,7 +129,7 @@ Because of {term}`this`.
 
 :::{glossary}
 this
-  What it is.
+  What it is, as <https://github.com/someone/tricks/issues/1> says.
 :::
 
 ```{run-card} small/torch
@@ -145,14 +142,17 @@ this
 }
 
 
-def write_book(root, **theme):
-    """Write a book with the project's own configuration, an address, and options of the theme."""
+REPOSITORY = {"repository_url": "https://github.com/someone/tricks", "repository_branch": "trunk"}
+
+
+def write_book(root):
+    """Write a book with the project's own configuration, an address and a repository."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text())
     config["html"]["baseurl"] = f"{BASE}/"
-    config["sphinx"]["config"]["html_theme_options"] |= theme
+    config["sphinx"]["config"]["html_theme_options"] |= REPOSITORY
     (root / "_config.yml").write_text(yaml.safe_dump(config))
     (root / "experiments").mkdir()
-    for name in ("CHANGELOG.md", "CITATION.cff", "experiments/masking.ipynb"):
+    for name in ("CHANGELOG.md", "experiments/masking.ipynb"):
         shutil.copyfile(ROOT / name, root / name)
     for folder in ("_assets", "_templates"):
         shutil.copytree(ROOT / "book" / folder, root / "book" / folder)
@@ -173,10 +173,10 @@ def write_book(root, **theme):
     nbformat.write(executed, root / "book" / "executed.ipynb")
 
 
-def build_book(root, seed="1", **theme):
+def build_book(root, seed):
     """Build the small book in a folder and return its site."""
     pytest.importorskip("jupyter_book")
-    write_book(root, **theme)
+    write_book(root)
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
     command = [jupyter_book, "build", root / "book", "-W", "-n", "--all", "--path-output", root / "out"]
     environment = os.environ | {"PYTHONHASHSEED": seed}
@@ -225,6 +225,7 @@ def test_only_icons_that_are_shown_are_left(twice):
     (font,) = static.rglob("fa-solid-900.woff2")
     assert {0xF019, 0xF7DA} & characters_of(font) == {0xF019}
     assert font.stat().st_size < 20_000
+    assert "Font Awesome\\ 6 Brands" in style, "a link to GitHub has its icon"
 
 
 def test_only_letters_that_pages_have_are_left(twice):
@@ -270,19 +271,16 @@ def launches(site):
     return {page: found for page, text in pages.items() if (found := LAUNCH.findall(text))}
 
 
-def test_a_book_with_a_repository_opens_its_notebooks_in_binder_and_colab(twice, tmp_path):
-    repository = {"repository_url": "https://github.com/someone/tricks", "repository_branch": "trunk"}
-    site = build_book(tmp_path, **repository)
+def test_a_book_with_a_repository_opens_its_notebooks_in_binder_and_colab(twice):
     path = "experiments/masking.ipynb"
     addresses = [
         f"https://mybinder.org/v2/gh/someone/tricks/trunk?labpath={path}",
         f"https://colab.research.google.com/github/someone/tricks/blob/trunk/{path}",
     ]
-    assert launches(site) == {f"{EXECUTED}.html": addresses, "masking.html": addresses}
+    assert launches(twice[0]) == {f"{EXECUTED}.html": addresses, "masking.html": addresses}
     assert (ROOT / path).is_file()
     assert (ROOT / "environment.yml").is_file()  # what Binder installs
-    assert dead_links(site) == []
-    assert launches(twice[0]) == {}
+    assert dead_links(twice[0]) == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.ipynb")), ids=lambda path: path.stem)
@@ -309,21 +307,6 @@ def test_pages_lead_from_chapter_to_chapter_and_executed_ones_back_to_theirs():
     below = {f"{page['file']}.html": f"{c['file']}.html" for c in chapters for page in c.get("sections", [])}
     assert {page: neighbour(page, "left-prev") for page in below} == below
     assert {neighbour(page, "right-next") for page in below} == {None}
-
-
-@needs_the_book
-def test_every_entry_of_the_api_leads_to_its_chapter_and_its_test():
-    missing = []
-    for stem in sorted(path.stem for path in (ROOT / "src/gradtricks/reference").glob("[a-z]*.py")):
-        page = (SITE / "api" / f"{stem}.html").read_text()
-        entries = page.split('class="entry-links')[1:]
-        assert entries, stem
-        for entry in entries:
-            links = entry.partition("</p>")[0]
-            wanted = [f'href="../{stem}.html"', f'/test_{stem}.py"', *[f'/{stem}.py"'] * 3]
-            missing += [(stem, link) for link in wanted if links.count(link) < wanted.count(link)]
-            missing += [(stem, f) for f in ("torch", "tensorflow") if f'id="gradtricks.{f}.' not in entry]
-    assert missing == []
 
 
 # Links, and that no request leaves the site
@@ -389,15 +372,11 @@ def external_requests(site):
     "page",
     [
         '<script src="https://cdn.example/a.js"></script>',
-        '<script src="//cdn.example/a.js"></script>',
-        '<link rel="stylesheet" href="https://cdn.example/a.css">',
         '<link rel="preconnect" href="https://fonts.example">',
         '<img src="http://cdn.example/a.png">',
         '<img srcset="a.png 1x, https://cdn.example/b.png 2x">',
-        '<iframe src="https://cdn.example/"></iframe>',
         '<p style="background: url(https://cdn.example/a.png)"></p>',
         "<style>@import 'https://cdn.example/a.css';</style>",
-        '<object data="https://cdn.example/a.svg"></object>',
     ],
 )
 def test_the_check_finds_a_request_to_another_host(tmp_path, page):

@@ -54,7 +54,7 @@
         make("path", { class: `line ${flipped ? "gradient" : "other"}`, d: `M${d}` }, drawing);
       }
       const { decisions, won } = curves.find((curve) => curve.flipped), { at, share } = film();
-      make("text", { class: "gradient", x: px(decisions.at(-1)) - 6, y: py(won.at(-1)) - 8, "text-anchor": "end" }, drawing, "sign flipped");
+      make("text", { class: "gradient", x: px(decisions[0]), y: py(won.at(-1)) - 8, "text-anchor": "end" }, drawing, "sign flipped");
       make("circle", { class: "value node", cx: px(at), cy: py(share), r: 6, "stroke-width": 2.5 }, drawing);
     }
 

@@ -8,12 +8,11 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
+from gradtricks.book.entries import FRAMEWORKS
 from gradtricks.book.origins import origin_of
 from gradtricks.book.quotes import Showing, record_of
 
 __all__ = ["RunCard", "command_of", "setup"]
-
-_LONG = 2000  # bits: Python writes only so many decimal digits
 
 
 class RunCard(Showing):
@@ -31,7 +30,8 @@ class RunCard(Showing):
             if changed:
                 again = "runs it with what is here now, and may find something else"
         else:
-            with_backend = f" with {target['backend']}" if target["backend"] else ""
+            backend = target["backend"]
+            with_backend = f" with {FRAMEWORKS.get(backend, backend)}" if backend else ""
             title, command = f"How {target['stem']} ran{with_backend}", command_of(target["stem"], record)
             parameters = (f"{key} {_plain(value)}" for key, value in record["parameters"].items())
             rows = {"parameters": ", ".join(parameters)} | origin_of([record])
@@ -61,7 +61,7 @@ def _typed(value: Any) -> str:
     """Write a parameter as ``gradtricks run`` reads it, by the type that the notebook declares."""
     if isinstance(value, list | Mapping):
         return json.dumps(value, default=str, ensure_ascii=False)
-    return hex(value) if isinstance(value, int) and value.bit_length() > _LONG else str(value)
+    return str(value)
 
 
 def _plain(value: Any) -> str:

@@ -50,7 +50,8 @@ def drawn(panels: Sequence[Panel], alt: str) -> str:
         svgs = across.svg("") if fits else across.svg("wide") + down.svg("narrow")
         if not fits:
             _check_room(down, _PHONE)
-        title = f'<div class="graph-title">{escape(across.panel.title)}</div>' if across.panel.title else ""
+        named = escape(across.panel.title.replace("'", "’"))
+        title = f'<div class="graph-title">{named}</div>' if named else ""
         room = f' style="--narrow: {math.ceil(down.width)}px"'
         figures.append(f'<div class="graph-panel"{"" if fits else room}>{title}{svgs}</div>')
     label = escape(alt, quote=True)

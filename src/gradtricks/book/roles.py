@@ -9,9 +9,8 @@ from sphinx.directives.patches import Figure
 from sphinx.util.docutils import SphinxRole
 
 from gradtricks.book.margins import provenance
-from gradtricks.book.numbers import format_result, superscript
+from gradtricks.book.numbers import format_result, markdown_table, superscript
 from gradtricks.book.quotes import Showing, figure_of, problem, result_of
-from gradtricks.book.valuetables import markdown_table
 from gradtricks.lab.notebooks.schema import shown
 from gradtricks.lab.results.quoting import RecordError
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.book.entries import FRAMEWORKS
+from gradtricks.book.numbers import markdown_table, number_text
 from gradtricks.book.origins import costs_of, origin_of, period_of
-from gradtricks.book.valuetables import MOST_ROWS, markdown_table, value_text, values_table
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
+from gradtricks.lab.results.captions import summary_columns
 from gradtricks.lab.results.grouping import (
     CASE,
     Curve,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["sweep_files"]
 
 _LISTED = 5  # names of what has changed
+_MOST_ROWS = 100
 
 
 def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
@@ -122,7 +124,7 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
         if meaning := sweep.meanings.get(".".join(split_name(plot.found.column))):
             yield escape(meaning)
         yield f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"
-        yield values_table(plot.found)
+        yield _values_table(plot.found)
     if any(run.status == "failed" for run in runs):
         yield f"## Runs that failed\n\n{_failures(runs)}"
     yield (
@@ -130,6 +132,25 @@ def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotRes
         f"{{download}}`CSV <{sweep.name}-sweep/runs.csv>`, {{download}}`JSON <{sweep.name}-sweep/runs.json>`."
     )
     yield f"## Where this came from\n\n```{{run-card}} {sweep.name}/sweep\n```"
+
+
+def _values_table(found: Found) -> str:
+    """Write what a figure shows as a table: the first hundred configurations, a line each."""
+    axes = found.axes[: len(found.parts[0].values)]
+    columns = {
+        escape(axis.name): [_value_text(part.values[place]) for part in found.parts]
+        for place, axis in enumerate(axes)
+    }
+    columns |= summary_columns(found, number_text)
+    table = markdown_table([list(columns), *zip(*columns.values())][: _MOST_ROWS + 1])
+    left_out = len(found.parts) - _MOST_ROWS
+    return f"{table}\n\nAnd {left_out} more, which the downloads hold." if left_out > 0 else table
+
+
+def _value_text(value: Any) -> str:
+    """Write a parameter's value in Markdown: numbers and words as they are, anything else as code."""
+    text = text_of(value)
+    return escape(text) if value is None or isinstance(value, bool | int | float | Word) else code(text)
 
 
 def _file(sweep: "Sweep") -> Path:
@@ -207,13 +228,13 @@ def _named(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
 def _said_of(sweep: "Sweep", name: str, value: Any) -> str:
     labels = _labels(sweep)
     word = labels.get(f"{name}={text_of(value)}")
-    return f"{escape(labels.get(name, name))} {value_text(value if word is None else Word(word))}"
+    return f"{escape(labels.get(name, name))} {_value_text(value if word is None else Word(word))}"
 
 
 def _failures(runs: Sequence[StoredRun]) -> str:
     failed = [run for run in runs if run.status == "failed"]
     rows = [[escape(run.title), code(run.record["error"].strip().partition("\n")[0])] for run in failed]
-    return markdown_table([["run", "why"], *rows[:MOST_ROWS]])
+    return markdown_table([["run", "why"], *rows[:_MOST_ROWS]])
 
 
 def _json(value: Any) -> str:

@@ -122,9 +122,10 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
     has = _used(pages, scripts)
     # Twice: nobody asks any more for a property for which only a dropped rule asked.
     styles = _trimmed(_trimmed(styles, has), has)
-    named = _FACE.sub("", "".join(styles.values()))
+    # A face may escape what others put in quotes: Font Awesome\\ 6 Brands.
+    named = _FACE.sub("", "".join(styles.values())).replace("\\", "")
     for path, style in styles.items():
-        styles[path] = _FACE.sub(lambda face: face[0] if face[1] in named else "", style)
+        styles[path] = _FACE.sub(lambda face: face[0] if face[1].replace("\\", "") in named else "", style)
         path.write_text(styles[path], encoding="utf-8")
     # Icons stand in styles: what was escaped there is written out now.
     letters = {letter for text in (*map(html.unescape, pages), *scripts, *styles.values()) for letter in text}
