@@ -439,6 +439,12 @@ def test_every_link_of_the_book_leads_somewhere_and_every_image_has_a_text():
     assert dead_links(SITE) == []
 
 
+@needs_the_book
+def test_no_page_names_a_place_on_the_machine_that_built_it():
+    naming = [path.name for path in SITE.rglob("*.html") if str(ROOT) in path.read_text(encoding="utf-8")]
+    assert naming == []
+
+
 # Spelling
 
 

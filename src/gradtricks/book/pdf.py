@@ -3,14 +3,13 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from bs4 import BeautifulSoup, Tag
+from sphinx_external_toc.parsing import parse_toc_yaml
 
 from gradtricks.book.site import BuildError
 
@@ -30,8 +29,7 @@ _REFERRING = ("id", "for", "name", "aria-labelledby", "aria-describedby")
 
 def chapters(book: Path) -> list[str]:
     """List the pages that are printed, in order: no executed notebooks, no sweeps."""
-    contents = yaml.safe_load((book / "_toc.yml").read_text(encoding="utf-8"))
-    return [contents["root"], *(page for page in _files(contents) if not page.startswith(_EXECUTED))]
+    return [page for page in parse_toc_yaml(book / "_toc.yml") if not page.startswith(_EXECUTED)]
 
 
 def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
@@ -85,14 +83,6 @@ def assemble(site: Path, pages: Sequence[str]) -> str:
         element["href"] = _uri(site, pages[0], str(element["href"]))
     body = "\n".join(bodies)
     return f'<!DOCTYPE html>\n<html lang="en" data-theme="light">{first.head}<body>{body}</body></html>\n'
-
-
-def _files(entry: Mapping[str, Any]) -> Iterator[str]:
-    for kind in ("parts", "chapters", "sections"):
-        for child in entry.get(kind, ()):
-            if "file" in child:
-                yield child["file"]
-            yield from _files(child)
 
 
 def _fit_in(html: BeautifulSoup, site: Path, page: str, anchors: Mapping[str, str]) -> str:
