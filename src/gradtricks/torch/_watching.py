@@ -196,7 +196,7 @@ class Watch(Watching, TorchFunctionMode):
     def note_clip(self, gradients: Any, *options: Any) -> None:
         self.note("clip", size=len(gradients))
 
-    def note_unscaling(self, scaler: Any, optimizer: Any) -> None:
+    def note_unscaling(self, scaler: Any, *optimizer: Any) -> None:
         """Note that the scaling of the loss is undone."""
         if scaler.is_enabled() and scaler.get_scale() != 1:
             self.note("unscale")
