@@ -62,5 +62,5 @@ def _vjp(cotangent: ArrayLike, derivative: Callable[[Any], Array], x: ArrayLike)
         step = np.zeros(x.shape)
         step[element] = _HALF_STEP
         difference = derivative(x + step) - derivative(x - step)
-        gradient[element] = np.sum(cotangent * difference) / (2 * _HALF_STEP)
+        gradient[element] = np.sum(np.asarray(cotangent) * difference) / (2 * _HALF_STEP)
     return gradient
