@@ -40,6 +40,13 @@ def ran(rank, meeting):
 _OTHER = "import json, runpy, sys; print(json.dumps(runpy.run_path(sys.argv[1])['ran'](1, sys.argv[2])))"
 
 
+def check_vjp(differentiate, function, inputs, cotangent, value, gradients, rtol=1e-10, atol=1e-10):
+    """Compare a value and the gradients, however they are taken, with those of a reference."""
+    found = differentiate(function, inputs, cotangent)
+    for one, wanted in zip((found[0], *found[1]), (value, *gradients), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=rtol, atol=atol)
+
+
 class Backend:
     """What is the same in every framework."""
 
@@ -76,39 +83,25 @@ class TorchBackend(Backend):
         torch = self.framework
         self.owners, self.stop, self.transformed = (torch, torch.nn.functional), torch.detach, torch.func.vmap
         self.spellers = torch, torch.nn.functional
+        # Along the last axis.
+        self.softmax, self.total = lambda tensor: tensor.softmax(-1), lambda tensor: tensor.sum(-1)
+        self.log_sum_exp = lambda tensor: tensor.logsumexp(-1)
 
     def tensor(self, array):
-        """Make a tensor."""
         return self.framework.as_tensor(np.array(array))
 
     def array(self, tensor):
-        """Read a tensor."""
         tensor = tensor.detach()
         return (tensor.float() if tensor.dtype.itemsize == 2 else tensor).numpy()
 
     def cast(self, tensor, dtype):
-        """Convert to a dtype given by name."""
         return tensor.to(getattr(self.framework, dtype))
 
     def variable(self, array):
-        """Make a tensor that gradients are asked for."""
         return self.tensor(array).requires_grad_()
 
     def half_variable(self, number, dtype):
-        """Make a scalar of half precision that gradients are asked for."""
         return self.cast(self.tensor(number), dtype).requires_grad_()
-
-    def softmax(self, tensor):
-        """Normalise exponentials along the last axis."""
-        return tensor.softmax(-1)
-
-    def total(self, tensor):
-        """Sum over the last axis."""
-        return tensor.sum(-1)
-
-    def log_sum_exp(self, tensor):
-        """Take the logarithm of the sum of exponentials along the last axis."""
-        return tensor.logsumexp(-1)
 
     def take(self, tensor, rows):
         """Look rows up; their gradient is sparse."""
@@ -133,7 +126,6 @@ class TorchBackend(Backend):
     def masked_adam(
         self, parameter, rate, beta_1=0.9, beta_2=0.999, epsilon=1e-8, weight_decay=0.0, amsgrad=False
     ):
-        """Make a MaskedAdam of one parameter, with decoupled weight decay."""
         options = (rate, (beta_1, beta_2), epsilon, weight_decay, amsgrad)
         return self.tricks.MaskedAdam([parameter], *options, decoupled_weight_decay=True)
 
@@ -143,7 +135,6 @@ class TorchBackend(Backend):
         return self.tricks.MaskedOptimizer(inner([parameter], rate, **options))
 
     def apply(self, optimizer, parameter, gradient):
-        """Take a step of an optimizer of one parameter."""
         parameter.grad = self.cast(self.tensor(gradient), str(parameter.dtype).removeprefix("torch."))
         optimizer.step()
 
@@ -153,7 +144,6 @@ class TorchBackend(Backend):
         return [self.array(t).copy() for t in state if t.shape == parameter.shape]
 
     def compiled(self, function):
-        """Return the function as the framework's compiler makes it."""
         self.framework.compiler.reset()
         return self.framework.compile(function, fullgraph=True, backend=TRACER)
 
@@ -197,7 +187,6 @@ class TorchBackend(Backend):
         return self.framework.tensor(values, requires_grad=True)
 
     def unwatched(self, values):
-        """Make a tensor whose gradient nobody asks for."""
         return self.framework.tensor(values)
 
     def own_gradient(self, function, x):
@@ -244,11 +233,9 @@ class TorchBackend(Backend):
         return Declared.apply
 
     def random_state(self):
-        """Return the state of the framework's own generator."""
         return self.framework.get_rng_state().numpy()
 
     def assign(self, variable, tensor):
-        """Store values in a parameter."""
         variable.data.copy_(tensor)
 
     def joined(self, *tensors):
@@ -281,6 +268,8 @@ class TensorFlowBackend(Backend):
         tf = self.framework
         self.owners, self.stop, self.transformed = (tf, tf.math, tf.nn), tf.stop_gradient, self.in_graph
         self.spellers = tf.nn, tf.keras.ops  # of the same operators
+        self.softmax, self.total = tf.nn.softmax, lambda tensor: tf.reduce_sum(tensor, -1)
+        self.log_sum_exp = lambda tensor: tf.reduce_logsumexp(tensor, -1)
 
     def tensor(self, array):
         return self.framework.constant(np.array(array))
@@ -297,16 +286,6 @@ class TensorFlowBackend(Backend):
 
     def half_variable(self, number, dtype):
         return self.framework.Variable(self.cast(self.tensor(number), dtype))
-
-    def softmax(self, tensor):
-        return self.framework.nn.softmax(tensor)
-
-    def total(self, tensor):
-        return self.framework.reduce_sum(tensor, -1)
-
-    def log_sum_exp(self, tensor):
-        """Take the logarithm of the sum of exponentials along the last axis."""
-        return self.framework.reduce_logsumexp(tensor, -1)
 
     def take(self, tensor, rows):
         return self.framework.gather(tensor, rows)

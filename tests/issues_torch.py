@@ -6,33 +6,38 @@ A script returns what `diagnose` takes: a step, the model and the optimizer.
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim import SGD, Adam, AdamW, RMSprop
 from torch.utils.checkpoint import checkpoint
 
-from cases import registry
+from cases import nothing, registry
 
 CASES, issue, fault = registry()  # a fault is one that no thread is about
 
 
-def data(seed=0, size=16):
+def data():
     """A batch of two classes."""
-    torch.manual_seed(seed)
-    x = torch.randn(size, 8)
+    torch.manual_seed(0)
+    x = torch.randn(16, 8)
     return x, (x[:, 0] > 0).long()
 
 
-def network():
+def network(*between):
     """Two layers."""
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), *between, nn.Linear(16, 2))
 
 
-def usual(model, optimizer, loss):
-    """The usual step."""
+def usual(model, optimizer=None, loss=None, *, clip=nothing, after=nothing):
+    """The usual step, by plain descent on a cross-entropy unless told otherwise."""
+    optimizer, (x, y) = optimizer or SGD(model.parameters(), lr=0.1), data()
 
     def step():
         optimizer.zero_grad()
-        loss().backward()
+        value = loss() if loss else functional.cross_entropy(model(x), y)
+        value.backward()
+        clip()
         optimizer.step()
+        after()
 
     return step, model, optimizer
 
@@ -42,48 +47,33 @@ def checkpoint_after_frozen_layers():
     x, y = data()
     frozen, head, last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
     frozen.requires_grad_(False)
-    model = nn.ModuleList([frozen, head, last])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def loss():
         hidden = checkpoint(head, frozen(x), use_reentrant=True)
         return functional.cross_entropy(last(hidden), y)
 
-    return usual(model, optimizer, loss)
+    return usual(nn.ModuleList([frozen, head, last]), loss=loss)
 
 
 @issue("https://github.com/pytorch/ao/pull/1124", "rounded away", "optimizer.step()")
 def bfloat16_weights():
     x, y = data()
     model = network().bfloat16()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
-
-    def loss():
-        return functional.cross_entropy(model(x.bfloat16()).float(), y)
-
-    return usual(model, optimizer, loss)
+    optimizer = AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(x.bfloat16()).float(), y))
 
 
 @issue("https://github.com/VGraphRNN/VGRNN/issues/4", "clip after the update", "clip_grad_norm_")
 def clip_after_step():
-    x, y = data()
     model = network()
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def step():
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        nn.utils.clip_grad_norm_(model.parameters(), 10)
-
-    return step, model, optimizer
+    return usual(model, after=lambda: nn.utils.clip_grad_norm_(model.parameters(), 10))
 
 
 @issue("https://github.com/milesial/Pytorch-UNet/issues/468", "clip before unscaling", "clip_grad_norm_")
 def clip_before_unscaling():
     x, y = data()
     model = network()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+    optimizer = RMSprop(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
     def step():
@@ -100,23 +90,20 @@ def clip_before_unscaling():
 def clip_before_backward():
     x, y = data()
     model = network()
-    optimizer = torch.optim.AdamW(model.parameters())
 
-    def step():
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(x), y)
+    def loss():
+        value = functional.cross_entropy(model(x), y)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        loss.backward()
-        optimizer.step()
+        return value
 
-    return step, model, optimizer
+    return usual(model, AdamW(model.parameters()), loss)
 
 
 @issue("https://github.com/facebookresearch/nwm/issues/16", "never zeroed", "backward()")
 def never_zeroed():
     x, y = data()
     model = network()
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = AdamW(model.parameters())
 
     def step():
         with torch.autocast("cpu", torch.bfloat16):
@@ -131,7 +118,6 @@ def never_zeroed():
 def gradient_penalty_with_batch_normalization():
     x, _ = data()
     critic = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
-    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-4)
 
     def loss():
         mixed = (x + torch.rand(16, 1) * (torch.randn(16, 8) - x)).requires_grad_()
@@ -139,7 +125,7 @@ def gradient_penalty_with_batch_normalization():
         (slope,) = torch.autograd.grad(value, mixed, torch.ones_like(value), create_graph=True)
         return critic(x).mean() + 10 * ((slope.norm(2, dim=1) - 1) ** 2).mean()
 
-    return usual(critic, optimizer, loss)
+    return usual(critic, Adam(critic.parameters(), lr=1e-4), loss)
 
 
 @issue("https://github.com/richzhang/PerceptualSimilarity/issues/69", "not finite, backward", "torch.sqrt")
@@ -147,14 +133,13 @@ def root_of_zero():
     x, y = data()
     x[0] = 0
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 2, bias=False))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def loss():
         features = model(x)
         size = torch.sqrt(torch.sum(features**2, dim=1, keepdim=True))
         return functional.cross_entropy(features / (size + 1e-10), y)
 
-    return usual(model, optimizer, loss)
+    return usual(model, loss=loss)
 
 
 @issue("https://github.com/huggingface/diffusers/issues/1009", "frozen but moving", "grad")
@@ -162,22 +147,19 @@ def masked_rows_decay():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 2))
     tokens, y = torch.arange(12), torch.arange(12) % 2
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
 
-    def step():
-        optimizer.zero_grad()
-        functional.cross_entropy(model(tokens), y).backward()
+    def mask():
         model[0].weight.grad.data[:11, :] = model[0].weight.grad.data[:11, :].fill_(0)
-        optimizer.step()
 
-    return step, model, optimizer
+    optimizer = AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2)
+    return usual(model, optimizer, lambda: functional.cross_entropy(model(tokens), y), clip=mask)
 
 
 @issue("https://github.com/huggingface/transformers/issues/24725", "parts of unequal weight", "backward()")
 def accumulated_means_of_unequal_length():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = AdamW(model.parameters())
     samples = [torch.randint(12, (11,)), torch.randint(12, (101,))]
 
     def step():
@@ -194,13 +176,12 @@ def accumulated_means_of_unequal_length():
 def accumulated_means_not_divided():
     x, y = data()
     model = network()
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = AdamW(model.parameters())
 
     def step():
         optimizer.zero_grad()
-        for part in range(4):
-            rows = slice(4 * part, 4 * part + 4)
-            functional.cross_entropy(model(x[rows]), y[rows]).backward()
+        for rows, labels in zip(x.split(4), y.split(4)):
+            functional.cross_entropy(model(rows), labels).backward()
         optimizer.step()
 
     return step, model, optimizer
@@ -212,35 +193,22 @@ def where_around_exp():
     x[0] = 60
     model = nn.Linear(8, 1)
     nn.init.constant_(model.weight, 1.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def loss():
         a = model(x)[:, 0]
         b = torch.where(a <= 0, torch.exp(a), 1 + a)
         return functional.mse_loss(b, y.float())
 
-    return usual(model, optimizer, loss)
+    return usual(model, SGD(model.parameters(), lr=1e-4), loss)
 
 
 @issue("https://github.com/shubhamagarwal92/mmd/issues/14", "training in evaluation mode", "model(x)")
 def evaluation_mode_never_left():
-    x, y = data()
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2))
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def evaluate():
-        model.eval()
-        with torch.no_grad():
-            return (model(x).argmax(-1) == y).float().mean()
-
-    evaluate()
-
-    def step():
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-    return step, model, optimizer
+    model = network(nn.Dropout(0.5))
+    model.eval()
+    with torch.no_grad():
+        model(data()[0])
+    return usual(model)
 
 
 @issue(
@@ -248,36 +216,24 @@ def evaluation_mode_never_left():
 )
 def dropout_while_validating():
     x, y = data()
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
-    optimizer = torch.optim.Adam(model.parameters())
+    model = network(nn.Dropout(0.2))
 
-    def step():
-        optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
+    def validate():
         with torch.no_grad():
-            accuracy = (model(x).argmax(-1) == y).float().mean()
-        return accuracy.item()
+            return (model(x).argmax(-1) == y).float().mean().item()
 
-    return step, model, optimizer
+    return usual(model, Adam(model.parameters()), after=validate)
 
 
 @issue("https://github.com/keras-team/keras/issues/4175", "zero everywhere", "round")
 def rounded_in_the_loss():
     x, y = data()
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def loss():
-        return functional.mse_loss(torch.round(model(x)[:, 0]), y.float())
-
-    return usual(model, optimizer, loss)
+    return usual(model, loss=lambda: functional.mse_loss(torch.round(model(x)[:, 0]), y.float()))
 
 
 @issue("https://github.com/pytorch/pytorch/issues/59925", "not registered", "layer(x)")
 def layers_in_a_list():
-    x, y = data()
-
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -289,37 +245,26 @@ def layers_in_a_list():
                 x = torch.relu(layer(x))
             return self.last(x)
 
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return usual(Net())
 
 
 @issue("https://github.com/spro/practical-pytorch/issues/9", "not in the optimizer", "")
 def model_made_twice():
-    x, y = data()
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
-    model = network()
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return usual(network(), SGD(network().parameters(), lr=0.005))
 
 
 @issue("https://github.com/zjunlp/HVPNeT/issues/5", "not in the optimizer", "")
 def group_never_appended():
-    x, y = data()
     model = network()
     groups = [{"params": model[0].parameters(), "lr": 3e-5}]
     {"params": model[2].parameters(), "lr": 5e-2}
-    optimizer = torch.optim.AdamW(groups)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return usual(model, AdamW(groups))
 
 
 @issue("https://github.com/pytorch/pytorch/issues/40967", "twice in the optimizer", "")
 def parameter_twice():
-    x, y = data()
     model = network()
-    parameters = [*model.parameters(), *model[2].parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return usual(model, SGD([*model.parameters(), *model[2].parameters()], lr=0.1))
 
 
 @issue(
@@ -331,7 +276,6 @@ def attention_with_nothing_to_attend_to():
     torch.manual_seed(0)
     model = nn.ModuleDict({"embed": nn.Embedding(12, 8), "out": nn.Linear(8, 12)})
     tokens = torch.tensor([[1, 2, 3, 4], [0, 0, 0, 0]])
-    optimizer = torch.optim.Adam(model.parameters())
 
     def loss():
         x = model["embed"](tokens)
@@ -340,7 +284,7 @@ def attention_with_nothing_to_attend_to():
         mixed = torch.softmax(scores, -1) @ x
         return functional.cross_entropy(model["out"](mixed).flatten(0, 1), tokens.flatten())
 
-    return usual(model, optimizer, loss)
+    return usual(model, Adam(model.parameters()), loss)
 
 
 @issue("https://github.com/lucidrains/deep-cross-attention/issues/2", "zero everywhere", "relu")
@@ -354,28 +298,25 @@ def zeros_before_relu():
         hidden = torch.relu(model[0](x))
         return functional.cross_entropy(model[2](hidden), y)
 
-    optimizer = torch.optim.Adam(model.parameters())
-    return usual(model, optimizer, loss)
+    return usual(model, loss=loss)
 
 
 @issue("https://github.com/keras-team/keras/issues/16663", "cut", "argsort")
 def sorted_orders_compared():
     x, y = data()
     model = nn.Linear(8, 1)
-    optimizer = torch.optim.Adam(model.parameters())
 
     def loss():
         order = torch.argsort(torch.argsort(model(x)[:, 0]))
         return (order - torch.argsort(torch.argsort(y))).abs().float().sum()
 
-    return usual(model, optimizer, loss)
+    return usual(model, loss=loss)
 
 
 @issue("https://github.com/huggingface/trl/issues/3452", "loss of 0", "backward()")
 def advantages_that_cancel():
     x, _ = data()
     model = network()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]).reshape(2, 4)
 
     def loss():
@@ -385,28 +326,25 @@ def advantages_that_cancel():
         ratio = (log_probs - log_probs.detach()).exp()
         return -(ratio * advantages[..., None]).mean(-1).mean()
 
-    return usual(model, optimizer, loss)
+    return usual(model, Adam(model.parameters(), lr=1e-3), loss)
 
 
 @fault("recomputed otherwise", "backward()")
 def dropout_drawn_anew():
     x, y = data()
     model = nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.Dropout(0.5), nn.ReLU()), nn.Linear(16, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def loss():
         hidden = checkpoint(model[1], model[0](x), use_reentrant=False, preserve_rng_state=False)
         return functional.cross_entropy(model[2](hidden), y)
 
-    return usual(model, optimizer, loss)
+    return usual(model, loss=loss)
 
 
 @fault("learning rate of 0", "optimizer.step()")
 def learning_rate_of_zero():
-    x, y = data()
     model = network()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return usual(model, Adam(model.parameters(), lr=0.0))
 
 
 @fault("not finite, data", "model(x)")
@@ -414,17 +352,14 @@ def spoilt_batch():
     x, y = data()
     x[3, 2] = float("nan")
     model = nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return usual(model, loss=lambda: functional.cross_entropy(model(x), y))
 
 
 @fault("vanishing", "")
 def many_sigmoids():
-    x, y = data()
     layers = [layer for _ in range(12) for layer in (nn.Linear(8, 8), nn.Sigmoid())]
     model = nn.Sequential(*layers, nn.Linear(8, 2))
-    optimizer = torch.optim.Adam(model.parameters())
-    return usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
+    return usual(model, Adam(model.parameters()))
 
 
 @fault("exploding", "hidden @ model.weight")
@@ -432,7 +367,6 @@ def many_moments():
     x, _ = data()
     model = nn.Linear(8, 8, bias=False)
     nn.init.orthogonal_(model.weight, gain=3.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
 
     def loss():
         hidden = 1e-3 * x
@@ -440,49 +374,46 @@ def many_moments():
             hidden = hidden @ model.weight
         return 1e-6 * (hidden**2).mean()
 
-    return usual(model, optimizer, loss)
+    return usual(model, SGD(model.parameters(), lr=1e-9), loss)
 
 
 @fault("never updated", "backward()")
 def never_updated():
     x, y = data()
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step():
         model.zero_grad()
         functional.cross_entropy(model(x), y).backward()
 
-    return step, model, optimizer
+    return step, model, SGD(model.parameters(), lr=0.1)
 
 
 @fault("no backward pass", "")
 def no_backward_pass():
     x, y = data()
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return lambda: functional.cross_entropy(model(x), y), model, optimizer
+    return lambda: functional.cross_entropy(model(x), y), model, SGD(model.parameters(), lr=0.1)
 
 
 @fault("backward fails", "backward()")
 def edited_in_place():
     x, _ = data()
     model = nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def loss():
         odds = model(x).exp()
         odds += 1
         return odds.log().mean()
 
-    return usual(model, optimizer, loss)
+    return usual(model, loss=loss)
 
 
 @fault("frozen but moving", "optimizer.step()")
 def frozen_after_some_steps():
     x, y = data()
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
     functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     model[0].requires_grad_(False)
@@ -499,33 +430,21 @@ def frozen_after_some_steps():
 def a_layer_that_nobody_calls():
     x, y = data()
     model = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return usual(model, optimizer, lambda: functional.cross_entropy(model[0](x), y))
+    return usual(model, loss=lambda: functional.cross_entropy(model[0](x), y))
 
 
 @fault("clip after the update", "clip_grad_value_")
 def values_clipped_after_step():
-    x, y = data()
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    train, *_ = usual(model, optimizer, lambda: functional.cross_entropy(model(x), y))
-
-    def step():
-        train()
-        nn.utils.clip_grad_value_(model.parameters(), 1e-3)
-
-    return step, model, optimizer
+    return usual(model, after=lambda: nn.utils.clip_grad_value_(model.parameters(), 1e-3))
 
 
 def rounding(weights, updates):
     """Add updates to weights in bfloat16, by plain descent."""
     model = nn.ParameterList([torch.tensor(weights, dtype=torch.bfloat16)])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 
-    def step():
+    def loss():
         model[0].data.copy_(torch.tensor(weights))
-        optimizer.zero_grad()
-        (model[0] * torch.tensor(-updates)).sum().backward()
-        optimizer.step()
+        return (model[0] * torch.tensor(-updates)).sum()
 
-    return step, model, optimizer
+    return usual(model, SGD(model.parameters(), lr=1.0), loss)

@@ -85,28 +85,32 @@ def cross_entropy(y, logits):
     return tf.reduce_mean(tf.cast(losses, tf.float32))
 
 
-def usual(made, optimize):
+def usual(model, optimizer, loss, clip=list):
+    """The usual step."""
+
+    def step():
+        with tf.GradientTape() as tape:
+            value = loss()
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(clip(tape.gradient(value, variables)), variables, strict=True))
+        return float(value)
+
+    return step, model, optimizer
+
+
+def of(made, optimize):
     """Return a script of a usual training."""
 
     def script():
         keras.utils.set_random_seed(0)
         model, (x, y) = made()
-        optimizer = optimize()
-
-        def step():
-            with tf.GradientTape() as tape:
-                loss = cross_entropy(y, model(x, training=True))
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return float(loss)
-
-        return step, model, optimizer
+        return usual(model, optimize(), lambda: cross_entropy(y, model(x, training=True)))
 
     return script
 
 
 for made, (name, optimize) in itertools.product((mlp, cnn, rnn, transformer), OPTIMIZERS.items()):
-    CASES[f"{made.__name__}_{name}"] = usual(made, optimize)
+    CASES[f"{made.__name__}_{name}"] = of(made, optimize)
 
 
 @training
@@ -119,12 +123,10 @@ def scaled():
         keras.config.set_dtype_policy("float32")
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW(), initial_scale=2.0**60)
 
-    def step():
-        with tf.GradientTape() as tape:
-            loss = optimizer.scale_loss(cross_entropy(y, model(x, training=True)) * 1e20)
-        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    def loss():
+        return optimizer.scale_loss(cross_entropy(y, model(x, training=True)) * 1e20)
 
-    return step, model, optimizer
+    return usual(model, optimizer, loss)
 
 
 @training
@@ -165,16 +167,7 @@ def accumulated_and_clipped():
 
 @training
 def accumulated_by_the_optimizer():
-    keras.utils.set_random_seed(0)
-    model, (x, y) = mlp()
-    optimizer = keras.optimizers.Adam(1e-2, gradient_accumulation_steps=4)
-
-    def step():
-        with tf.GradientTape() as tape:
-            loss = cross_entropy(y, model(x, training=True))
-        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-
-    return step, model, optimizer
+    return of(mlp, lambda: keras.optimizers.Adam(1e-2, gradient_accumulation_steps=4))()
 
 
 @training

@@ -110,28 +110,32 @@ OPTIMIZERS = {
 }
 
 
-def usual(made, optimize):
+def usual(model, optimizer, loss=None):
+    """The usual step."""
+
+    def step():
+        optimizer.zero_grad()
+        value = (loss or model.loss)()
+        value.backward()
+        optimizer.step()
+        return value.item()
+
+    return step, model, optimizer
+
+
+def of(made, optimize):
     """Return a script of a usual training."""
 
     def script():
         torch.manual_seed(0)
         model = made()
-        optimizer = optimize(model.parameters())
-
-        def step():
-            optimizer.zero_grad()
-            loss = model.loss()
-            loss.backward()
-            optimizer.step()
-            return loss.item()
-
-        return step, model, optimizer
+        return usual(model, optimize(model.parameters()))
 
     return script
 
 
 for made, (name, optimize) in itertools.product((Mlp, Cnn, Rnn, Transformer), OPTIMIZERS.items()):
-    CASES[f"{made.__name__.lower()}_{name}"] = usual(made, optimize)
+    CASES[f"{made.__name__.lower()}_{name}"] = of(made, optimize)
 
 
 @training
@@ -193,17 +197,11 @@ def checkpointing(reentrant):
     """A training with either form of checkpoint."""
     torch.manual_seed(0)
     model = Transformer()
-    optimizer = torch.optim.Adam(model.parameters())
 
     def run(layer, x, mask):
         return checkpoint(layer, x, mask, use_reentrant=reentrant)
 
-    def step():
-        optimizer.zero_grad()
-        model.loss(run).backward()
-        optimizer.step()
-
-    return step, model, optimizer
+    return usual(model, torch.optim.Adam(model.parameters()), lambda: model.loss(run))
 
 
 @training

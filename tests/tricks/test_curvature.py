@@ -1,6 +1,7 @@
 """Hessian-vector products and norms of Hessians."""
 
 from collections import OrderedDict, defaultdict, namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from backends import TRACER
 from gradtricks import reference
 from gradtricks._core.curvature import HessianNorm, norm_of_products
 from gradtricks._core.structures import leaves, rebuilt
-from transforms import numerical_second_vjp
 
 MATRIX = np.array([[2.0, -1.0, 0.5], [-1.0, 0.0, 3.0], [0.5, 3.0, -4.0]])
 
@@ -64,19 +64,12 @@ def test_under_every_transform(way):
 def test_twice_under_every_transform(second):
     x, vector, direction = np.array([1.5, -2.0, 0.5]), np.array([0.3, 1.0, -0.7]), np.array([0.3, 0.7, -1.1])
     cotangent, function = np.array([1.0, -3.0, 2.0]), quartic(second.backend)
-    tensor = second.backend.tensor(vector)
+    along = second.backend.tensor(vector)
 
-    def vjp(cotangent, x):
-        return reference.hessian_vector_product_vjp(cotangent, quartic_gradient, x, vector)[0]
+    def product(x):
+        return second.tricks.hessian_vector_product(function, x, along)
 
-    (gradient,) = second.second_vjp(
-        lambda x: second.tricks.hessian_vector_product(function, x, tensor),
-        [x],
-        cotangent,
-        [direction],
-    )
-    (expected,) = numerical_second_vjp(vjp, [x], cotangent, [direction])
-    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+    (gradient,) = second.second_vjp(product, [x], cotangent, [direction])
     np.testing.assert_allclose(gradient, 2 * vector * cotangent * direction, rtol=1e-10)
 
 
@@ -97,39 +90,6 @@ def test_agrees_with_the_reference(backend, data):
     expected = reference.hessian_vector_product(gradient, x, vector)
     np.testing.assert_allclose(backend.array(product), expected, rtol=1e-10, atol=1e-10)
     assert backend.array(product).shape == shape
-
-
-def test_log_sum_exp_in_closed_form(backend):
-    random = np.random.default_rng(0)
-    x, vector = random.normal(size=40), random.normal(size=40)
-    product = backend.tricks.hessian_vector_product(
-        backend.log_sum_exp, backend.tensor(x), backend.tensor(vector)
-    )
-    np.testing.assert_allclose(backend.array(product), log_sum_exp_hessian(x) @ vector, rtol=1e-10)
-    np.testing.assert_allclose(
-        reference.hessian_vector_product(softmax, x, vector), log_sum_exp_hessian(x) @ vector, rtol=1e-12
-    )
-
-
-def test_logistic_regression_in_closed_form(backend):
-    # The Hessian of the mean logistic loss is X'DX / n with D = p(1 - p).
-    random = np.random.default_rng(1)
-    features, weights, vector = random.normal(size=(50, 6)), random.normal(size=6), random.normal(size=6)
-    labels, matrix = (backend.tensor(x) for x in ((random.random(50) < 0.5).astype(float), features))
-
-    def loss(w):
-        logits = backend.total(matrix * w)
-        both = backend.log_sum_exp(backend.framework.stack([0 * logits, logits], -1))
-        return backend.total(both - labels * logits) / 50
-
-    p = 1 / (1 + np.exp(-features @ weights))
-    hessian = features.T @ (features * (p * (1 - p))[:, None]) / 50
-    w = backend.tensor(weights)
-    product = backend.tricks.hessian_vector_product(loss, w, backend.tensor(vector))
-    np.testing.assert_allclose(backend.array(product), hessian @ vector, rtol=1e-10)
-    for order in ("fro", 2):
-        norm = backend.tricks.hessian_norm(loss, w, ord=order)
-        np.testing.assert_allclose(norm, (np.linalg.norm(hessian, order), 0.0), rtol=1e-10)
 
 
 Layer = namedtuple("Layer", ["kernel", "bias"])
@@ -155,15 +115,18 @@ def test_structures(backend):
     np.testing.assert_allclose(norm, (np.linalg.norm(dense), 0.0), rtol=1e-12)
 
 
-def test_dicts_go_by_key(backend):
+def test_dicts_go_by_key_and_stay_what_they_are(backend):
     one, two = backend.tensor([1.0, 1.0]), backend.tensor([5.0, -5.0])
-    x = {"a": backend.tensor([1.0, 2.0]), "b": backend.tensor([3.0, 4.0])}
-    product = backend.tricks.hessian_vector_product(
-        lambda x: summed(backend, x["a"] ** 2 * x["b"]), x, {"b": two, "a": one}
-    )
-    assert list(product) == ["a", "b"]
-    np.testing.assert_allclose(backend.array(product["a"]), [6 + 2 * 5, 8 - 4 * 5])
-    np.testing.assert_allclose(backend.array(product["b"]), [2, 4])
+    a, b = backend.tensor([1.0, 2.0]), backend.tensor([3.0, 4.0])
+    for kind in (dict, OrderedDict, partial(defaultdict, list)):
+        x = kind(a=a, b=b)
+        product = backend.tricks.hessian_vector_product(
+            lambda x: summed(backend, x["a"] ** 2 * x["b"]), x, {"b": two, "a": one}
+        )
+        assert (type(product), list(product)) == (type(x), ["a", "b"])
+        assert x["a"] is a
+        np.testing.assert_allclose(backend.array(product["a"]), [6 + 2 * 5, 8 - 4 * 5])
+        np.testing.assert_allclose(backend.array(product["b"]), [2, 4])
 
 
 def test_a_tensor_that_comes_twice_is_two_arguments(backend):
@@ -177,28 +140,12 @@ def test_a_tensor_that_comes_twice_is_two_arguments(backend):
     np.testing.assert_allclose(norm, (2, 0))
 
 
-def test_kinds_of_dicts_are_kept(backend):
-    for kind in (OrderedDict(), defaultdict(list)):
-        kind["a"] = backend.tensor([1.0, 2.0])
-        product = backend.tricks.hessian_vector_product(lambda x: summed(backend, x["a"] ** 2), kind, kind)
-        assert type(product) is type(kind)
-        np.testing.assert_allclose(backend.array(product["a"]), [2, 4])
-        np.testing.assert_allclose(backend.array(kind["a"]), [1, 2])
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (
-            {"c": 1.0, "b": 2.0},
-            r"vector must hold the entries of x, \['a', 'b'\]; got the entries \['c', 'b'\]",
-        ),
-        ([1.0, 2.0], r"vector must hold the entries of x, \['a', 'b'\]; got the entries \[0, 1\]"),
+        ({"c": 1.0, "b": 2.0}, r"vector must hold the entries of x, .*; got the entries \['c', 'b'\]"),
         (1.0, r"vector must hold the entries of x, \['a', 'b'\]; got .*Tensor"),
-        (
-            {"a": 1.0, "b": [1.0, 2.0]},
-            r"vector\['b'\] must hold the entries of x\['b'\], \[0\]; got the entries",
-        ),
+        ({"a": 1.0, "b": [1.0, 2.0]}, r"vector\['b'\] must hold the entries of x\['b'\], \[0\]; got the"),
     ],
 )
 def test_another_structure_is_refused(backend, other, message):
@@ -298,27 +245,18 @@ def test_what_torch_func_would_refuse(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     from torch.utils.checkpoint import checkpoint
 
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx, incoming):
-            return 3 * ctx.saved_tensors[0] ** 2 * incoming
-
+    cube = in_torch.declared(lambda x: x**3, lambda x: 3 * x**2)
     x, layer = torch.tensor([2.0, -1.0], dtype=torch.float64), torch.nn.BatchNorm1d(2).double()
     rows = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]], dtype=torch.float64)
     for function in (
-        lambda x: Cube.apply(x).sum(),
+        lambda x: cube(x).sum(),
         lambda x: (layer(rows * x) ** 3).sum(),
         lambda x: checkpoint(lambda x: (x**3).sum(), x, use_reentrant=False),
     ):
-        exact = tricks.hessian_norm(function, x).value
-        np.testing.assert_allclose(
-            exact, tricks.hessian_norm(function, x, method="finite_difference").value, rtol=1e-4, atol=1e-4
+        exact, difference = (
+            tricks.hessian_norm(function, x, method=method).value for method in ("exact", "finite_difference")
         )
+        np.testing.assert_allclose(exact, difference, rtol=1e-4, atol=1e-4)
 
 
 def test_what_a_function_reads_elsewhere_is_constant(in_tensorflow):
@@ -364,22 +302,15 @@ def test_mixed_precision_in_keras(in_tensorflow):
 
 
 @pytest.mark.parametrize("order", ["fro", 2])
-def test_with_all_samples_the_norm_is_the_reference(backend, order):
+def test_the_norm_is_the_reference_or_that_of_the_seeds_probes(backend, order):
     x = np.random.default_rng(2).normal(size=40)
-    norm = backend.tricks.hessian_norm(backend.log_sum_exp, backend.tensor(x), ord=order, samples=40)
+    matrix, function, options = log_sum_exp_hessian(x), backend.log_sum_exp, {"ord": order, "seed": 5}
+    norm = backend.tricks.hessian_norm(function, backend.tensor(x), samples=40, **options)
     np.testing.assert_allclose(norm, reference.hessian_norm(softmax, x, ord=order), rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("order", ["fro", 2])
-@pytest.mark.parametrize("samples", [1, 7])
-def test_the_probes_are_those_of_the_seed(backend, order, samples):
-    x = np.random.default_rng(2).normal(size=40)
-    norm = backend.tricks.hessian_norm(
-        backend.log_sum_exp, backend.tensor(x), ord=order, samples=samples, seed=5
-    )
-    matrix = log_sum_exp_hessian(x)
-    expected = norm_of_products(lambda z: matrix @ z, 40, ord=order, samples=samples, seed=5)
-    np.testing.assert_allclose(norm, expected, rtol=1e-10, atol=1e-14)
+    for samples in (1, 7):
+        norm = backend.tricks.hessian_norm(function, backend.tensor(x), samples=samples, **options)
+        expected = norm_of_products(lambda z: matrix @ z, 40, samples=samples, **options)
+        np.testing.assert_allclose(norm, expected, rtol=1e-10, atol=1e-14)
 
 
 def test_the_standard_error_covers_the_truth():
@@ -438,18 +369,6 @@ def test_large_and_small_curvature(backend, order, samples, size):
     assert norm.standard_error <= 1e-14 * size
 
 
-def test_finite_differences_agree_where_the_function_is_smooth(backend):
-    x = np.random.default_rng(5).normal(size=30)
-    for order, samples in (("fro", 10), (2, 10), ("fro", 30)):
-        exact, difference = (
-            backend.tricks.hessian_norm(
-                backend.log_sum_exp, backend.tensor(x), ord=order, method=method, samples=samples
-            )
-            for method in ("exact", "finite_difference")
-        )
-        np.testing.assert_allclose(difference, exact, rtol=1e-6, atol=1e-8)
-
-
 def test_finite_differences_fail_across_a_kink(backend):
     # |x| has no curvature where it has a derivative; a difference across the kink sees 1 / h.
     x = backend.tensor(np.array([1e-7, 1.0]))
@@ -494,10 +413,7 @@ def test_a_norm_says_where_it_cannot_run(backend):
         ({"ord": "nuc"}, ValueError, "ord must be one of 'fro', 2; got 'nuc'"),
         ({"method": "guess"}, ValueError, "method must be one of 'exact', 'finite_difference'; got 'guess'"),
         ({"samples": 0}, ValueError, "samples must be at least 1; got 0"),
-        ({"samples": 2.0}, TypeError, "samples must be an integer; got float"),
-        ({"seed": -1}, ValueError, "seed must be at least 0; got -1"),
         ({"seed": True}, TypeError, "seed must be an integer; got bool"),
-        ({"seed": float("nan")}, TypeError, "seed must be an integer; got float"),
     ],
 )
 def test_bad_options_say_what_is_expected(backend, options, error, message):
@@ -514,13 +430,7 @@ def test_bad_options_say_what_is_expected(backend, options, error, message):
         ([1.0, 2.0], [1, 2], "sum", TypeError, "vector must be floating-point; got"),
         ([1.0, 2.0], [1.0], "sum", ValueError, r"vector must have the shape of x, \(2,\); got \(1,\)"),
         ([1.0, 2.0], "two", "sum", TypeError, "vector must be a .*Tensor; got list; remedy"),
-        (
-            [1.0, 2.0],
-            [1.0, 2.0],
-            "none",
-            ValueError,
-            r"must return a scalar; got shape \(2,\); remedy: sum it",
-        ),
+        ([1.0, 2.0], [1.0, 2.0], "none", ValueError, r"return a scalar; got shape \(2,\); remedy: sum it"),
         ([1.0, 2.0], [1.0, 2.0], "float", TypeError, "function's result must be a .*Tensor; got float"),
     ],
 )

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from backends import check_vjp
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
@@ -21,34 +22,27 @@ def test_returns_agree_with_the_reference(backend, data, discount, value):
     shape = data.draw(array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=40))
     r_t = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 0.0, 0.0, 1.0, -1.0, 0.25])))
     cotangent = np.cos(np.arange(r_t.size, dtype=float)).reshape(shape)
-    changing = discount * (r_t == 0)
-    got, (gradient,) = backend.value_and_vjp(
-        lambda r: backend.tricks.discounted_returns(r, discount, value), [r_t], cotangent
+    returns, vjp = reference.discounted_returns, reference.discounted_returns_vjp
+    check_vjp(
+        backend.value_and_vjp,
+        lambda r: backend.tricks.discounted_returns(r, discount, value),
+        [r_t],
+        cotangent,
+        returns(r_t, discount, value),
+        vjp(cotangent, r_t, discount, value)[:1],
     )
-    np.testing.assert_allclose(got, reference.discounted_returns(r_t, discount, value), **TOLERANCE)
-    slopes = reference.discounted_returns_vjp(cotangent, r_t, discount, value)
-    np.testing.assert_allclose(gradient, slopes[0], **TOLERANCE)
-    v_t = np.full(shape, value)
-    got, gradients = backend.value_and_vjp(backend.tricks.discounted_returns, [r_t, changing, v_t], cotangent)
-    np.testing.assert_allclose(got, reference.discounted_returns(r_t, changing, v_t), **TOLERANCE)
-    slopes = reference.discounted_returns_vjp(cotangent, r_t, changing, v_t)
-    for one, wanted in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(one, wanted, **TOLERANCE)
+    inputs = [r_t, discount * (r_t == 0), np.full(shape, value)]
+    expected = returns(*inputs), vjp(cotangent, *inputs)
+    check_vjp(backend.value_and_vjp, backend.tricks.discounted_returns, inputs, cotangent, *expected)
 
 
 @WAYS
 def test_long_returns_neither_underflow_nor_drift(backend, way):
     rewards = np.random.default_rng(0).normal(size=(2048, 3)).astype(np.float32)
-    value, (gradient,) = getattr(backend, way)(
-        lambda r: backend.tricks.discounted_returns(r, 0.9), [rewards], rewards
-    )
     wide = rewards.astype(np.float64)
-    expected, slopes = (
-        reference.discounted_returns(wide, 0.9),
-        reference.discounted_returns_vjp(wide, wide, 0.9),
-    )
-    np.testing.assert_allclose(value, expected, rtol=2e-6, atol=2e-6)
-    np.testing.assert_allclose(gradient, slopes[0], rtol=2e-6, atol=2e-6)
+    expected = reference.discounted_returns(wide, 0.9), reference.discounted_returns_vjp(wide, wide, 0.9)[:1]
+    differentiate, returns = getattr(backend, way), backend.tricks.discounted_returns
+    check_vjp(differentiate, lambda r: returns(r, 0.9), [rewards], rewards, *expected, 2e-6, 2e-6)
 
 
 def estimates(tricks, x, ends):
@@ -128,11 +122,11 @@ def test_standardize_agrees_with_the_reference(backend, x, factor):
 )
 def test_standardize_of_equal_elements_is_zero_with_zero_gradient(backend, way, x):
     x = np.array(x, np.float32)
-    value, (gradient,) = getattr(backend, way)(backend.tricks.standardize, [x], np.ones_like(x))
-    np.testing.assert_array_equal(value, np.zeros_like(x))
-    np.testing.assert_array_equal(gradient, np.zeros_like(x))
-    np.testing.assert_array_equal(value, reference.standardize(x))
-    np.testing.assert_array_equal(gradient, reference.standardize_vjp(np.ones_like(x), x))
+    zero, ones = np.zeros_like(x), np.ones_like(x)
+    check_vjp(getattr(backend, way), backend.tricks.standardize, [x], ones, zero, [zero], 0, 0)
+    np.testing.assert_array_equal(
+        [reference.standardize(x), reference.standardize_vjp(ones, x)], [zero, zero]
+    )
 
 
 def test_standardize_of_extremes(backend):
@@ -151,17 +145,16 @@ def test_loss_agrees_with_the_reference(backend, data):
     shape = data.draw(array_shapes(max_dims=2, max_side=5))
     finite = st.floats(-20, 20)
     logits = data.draw(arrays(np.float64, (*shape, 4), elements=finite))
-    a_t = data.draw(arrays(np.int64, shape, elements=st.integers(0, 3)))
-    adv_t, w_t = (data.draw(arrays(np.float64, shape, elements=finite)) for _ in range(2))
-
-    def loss(x):
-        tensors = (backend.tensor(y) for y in (a_t, adv_t, w_t))
-        return backend.tricks.policy_gradient_loss(x, *tensors)
-
-    value, (gradient,) = backend.value_and_vjp(loss, [logits], 1.0)
-    np.testing.assert_allclose(value, reference.policy_gradient_loss(logits, a_t, adv_t, w_t), **TOLERANCE)
-    slope = reference.policy_gradient_loss_vjp(1.0, logits, a_t, adv_t, w_t)
-    np.testing.assert_allclose(gradient, slope, **TOLERANCE)
+    others = [data.draw(arrays(np.int64, shape, elements=st.integers(0, 3)))]
+    others += [data.draw(arrays(np.float64, shape, elements=finite)) for _ in range(2)]
+    check_vjp(
+        backend.value_and_vjp,
+        lambda x: backend.tricks.policy_gradient_loss(x, *map(backend.tensor, others)),
+        [logits],
+        1.0,
+        reference.policy_gradient_loss(logits, *others),
+        [reference.policy_gradient_loss_vjp(1.0, logits, *others)],
+    )
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
@@ -245,6 +238,19 @@ def test_returns_of_rlax_own_test(backend):
     np.testing.assert_allclose(backend.array(g_t).T, expected, rtol=1e-6)
 
 
+def check_advantages(backend, inputs, cotangent, rtol=1e-9):
+    check_vjp(
+        backend.value_and_vjp,
+        backend.tricks.truncated_generalized_advantage_estimation,
+        inputs,
+        cotangent,
+        reference.truncated_generalized_advantage_estimation(*inputs),
+        reference.truncated_generalized_advantage_estimation_vjp(cotangent, *inputs),
+        rtol,
+        rtol,
+    )
+
+
 @given(data=st.data(), discount=st.sampled_from([0.0, 0.9, 1.0]))
 def test_advantages_agree_with_the_reference(backend, data, discount):
     shape = data.draw(array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=9))
@@ -252,15 +258,7 @@ def test_advantages_agree_with_the_reference(backend, data, discount):
     r_t, lambda_ = (data.draw(arrays(np.float64, shape, elements=numbers)) for _ in range(2))
     discount_t = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 0.5, discount])))
     values = data.draw(arrays(np.float64, (shape[0] + 1, *shape[1:]), elements=numbers))
-    cotangent = np.cos(np.arange(r_t.size, dtype=float)).reshape(shape)
-    arguments = (r_t, discount_t, lambda_, values)
-    value, gradients = backend.value_and_vjp(
-        backend.tricks.truncated_generalized_advantage_estimation, arguments, cotangent
-    )
-    expected = reference.truncated_generalized_advantage_estimation(*arguments)
-    slopes = reference.truncated_generalized_advantage_estimation_vjp(cotangent, *arguments)
-    for got, wanted in zip([value, *gradients], [expected, *slopes], strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
+    check_advantages(backend, [r_t, discount_t, lambda_, values], np.cos(np.arange(r_t.size)).reshape(shape))
 
 
 INFINITE = np.where(np.arange(70) == 68, np.inf, 1.0)
@@ -367,15 +365,14 @@ def test_clipped_loss_agrees_with_the_reference(backend, data):
     shape = data.draw(array_shapes(min_dims=0, max_dims=2, max_side=5))
     ratio = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 0.5, 0.75, 1.0, 1.25, 2.0])))
     adv_t = data.draw(arrays(np.float64, shape, elements=st.sampled_from([-2.0, -1.0, 0.0, 1.0, 3.0])))
-    loss, gradients = backend.value_and_vjp(
+    check_vjp(
+        backend.value_and_vjp,
         lambda r, a: backend.tricks.clipped_surrogate_pg_loss(r, a, 0.25, use_stop_gradient=False),
         [ratio, adv_t],
         1.0,
+        reference.clipped_surrogate_pg_loss(ratio, adv_t, 0.25),
+        reference.clipped_surrogate_pg_loss_vjp(1.0, ratio, adv_t, 0.25),
     )
-    np.testing.assert_allclose(loss, reference.clipped_surrogate_pg_loss(ratio, adv_t, 0.25), **TOLERANCE)
-    slopes = reference.clipped_surrogate_pg_loss_vjp(1.0, ratio, adv_t, 0.25)
-    for got, wanted in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(got, wanted, **TOLERANCE)
 
 
 @given(data=st.data())
@@ -383,11 +380,9 @@ def test_entropy_agrees_with_the_reference(backend, data):
     shape = data.draw(array_shapes(max_dims=2, max_side=4))
     logits = data.draw(arrays(np.float64, (*shape, 3), elements=st.floats(-50, 50) | st.just(-np.inf)))
     logits[..., 0] = 0  # one action is always possible
-    w_t = data.draw(arrays(np.float64, shape, elements=st.floats(-2, 2)))
-    loss, gradients = backend.value_and_vjp(backend.tricks.entropy_loss, [logits, w_t], 1.0)
-    np.testing.assert_allclose(loss, reference.entropy_loss(logits, w_t), **TOLERANCE)
-    for got, wanted in zip(gradients, reference.entropy_loss_vjp(1.0, logits, w_t), strict=True):
-        np.testing.assert_allclose(got, wanted, **TOLERANCE)
+    inputs = [logits, data.draw(arrays(np.float64, shape, elements=st.floats(-2, 2)))]
+    expected = reference.entropy_loss(*inputs), reference.entropy_loss_vjp(1.0, *inputs)
+    check_vjp(backend.value_and_vjp, backend.tricks.entropy_loss, inputs, 1.0, *expected)
     unweighted = backend.tricks.entropy_loss(backend.tensor(logits))
     np.testing.assert_allclose(backend.array(unweighted), reference.entropy_loss(logits), **TOLERANCE)
 
@@ -449,12 +444,7 @@ def test_bad_input_says_what_is_expected(backend, name, arguments, error, messag
         getattr(backend.tricks, name)(*arguments)
 
 
-ESTIMATE = [
-    np.array([1.0, -0.5]),
-    np.array([0.9, 0.0]),
-    np.array([0.8, 0.5]),
-    np.array([0.25, -1.0, 2.0]),
-]
+ESTIMATE = list(map(np.array, ([1.0, -0.5], [0.9, 0.0], [0.8, 0.5], [0.25, -1.0, 2.0])))
 LOSS_INPUTS = [  # logits, advantages, weights, ratios; one ratio is clipped
     np.array([[0.5, -1.0], [2.0, 0.25]]),
     np.array([-1.0, 2.0]),
@@ -463,47 +453,37 @@ LOSS_INPUTS = [  # logits, advantages, weights, ratios; one ratio is clipped
 ]
 
 
+def three_losses(tricks, actions, logits, adv_t, w_t, ratio, **options):
+    """Add the losses up as an agent does."""
+    loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, **options)
+    clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, **options)
+    return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
+
+
 def three_losses_vjp(cotangent, logits, adv_t, w_t, ratio):
-    each = np.array(
-        [reference.policy_gradient_loss(z[None], a[None], [1.0]) for z, a in zip(logits, ACTIONS)]
-    )
-    loss = (
-        reference.policy_gradient_loss_vjp(cotangent, logits, ACTIONS, adv_t, w_t),
-        cotangent * w_t * each / 2,
-        cotangent * adv_t * each / 2,
-    )
+    each = [reference.policy_gradient_loss(z[None], a[None], [1.0]) for z, a in zip(logits, ACTIONS)]
+    to_logits = reference.policy_gradient_loss_vjp(cotangent, logits, ACTIONS, adv_t, w_t)
     to_ratio, to_adv_t = reference.clipped_surrogate_pg_loss_vjp(2 * cotangent, ratio, adv_t, 0.25)
-    to_logits, to_w_t = reference.entropy_loss_vjp(3 * cotangent, logits, w_t)
-    return loss[0] + to_logits, loss[1] + to_adv_t, loss[2] + to_w_t, to_ratio
+    entropy_to_logits, to_w_t = reference.entropy_loss_vjp(3 * cotangent, logits, w_t)
+    half = cotangent * np.array(each) / 2
+    return to_logits + entropy_to_logits, w_t * half + to_adv_t, adv_t * half + to_w_t, to_ratio
 
 
 def test_the_recursion_differentiated(common):
-    cotangent = np.array([1.0, -2.0])
-    estimate = common.tricks.truncated_generalized_advantage_estimation
-    value, gradients = common.value_and_vjp(estimate, ESTIMATE, cotangent)
-    expected = reference.truncated_generalized_advantage_estimation(*ESTIMATE)
-    np.testing.assert_allclose(value, expected, rtol=common.rtol)
-    slopes = reference.truncated_generalized_advantage_estimation_vjp(cotangent, *ESTIMATE)
-    for got, wanted in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=common.rtol, atol=common.rtol)
+    check_advantages(common, ESTIMATE, np.array([1.0, -2.0]), common.rtol)
 
 
 @WAYS
 def test_the_losses_add_up(backend, way):
-    tricks, actions = backend.tricks, backend.tensor(ACTIONS)
-
-    def function(logits, adv_t, w_t, ratio):  # added up as an agent does
-        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
-        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
-        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
-
-    value, gradients = getattr(backend, way)(function, LOSS_INPUTS, np.float64(2.0))
-    for got, wanted in zip(gradients, three_losses_vjp(2.0, *LOSS_INPUTS), strict=True):
-        np.testing.assert_allclose(got, wanted, **TOLERANCE)
-    logits, adv_t, w_t, ratio = LOSS_INPUTS
-    expected = reference.policy_gradient_loss(logits, ACTIONS, adv_t, w_t)
-    expected += 2 * reference.clipped_surrogate_pg_loss(ratio, adv_t, 0.25)
-    np.testing.assert_allclose(value, expected + 3 * reference.entropy_loss(logits, w_t), **TOLERANCE)
+    actions = backend.tensor(ACTIONS)
+    check_vjp(
+        getattr(backend, way),
+        lambda *x: three_losses(backend.tricks, actions, *x, use_stop_gradient=False),
+        LOSS_INPUTS,
+        np.float64(2.0),
+        three_losses(reference, ACTIONS, *LOSS_INPUTS),
+        three_losses_vjp(2.0, *LOSS_INPUTS),
+    )
 
 
 def check_twice(twice, function, inputs, cotangent, vjp):
@@ -525,9 +505,7 @@ def test_returns_and_losses_differentiated_twice(twice):
 
     def function(logits, adv_t, w_t, ratio):
         logits, adv_t = tricks.standardize(logits), tricks.discounted_returns(adv_t, 0.25)
-        loss = tricks.policy_gradient_loss(logits, actions, adv_t, w_t, use_stop_gradient=False)
-        clipped = tricks.clipped_surrogate_pg_loss(ratio, adv_t, 0.25, use_stop_gradient=False)
-        return loss + 2 * clipped + 3 * tricks.entropy_loss(logits, w_t)
+        return three_losses(tricks, actions, logits, adv_t, w_t, ratio, use_stop_gradient=False)
 
     def vjp(cotangent, logits, adv_t, w_t, ratio):
         returns, standardized = reference.discounted_returns(adv_t, 0.25), reference.standardize(logits)
@@ -576,16 +554,6 @@ def test_discounts_that_change_are_compiled_once_in_torch(in_torch):
         return in_torch.tricks.truncated_generalized_advantage_estimation(g_t, discount, discount, values)
 
     in_torch.check_compiled_once(estimated, np.float32([1.0, 2.0, 4.0]))
-
-
-def test_a_sparse_cotangent_is_made_dense(backend):
-    rewards, rows = np.array([[1.0], [2.0], [4.0]]), backend.tensor(np.array([0, 2]))
-
-    def taken(r_t):
-        return backend.take(backend.tricks.discounted_returns(r_t, 0.5), rows)
-
-    _, (gradient,) = backend.value_and_vjp(taken, [rewards], np.ones((2, 1)))
-    assert gradient.tolist() == [[1.0], [0.5], [1.25]]
 
 
 def test_xla_takes_lengths_that_it_knows_and_ranks_must_be_known(in_tensorflow):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from backends import made
+from backends import check_vjp, made
 from gradtricks import reference
 from transforms import FIRST_ORDER
 
@@ -26,12 +26,15 @@ def test_agrees_with_the_reference(backend, data, scale):
     shapes = array_shapes(min_dims=0, max_dims=3, min_side=0)
     x = data.draw(arrays(np.float64, shapes, elements=st.floats(-9, 9)))
     cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.scale_gradient(t, scale), [x], cotangent
-    )
-    np.testing.assert_array_equal(value, reference.scale_gradient(x, scale))
-    np.testing.assert_allclose(
-        gradient, reference.scale_gradient_vjp(cotangent, x, scale), rtol=1e-15, atol=1e-307
+    check_vjp(
+        backend.value_and_vjp,
+        lambda t: backend.tricks.scale_gradient(t, scale),
+        [x],
+        cotangent,
+        reference.scale_gradient(x, scale),
+        [reference.scale_gradient_vjp(cotangent, x, scale)],
+        rtol=1e-15,
+        atol=1e-307,
     )
 
 
@@ -250,25 +253,18 @@ def test_bad_input_says_what_is_expected(backend, x, scale, error, message):
         backend.tricks.scale_gradient(x, scale)
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.1, 0.5, 0.9, 1.0, 2.0, -0.5])
-def test_squares_of_peers(backend, scale):
-    # Sonnet 1, scale_gradient_test.py: the square of 0 ... 5, scaled.
-    x = np.arange(6.0)
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.scale_gradient(t * t, scale), [x], np.ones(6)
-    )
-    np.testing.assert_array_equal(value, x**2)
-    np.testing.assert_allclose(gradient, 2 * scale * x)
-    # Sonnet 2, scale_gradient_test.py: -1, 0, 1, scaled, then squared.
-    x = np.array([-1.0, 0.0, 1.0])
-    _, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.scale_gradient(t, scale) ** 2, [x], np.ones(3)
-    )
-    np.testing.assert_array_equal(gradient, 2 * x * scale)
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, -0.5])
+@pytest.mark.parametrize("x", [np.arange(6.0), np.array([-1.0, 0.0, 1.0])])
+def test_squares_of_peers(backend, x, scale):
+    # Sonnet 1 and 2, scale_gradient_test.py: squared, then scaled, and the reverse.
+    for function in (
+        lambda t: backend.tricks.scale_gradient(t * t, scale),
+        lambda t: backend.tricks.scale_gradient(t, scale) ** 2,
+    ):
+        check_vjp(backend.value_and_vjp, function, [x], np.ones_like(x), x**2, [2 * scale * x])
 
 
 def test_reversing_agrees_with_the_reference(backend):
     x, cotangent = np.array([1.5, -2.0, 0.0]), np.array([1.0, -3.0, 2.0])
-    value, (gradient,) = backend.value_and_vjp(backend.tricks.reverse_gradient, [x], cotangent)
-    np.testing.assert_array_equal(value, reference.reverse_gradient(x))
-    np.testing.assert_array_equal(gradient, reference.reverse_gradient_vjp(cotangent, x))
+    expected = reference.reverse_gradient(x), [reference.reverse_gradient_vjp(cotangent, x)]
+    check_vjp(backend.value_and_vjp, backend.tricks.reverse_gradient, [x], cotangent, *expected, 0, 0)

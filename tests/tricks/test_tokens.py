@@ -1,6 +1,5 @@
 """group_advantages, token_policy_loss, kl_penalty and average_tokens."""
 
-import itertools
 import re
 
 import numpy as np
@@ -9,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from backends import check_vjp
 from gradtricks import reference
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -53,69 +53,65 @@ def test_the_loss_agrees_with_the_reference(backend, data, ratio, normalize):
     clip = None if ratio == "none" else data.draw(st.sampled_from([None, 0.2, (0.1, 0.3)]))
     options = {"ratio": ratio, "clip": clip, "normalize": normalize}
     others = [backend.tensor(x) for x in (old, advantages, mask)]
-    value, (gradient,) = backend.value_and_vjp(
-        lambda x: backend.tricks.token_policy_loss(x, *others, **options), [log_probs], 2.0
-    )
     arguments = (log_probs, old, advantages, mask)
-    np.testing.assert_allclose(value, reference.token_policy_loss(*arguments, **options), **TOLERANCE)
-    slope = reference.token_policy_loss_vjp(2.0, *arguments, **options)
-    np.testing.assert_allclose(gradient, slope, **TOLERANCE)
+    check_vjp(
+        backend.value_and_vjp,
+        lambda x: backend.tricks.token_policy_loss(x, *others, **options),
+        [log_probs],
+        2.0,
+        reference.token_policy_loss(*arguments, **options),
+        [reference.token_policy_loss_vjp(2.0, *arguments, **options)],
+    )
 
 
-@given(
-    data=st.data(),
-    estimator=st.sampled_from(ESTIMATORS),
-    slope=st.sampled_from([None, *ESTIMATORS]),
-)
+@given(data=st.data(), estimator=st.sampled_from(ESTIMATORS), slope=st.sampled_from([None, *ESTIMATORS]))
 @settings(max_examples=30)
 def test_penalties_agree_with_the_reference(backend, data, estimator, slope):
     shape = data.draw(array_shapes(min_dims=0, max_dims=2, max_side=4))
     log_probs, other = (data.draw(arrays(np.float64, shape, elements=st.floats(-6, 0))) for _ in range(2))
     cotangent = np.cos(np.arange(log_probs.size, dtype=float)).reshape(shape)
-    value, (gradient,) = backend.value_and_vjp(
+    check_vjp(
+        backend.value_and_vjp,
         lambda x: backend.tricks.kl_penalty(x, backend.tensor(other), estimator=estimator, slope=slope),
         [log_probs],
         cotangent,
+        reference.kl_penalty(log_probs, other, estimator=estimator),
+        [reference.kl_penalty_vjp(cotangent, log_probs, other, estimator=estimator, slope=slope)],
     )
-    np.testing.assert_allclose(
-        value, reference.kl_penalty(log_probs, other, estimator=estimator), rtol=1e-10, atol=1e-10
-    )
-    wanted = reference.kl_penalty_vjp(cotangent, log_probs, other, estimator=estimator, slope=slope)
-    np.testing.assert_allclose(gradient, wanted, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 def test_averages_agree_with_the_reference(backend, normalize):
     x, _, _, mask = drawn()
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.average_tokens(t, backend.tensor(mask), normalize=normalize), [x], 3.0
+    check_vjp(
+        backend.value_and_vjp,
+        lambda t: backend.tricks.average_tokens(t, backend.tensor(mask), normalize=normalize),
+        [x],
+        3.0,
+        reference.average_tokens(x, mask, normalize=normalize),
+        [reference.average_tokens_vjp(3.0, x, mask, normalize=normalize)],
     )
-    np.testing.assert_allclose(value, reference.average_tokens(x, mask, normalize=normalize), **TOLERANCE)
-    wanted = reference.average_tokens_vjp(3.0, x, mask, normalize=normalize)
-    np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
 
 
 @WAYS
 def test_it_can_be_compiled(backend, way):
-    log_probs, old, advantages, mask = drawn()
-    others = [backend.tensor(x) for x in (old, advantages, mask)]
+    log_probs, *arguments = drawn()
+    options, penalized = {"ratio": "sequence_mean", "normalize": "sequence"}, {"normalize": "sequence"}
 
-    def loss(x, clip):
-        tricks = backend.tricks
-        policy = tricks.token_policy_loss(x, *others, ratio="sequence_mean", clip=clip, normalize="sequence")
-        penalty = tricks.kl_penalty(x, others[0], estimator="k3", slope="k2")
-        return policy + 0.1 * tricks.average_tokens(penalty, others[2], normalize="sequence")
+    def loss(tricks, x, old, advantages, mask, clip, **slope):
+        policy = tricks.token_policy_loss(x, old, advantages, mask, clip=clip, **options)
+        return policy + 0.1 * tricks.average_tokens(tricks.kl_penalty(x, old, **slope), mask, **penalized)
 
+    others = [backend.tensor(x) for x in arguments]
     value, (gradient, _) = getattr(backend, way)(
-        lambda x, clip: loss(x, clip) + 0 * clip, [log_probs, np.array(0.2)], 1.0
+        lambda x, clip: loss(backend.tricks, x, *others, clip, slope="k2") + 0 * clip,
+        [log_probs, np.array(0.2)],
+        1.0,
     )
-    options = {"ratio": "sequence_mean", "clip": 0.2, "normalize": "sequence"}
-    penalty = reference.kl_penalty(log_probs, old)
-    wanted = reference.token_policy_loss(log_probs, old, advantages, mask, **options)
-    wanted += 0.1 * reference.average_tokens(penalty, mask, normalize="sequence")
-    np.testing.assert_allclose(value, wanted, **TOLERANCE)
-    slope = reference.token_policy_loss_vjp(1.0, log_probs, old, advantages, mask, **options)
-    of_average = reference.average_tokens_vjp(0.1, penalty, mask, normalize="sequence")
+    np.testing.assert_allclose(value, loss(reference, log_probs, *arguments, 0.2), **TOLERANCE)
+    old, _, mask = arguments
+    slope = reference.token_policy_loss_vjp(1.0, log_probs, *arguments, clip=0.2, **options)
+    of_average = reference.average_tokens_vjp(0.1, reference.kl_penalty(log_probs, old), mask, **penalized)
     slope += reference.kl_penalty_vjp(of_average, log_probs, old, slope="k2")
     np.testing.assert_allclose(gradient, slope, **TOLERANCE)
 
@@ -135,38 +131,38 @@ def test_the_loss_of_a_group_is_zero_and_its_gradient_is_not(backend):
     assert np.abs(gradient).sum() > 0.5
 
 
-def test_padding_may_hold_anything(backend):
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_padding_may_hold_anything(backend, ratio, normalize):
     log_probs, old, advantages, mask = drawn()
-    clean = backend.tensor
-    dirty, rubbish = (np.where(mask, x, y) for x, y in ((log_probs, -np.inf), (old, np.nan)))
-    by_token = np.where(mask, advantages[..., None], np.nan)
-    for ratio, normalize in itertools.product(RATIOS, NORMALIZATIONS):
-        found = [
-            backend.value_and_vjp(
-                lambda x, o=o, a=a, r=ratio, n=normalize: backend.tricks.token_policy_loss(
-                    x, clean(o), clean(a), clean(mask), ratio=r, normalize=n
-                ),
-                [x],
-                1.0,
-            )
-            for x, o, a in ((log_probs, old, advantages), (dirty, rubbish, by_token))
-        ]
-        np.testing.assert_array_equal(found[0][0], found[1][0])
-        np.testing.assert_array_equal(found[0][1], found[1][1])
+    dirty = [
+        np.where(mask, x, y)
+        for x, y in ((log_probs, -np.inf), (old, np.nan), (advantages[..., None], np.nan))
+    ]
+    (value, gradient), (same_value, same_gradient) = (
+        backend.value_and_vjp(
+            lambda x, o=o, a=a: backend.tricks.token_policy_loss(
+                x,
+                backend.tensor(o),
+                backend.tensor(a),
+                backend.tensor(mask),
+                ratio=ratio,
+                normalize=normalize,
+            ),
+            [x],
+            1.0,
+        )
+        for x, o, a in ((log_probs, old, advantages), dirty)
+    )
+    np.testing.assert_array_equal(value, same_value)
+    np.testing.assert_array_equal(gradient, same_gradient)
 
 
 def test_a_ratio_that_overflows_is_clipped_without_nan(backend):
     log_probs, old = np.array([[-1.0, -900.0]]), np.array([[-900.0, -1.0]])
+    others = [backend.tensor(np.array(x)) for x in (old, [[1.0, -1.0]], [[1.0, 1.0]])]
     value, (gradient,) = backend.value_and_vjp(
-        lambda x: backend.tricks.token_policy_loss(
-            x,
-            backend.tensor(old),
-            backend.tensor(np.array([[1.0, -1.0]])),
-            backend.tensor(np.ones((1, 2))),
-            clip=0.25,
-        ),
-        [log_probs],
-        1.0,
+        lambda x: backend.tricks.token_policy_loss(x, *others, clip=0.25), [log_probs], 1.0
     )
     assert value == -(1.25 - 0.75) / 2
     assert gradient.tolist() == [[0.0, 0.0]]
@@ -183,13 +179,6 @@ def test_large_rewards_do_not_overflow(backend):
     rewards = backend.tensor(np.array([[1e30, 3e30]], np.float32))
     advantages = backend.array(backend.tricks.group_advantages(rewards, scale="group"))
     np.testing.assert_allclose(advantages, [[-1, 1]], rtol=1e-6)
-
-
-def test_a_group_of_the_others(backend):
-    advantages = backend.tricks.group_advantages(
-        backend.tensor(np.array([4.0, 1.0, 1.0])), baseline="leave_one_out"
-    )
-    np.testing.assert_allclose(backend.array(advantages), [3.0, -1.5, -1.5])
 
 
 def test_nothing_that_counts_gives_zero(backend):
@@ -256,12 +245,7 @@ X, ONE, GROUP = np.zeros((2, 3)), np.ones((2, 3)), np.zeros(3)
         ("group_advantages", [GROUP], {"scale": "std"}, "ValueError: scale must be one of 'none', 'group'"),
         ("group_advantages", [GROUP.astype(int)], {}, "TypeError: rewards must be floating-point; got"),
         ("group_advantages", [X[0, 0]], {}, "ValueError: rewards must have at least one axis and one"),
-        (
-            "group_advantages",
-            [ONE[:, :1]],
-            {"baseline": "leave_one_out"},
-            "ValueError: .* at least 2 answers",
-        ),
+        ("group_advantages", [ONE[:, :1]], {"baseline": "leave_one_out"}, "ValueError: .* at least 2 ans"),
         ("token_policy_loss", [X] * 4, {"ratio": "product"}, "ValueError: ratio must be one of 'token'"),
         ("token_policy_loss", [X] * 4, {"normalize": "mean"}, "ValueError: normalize must be one of"),
         ("token_policy_loss", [X] * 4, {"clip": -0.2}, "ValueError: clip must lie in"),
@@ -270,21 +254,11 @@ X, ONE, GROUP = np.zeros((2, 3)), np.ones((2, 3)), np.zeros(3)
         ("token_policy_loss", [X, X[0], X, X], {}, "ValueError: old_log_probs must have the shape of log_p"),
         ("token_policy_loss", [X, X, ONE[0], X], {}, "ValueError: advantages must have the shape of log_p"),
         ("token_policy_loss", [X, X, X, X[0]], {}, "ValueError: mask must have the shape of the tokens"),
-        (
-            "token_policy_loss",
-            [X, X, X, X.astype(int)],
-            {},
-            "TypeError: mask, unless it is bool, must be flo",
-        ),
+        ("token_policy_loss", [X, X, X, X.astype(int)], {}, "TypeError: mask, unless it is bool, must be"),
         ("kl_penalty", [X, X], {"estimator": "k4"}, "ValueError: estimator must be one of 'k1', 'k2', 'k3'"),
         ("kl_penalty", [X, X], {"slope": "k4"}, "ValueError: slope must be one of .*; got 'k4'"),
         ("kl_penalty", [X, X[0]], {}, "ValueError: reference_log_probs must have the shape of log_probs"),
-        (
-            "average_tokens",
-            [X, X],
-            {"normalize": "mean"},
-            "ValueError: normalize must be one of 'token', 'seq",
-        ),
+        ("average_tokens", [X, X], {"normalize": "mean"}, "ValueError: normalize must be one of 'token'"),
         ("average_tokens", [X[:0], X[:0]], {}, "ValueError: x must have at least one axis and one element"),
     ],
 )

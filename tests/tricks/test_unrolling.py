@@ -6,11 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
+from backends import check_vjp
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
 STEPS, BATCH, STATE, ACTIONS, BINS = 4, 3, 5, 2, 6
-TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def recurrent(framework, weights):
@@ -37,23 +37,27 @@ def recurrent_vjp(weights):
 
 def test_the_reference_is_right_by_finite_differences():
     random = np.random.default_rng(1)
-    weights, root = random.normal(size=(STATE, STATE)), random.normal(size=(BATCH, STATE))
+    point = random.normal(size=(BATCH, STATE)), random.normal(size=(STATE, STATE))
     actions = random.normal(size=(STEPS, BATCH))
 
     def total(root, weights):
         outputs, state = reference.unroll(recurrent(np, weights), root, actions)
         return outputs.sum() + state.sum()
 
-    ones = np.ones((STEPS, BATCH, STATE)), np.ones((BATCH, STATE))
+    root, weights = point
     gradients = reference.unroll_vjp(
-        *ones, recurrent(np, weights), recurrent_vjp(weights), root, actions, hidden_scale=1.0
+        np.ones((STEPS, BATCH, STATE)),
+        np.ones((BATCH, STATE)),
+        recurrent(np, weights),
+        recurrent_vjp(weights),
+        root,
+        actions,
+        hidden_scale=1.0,
     )
-    directions = random.normal(size=root.shape), random.normal(size=weights.shape)
-    step = 1e-6
-    ahead = total(root + step * directions[0], weights + step * directions[1])
-    behind = total(root - step * directions[0], weights - step * directions[1])
+    directions = [random.normal(size=x.shape) for x in point]
+    ahead, behind = (total(*(x + s * d for x, d in zip(point, directions))) for s in (1e-6, -1e-6))
     slope = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
-    assert (ahead - behind) / (2 * step) == pytest.approx(slope, rel=1e-7)
+    assert (ahead - behind) / 2e-6 == pytest.approx(slope, rel=1e-7)
 
 
 PREDICT = np.array([[0.5, -1.0], [2.0, 0.25]])
@@ -94,27 +98,32 @@ def unrolled_vjp(cotangent, root, weights, hidden_scale=0.25, **options):
     )
 
 
+def check_unroll(backend, rtol=1e-10, **options):
+    cotangent = np.cos(np.arange(10.0))
+    (outputs, predictions), state = reference.unroll(
+        recurrent(np, WEIGHTS), ROOT, TWO_ACTIONS, prediction_fn=lambda state: state @ PREDICT
+    )
+    check_vjp(
+        backend.value_and_vjp,
+        unrolled(getattr(backend, "backend", backend), **options),
+        [ROOT, WEIGHTS],
+        cotangent,
+        np.concatenate([x.ravel() for x in (outputs, predictions, state)]),
+        unrolled_vjp(cotangent, ROOT, WEIGHTS, **options),
+        rtol,
+        rtol,
+    )
+
+
 @pytest.mark.parametrize("hidden_scale", [0.5, 0.0, 1.0, 1 / 3])
 @pytest.mark.parametrize("options", [{}, {"scale_predictions": True}, {"scale_root_state": True}])
 def test_each_variant_of_the_unroll_agrees_with_the_reference(backend, hidden_scale, options):
-    options, cotangent = options | {"hidden_scale": hidden_scale}, np.cos(np.arange(10.0))
-    _, gradients = backend.value_and_vjp(unrolled(backend, **options), [ROOT, WEIGHTS], cotangent)
-    for gradient, wanted in zip(gradients, unrolled_vjp(cotangent, ROOT, WEIGHTS, **options), strict=True):
-        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
+    check_unroll(backend, hidden_scale=hidden_scale, **options)
 
 
 @pytest.mark.parametrize("variant", [False, True])
 def test_unroll_in_common_ways(common, variant):
-    options = {"scale_predictions": variant, "scale_root_state": variant}
-    cotangent = np.cos(np.arange(10.0))
-    value, gradients = common.value_and_vjp(unrolled(common.backend, **options), [ROOT, WEIGHTS], cotangent)
-    (outputs, predictions), state = reference.unroll(
-        recurrent(np, WEIGHTS), ROOT, TWO_ACTIONS, prediction_fn=lambda state: state @ PREDICT
-    )
-    expected = np.concatenate([x.ravel() for x in (outputs, predictions, state)])
-    np.testing.assert_allclose(value, expected, rtol=common.rtol, atol=common.rtol)
-    for gradient, wanted in zip(gradients, unrolled_vjp(cotangent, ROOT, WEIGHTS, **options), strict=True):
-        np.testing.assert_allclose(gradient, wanted, rtol=common.rtol, atol=common.rtol)
+    check_unroll(common, common.rtol, scale_predictions=variant, scale_root_state=variant)
 
 
 def test_unroll_twice_in_common_ways(twice):
@@ -172,28 +181,15 @@ def test_each_variant_of_the_loss_agrees_with_the_reference(backend, kind, optio
     cotangent = np.array([1.0, -2.0, 0.5])
     tensors = [backend.tensor(t) for t in targets]
     given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
-    value, gradients = backend.value_and_vjp(
-        lambda *p: backend.tricks.muzero_loss(*p, *tensors, **given), drawn, cotangent
-    )
     weights = {name: x for name, x in options.items() if name.endswith("weight")}
-    np.testing.assert_allclose(value, reference.muzero_loss(*drawn, *targets, **weights), **TOLERANCE)
-    expected = reference.muzero_loss_vjp(cotangent, *drawn, *targets, **options)
-    for gradient, wanted in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(gradient, wanted, **TOLERANCE)
-
-
-def test_the_loss_is_the_one_of_a_loop_over_items(backend):
-    drawn, targets = predictions("scalar")
-    value = backend.array(backend.tricks.muzero_loss(*(backend.tensor(x) for x in drawn + targets)))
-    for item in range(BATCH):
-        total = 0.0
-        for k in range(STEPS + 1):
-            logits, policy = drawn[2][k, item], targets[2][k, item]
-            total += (drawn[0][k, item] - targets[0][k, item]) ** 2
-            total -= (policy * (logits - np.log(np.exp(logits).sum()))).sum()
-            if k:
-                total += (drawn[1][k - 1, item] - targets[1][k - 1, item]) ** 2
-        assert value[item] == pytest.approx(total, rel=1e-12)
+    check_vjp(
+        backend.value_and_vjp,
+        lambda *p: backend.tricks.muzero_loss(*p, *tensors, **given),
+        drawn,
+        cotangent,
+        reference.muzero_loss(*drawn, *targets, **weights),
+        reference.muzero_loss_vjp(cotangent, *drawn, *targets, **options),
+    )
 
 
 LOSS_INPUTS = [  # K = 1, B = 1: value, reward, policy logits
@@ -205,38 +201,31 @@ LOSS_TARGETS = [np.array([[1.0], [0.0]]), np.array([[[0.75, 0.25]]]), np.array([
 LOSS_OPTIONS = {"loss_scale": 0.25, "scale_root_loss": True, "value_weight": 0.5}
 
 
-def loss_vjp(cotangent, *predicted):
+def two_losses(way):
+    """Make a function of predictions that adds the loss without and with options."""
+    targets, loss = [way.backend.tensor(target) for target in LOSS_TARGETS], way.tricks.muzero_loss
+    return lambda *p: loss(*p, *targets) + loss(*p, *targets, **LOSS_OPTIONS)
+
+
+def two_losses_vjp(cotangent, *predicted):
     one = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS)
     other = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS, **LOSS_OPTIONS)
     return tuple(a + b for a, b in zip(one, other))
 
 
 def test_muzero_loss_in_common_ways(common):
-    cotangent, muzero_loss = np.array([2.0]), common.tricks.muzero_loss
-    targets = [common.backend.tensor(target) for target in LOSS_TARGETS]
-    value, gradients = common.value_and_vjp(
-        lambda *p: muzero_loss(*p, *targets) + muzero_loss(*p, *targets, **LOSS_OPTIONS),
-        LOSS_INPUTS,
-        cotangent,
-    )
+    cotangent = np.array([2.0])
     expected = reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS)
     expected = expected + reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS, value_weight=0.5)
-    np.testing.assert_allclose(value, expected, rtol=common.rtol)
-    for gradient, wanted in zip(gradients, loss_vjp(cotangent, *LOSS_INPUTS), strict=True):
-        np.testing.assert_allclose(gradient, wanted, rtol=common.rtol, atol=common.rtol)
+    slopes = two_losses_vjp(cotangent, *LOSS_INPUTS)
+    check_vjp(common.value_and_vjp, two_losses(common), LOSS_INPUTS, cotangent, expected, slopes)
 
 
 def test_muzero_loss_twice_in_common_ways(twice):
-    cotangent, tricks = np.array([2.0]), twice.tricks
+    cotangent = np.array([2.0])
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in LOSS_INPUTS]
-    targets = [twice.backend.tensor(target) for target in LOSS_TARGETS]
-    got = twice.second_vjp(
-        lambda *p: tricks.muzero_loss(*p, *targets) + tricks.muzero_loss(*p, *targets, **LOSS_OPTIONS),
-        LOSS_INPUTS,
-        cotangent,
-        directions,
-    )
-    wanted = numerical_second_vjp(loss_vjp, LOSS_INPUTS, cotangent, directions)
+    got = twice.second_vjp(two_losses(twice), LOSS_INPUTS, cotangent, directions)
+    wanted = numerical_second_vjp(two_losses_vjp, LOSS_INPUTS, cotangent, directions)
     for one, other in zip(got, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 

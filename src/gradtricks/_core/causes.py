@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from gradtricks._core.diagnosing import Backward, Cause, Record, Weight
+from gradtricks._core.diagnosing import Cause, Record, Weight
 from gradtricks._core.losses import cancelled, parts
+from gradtricks._core.recorded import BAD
 from gradtricks._core.reports import Finding, InputReport
 
 # Gradients of healthy networks differ by a thousand at most between their ends.
@@ -24,32 +25,27 @@ def failed(record: Record) -> Iterator[Cause]:
 
 def not_finite(record: Record) -> Iterator[Cause]:
     """NaN or infinity in the loss, or in a gradient that the optimizer was given."""
-    given = {n for n, seen in record.weights().items() if any(_bad(weight.gradient) for weight in seen)}
+    given = {n for n, seen in record.weights().items() if any(w.gradient in BAD for w in seen)}
     for backward in record.unwell:
-        names = tuple(entry.name for entry in backward.entries if _bad(entry.gradient))
-        if not (_bad(backward.loss) or given.intersection(names)):
+        names = tuple(entry.name for entry in backward.entries if entry.gradient in BAD)
+        if not (backward.loss in BAD or given.intersection(names)):
             continue
         first = backward.report.overflow if backward.report else None
         if first:
             seen = f"{first.operation} is the first to make a value that isn't finite, of values that are"
-            seen += "" if _bad(backward.loss) else "; the loss leaves it out, and the gradient doesn't"
-            kind = "not finite, forward" if _bad(backward.loss) else "not finite, backward"
+            seen += "" if backward.loss in BAD else "; the loss leaves it out, and the gradient doesn't"
+            kind = "not finite, forward" if backward.loss in BAD else "not finite, backward"
             yield Cause(kind, names, seen, first.place, first.remedy)
-        elif _bad(backward.loss):
+        elif backward.loss in BAD:
             seen = f"the loss is {backward.loss}, and so is something that the step was given"
             yield Cause("not finite, data", (), seen, backward.spoilt)
+        elif entry := next((e for e in backward.entries if e.name in names and e.operation), None):
+            seen = f"the loss is finite, and the gradient of {entry.operation} isn't ({entry.reason})"
+            yield Cause("not finite, backward", names, seen, entry.place, entry.remedy)
         else:
-            yield _backward_cause(backward, names)
+            seen = "the gradient isn't finite, the loss is"
+            yield Cause("not finite, backward", names, seen, backward.place)
         return
-
-
-def _backward_cause(backward: Backward, names: tuple[str, ...]) -> Cause:
-    entry = next((e for e in backward.entries if e.name in names and e.operation), None)
-    kind = "not finite, backward"
-    if entry is None:
-        return Cause(kind, names, "the gradient isn't finite, the loss is", backward.place)
-    seen = f"the loss is finite, and the gradient of {entry.operation} isn't ({entry.reason})"
-    return Cause(kind, names, seen, entry.place, entry.remedy)
 
 
 def unreached(record: Record) -> Iterator[Cause]:
@@ -63,8 +59,7 @@ def unreached(record: Record) -> Iterator[Cause]:
         return
     if checkpoint:
         seen = "a reentrant checkpoint was given nothing that wants a gradient, so it passes none on"
-        kind = "cut by a checkpoint"
-        yield Cause(kind, tuple(missing), seen, checkpoint.place)
+        yield Cause("cut by a checkpoint", tuple(missing), seen, checkpoint.place)
         return
     for finding, names in _by_finding(record, missing, lambda entry: not entry.connected):
         kind = "not in the graph" if finding.reason in ("unused", "replaced", "made outside") else "cut"
@@ -77,11 +72,16 @@ def zero_everywhere(record: Record) -> Iterator[Cause]:
     """Gradients that are zero everywhere in each update."""
     # Factors that begin at zero have moved away after the first update that moves anything.
     moved = any(update.rate for update in record.updates[:-1])
-    names = [name for name, seen in record.weights().items() if moved and all(map(_is_zero, seen))]
-    for finding, some in _by_finding(record, names, lambda entry: entry.gradient == "zero everywhere"):
+    zero = "zero everywhere"
+
+    def is_zero(weight: Weight) -> bool:
+        return weight.trainable and weight.gradient == zero and not weight.masked
+
+    names = [name for name, seen in record.weights().items() if moved and all(map(is_zero, seen))]
+    for finding, some in _by_finding(record, names, lambda entry: entry.gradient == zero):
         if finding.operation:
-            seen_ = f"the gradient is zero everywhere in each update, from {finding.operation} on"
-            yield Cause("zero everywhere", some, seen_, finding.place, finding.remedy)
+            told = f"the gradient is zero everywhere in each update, from {finding.operation} on"
+            yield Cause(zero, some, told, finding.place, finding.remedy)
 
 
 def held_wrongly(record: Record) -> Iterator[Cause]:
@@ -145,15 +145,15 @@ def clipped_wrongly(record: Record) -> Iterator[Cause]:
 def frozen_moves(record: Record) -> Iterator[Cause]:
     """Weights that are frozen, or whose gradient is kept at zero, and that move."""
     weights = record.weights()
-    frozen = tuple(n for n, seen in weights.items() if any(not w.trainable and _moves(w) for w in seen))
+    frozen = tuple(
+        n for n, seen in weights.items() if any(not w.trainable and (w.drifted or w.moved) for w in seen)
+    )
     if frozen:
         seen = "the parameter wants no gradient, and the optimizer moved it: by an old gradient, or by decay"
         yield Cause("frozen but moving", frozen, seen, record.place)
     masked = {n: w for n, seen in weights.items() for w in seen if w.trainable and w.masked and w.drifted}
     if masked:
-        seen = (
-            "the gradient was set to zero here, and the optimizer moved the weights: by momentum or by decay"
-        )
+        seen = "the gradient was set to zero here, and the weights moved: by momentum or by decay"
         place = next(iter(masked.values())).masked
         yield Cause("frozen but moving", tuple(masked), seen, place)
 
@@ -165,44 +165,35 @@ def still(record: Record) -> Iterator[Cause]:
         seen = "the learning rate was 0 in each update; NaN times 0 is still NaN"
         yield Cause("learning rate of 0", (), seen, record.place)
         return
-    rounded = {n: seen for n, seen in record.weights().items() if _rounded_away(seen, all(rates))}
-    if rounded:
-        shares = [weight.moved or 0.0 for seen in rounded.values() for weight in seen]
-        dtype = next(iter(rounded.values()))[0].dtype
-        told = f"{max(shares):.0%} of the elements with a gradient moved: {dtype} loses the update"
-        yield Cause("rounded away", tuple(rounded), told, record.place)
-
-
-def _rounded_away(seen: list[Weight], learning: bool) -> bool:
-    judged = [w.moved for w in seen if w.trainable and w.gradient == "fine" and w.moved is not None]
-    limit = 0.5 if seen[0].short else 0.0
-    return learning and len(judged) > 1 and max(judged) <= limit
-
-
-# What is a finding by itself, wherever it happens.
-_ALWAYS = {
-    "trained": (
-        "training in evaluation mode",
-        "dropout or batch normalization ran as in evaluation while the weights were trained",
-    ),
-    "evaluated": (
-        "evaluation in training mode",
-        "dropout or batch normalization ran as in training where no gradient was recorded",
-    ),
-    "coupled": (
-        "coupled samples",
-        "a gradient for each sample was asked for, and batch normalization mixes the samples",
-    ),
-    "redrawn": (
-        "recomputed otherwise",
-        "what was computed again for the backward pass drew other random numbers than on the way forward",
-    ),
-}
+    weights = record.weights()
+    shares: dict[str, float] = {}
+    for name, updates in weights.items():
+        moved = [w.moved for w in updates if w.trainable and w.gradient == "fine" and w.moved is not None]
+        if all(rates) and len(moved) > 1 and max(moved) <= (0.5 if updates[0].short else 0.0):
+            shares[name] = max(moved)
+    if shares:
+        dtype = weights[next(iter(shares))][0].dtype
+        told = f"{max(shares.values()):.0%} of the elements with a gradient moved: {dtype} loses the update"
+        yield Cause("rounded away", tuple(shares), told, record.place)
 
 
 def always(record: Record) -> Iterator[Cause]:
-    """Train mode in evaluation and the reverse, coupled samples, a dropout with two masks."""
-    for name, (kind, seen) in _ALWAYS.items():
+    """What is a finding by itself, wherever it happens."""
+    touchy = "dropout or batch normalization ran as in"
+    for name, kind, seen in (
+        ("trained", "training in evaluation mode", f"{touchy} evaluation while the weights were trained"),
+        ("evaluated", "evaluation in training mode", f"{touchy} training where no gradient was recorded"),
+        (
+            "coupled",
+            "coupled samples",
+            "a gradient for each sample was asked for, and batch normalization mixes the samples",
+        ),
+        (
+            "redrawn",
+            "recomputed otherwise",
+            "what was computed again for the backward pass drew other random numbers than on the way forward",
+        ),
+    ):
         event = record.first(name)
         if event:
             yield Cause(kind, event.subjects, seen, event.place)
@@ -210,12 +201,13 @@ def always(record: Record) -> Iterator[Cause]:
 
 def steep(record: Record) -> Iterator[Cause]:
     """Gradients that vanish or explode on their way through layers or moments."""
-    layers, moments = list(record.chain.values()), record.moments
-    for values, what, place in ((layers, "layers", None), (moments, "moments", record.chained)):
+    for values, what, names, place in (
+        (list(record.chain.values()), "layers", tuple(record.chain)[:1], None),
+        (record.moments, "moments", (), record.chained),
+    ):
         growth = _growth(values)
         if growth and (growth > _STEEP or growth < 1 / _STEEP):
-            kind, names = "vanishing" if growth < 1 else "exploding", tuple(record.chain)
-            names = names[:1] if what == "layers" else ()
+            kind = "vanishing" if growth < 1 else "exploding"
             seen = f"from the last to the first of {len(values)} {what} the gradient grows {growth:.1e} times"
             yield Cause(kind, names, seen, place)
 
@@ -239,18 +231,6 @@ def _by_finding(
             found.setdefault(entries[-1].finding, []).append(name)
     for finding, some in found.items():
         yield finding, tuple(some)
-
-
-def _is_zero(weight: Weight) -> bool:
-    return weight.trainable and weight.gradient == "zero everywhere" and not weight.masked
-
-
-def _moves(weight: Weight) -> bool:
-    return weight.drifted or bool(weight.moved)
-
-
-def _bad(status: str) -> bool:
-    return status in ("nan", "inf")
 
 
 # What breaks a training first comes first.

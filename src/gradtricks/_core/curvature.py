@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_choice, check_integer
 
 _ROUNDING = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}  # by bytes; of 16 bits, bfloat16's
-_ORDERS: tuple[str | int, ...] = ("fro", 2)
-_METHODS = ("exact", "finite_difference")
 
 
 class HessianNorm(NamedTuple):
@@ -55,12 +53,9 @@ def norm_of_products(
 def difference(
     gradient: Callable[[NDArray], NDArray], x: NDArray, itemsize: int
 ) -> Callable[[NDArray], NDArray]:
-    """Return approximate products with a Hessian: central differences of gradients.
+    """Return approximate products with a Hessian: central differences of gradients, all ``[size]``.
 
-    Args:
-        gradient: Maps a point to the gradient there, both ``[size]``.
-        x: The point.
-        itemsize: Bytes of a number in the arithmetic of the gradient.
+    Numbers have ``itemsize`` bytes in the arithmetic of the gradient.
     """
     # The cube root of the rounding error balances rounding against truncation.
     distance = _ROUNDING[itemsize] ** (1 / 3) * max(1.0, float(np.linalg.norm(x)))
@@ -74,8 +69,8 @@ def difference(
 
 def check_norm(ord: object, method: object, samples: object, seed: object) -> None:  # noqa: A002 (as above)
     """Raise a TypeError or a ValueError unless the options of ``hessian_norm`` are valid."""
-    for name, value, allowed in (("ord", ord, _ORDERS), ("method", method, _METHODS)):
-        check_choice(name, value, allowed)
+    check_choice("ord", ord, ("fro", 2))
+    check_choice("method", method, ("exact", "finite_difference"))
     check_integer("samples", samples, low=1)
     check_integer("seed", seed, low=0)
 

@@ -30,7 +30,6 @@ class Cause:
     remedy: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Yield the cause as lines of text."""
         more = len(self.subjects) - _NAMED
         names = ", ".join(self.subjects[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield f"{self.kind}: {names}" if names else self.kind
@@ -62,7 +61,6 @@ class Diagnosis:
         return tuple(cause.kind for cause in self.causes)
 
     def __str__(self) -> str:
-        """Return the diagnosis as text."""
         updates = f"{self.num_updates} update{'' if self.num_updates == 1 else 's'} watched"
         if self.healthy:
             return f"{updates}, nothing found"
@@ -75,27 +73,16 @@ class Diagnosis:
 
 @dataclass
 class Weight:
-    """What became of one parameter in one update.
-
-    Attributes:
-        name: What the user calls it.
-        dtype: Its type.
-        trainable: Whether it wants gradients.
-        gradient: Status of the gradient that the optimizer was given.
-        moved: Share of its elements with a gradient that changed; None where none has one.
-        drifted: Whether an element without a gradient changed.
-        masked: Where the user's code edited the gradient; None where it didn't.
-        leftover: Whether the gradient still held that of the update before.
-    """
+    """What became of one parameter in one update."""
 
     name: str
     dtype: str
     trainable: bool = True
-    gradient: str = "fine"
-    moved: float | None = 1.0
-    drifted: bool = False
-    masked: Place | None = None
-    leftover: bool = False
+    gradient: str = "fine"  # status of what the optimizer was given
+    moved: float | None = 1.0  # share of its elements with a gradient that changed; None where none has one
+    drifted: bool = False  # whether an element without a gradient changed
+    masked: Place | None = None  # where the user's code edited the gradient
+    leftover: bool = False  # whether the gradient still held that of the update before
 
     def compare(self, before: Any, after: Any, gradient: Any) -> None:
         """See what an update made of the values; arrays or tensors, a gradient is None or dense."""
@@ -111,66 +98,41 @@ class Weight:
 
     @property
     def short(self) -> bool:
-        """Whether it has 16 bits."""
         return self.dtype in ("float16", "bfloat16")
 
 
 @dataclass
 class Update:
-    """One update of the weights by an optimizer.
+    """One update of the weights by an optimizer."""
 
-    Attributes:
-        weights: Those that the optimizer holds, as often as it holds them.
-        rate: The largest learning rate.
-        place: Line of the user's code that asked for it.
-    """
-
-    weights: list[Weight]
-    rate: float
+    weights: list[Weight]  # those that the optimizer holds, as often as it holds them
+    rate: float  # the largest learning rate
     place: Place | None = None
 
 
 @dataclass
 class Event:
-    """Something that happened in between, in the order in which it happened.
+    """Something that happened in between."""
 
-    Attributes:
-        kind: "backward", "update", "clip", "unscale", "evaluated", "trained", "coupled", "checkpointed",
-            "redrawn" or "accumulated".
-        place: Line of the user's code.
-        size: Of a clip, how many gradients it was given; of a backward pass, how many elements its loss
-            weighs alike, 0 where that isn't known.
-        share: Of a backward pass, what these weights add up to: 1 for a mean.
-        cancels: Of a backward pass, whether what its loss adds up cancels.
-        unused: Of a clip, whether an update took what the clip was given, and not what it returned.
-        subjects: Names of the layers.
-    """
-
-    kind: str
+    kind: str  # such as "backward", "update" or "clip"
     place: Place | None = None
+    # Of a clip, how many gradients it was given; of a backward pass, how many elements its loss weighs alike,
+    # 0 where that isn't known.
     size: int = 0
-    share: float = 1.0
-    cancels: bool = False
-    unused: bool = False
-    subjects: tuple[str, ...] = ()
+    share: float = 1.0  # of a backward pass, what these weights add up to: 1 for a mean
+    cancels: bool = False  # of a backward pass, whether what its loss adds up cancels
+    unused: bool = False  # of a clip, whether an update took what it was given, and not what it returned
+    subjects: tuple[str, ...] = ()  # names of layers
 
 
 @dataclass
 class Backward:
-    """What a backward pass came to, where it didn't go well.
+    """What a backward pass came to, where it didn't go well."""
 
-    Attributes:
-        report: Verdict on each parameter; None where the framework couldn't differentiate a second time.
-        loss: Status of what was differentiated.
-        spoilt: Where a tensor was read that wasn't finite to begin with.
-        error: What the framework said when it failed.
-        place: Line of the user's code.
-    """
-
-    report: GradientReport | None
-    loss: str = "fine"
-    spoilt: Place | None = None
-    error: str = ""
+    report: GradientReport | None  # None where the framework couldn't differentiate a second time
+    loss: str = "fine"  # status of what was differentiated
+    spoilt: Place | None = None  # where a tensor was read that wasn't finite to begin with
+    error: str = ""  # of the framework, if it failed
     place: Place | None = None
 
     @property
@@ -181,33 +143,19 @@ class Backward:
 
 @dataclass
 class Record:
-    """All that was seen of some training steps.
+    """All that was seen of some training steps, in its order."""
 
-    Attributes:
-        trainable: Names of the model's trainable parameters, in their order.
-        reached: Names of those that a gradient has reached.
-        held: How often optimizers hold each.
-        unknown: Names of parameters that the optimizers hold and the model doesn't.
-        unregistered: Lines on which parameters were used that neither knows.
-        updates: In their order.
-        events: In their order.
-        unwell: Backward passes that didn't go well.
-        chain: Largest gradients in weights that follow one another, from the input to the output.
-        moments: The same for uses of one weight, from the first to the last.
-        chained: Where those uses are.
-    """
-
-    trainable: list[str] = field(default_factory=list)
-    reached: set[str] = field(default_factory=set)
-    held: dict[str, int] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
-    unregistered: list[Place] = field(default_factory=list)
+    trainable: list[str] = field(default_factory=list)  # names of the model's trainable parameters
+    reached: set[str] = field(default_factory=set)  # names of those that a gradient has reached
+    held: dict[str, int] = field(default_factory=dict)  # how often optimizers hold each
+    unknown: list[str] = field(default_factory=list)  # parameters that they hold and the model doesn't
+    unregistered: list[Place] = field(default_factory=list)  # where parameters were used that neither knows
     updates: list[Update] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     unwell: list[Backward] = field(default_factory=list)
-    chain: dict[str, float] = field(default_factory=dict)
-    moments: list[float] = field(default_factory=list)
-    chained: Place | None = None
+    chain: dict[str, float] = field(default_factory=dict)  # largest gradients in weights that follow another
+    moments: list[float] = field(default_factory=list)  # the same for uses of one weight
+    chained: Place | None = None  # where those uses are
 
     @property
     def place(self) -> Place | None:
@@ -222,12 +170,10 @@ class Record:
         return self
 
     def first(self, kind: str) -> Event | None:
-        """Return the first event of a kind."""
         return next((event for event in self.events if event.kind == kind), None)
 
     @property
     def backwards(self) -> list[Event]:
-        """The backward passes that went through."""
         return [event for event in self.events if event.kind == "backward"]
 
     def passes(self) -> list[Event]:
@@ -249,20 +195,8 @@ def _model_of(name: str) -> str:
     return head if colon else ""
 
 
-class EnoughSeen(BaseException):
-    """Leaves a program that is watched; no handler of the program's is meant to catch it."""
-
-
 def diagnosed(record: Record, remedies: Mapping[str, str]) -> Diagnosis:
-    """Say what is wrong, of what was seen.
-
-    Args:
-        record: What was seen.
-        remedies: What to do about each kind, in the framework's words.
-
-    Returns:
-        The diagnosis.
-    """
+    """Say what is wrong, of what was seen; ``remedies`` are for each kind, in the framework's words."""
     from gradtricks._core.causes import CAUSES
 
     found = [cause for find in CAUSES for cause in find(record)]

@@ -39,23 +39,14 @@ class Rows:
 
 
 class Slopes(NamedTuple):
-    """One entry for each element that is moved and each row.
+    """One entry for each element that is moved and each row."""
 
-    Attributes:
-        value: Derivative, from central differences.
-        error: Its uncertainty.
-        left: Slope to the left.
-        right: Slope to the right.
-        kind: What is amiss: "", "not finite", "edge", "jump", "steep" or "kink".
-        size: Largest value of the function on the way.
-    """
-
-    value: NDArray
-    error: NDArray
+    value: NDArray  # the derivative, from central differences
+    error: NDArray  # its uncertainty
     left: NDArray
     right: NDArray
-    kind: NDArray
-    size: NDArray
+    kind: NDArray  # what is amiss: "", "not finite", "edge", "jump", "steep" or "kink"
+    size: NDArray  # largest value of the function on the way
 
 
 def moved(arrays: list[NDArray], place: Place, number: float) -> list[NDArray]:

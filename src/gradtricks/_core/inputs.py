@@ -6,17 +6,10 @@ from typing import Any
 
 
 def bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[[], Any], list[tuple[str, Any]]]:
-    """Decide how a function is given its inputs, and what to call them.
+    """Return what runs a function on its inputs, and the inputs with their names.
 
     A function that needs no argument is called without any: it is a closure over the inputs. Otherwise a dict
     is given by keyword, a list or a tuple item by item, and anything else as the only argument.
-
-    Args:
-        function: Takes the inputs, or nothing.
-        inputs: A structure of tensors.
-
-    Returns:
-        What runs the function, and the inputs with their names.
     """
     inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
     names = _argument_names(function)
@@ -51,15 +44,9 @@ def _argument_names(function: Callable[..., Any]) -> list[str] | None:
 def named_leaves(
     name: str, value: Any, parts: Callable[[Any], list[tuple[str, Any]] | None]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a structure with their names.
+    """Yield the tensors of a structure with their names; what is none of these too, to be refused.
 
-    Args:
-        name: What the user calls the structure.
-        value: A tensor, a model, or dicts, lists and tuples of them.
-        parts: Returns ``[("", tensor)]`` for a tensor, the named parameters of a model, None for the rest.
-
-    Yields:
-        Name and tensor; what is none of these is yielded too, to be refused.
+    ``parts`` returns ``[("", tensor)]`` for a tensor, the named parameters of a model, None for the rest.
     """
     found = parts(value)
     if found is not None:

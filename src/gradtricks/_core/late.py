@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradtricks._core.losses import Term
-from gradtricks._core.recorded import Operation, Place
+from gradtricks._core.recorded import BAD, Operation, Place
 from gradtricks._core.recording import Recording
 
 # What turns terms into a loss without a slope of its own.
@@ -55,7 +55,7 @@ class Late(Recording):
     def settle(self) -> Place | None:
         """Find out who made the first value that isn't finite; return where one was read that came so."""
         statuses = {number: self.status(tensor) for number, tensor in self.kept.items()}
-        nan, inf = ({n for n, status in statuses.items() if status == bad} for bad in ("nan", "inf"))
+        nan, inf = ({n for n, status in statuses.items() if status == bad} for bad in BAD)
         copies = {n for o in self.operations if o.name in self.copying for n in o.outputs}
         before = copies | {number for number, other in self.outside.items() if other.before}
         meant = self.meant | inf - before - {n for o in self.operations for n in o.outputs}

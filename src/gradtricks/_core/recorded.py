@@ -1,14 +1,14 @@
-"""What a framework records while a function runs, so that the search for a cut is the same for all.
-
-What an operation read, what it made and through which of its inputs a gradient passes is a list of the same
-kind everywhere.
-"""
+"""What a framework records while a function runs, so that the search for a cut is the same for all."""
 
 import linecache
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from types import FrameType
+
+BAD = ("nan", "inf")
+# Frames of these aren't the user's.
+_LIBRARIES = {"gradtricks", "torch", "tensorflow", "keras", *sys.stdlib_module_names}
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Place:
 
     Attributes:
         file: As Python knows it.
-        line: Number of the line, from 1.
-        function: Name of the function that the line stands in.
+        line: Its number, from 1.
+        function: That the line stands in.
     """
 
     file: str
@@ -42,26 +42,14 @@ class Place:
         return f"line {self.line}" if typed else f"{self.file}:{self.line}, in {self.function}"
 
 
-def calling_place(libraries: Iterable[str]) -> Place | None:
-    """Return the innermost line being run that isn't in one of the libraries.
-
-    Args:
-        libraries: Names of top-level packages whose frames are passed over, besides the standard library.
-
-    Returns:
-        The place, or None where only libraries run.
-    """
-    passed, frame = _passed_over(tuple(libraries)), sys._getframe(1)
+def calling_place(libraries: Collection[str] = _LIBRARIES) -> Place | None:
+    """Return the innermost line being run that isn't in one of the top-level packages, if there is one."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in passed:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in libraries:
             return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+        frame = frame.f_back
     return None
-
-
-@cache
-def _passed_over(libraries: tuple[str, ...]) -> frozenset[str]:
-    return frozenset({"gradtricks", *sys.stdlib_module_names, *libraries})
 
 
 @dataclass
@@ -97,8 +85,8 @@ class Outside:
     """A tensor that an operation read although none had made it.
 
     Attributes:
-        shape: Of the tensor.
-        dtype: Of the tensor.
+        shape: Such as ``(2, 3)``.
+        dtype: By name.
         parameter: Whether it is watched by itself, as a variable is.
         before: Whether it surely existed before the function ran.
     """
@@ -131,14 +119,6 @@ class Input:
 
 
 def merged(statuses: Iterable[str]) -> str:
-    """Return the status of several gradients taken together.
-
-    Args:
-        statuses: Of each.
-
-    Returns:
-        The worst; "zero everywhere" only where all are, "none" where there are none.
-    """
+    """Return the worst status; "zero everywhere" only where all are, "none" where there are none."""
     found = set(statuses)
-    order = ("nan", "inf", "fine", "zero everywhere")
-    return next((status for status in order if status in found), "none")
+    return next((status for status in (*BAD, "fine", "zero everywhere") if status in found), "none")

@@ -1,26 +1,20 @@
 """What the recorders of all frameworks do alike: number tensors, and keep the operations that made them."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from gradtricks._core.recorded import Operation, Outside, calling_place
+from gradtricks._core.recorded import BAD, Operation, Outside, calling_place
 
 
 class Recording:
-    """Numbers tensors and keeps operations; the framework's recorder says when, and what a tensor is.
+    """Numbers tensors and keeps operations; the framework's recorder says when."""
 
-    Attributes:
-        libraries: Packages whose frames aren't the user's.
-        kind: What a tensor is.
-        status: Says of a tensor "fine", "zero everywhere", "nan" or "inf".
-    """
-
-    libraries: tuple[str, ...]
-    kind: type
-    status: Callable[[Any], str]
+    kind: type  # of a tensor
+    status: Callable[[Any], str]  # of a tensor: "fine", "zero everywhere", "nan" or "inf"
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,13 +29,12 @@ class Recording:
         """Return the number of a tensor as it is now."""
 
     def next_number(self) -> int:
-        """Count on."""
         self.last += 1
         return self.last
 
     def judge(self, number: int, tensor: Any) -> None:
         """Note whether a tensor is finite."""
-        if self.status(tensor) in ("nan", "inf"):
+        if self.status(tensor) in BAD:
             self.overflown.add(number)
 
     def export(self, name: str, inputs: list[int], result: Any) -> None:
@@ -49,8 +42,7 @@ class Recording:
         whole = isinstance(result, int | np.integer) and not isinstance(result, bool)
         self.integers |= {int(result)} if whole else set()
         inputs, self.host = [*inputs, self.host], self.next_number()
-        place = calling_place(self.libraries)
-        self.operations.append(Operation(name, place, tuple(inputs), (self.host,), reason="numpy"))
+        self.operations.append(Operation(name, calling_place(), tuple(inputs), (self.host,), reason="numpy"))
 
     def read_output(self, leaf: Any) -> int:
         """Return the number of what the function returned."""
@@ -61,3 +53,14 @@ class Recording:
         raise TypeError(
             f"function must return tensors; got {type(leaf).__name__}; remedy: return what is differentiated"
         )
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Put something in the place of an attribute, for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -122,7 +122,6 @@ class GradientReport:
         return found[0]
 
     def __str__(self) -> str:
-        """Return the report as text."""
         lines = [line for report in self.inputs for line in report.lines()]
         bad = {"nan", "inf"} & {self.output, *(report.gradient for report in self.inputs)}
         if self.overflow and bad:

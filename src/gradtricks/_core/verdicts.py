@@ -19,44 +19,30 @@ _REASONS = {
 
 
 class Comparison(NamedTuple):
-    """Both sides of the comparison, one entry for each element that was moved and each row of outputs.
+    """Both sides of the comparison, one entry for each element that was moved and each row of outputs."""
 
-    Attributes:
-        analytic: What the gradient says.
-        slopes: What the differences say.
-        places: Which elements were moved.
-        rtol: Relative error that passes.
-        atol: Absolute error that passes.
-        noise: Relative rounding error of the function.
-        declared: Whether the gradient is meant to be that of a surrogate.
-    """
-
-    analytic: NDArray
-    slopes: Slopes
-    places: list[Place]
+    analytic: NDArray  # what the gradient says
+    slopes: Slopes  # what the differences say
+    places: list[Place]  # which elements were moved
     rtol: float
     atol: float
-    noise: float
-    declared: bool
+    noise: float  # relative rounding error of the function
+    declared: bool  # whether the gradient is meant to be that of a surrogate
 
     def differences(self) -> NDArray:
-        """Return how far the two sides are apart."""
         difference = np.abs(self.analytic - self.slopes.value)
         return np.where(np.isfinite(difference), difference, np.inf)
 
     def scale(self) -> NDArray:
-        """Return the larger of the two sides, in magnitude."""
         return np.fmax(np.abs(self.analytic), np.abs(self.slopes.value))
 
     def relative(self) -> NDArray:
-        """Return the relative errors."""
         # Below error / rtol the differences can't tell a number from zero.
         floor = np.fmax(self.scale(), self.slopes.error / self.rtol)
         difference = self.differences()
         return np.where(np.isinf(difference), np.inf, difference / np.where(floor > 0, floor, 1.0))
 
     def inputs(self) -> NDArray:
-        """Return the position of each moved element's input."""
         return np.array([place[0] for place in self.places])
 
 

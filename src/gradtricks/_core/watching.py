@@ -4,14 +4,17 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from gradtricks._core.checks import check_callable, check_integer
-from gradtricks._core.diagnosing import Backward, EnoughSeen, Event, Record
+from gradtricks._core.diagnosing import Backward, Event, Record
 from gradtricks._core.late import Late
 from gradtricks._core.losses import as_event
-from gradtricks._core.recorded import Place
+from gradtricks._core.recorded import Place, calling_place
 from gradtricks._core.reports import GradientReport
 
 _MOMENTS = 8  # uses of one weight that make it a recurrent one
+
+
+class EnoughSeen(BaseException):
+    """Leaves a program that is watched; no handler of the program's is meant to catch it."""
 
 
 class Watching:
@@ -38,6 +41,18 @@ class Watching:
     @abstractmethod
     def largest(self, gradients: list[Any]) -> list[float]:
         """Return the largest magnitude in each gradient."""
+
+    def note(self, kind: str, **seen: Any) -> Event:
+        """Note that something happens on the line that runs."""
+        seen.setdefault("place", calling_place())
+        event = Event(kind, **seen)
+        self.record.events.append(event)
+        return event
+
+    def add_all(self, models: list[Any]) -> None:
+        """Watch the parameters of several models."""
+        for index, model in enumerate(models):
+            self.add(model, f"{index}." if len(models) > 1 else "")
 
     def add_outermost(self, model: Any, name: str) -> None:
         """Watch a model that a program uses, if it is one that nobody has seen."""
@@ -80,34 +95,13 @@ class Watching:
             raise EnoughSeen
 
 
-def check_watched(
-    step: Any, num_steps: Any, framework: str, **given: tuple[Any, type]
-) -> Iterable[list[Any]]:
-    """Check what is to be watched.
-
-    Args:
-        step: Must be callable.
-        num_steps: A positive integer.
-        framework: Whose things they must be.
-        **given: By the caller's names, one or several things, and what they must be.
-
-    Returns:
-        The things, each in a list.
-
-    Raises:
-        TypeError: ``step`` isn't callable, or a thing is something else.
-        ValueError: ``num_steps`` isn't a positive integer.
-    """
-    check_callable("step", step)
-    check_integer("num_steps", num_steps, low=1)
-    found = []
-    for name, (value, kind) in given.items():
-        things = [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)
-        wrong = [thing for thing in things if not isinstance(thing, kind)]
-        if wrong or not things:
-            got = type(wrong[0]).__name__ if wrong else "none"
-            raise TypeError(
-                f"{name} must be a {framework} {kind.__name__}, or several; got {got}; remedy: pass it itself"
-            )
-        found.append(things)
-    return found
+def as_several(name: str, value: Any, kind: type) -> list[Any]:
+    """Return one or several things of a kind as a list; raise a TypeError if there is another among them."""
+    things = [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)
+    wrong = [thing for thing in things if not isinstance(thing, kind)]
+    if wrong or not things:
+        framework, got = kind.__module__.partition(".")[0], type(wrong[0]).__name__ if wrong else "none"
+        raise TypeError(
+            f"{name} must be a {framework} {kind.__name__}, or several; got {got}; remedy: pass it itself"
+        )
+    return things

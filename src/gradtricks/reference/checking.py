@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Array = NDArray[np.floating]
 _STEP = 1e-30  # of a complex step, which subtracts nothing and so rounds nothing
 
 
@@ -40,7 +41,7 @@ def check_gradient(
 
 def _gradient(
     function: Callable[..., NDArray], arrays: list[NDArray], position: int, output: tuple[int, ...]
-) -> NDArray[np.floating]:
+) -> Array:
     gradient = np.zeros(arrays[position].shape)
     for element in np.ndindex(gradient.shape):
         moved = [x.astype(complex) for x in arrays]

@@ -5,12 +5,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Array = NDArray[np.floating]
 _STEP = 1e-30  # of a complex step, which subtracts nothing and so rounds nothing
 
 
-def hessian_vector_product(
-    gradient: Callable[[NDArray], NDArray], x: ArrayLike, vector: ArrayLike
-) -> NDArray[np.floating]:
+def hessian_vector_product(gradient: Callable[[NDArray], NDArray], x: ArrayLike, vector: ArrayLike) -> Array:
     """Return the Hessian times ``vector``, from a gradient that accepts complex numbers.
 
     The imaginary part of the gradient at ``x + i t vector`` is ``t`` times the product. Nothing is
@@ -19,10 +18,7 @@ def hessian_vector_product(
     Args:
         gradient: Maps an array of the shape of ``x`` to its gradient; analytic, in NumPy.
         x: Any shape.
-        vector: Shape of ``x``.
-
-    Returns:
-        Shape of ``x``.
+        vector: Shape of ``x``, as all else that is given or returned.
     """
     return np.imag(gradient(np.asarray(x) + 1j * _STEP * np.asarray(vector))) / _STEP
 
@@ -33,19 +29,12 @@ def hessian_vector_product_vjp(
     x: ArrayLike,
     vector: ArrayLike,
     step: float = 1e-3,
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+) -> tuple[Array, Array]:
     """Return the gradients that reach ``x`` and ``vector``.
 
     With the third derivative T, that of ``x`` is T applied to ``cotangent`` and ``vector``: the change of the
-    product along ``cotangent``, taken by differences of fourth order. That of ``vector`` is the product with
-    ``cotangent``, because a Hessian is symmetric.
-
-    Args:
-        cotangent: Shape of ``x``.
-        step: Distance of the differences.
-
-    Returns:
-        Two arrays of the shape of ``x``.
+    product along ``cotangent``, by differences of fourth order over ``step``. That of ``vector`` is the
+    product with ``cotangent``, because a Hessian is symmetric.
     """
     x, cotangent = np.asarray(x), np.asarray(cotangent)
     far, near = (
@@ -67,16 +56,7 @@ def hessian_norm(
 ) -> tuple[float, float]:
     """Return a norm of the Hessian at ``x``: the matrix is built column by column, and NumPy takes its norm.
 
-    Args:
-        gradient: As for ``hessian_vector_product``.
-        x: Any shape.
-        ord: ``"fro"`` or 2.
-        method: Ignored: complex steps are exact.
-        samples: Ignored: every column is computed.
-        seed: Ignored: nothing is random.
-
-    Returns:
-        The norm, and its error: 0.
+    Nothing is random or estimated, so the error is 0.
     """
     del method, samples, seed
     x = np.asarray(x, np.float64)

@@ -10,16 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 def moving(weights: ArrayLike, updates: ArrayLike, *, mantissa: int) -> NDArray[np.bool_]:
     """Say which weights move when an update is added to them in a floating-point format.
 
-    A number moves by less than half a unit in its last place: then the nearest number of the format is the
-    number itself. Towards 0 the unit below a power of two is half as large.
+    Where it is less than half a unit in the last place, the nearest number of the format is the weight;
+    a tie goes to the even number. Towards 0 the unit below a power of two is half as large.
 
     Args:
         weights: Numbers of the format, not 0 and not subnormal.
         updates: What is added, of the same shape, exact.
         mantissa: Bits of the format's mantissa: 7 for bfloat16, 10 for float16, 23 for float32.
-
-    Returns:
-        True where the weight changes. A tie goes to the even number.
     """
     w, d = np.asarray(weights, np.float64), np.asarray(updates, np.float64)
     significand, exponent = np.frexp(np.abs(w))  # in [0.5, 1)

@@ -8,32 +8,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradtricks.reference._arrays import as_floating, log_softmax
 
+Array = NDArray[np.floating]
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
 
 def discounted_returns(
     r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike = 0.0, *, stop_target_gradients: bool = False
-) -> NDArray[np.floating]:
-    """Sum the rewards still to come, discounted: ``R_t = r_t + discount_t * R_(t+1)``.
-
-    Returns:
-        Shape of ``r_t``.
-    """
+) -> Array:
+    """Sum the rewards still to come, discounted: ``R_t = r_t + discount_t * R_(t+1)``."""
     r_t, carry, after = _with_end(r_t, discount_t, v_t)
     return _accumulate(np.concatenate([r_t, after]), carry)[:-1]
 
 
 def discounted_returns_vjp(
     cotangent: ArrayLike, r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike = 0.0
-) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
-    """Return the gradients that reach the three arguments: the same recursion, run forward in time.
-
-    Args:
-        cotangent: Shape of ``r_t``.
-
-    Returns:
-        Gradients of ``r_t``, ``discount_t`` and ``v_t`` at each step.
-    """
+) -> tuple[Array, Array, Array]:
+    """Return the gradients of the arguments at each step: the same recursion, run forward in time."""
     r_t, carry, after = _with_end(r_t, discount_t, v_t)
     later = _accumulate(np.concatenate([r_t, after]), carry)[1:]
     gradient = _accumulate_transposed(as_floating(cotangent), carry)
@@ -44,12 +34,8 @@ def discounted_returns_vjp(
 
 def truncated_generalized_advantage_estimation(
     r_t: ArrayLike, discount_t: ArrayLike, lambda_: ArrayLike, values: ArrayLike
-) -> NDArray[np.floating]:
-    """Sum the temporal-difference errors still to come, each weighted by the discounts and lambdas up to it.
-
-    Returns:
-        Shape of ``r_t``.
-    """
+) -> Array:
+    """Sum the temporal-difference errors still to come, weighted by the discounts and lambdas up to them."""
     values, carry = as_floating(values), np.asarray(discount_t) * np.asarray(lambda_)
     delta_t = np.asarray(r_t) + np.asarray(discount_t) * values[1:] - values[:-1]
     return _accumulate(delta_t, carry)
@@ -57,15 +43,8 @@ def truncated_generalized_advantage_estimation(
 
 def truncated_generalized_advantage_estimation_vjp(
     cotangent: ArrayLike, r_t: ArrayLike, discount_t: ArrayLike, lambda_: ArrayLike, values: ArrayLike
-) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
-    """Return the gradients that reach the four arguments: the same recursion, run forward in time.
-
-    Args:
-        cotangent: Shape of ``r_t``.
-
-    Returns:
-        Gradients of ``r_t``, ``discount_t``, ``lambda_`` (at each step) and ``values``.
-    """
+) -> tuple[Array, Array, Array, Array]:
+    """Return the gradients of the arguments at each step: the same recursion, run forward in time."""
     discount, values = as_floating(discount_t), as_floating(values)
     lambda_ = np.broadcast_to(lambda_, discount.shape)
     adv_t = truncated_generalized_advantage_estimation(r_t, discount, lambda_, values)
@@ -77,16 +56,15 @@ def truncated_generalized_advantage_estimation_vjp(
     return gradient, gradient * (values[1:] + lambda_ * later), gradient * discount * later, to_values
 
 
-def standardize(x: ArrayLike) -> NDArray[np.floating]:
+def standardize(x: ArrayLike) -> Array:
     """Subtract the mean of all elements and divide by their (population) standard deviation.
 
-    Returns:
-        Shape of ``x``; zeros where all elements are equal up to rounding.
+    Where all elements are equal up to rounding, the result is 0.
     """
     return _standardize(as_floating(x))[0]
 
 
-def standardize_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
+def standardize_vjp(cotangent: ArrayLike, x: ArrayLike) -> Array:
     """Return the gradient that reaches ``x``; zeros where `standardize` gives zeros."""
     y, std = _standardize(as_floating(x))
     if std == 0:
@@ -98,18 +76,14 @@ def standardize_vjp(cotangent: ArrayLike, x: ArrayLike) -> NDArray[np.floating]:
 def policy_gradient_loss(
     logits_t: ArrayLike, a_t: ArrayLike, adv_t: ArrayLike, w_t: ArrayLike | None = None
 ) -> np.floating:
-    """Average ``-w * adv * log pi(a)``; minimising it raises the probability of what had an advantage.
-
-    Returns:
-        A scalar.
-    """
+    """Average ``-w * adv * log pi(a)``; minimising it raises the probability of what had an advantage."""
     log_pi_a = np.take_along_axis(log_softmax(np.asarray(logits_t)), np.asarray(a_t)[..., None], axis=-1)
     return -(_weights(adv_t, w_t) * log_pi_a[..., 0]).mean()
 
 
 def policy_gradient_loss_vjp(
     cotangent: float, logits_t: ArrayLike, a_t: ArrayLike, adv_t: ArrayLike, w_t: ArrayLike | None = None
-) -> NDArray[np.floating]:
+) -> Array:
     """Return the gradient that reaches ``logits_t``: ``w * adv * (pi - one_hot(a))`` over the count."""
     logits = np.asarray(logits_t)
     residual = np.exp(log_softmax(logits)) - np.eye(logits.shape[-1])[np.asarray(a_t)]
@@ -117,18 +91,14 @@ def policy_gradient_loss_vjp(
 
 
 def clipped_surrogate_pg_loss(prob_ratios_t: ArrayLike, adv_t: ArrayLike, epsilon: float) -> np.floating:
-    """Average ``-min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv)``, the loss of PPO.
-
-    Returns:
-        A scalar.
-    """
+    """Average ``-min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv)``, the loss of PPO."""
     ratio, adv = np.asarray(prob_ratios_t), np.asarray(adv_t)
     return -np.minimum(ratio * adv, np.clip(ratio, 1 - epsilon, 1 + epsilon) * adv).mean()
 
 
 def clipped_surrogate_pg_loss_vjp(
     cotangent: float, prob_ratios_t: ArrayLike, adv_t: ArrayLike, epsilon: float
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+) -> tuple[Array, Array]:
     """Return the gradients that reach ``prob_ratios_t``, 0 where it is clipped, and ``adv_t``."""
     ratio, adv = as_floating(prob_ratios_t), as_floating(adv_t)
     bound = np.where(adv > 0, np.minimum(ratio, 1 + epsilon), np.maximum(ratio, 1 - epsilon))
@@ -137,18 +107,14 @@ def clipped_surrogate_pg_loss_vjp(
 
 
 def entropy_loss(logits_t: ArrayLike, w_t: ArrayLike | None = None) -> np.floating:
-    """Average ``-w * H(pi)``; minimising it keeps the policy from becoming sure too soon.
-
-    Returns:
-        A scalar.
-    """
+    """Average ``-w * H(pi)``; minimising it keeps the policy from becoming sure too soon."""
     negative_entropy = _negative_entropy(log_softmax(np.asarray(logits_t)))
     return (negative_entropy if w_t is None else negative_entropy * np.asarray(w_t)).mean()
 
 
 def entropy_loss_vjp(
     cotangent: float, logits_t: ArrayLike, w_t: ArrayLike | None = None
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+) -> tuple[Array, Array]:
     """Return the gradients that reach ``logits_t``, ``w * pi * (log pi + H)`` over the count, and ``w_t``."""
     log_pi = log_softmax(np.asarray(logits_t))
     negative_entropy = _negative_entropy(log_pi)
@@ -158,34 +124,32 @@ def entropy_loss_vjp(
     return weights[..., None] * slope / count, cotangent * negative_entropy / count
 
 
-def _accumulate(x: NDArray[np.floating], carry: NDArray[np.floating]) -> NDArray[np.floating]:
+def _accumulate(x: Array, carry: Array) -> Array:
     y = x.copy()
     for t in range(len(x) - 2, -1, -1):
         y[t] = np.where(carry[t] == 0, x[t], x[t] + carry[t] * y[t + 1])
     return y
 
 
-def _accumulate_transposed(x: NDArray[np.floating], carry: NDArray[np.floating]) -> NDArray[np.floating]:
+def _accumulate_transposed(x: Array, carry: Array) -> Array:
     y = x.copy()
     for t in range(1, len(x)):
         y[t] += carry[t - 1] * y[t - 1]
     return y
 
 
-def _negative_entropy(log_pi: NDArray[np.floating]) -> NDArray[np.floating]:
+def _negative_entropy(log_pi: Array) -> Array:
     return (np.exp(log_pi) * np.where(log_pi == -np.inf, 0, log_pi)).sum(axis=-1)
 
 
-def _with_end(
-    r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike
-) -> tuple[NDArray[np.floating], NDArray[np.floating], NDArray[np.floating]]:
+def _with_end(r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike) -> tuple[Array, Array, Array]:
     # The value of all that comes after is like the return of one more step.
     r_t = as_floating(r_t)
     carry, values = (np.broadcast_to(np.asarray(x, r_t.dtype), r_t.shape) for x in (discount_t, v_t))
     return r_t, np.concatenate([carry, np.zeros_like(values[-1:])]), values[-1:]
 
 
-def _standardize(x: NDArray[np.floating]) -> tuple[NDArray[np.floating], float]:
+def _standardize(x: Array) -> tuple[Array, float]:
     magnitude = np.abs(x).max(initial=0)
     if magnitude == 0:
         return np.zeros_like(x), 0.0
@@ -198,5 +162,5 @@ def _standardize(x: NDArray[np.floating]) -> tuple[NDArray[np.floating], float]:
     return (u - u.mean()) / std, std * scale
 
 
-def _weights(adv_t: ArrayLike, w_t: ArrayLike | None) -> NDArray[np.floating]:
+def _weights(adv_t: ArrayLike, w_t: ArrayLike | None) -> Array:
     return np.asarray(adv_t) if w_t is None else np.asarray(adv_t) * np.asarray(w_t)

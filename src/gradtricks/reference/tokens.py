@@ -1,4 +1,7 @@
-"""Policy gradients on tokens: advantages in groups, losses over masks, divergences by samples."""
+"""Policy gradients on tokens: advantages in groups, losses over masks, divergences by samples.
+
+Shapes and options are those of the frameworks' functions.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,16 +13,7 @@ Clip = float | tuple[float, float] | None
 
 
 def group_advantages(rewards: ArrayLike, *, baseline: str = "mean", scale: str = "none") -> Array:
-    """Say how much better each answer was than the answers to the same prompt.
-
-    Args:
-        rewards: ``[..., G]``; the last axis holds the answers to one prompt.
-        baseline: ``"mean"``, ``"leave_one_out"`` or ``"none"``.
-        scale: ``"none"``, ``"group"`` or ``"batch"``.
-
-    Returns:
-        Shape of ``rewards``.
-    """
+    """Say how much better each answer was than the answers to the same prompt."""
     rewards = as_floating(rewards)
     mean, size = rewards.mean(-1, keepdims=True), rewards.shape[-1]
     others = (rewards.sum(-1, keepdims=True) - rewards) / max(size - 1, 1)
@@ -39,20 +33,7 @@ def token_policy_loss(
     clip: Clip = None,
     normalize: str = "token",
 ) -> np.floating:
-    """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
-
-    Args:
-        log_probs: ``[..., T]``.
-        old_log_probs: Likewise.
-        advantages: ``[...]`` or ``[..., T]``.
-        mask: ``[..., T]``, bool or weights.
-        ratio: ``"token"``, ``"sequence"``, ``"sequence_mean"`` or ``"none"``.
-        clip: None, a number, or one for below and one for above.
-        normalize: ``"token"``, ``"sequence"`` or ``"batch"``.
-
-    Returns:
-        A scalar.
-    """
+    """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward."""
     factor, _ = _factor(log_probs, old_log_probs, advantages, mask, ratio, clip)
     return -average_tokens(factor * _by_token(advantages, factor), mask, normalize=normalize)
 
@@ -68,18 +49,7 @@ def token_policy_loss_vjp(
     clip: Clip = None,
     normalize: str = "token",
 ) -> Array:
-    """Return the gradient that reaches ``log_probs``: ``-rho A`` by token, 0 where it is clipped.
-
-    Args:
-        cotangent: A scalar.
-        log_probs: ``[..., T]``.
-        old_log_probs: Likewise.
-        advantages: ``[...]`` or ``[..., T]``.
-        mask: ``[..., T]``.
-
-    Returns:
-        ``[..., T]``.
-    """
+    """Return the gradient that reaches ``log_probs``: ``-rho A`` by token, 0 where it is clipped."""
     factor, slope = _factor(log_probs, old_log_probs, advantages, mask, ratio, clip)
     to_factor = -average_tokens_vjp(cotangent, factor, mask, normalize=normalize)
     to_log_ratio = to_factor * _by_token(advantages, factor) * slope
@@ -92,16 +62,7 @@ def token_policy_loss_vjp(
 
 
 def kl_penalty(log_probs: ArrayLike, reference_log_probs: ArrayLike, *, estimator: str = "k3") -> Array:
-    """Estimate the divergence of the policy from a reference, sample by sample.
-
-    Args:
-        log_probs: Any shape.
-        reference_log_probs: Likewise.
-        estimator: ``"k1"``, ``"k2"`` or ``"k3"``.
-
-    Returns:
-        Shape of ``log_probs``.
-    """
+    """Estimate the divergence of the policy from a reference, sample by sample."""
     d = as_floating(log_probs) - as_floating(reference_log_probs)
     return {"k1": d, "k2": d**2 / 2, "k3": np.expm1(-d) + d}[estimator]
 
@@ -114,48 +75,19 @@ def kl_penalty_vjp(
     estimator: str = "k3",
     slope: str | None = None,
 ) -> Array:
-    """Return the gradient that reaches ``log_probs``: the slope of ``slope``, or of ``estimator`` if None.
-
-    Args:
-        cotangent: Shape of ``log_probs``.
-        log_probs: Any shape.
-        reference_log_probs: Likewise.
-        estimator: Changes the value only, unless ``slope`` is None.
-        slope: ``"k1"``, ``"k2"``, ``"k3"`` or None.
-
-    Returns:
-        Shape of ``log_probs``.
-    """
+    """Return the gradient that reaches ``log_probs``: the slope of ``slope``, or of ``estimator`` if None."""
     d = as_floating(log_probs) - as_floating(reference_log_probs)
     return np.asarray(cotangent) * {"k1": np.ones_like(d), "k2": d, "k3": -np.expm1(-d)}[slope or estimator]
 
 
 def average_tokens(x: ArrayLike, mask: ArrayLike, *, normalize: str = "token") -> np.floating:
-    """Average what tokens have over those that count.
-
-    Args:
-        x: ``[..., T]``.
-        mask: ``[..., T]``, bool or weights.
-        normalize: ``"token"``, ``"sequence"`` or ``"batch"``.
-
-    Returns:
-        A scalar.
-    """
+    """Average what tokens have over those that count."""
     x = as_floating(x)
     return (np.where(np.asarray(mask) != 0, x, 0) * _share(x, mask, normalize)).sum()
 
 
 def average_tokens_vjp(cotangent: float, x: ArrayLike, mask: ArrayLike, *, normalize: str = "token") -> Array:
-    """Return the gradient that reaches ``x``: what each token weighs.
-
-    Args:
-        cotangent: A scalar.
-        x: ``[..., T]``.
-        mask: ``[..., T]``.
-
-    Returns:
-        ``[..., T]``.
-    """
+    """Return the gradient that reaches ``x``: what each token weighs."""
     return cotangent * _share(as_floating(x), mask, normalize)
 
 

@@ -15,7 +15,6 @@ def tensor_of(leaf: Any) -> tf.Tensor:
 
 
 def is_watched(leaf: Any) -> bool:
-    """Say whether a tape can watch it."""
     if isinstance(leaf, tf.Tensor):
         return backprop_util.IsTrainable(leaf)
     return unwrapped(leaf).trainable

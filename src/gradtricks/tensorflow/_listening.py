@@ -10,6 +10,7 @@ from tensorflow.python.eager import backprop, backprop_util, record
 from tensorflow.python.framework import op_callbacks, ops, tensor_util
 from tensorflow.python.ops import script_ops
 
+from gradtricks._core.recording import replaced
 from gradtricks.tensorflow._graph import is_watched, unwrapped
 from gradtricks.tensorflow._recording import Record
 
@@ -36,13 +37,12 @@ class Recorder(Record):
             self.tape.watch([unwrapped(leaf) for leaf in self.leaves if is_watched(leaf)])
             self.stack = stack.pop_all()
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stack.close()
 
     def on_operation(
         self, name: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        """Record an operation that has run."""
         name = name.decode() if isinstance(name, bytes) else name
         if graph is not None or not self.is_listening():
             return
@@ -139,14 +139,3 @@ def _reason(name: str, outputs: list[tf.Tensor], recording: bool) -> str:
     if not recording:
         return "not recorded"
     return "not traced" if name.startswith("__") else "not differentiable"
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put something in the place of an attribute, for a while."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

@@ -15,7 +15,6 @@ from gradtricks._core.recorded import Input, Operation, Outside, calling_place, 
 from gradtricks._core.recording import Recording
 from gradtricks.tensorflow._graph import array_of, is_a_reading, is_watched, status_of, tensor_of, unwrapped
 
-_LIBRARIES = ("tensorflow", "keras")
 _OF_THE_SHAPE = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 
 
@@ -29,7 +28,7 @@ class _Link(NamedTuple):
 class Record(Recording):
     """Records each operation that runs: what it read and made, and what it passes a gradient to."""
 
-    libraries, kind, status = _LIBRARIES, tf.Tensor, staticmethod(status_of)
+    kind, status = tf.Tensor, staticmethod(status_of)
 
     def __init__(self, inputs: list[Any]) -> None:
         super().__init__()
@@ -47,7 +46,6 @@ class Record(Recording):
         return not self.is_deaf and threading.get_ident() == self.thread
 
     def is_recording(self) -> bool:
-        """Say whether our tape records what runs now."""
         return self.tape._recording and record.could_possibly_record()
 
     def may_come_from_the_host(self, tensor: tf.Tensor) -> bool:
@@ -64,12 +62,11 @@ class Record(Recording):
         rule: Callable[..., Any] | None,
         reason: str,
     ) -> None:
-        """Record an operation."""
         read = () if name in _OF_THE_SHAPE else tuple(self.read(tensor) for tensor in inputs)
-        if name == "ReadVariableOp":
-            self.describe_variable(read[0], outputs[0])
+        if name == "ReadVariableOp" and read[0] in self.outside:
+            self.outside[read[0]] = Outside(tuple(outputs[0].shape), outputs[0].dtype.name, parameter=True)
         made = tuple(self.register(tensor) for tensor in outputs)
-        operation = Operation(_shown(name), calling_place(_LIBRARIES), read, made, reason=reason)
+        operation = Operation(_shown(name), calling_place(), read, made, reason=reason)
         operation.overflows = not self.overflown.isdisjoint(made) and self.overflown.isdisjoint(read)
         self.operations.append(operation)
         self.links.append(_Link(operation, inputs, outputs, rule))
@@ -87,18 +84,16 @@ class Record(Recording):
         after = self.numbers[inputs[0]._id] = self.next_number()
         new = any(o.name == "VarHandleOp" and before in o.outputs for o in self.operations)
         name, reason = ("Variable", "copied") if new else (name, "assigned")
-        place = calling_place(_LIBRARIES)
+        place = calling_place()
         self.operations.append(
             Operation(name, place, (before, *values), (after,), frozenset([before]), reason)
         )
 
     def read(self, tensor: tf.Tensor) -> int:
-        """Return the number of a tensor."""
         known = self.numbers.get(tensor._id)
         return self.meet(tensor) if known is None else known
 
     def meet(self, tensor: tf.Tensor) -> int:
-        """Return a number for a tensor that no recorded operation made."""
         number, before = self.register(tensor), tensor._id < self.first
         like = Outside(tuple(tensor.shape), tensor.dtype.name, before=before)
         handle = None if before else self.read_variable(tensor)
@@ -128,18 +123,11 @@ class Record(Recording):
 
     @contextmanager
     def unheard(self) -> Iterator[None]:
-        """Run an operation of our own."""
         self.is_deaf = True
         yield
         self.is_deaf = False
 
-    def describe_variable(self, number: int, value: tf.Tensor) -> None:
-        """Note what a variable looks like that existed before."""
-        if number in self.outside:
-            self.outside[number] = Outside(tuple(value.shape), value.dtype.name, parameter=True)
-
     def register(self, tensor: tf.Tensor) -> int:
-        """Give a new tensor a number."""
         number = self.numbers.setdefault(tensor._id, self.last + 1)
         self.last = max(self.last, number)
         self.judge(number, tensor)
@@ -176,7 +164,6 @@ class Record(Recording):
                     operation.sent[number] = merged([operation.sent.get(number, "none"), status_of(gradient)])
 
     def described(self, name: str, index: int, gradient: str) -> Input:
-        """Return one input as the search wants it."""
         leaf = self.leaves[index]
         floating = tf.as_dtype(leaf.dtype).is_floating or tf.as_dtype(leaf.dtype).is_complex
         refused = "integer" if not floating else "" if is_watched(leaf) else "not watched"

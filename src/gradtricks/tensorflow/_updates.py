@@ -39,7 +39,6 @@ class Updates:
         return statuses
 
     def is_gradient(self, tensor: Any) -> bool:
-        """Say whether a tape returned this tensor."""
         return any(tensor is gradient for gradient in self.asked.values() if gradient is not None)
 
     def before(self, optimizer: Any, gradients: list[Any], variables: list[Any], place: Place | None) -> None:
@@ -70,7 +69,6 @@ class Updates:
         self.record.updates.append(Update(weights, float(optimizer.learning_rate), place))
 
     def only_accumulates(self, optimizer: Any) -> bool:
-        """Say whether the optimizer will only add to the gradients of its next update."""
         steps = optimizer.gradient_accumulation_steps
         return bool(steps) and int(optimizer._iterations + 1) % steps != 0
 
@@ -97,7 +95,6 @@ class Updates:
 
 
 def dense(gradient: Any) -> tf.Tensor:
-    """Return a gradient as a tensor of the shape of its variable."""
     return tf.convert_to_tensor(gradient)
 
 

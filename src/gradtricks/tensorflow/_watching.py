@@ -10,16 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.diagnosing import Event
-from gradtricks._core.recorded import Place, calling_place
+from gradtricks._core.recorded import BAD, Place, calling_place
+from gradtricks._core.recording import replaced
 from gradtricks._core.reports import GradientReport
-from gradtricks._core.watching import Watching
+from gradtricks._core.watching import EnoughSeen, Watching
 from gradtricks.tensorflow._graph import array_of, status_of, unwrapped
 from gradtricks.tensorflow._late import LateRecorder
-from gradtricks.tensorflow._listening import replaced
 from gradtricks.tensorflow._updates import Updates, dense
 from gradtricks.tensorflow.tracing import eagerly, explained
 
-_LIBRARIES = ("tensorflow", "keras")
 _CLIPS = ("clip_by_global_norm", "clip_by_norm", "clip_by_value")
 
 
@@ -37,7 +36,6 @@ class Watch(Watching):
         self.recorder = LateRecorder([])
 
     def add(self, model: keras.Layer, prefix: str = "") -> None:
-        """Watch the variables of one more model."""
         self.models.append(model)
         for variable in model.variables:
             if tf.as_dtype(variable.dtype).is_floating and id(unwrapped(variable)) not in self.names:
@@ -47,29 +45,28 @@ class Watch(Watching):
                 self.recorder.add_input(variable)
 
     def __enter__(self) -> "Watch":
-        """Begin to watch."""
-        owner = next(kind for kind in keras.optimizers.Optimizer.__mro__ if "apply" in vars(kind))
-        scaler = keras.optimizers.LossScaleOptimizer
-        dropout, normalization = keras.layers.Dropout, keras.layers.BatchNormalization
+        base = next(kind for kind in keras.optimizers.Optimizer.__mro__ if "apply" in vars(kind))
         self.stack = ExitStack()
         self.stack.enter_context(eagerly())
-        for place, name, new in (
-            (tf.GradientTape, "gradient", self.on_gradient(tf.GradientTape.gradient)),
-            (owner, "apply", self.on_apply(owner.apply)),
-            (scaler, "apply", self.on_scaled(scaler.apply)),
-            (keras.Layer, "__call__", self.on_layer(keras.Layer.__call__)),
-            (dropout, "call", self.on_call(dropout.call)),
-            (normalization, "call", self.on_call(normalization.call)),
-            *((tf, name, self.on_clip(getattr(tf, name))) for name in _CLIPS),
+        for owner, name, heard in (
+            (tf.GradientTape, "gradient", self.on_gradient),
+            (base, "apply", self.on_apply),
+            (keras.optimizers.LossScaleOptimizer, "apply", self.on_scaled),
+            (keras.Layer, "__call__", self.on_layer),
+            (keras.layers.Dropout, "call", self.on_call),
+            (keras.layers.BatchNormalization, "call", self.on_call),
+            *((tf, name, self.on_clip) for name in _CLIPS),
         ):
-            self.stack.enter_context(replaced(place, name, new))
+            self.stack.enter_context(replaced(owner, name, heard(getattr(owner, name))))
         self.begin()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        """Stop watching."""
-        self.recorder.__exit__(*error)
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        self.recorder.__exit__()
         self.stack.close()
+        # Keras refuses to update without any gradient, which the record says more of.
+        refused = isinstance(error, ValueError) and "No gradients provided" in str(error)
+        return isinstance(error, EnoughSeen) or refused
 
     def begin(self) -> None:
         """Forget the operations of the step before."""
@@ -81,46 +78,41 @@ class Watch(Watching):
     def end_step(self) -> None:
         """Keep what was run as in training, and used for no loss."""
         self.record.events += [event for event, _ in self.silent]
-        self.recorder.__exit__(None, None, None)
+        self.recorder.__exit__()
         self.begin()
 
     def on_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what asks a tape for gradients."""
-
         def gradient(tape: tf.GradientTape, target: Any, sources: Any, *rest: Any, **options: Any) -> Any:
             if self.recorder.is_deaf or tape is self.recorder.tape:
                 return original(tape, target, sources, *rest, **options)
-            place = calling_place(_LIBRARIES)
             asked = tf.nest.flatten(sources)
             if not all(id(unwrapped(source)) in self.names for source in asked):
-                self.note_coupling(asked, place)
+                self.note_coupling(asked)
                 return original(tape, target, sources, *rest, **options)
             with self.recorder.unheard(), self.recorder.tape.stop_recording():
                 self.recorder.tapes_before = len(self.recorder.tapes)
                 found = original(tape, target, sources, *rest, **options)
                 self.recorder.tapes_before = None
                 given = tf.nest.flatten(found, expand_composites=False)
-                self.look([tf.convert_to_tensor(x) for x in tf.nest.flatten(target)], asked, given, place)
+                self.look([tf.convert_to_tensor(x) for x in tf.nest.flatten(target)], asked, given)
             return found
 
         return gradient
 
-    def look(self, targets: list[tf.Tensor], asked: list[Any], found: list[Any], place: Place | None) -> None:
-        """Look at the gradients that a tape returned."""
+    def look(self, targets: list[tf.Tensor], asked: list[Any], found: list[Any]) -> None:
+        place = calling_place()
         if self.recorder.redrawn:
-            self.record.events.append(Event("redrawn", self.recorder.redrawn))
+            self.note("redrawn", place=self.recorder.redrawn)
         statuses = self.updates.take(asked, found)
         self.note_backward(targets, place)
         self.note_mode()
-        loss = next((s for s in map(status_of, targets) if s in ("nan", "inf")), "fine")
+        loss = next((s for s in map(status_of, targets) if s in BAD), "fine")
         self.judge(statuses, targets, loss, place)
 
     def explain(self, outputs: list[Any]) -> GradientReport:
-        """Say what became of the gradient of each variable."""
         return explained(self.recorder, list(self.names.values()), outputs)
 
     def largest(self, gradients: list[Any]) -> list[float]:
-        """Return the largest magnitude in each gradient."""
         return [float(np.abs(array_of(dense(gradient))).max()) for gradient in gradients]
 
     def note_mode(self) -> None:
@@ -128,14 +120,14 @@ class Watch(Watching):
         calls, self.calls = self.calls, []
         if calls and not any(training for _, training, _ in calls):
             names = tuple(dict.fromkeys(type(layer).__name__ for layer, *_ in calls))
-            self.record.events.append(Event("trained", calls[0][2], subjects=names))
+            self.note("trained", place=calls[0][2], subjects=names)
 
-    def note_coupling(self, asked: list[Any], place: Place | None) -> None:
+    def note_coupling(self, asked: list[Any]) -> None:
         """Say so where the gradient of samples is asked for that normalization couples."""
         names = [type(layer).__name__ for layer, training, _ in self.calls if training and _normalizes(layer)]
         samples = [s for s in asked if isinstance(s, tf.Tensor) and s.shape.rank and s.shape.rank > 1]
         if names and any(len(sample) > 1 for sample in samples):
-            self.record.events.append(Event("coupled", place, subjects=tuple(dict.fromkeys(names))))
+            self.note("coupled", subjects=tuple(dict.fromkeys(names)))
 
     def on_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a layer that depends on the mode."""
@@ -146,7 +138,7 @@ class Watch(Watching):
             idle = not layer.trainable if _normalizes(layer) else layer.rate == 0
             if idle or not tf.executing_eagerly() or not isinstance(made, tf.Tensor):
                 return made
-            place = calling_place(_LIBRARIES)
+            place = calling_place()
             self.calls.append((layer, bool(training), place))
             if training:
                 event = Event("evaluated", place, subjects=(type(layer).__name__,))
@@ -168,8 +160,7 @@ class Watch(Watching):
             finally:
                 self.depth -= 1
             # A model that is being built calls its layers too, on what isn't a tensor yet.
-            real = any(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(made))
-            if real:
+            if any(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(made)):
                 self.add_outermost(layer, layer.name)
             return made
 
@@ -179,31 +170,25 @@ class Watch(Watching):
         """Return what clips tensors; only those that are gradients are of interest."""
 
         def clip(tensors: Any, *rest: Any, **options: Any) -> Any:
-            if not self.recorder.is_deaf:
-                given = [tensor for tensor in tf.nest.flatten(tensors) if self.updates.is_gradient(tensor)]
-                event = Event("clip", calling_place(_LIBRARIES), len(given))
-                if given:
-                    self.updates.clipped.append((event, given))
-                    self.record.events.append(event)
+            given = [tensor for tensor in tf.nest.flatten(tensors) if self.updates.is_gradient(tensor)]
+            if given and not self.recorder.is_deaf:
+                self.updates.clipped.append((self.note("clip", size=len(given)), given))
             return original(tensors, *rest, **options)
 
         return clip
 
     def on_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what updates variables."""
-
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            place = calling_place(_LIBRARIES)
             variables = trainable_variables
             variables = optimizer._trainable_variables if variables is None else variables
             with self.recorder.unheard(), self.recorder.tape.stop_recording():
                 if self.updates.only_accumulates(optimizer):
-                    self.record.events.append(Event("accumulated", place))
+                    self.note("accumulated")
                     return original(optimizer, grads, trainable_variables)
-                self.updates.before(optimizer, list(grads), list(variables), place)
+                self.updates.before(optimizer, list(grads), list(variables), calling_place())
                 result = original(optimizer, grads, trainable_variables)
                 self.updates.after()
-            self.record.events.append(Event("update", place))
+            self.note("update")
             self.optimizers.add(id(optimizer))
             if self.limit:
                 self.end_step()
@@ -215,9 +200,9 @@ class Watch(Watching):
     def on_scaled(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what undoes the scaling of the loss, and may leave out the update."""
 
-        def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            self.record.events.append(Event("unscale", calling_place(_LIBRARIES)))
-            return original(optimizer, grads, trainable_variables)
+        def apply(*args: Any, **options: Any) -> Any:
+            self.note("unscale")
+            return original(*args, **options)
 
         return apply
 

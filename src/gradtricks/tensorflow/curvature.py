@@ -35,10 +35,6 @@ def hessian_vector_product(function: Callable[[Any], tf.Tensor], x: Any, vector:
     Returns:
         The structure, shapes and dtypes of ``x``.
 
-    Raises:
-        TypeError: ``x``, ``vector`` or what ``function`` returns isn't a floating-point tensor.
-        ValueError: ``vector`` has another structure or other shapes, or ``function`` returns no scalar.
-
     References:
         B. A. Pearlmutter, "Fast exact multiplication by the Hessian",
         https://doi.org/10.1162/neco.1994.6.1.147.
@@ -86,9 +82,6 @@ def hessian_norm(
         A named tuple ``(value, standard_error)`` of floats. For ``ord=2`` the error is the residual.
 
     Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``samples`` or
-            ``seed`` isn't an integer.
-        ValueError: ``function`` returns no scalar, or an option has another value.
         RuntimeError: Called inside a `tf.function`.
 
     References:

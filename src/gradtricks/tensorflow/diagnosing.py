@@ -1,14 +1,14 @@
 """Naming what is wrong with the gradients of a training."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from gradtricks._core.diagnosing import Diagnosis, EnoughSeen, diagnosed
-from gradtricks._core.watching import check_watched
+from gradtricks._core.checks import check_callable, check_integer
+from gradtricks._core.diagnosing import Diagnosis, diagnosed
+from gradtricks._core.watching import as_several
 from gradtricks.tensorflow._watching import Watch
 
 REMEDIES = {
@@ -63,8 +63,6 @@ def diagnose(
         What was found, in the order in which it should be mended; print it.
 
     Raises:
-        TypeError: ``step`` isn't callable, or a model or optimizer is something else.
-        ValueError: ``num_steps`` isn't a positive integer.
         RuntimeError: Called within a `tf.function`.
 
     References:
@@ -85,44 +83,13 @@ def diagnose(
             "diagnose must be called eagerly; got a call within tf.function; "
             "remedy: call it outside, around the whole step"
         )
-    models, _ = check_watched(
-        step,
-        num_steps,
-        "Keras",
-        model=(model, keras.Layer),
-        optimizer=(optimizer, keras.optimizers.Optimizer),
-    )
+    check_callable("step", step)
+    check_integer("num_steps", num_steps, low=1)
+    as_several("optimizer", optimizer, keras.optimizers.Optimizer)
     watch = Watch()
-    for index, each in enumerate(models):
-        watch.add(each, f"{index}." if len(models) > 1 else "")
-    with watch, _without_gradients():
+    watch.add_all(as_several("model", model, keras.Layer))
+    with watch:
         for _ in range(num_steps):
             step()
             watch.end_step()
     return diagnosed(watch.record, REMEDIES)
-
-
-def diagnose_program(program: Callable[[], Any], num_updates: int) -> Diagnosis:
-    """Run a program until its optimizers have made some updates each, and say what is wrong with them.
-
-    Args:
-        program: Trains, with models and optimizers of its own, which are noticed when they are used.
-        num_updates: After how many the program is left.
-
-    Returns:
-        What was found.
-    """
-    watch = Watch(limit=num_updates)
-    with suppress(EnoughSeen), watch, _without_gradients():
-        program()
-    return diagnosed(watch.record.of_held(), REMEDIES)
-
-
-@contextmanager
-def _without_gradients() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        # Keras refuses to update without any gradient, which the record says more of.
-        if "No gradients provided" not in str(error):
-            raise

@@ -34,19 +34,14 @@ def input_gradients(
     Args:
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
-        check: Refuse coupled samples, which asks for float32 at least. A coupling whose parts cancel under
-            the weights passes. Without, the derivatives are those of sums over the samples. In a graph a
-            check costs two backward passes.
+        check: Refuse coupled samples, as by batch normalization while training; that asks for float32 at
+            least. A coupling whose parts cancel under the weights passes. Without, the derivatives are those
+            of sums over the samples. In a graph a check costs
+            two backward passes.
 
     Returns:
         Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples
         make it NaN.
-
-    Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``x`` is of half
-            precision and to be checked.
-        ValueError: The samples are coupled, as by batch normalization in training mode; ``x`` has no batch
-            axis; ``function`` doesn't return one number for each sample, or nothing that depends on ``x``.
 
     References:
         The sum trick: https://www.tensorflow.org/api_docs/python/tf/gradients says that it returns sums.
@@ -86,12 +81,6 @@ def input_jacobians(
 
     Returns:
         ``[B, O..., I...]`` in the dtype of ``x``; NaN as by `input_gradients`.
-
-    Raises:
-        TypeError: ``x`` or what ``function`` returns isn't a floating-point tensor, or ``x`` is of half
-            precision and to be checked.
-        ValueError: The samples are coupled; ``x`` has no batch axis; what ``function`` returns has another
-            batch axis, or doesn't depend on ``x``.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])

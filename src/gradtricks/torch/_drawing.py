@@ -26,7 +26,6 @@ class Draws(TorchFunctionMode):
             self.states.add(_state(args))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function in the backward pass."""
         if getattr(func, "__name__", "") not in _DRAWING:
             return func(*args, **(kwargs or {}))
         before = _state(args)
@@ -34,7 +33,7 @@ class Draws(TorchFunctionMode):
         # What is computed again is computed with a graph; noise that a rule adds to a gradient isn't.
         again = torch.is_grad_enabled() and before != _state(args)
         if again and before not in self.states:
-            self.others.append(calling_place(("torch",)))
+            self.others.append(calling_place())
         return result
 
 

@@ -48,7 +48,7 @@ class _Write(NamedTuple):
 class Recorder(Recording, TorchFunctionMode):
     """Records each function of torch that runs: what it read and made, and what it passes a gradient to."""
 
-    libraries, kind, status = ("torch",), torch.Tensor, staticmethod(status_of)
+    kind, status = torch.Tensor, staticmethod(status_of)
 
     def __init__(self, inputs: list[torch.Tensor]) -> None:
         super().__init__()
@@ -62,7 +62,6 @@ class Recorder(Recording, TorchFunctionMode):
         self.starts = [self.states[id(tensor)] for tensor in inputs]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function and record it."""
         given = (args, kwargs or {})
         tensors = list(tensors_of(given))
         inputs, versions = [self.read(tensor) for tensor in tensors], [version_of(t) for t in tensors]
@@ -116,7 +115,7 @@ class Recorder(Recording, TorchFunctionMode):
         carries = frozenset([*(self.edges[e] for e in edges if e in self.edges), *(s for *_, s in links)])
         inputs = tuple(dict.fromkeys([*inputs, *carries]))
         outputs = tuple(self.register(tensor) for tensor in [*made, *edited])
-        place = place or calling_place(("torch",))
+        place = place or calling_place()
         operation = Operation(name, place, inputs, outputs, carries, reason)
         operation.overflows = not self.overflown.isdisjoint(outputs) and self.overflown.isdisjoint(inputs)
         self.operations.append(operation)
@@ -130,7 +129,7 @@ class Recorder(Recording, TorchFunctionMode):
         indices = [tensor for tensor in made if not is_floating(tensor)]
         if 0 < len(indices) < len(made):
             outputs = tuple(self.states[id(tensor)].number for tensor in indices)
-            self.operations.append(Operation(name, calling_place(("torch",)), tuple(inputs), outputs))
+            self.operations.append(Operation(name, calling_place(), tuple(inputs), outputs))
 
     def read(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor as it is now; it may have been edited behind the recorder's back."""
@@ -163,14 +162,13 @@ class Recorder(Recording, TorchFunctionMode):
         number = self.register(tensor)
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             inside = self.read(torch._C._functorch.get_unwrapped(tensor))
-            place = calling_place(("torch",))
+            place = calling_place()
             self.operations.append(Operation("torch.func", place, (inside,), (number,), reason="not traced"))
         elif tensor.dtype.is_floating_point:
             self.outside[number] = Outside(tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
         return number
 
     def register(self, tensor: torch.Tensor) -> int:
-        """Give a tensor a new number."""
         number, edge = self.next_number(), edge_of(tensor)
         self.states[id(tensor)] = _State(number, tensor, edge)
         self.owners.setdefault(part_of_memory(tensor), number)
@@ -209,7 +207,9 @@ class Recorder(Recording, TorchFunctionMode):
             return hook
 
         ones = [torch.ones_like(tensor) for tensor in ends]
-        hooks = [node.register_hook(note(node)) for node in self.nodes()]
+        nodes = {edge.node for _, edges, _ in self.links for edge in edges}
+        nodes |= {node for *_, links in self.links for node, *_ in links}
+        hooks = [node.register_hook(note(node)) for node in nodes]
         try:
             found = torch.autograd.grad(ends, edges, ones, retain_graph=True, allow_unused=True)
         finally:
@@ -225,13 +225,7 @@ class Recorder(Recording, TorchFunctionMode):
         statuses = iter(found)
         return [status_of(next(statuses)) if state.edge else "none" for state in self.starts]
 
-    def nodes(self) -> set[Node]:
-        """Return the nodes whose gradients tell what an operation did."""
-        ends = {edge.node for _, edges, _ in self.links for edge in edges}
-        return ends | {node for *_, links in self.links for node, *_ in links}
-
     def described(self, name: str, index: int, gradient: str) -> Input:
-        """Return one input as the search wants it."""
         state = self.starts[index]
         tensor = state.tensor
         refused = "integer" if not is_floating(tensor) else "" if state.edge else "not watched"

@@ -27,7 +27,6 @@ class Updates:
         self.weights: dict[torch.Tensor, tuple[Weight, torch.Tensor, torch.Tensor | None]] = {}
 
     def meet(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note what an optimizer holds."""
         if any(optimizer is other for other in self.optimizers):
             return
         self.optimizers.append(optimizer)
@@ -40,7 +39,6 @@ class Updates:
         self.record.unknown = [str(tuple(p.shape)) for p in held if p not in self.names]
 
     def held(self, parameter: torch.Tensor) -> bool:
-        """Say whether an optimizer holds a parameter."""
         return bool(parameter in self.names and self.record.held.get(self.names[parameter]))
 
     def note_edit(self, short: str, args: Any, place: Place | None, events: list[Event]) -> None:
@@ -110,5 +108,4 @@ class Updates:
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return what an optimizer holds, as often as it holds it."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -13,19 +13,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.overrides import TorchFunctionMode
 
 from gradtricks._core.diagnosing import Event
-from gradtricks._core.recorded import Place, calling_place
+from gradtricks._core.recorded import BAD, Place, calling_place
+from gradtricks._core.recording import replaced
 from gradtricks._core.reports import GradientReport
-from gradtricks._core.watching import Watching
+from gradtricks._core.watching import EnoughSeen, Watching
 from gradtricks.torch._drawing import Draws, same_draws
 from gradtricks.torch._graph import is_floating, status_of, statuses_of, tensors_of
 from gradtricks.torch._late import LateRecorder
 from gradtricks.torch._updates import Updates, parameters_of
-from gradtricks.torch.tracing import eagerly, explained, replaced
+from gradtricks.torch.tracing import eagerly, explained
 
 _ADDING = ("zero_", "_foreach_zero_", "add_", "sub_", "detach_", "requires_grad_", "copy_")
 # Properties that hold no tensor, and are asked for all the time.
 _PLAIN = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_nested")
-_ENGINE = "_engine_run_backward"  # what both backward and grad call
 
 
 class Watch(Watching, TorchFunctionMode):
@@ -43,7 +43,6 @@ class Watch(Watching, TorchFunctionMode):
         self.begin()
 
     def add(self, model: torch.nn.Module, prefix: str = "") -> None:
-        """Watch the parameters of one more model."""
         self.models.append(model)
         for name, parameter in model.named_parameters():
             if is_floating(parameter) and parameter not in self.names:
@@ -60,7 +59,7 @@ class Watch(Watching, TorchFunctionMode):
         self.silent = []
 
     def __enter__(self) -> "Watch":
-        """Begin to watch."""
+        clips, scaler = torch.nn.utils.clip_grad, torch.amp.grad_scaler.GradScaler
         self.stack = ExitStack()
         self.stack.enter_context(eagerly())
         for handle in (
@@ -70,23 +69,25 @@ class Watch(Watching, TorchFunctionMode):
             register_module_forward_hook(self.after_module, always_call=True),
         ):
             self.stack.callback(handle.remove)
-        clips, scaler = torch.nn.utils.clip_grad, torch.amp.grad_scaler.GradScaler
-        for owner, name, new in (
-            (torch.autograd, _ENGINE, self.on_backward()),
-            (clips, "_get_total_norm", self.on_clip(clips._get_total_norm)),
-            (clips, "_clip_grads_with_norm_", self.unheard(clips._clip_grads_with_norm_)),
-            (torch.utils.checkpoint, "check_backward_validity", self.on_checkpoint()),
-            (scaler, "unscale_", self.on_unscale(scaler.unscale_)),
+        for owner, name, note in (
+            (clips, "_get_total_norm", self.note_clip),
+            (clips, "_clip_grads_with_norm_", None),
+            (torch.utils.checkpoint, "check_backward_validity", self.note_checkpoint),
+            (scaler, "unscale_", self.note_unscaling),
         ):
-            self.stack.enter_context(replaced(owner, name, new))
+            self.stack.enter_context(replaced(owner, name, self.unheard(getattr(owner, name), note)))
+        engine = "_engine_run_backward"  # what both backward and grad call
+        heard = self.on_backward(getattr(torch.autograd, engine))
+        self.stack.enter_context(replaced(torch.autograd, engine, heard))
         super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        """Stop watching."""
-        super().__exit__(*error)
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        super().__exit__(kind, error, trace)
         self.stack.close()
         self.end_step()
+        # What a backward pass failed of is in the record.
+        return isinstance(error, EnoughSeen) or (self.failed and isinstance(error, RuntimeError))
 
     def end_step(self) -> None:
         """Keep what was run without gradients, and used for none."""
@@ -94,7 +95,6 @@ class Watch(Watching, TorchFunctionMode):
         self.begin()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch and record it."""
         short = getattr(func, "__name__", "")
         if self.deaf or (short == "__get__" and getattr(func.__self__, "__name__", "") in _PLAIN):
             return func(*args, **(kwargs or {}))
@@ -102,19 +102,32 @@ class Watch(Watching, TorchFunctionMode):
         result = self.recorder.__torch_function__(func, types, args, kwargs)
         in_place = short.endswith("_") and short[:2] != "__" and short not in _ADDING
         if in_place or short in ("__setitem__", "__imul__"):
-            self.updates.note_edit(short, args, calling_place(("torch",)), self.record.events)
+            self.updates.note_edit(short, args, calling_place(), self.record.events)
         return result
 
-    def on_backward(self) -> Callable[..., Any]:
+    def unheard(self, original: Callable[..., Any], note: Callable[..., Any] | None) -> Callable[..., Any]:
+        """Return a function that is noted, and whose operations aren't recorded."""
+
+        def run(*args: Any, **options: Any) -> Any:
+            self.deaf += 1
+            try:
+                if note:
+                    note(*args)
+                return original(*args, **options)
+            finally:
+                self.deaf -= 1
+
+        return run
+
+    def on_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs the engine of autograd."""
-        original = getattr(torch.autograd, _ENGINE)
 
         def run(
             outputs: Any, incoming: Any, retain: Any, create: Any, inputs: Any, *rest: Any, **options: Any
         ) -> Any:
             if self.deaf:
                 return original(outputs, incoming, retain, create, inputs, *rest, **options)
-            place, error = calling_place(("torch",)), ""
+            place, error = calling_place(), ""
             self.updates.before_backward()
             self.deaf = 1
             try:
@@ -139,16 +152,14 @@ class Watch(Watching, TorchFunctionMode):
         return run
 
     def look(self, outputs: Any, place: Place | None, error: str) -> None:
-        """Look at the gradients of all parameters."""
         gradients = {p: p.grad for p in self.names if p.requires_grad}
         statuses = dict(zip(gradients, statuses_of(list(gradients.values()))))
         self.updates.after_backward(statuses)
-        loss = "fine" if error else next((s for s in map(status_of, outputs) if s in ("nan", "inf")), "fine")
+        loss = "fine" if error else next((s for s in map(status_of, outputs) if s in BAD), "fine")
         named = {self.names[p]: status for p, (status, _) in statuses.items()}
         self.judge(named, list(outputs), loss, place, error)
 
     def explain(self, outputs: list[Any]) -> GradientReport | None:
-        """Say what became of the gradient of each parameter."""
         try:
             with same_draws():
                 return explained(self.recorder, list(self.names.values()), outputs)
@@ -156,7 +167,6 @@ class Watch(Watching, TorchFunctionMode):
             return None
 
     def largest(self, gradients: list[Any]) -> list[float]:
-        """Return the largest magnitude in each gradient."""
         return [size for _, size in statuses_of(gradients)]
 
     def note_grad(self, inputs: Any, found: Any, place: Place | None) -> None:
@@ -166,8 +176,7 @@ class Watch(Watching, TorchFunctionMode):
         self.record.reached |= {self.names[p] for p in reached}
         samples = [tensor for tensor in given if tensor not in self.names and tensor.ndim > 1]
         if self.normalized and any(len(tensor) > 1 for tensor in samples):
-            names = tuple(dict.fromkeys(self.normalized))
-            self.record.events.append(Event("coupled", place, subjects=names))
+            self.note("coupled", place=place, subjects=tuple(dict.fromkeys(self.normalized)))
 
     def find_unregistered(self) -> None:
         """Note where parameters are used that get a gradient, and that nobody knows."""
@@ -184,54 +193,24 @@ class Watch(Watching, TorchFunctionMode):
             places = {n: o.place for o in self.recorder.operations for n in unknown.intersection(o.inputs)}
             self.record.unregistered += [place for place in places.values() if place]
 
-    def on_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what takes the norm of gradients that are clipped."""
+    def note_clip(self, gradients: Any, *options: Any) -> None:
+        self.note("clip", size=len(gradients))
 
-        def total_norm(tensors: Any, *rest: Any, **options: Any) -> Any:
-            tensors = list(tensors)
-            self.record.events.append(Event("clip", calling_place(("torch",)), len(tensors)))
-            return original(tensors, *rest, **options)
+    def note_unscaling(self, scaler: Any, *optimizer: Any) -> None:
+        """Note that the scaling of the loss is undone."""
+        if scaler.is_enabled() and scaler.get_scale() != 1:
+            self.note("unscale")
 
-        return total_norm
-
-    def on_unscale(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what undoes the scaling of the loss."""
-
-        def unscale_(scaler: Any, optimizer: Any) -> Any:
-            if scaler.is_enabled() and scaler.get_scale() != 1:
-                self.record.events.append(Event("unscale", calling_place(("torch",))))
-            return self.unheard(original)(scaler, optimizer)
-
-        return unscale_
-
-    def unheard(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function whose operations aren't recorded."""
-
-        def run(*args: Any, **options: Any) -> Any:
-            self.deaf += 1
-            try:
-                return original(*args, **options)
-            finally:
-                self.deaf -= 1
-
-        return run
-
-    def on_checkpoint(self) -> Callable[..., Any]:
-        """Return what looks at the inputs of a reentrant checkpoint."""
-        original = torch.utils.checkpoint.check_backward_validity
-
-        def check(inputs: Any) -> None:
-            if not any(tensor.requires_grad for tensor in tensors_of(list(inputs))):
-                self.record.events.append(Event("checkpointed", calling_place(("torch",))))
-            original(inputs)
-
-        return check
+    def note_checkpoint(self, inputs: Any) -> None:
+        """Note a reentrant checkpoint that passes no gradient on."""
+        if not any(tensor.requires_grad for tensor in tensors_of(list(inputs))):
+            self.note("checkpointed")
 
     def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """See what the optimizer is given."""
         self.deaf += 1
         closure = any(map(callable, [*args, *kwargs.values()]))
-        self.updates.before(optimizer, calling_place(("torch",)))
+        self.updates.before(optimizer, calling_place())
         self.deaf -= closure  # what a closure runs is the user's
         self.closed = closure
 
@@ -240,7 +219,7 @@ class Watch(Watching, TorchFunctionMode):
         self.deaf += self.closed
         self.updates.after(optimizer)
         self.deaf -= 1
-        self.record.events.append(Event("update", self.record.updates[-1].place))
+        self.note("update", place=self.record.updates[-1].place)
         if not self.record.chain:
             matrices = {p: name for p, name in self.names.items() if p.ndim > 1}
             sizes = self.updates.sizes
@@ -250,7 +229,6 @@ class Watch(Watching, TorchFunctionMode):
             self.stop_at_limit(len(self.updates.optimizers))
 
     def before_module(self, module: torch.nn.Module, args: Any) -> None:
-        """Enter a module."""
         if self.limit:
             self.add_outermost(module, type(module).__name__)
         self.depth += 1
@@ -266,12 +244,12 @@ class Watch(Watching, TorchFunctionMode):
         training = any(child.training for child in touchy)
         names = tuple(dict.fromkeys(type(child).__name__ for child in touchy))
         if touchy and training and not torch.is_grad_enabled():
-            event = Event("evaluated", calling_place(("torch",)), subjects=names)
+            event = Event("evaluated", calling_place(), subjects=names)
             self.silent.append((event, list(tensors_of(result))))
         wanted = any(tensor.requires_grad for tensor in tensors_of(result))
         held = any(self.updates.held(p) for p in module.parameters() if p.requires_grad)
         if touchy and wanted and held and not training and not module.training:
-            self.record.events.append(Event("trained", calling_place(("torch",)), subjects=names))
+            self.note("trained", subjects=names)
 
 
 def _depends_on_mode(module: torch.nn.Module) -> bool:

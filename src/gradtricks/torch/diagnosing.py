@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from gradtricks._core.diagnosing import Diagnosis, EnoughSeen, diagnosed
-from gradtricks._core.watching import check_watched
+from gradtricks._core.checks import check_callable, check_integer
+from gradtricks._core.diagnosing import Diagnosis, diagnosed
+from gradtricks._core.watching import as_several
 from gradtricks.torch._edits import in_transform
 from gradtricks.torch._watching import Watch
 
@@ -65,8 +66,6 @@ def diagnose(
         found too; the steps that were left aren't taken then.
 
     Raises:
-        TypeError: ``step`` isn't callable, or a model or optimizer is something else.
-        ValueError: ``num_steps`` isn't a positive integer.
         RuntimeError: Called within a compiled function or a `torch.func` transform.
 
     References:
@@ -86,44 +85,12 @@ def diagnose(
             "diagnose must be called eagerly; got a call within torch.compile or a torch.func transform; "
             "remedy: call it outside, around the whole step"
         )
-    models, optimizers = check_watched(
-        step,
-        num_steps,
-        "torch",
-        model=(model, torch.nn.Module),
-        optimizer=(optimizer, torch.optim.Optimizer),
-    )
-    watch = Watch(optimizers)
-    for index, each in enumerate(models):
-        watch.add(each, f"{index}." if len(models) > 1 else "")
-    try:
-        with watch:
-            for _ in range(num_steps):
-                step()
-                watch.end_step()
-    except RuntimeError:
-        if not watch.failed:
-            raise
+    check_callable("step", step)
+    check_integer("num_steps", num_steps, low=1)
+    watch = Watch(as_several("optimizer", optimizer, torch.optim.Optimizer))
+    watch.add_all(as_several("model", model, torch.nn.Module))
+    with watch:
+        for _ in range(num_steps):
+            step()
+            watch.end_step()
     return diagnosed(watch.record, REMEDIES)
-
-
-def diagnose_program(program: Callable[[], Any], num_updates: int) -> Diagnosis:
-    """Run a program until its optimizers have made some updates each, and say what is wrong with them.
-
-    Args:
-        program: Trains, with models and optimizers of its own, which are noticed when they are used.
-        num_updates: After how many the program is left.
-
-    Returns:
-        What was found.
-    """
-    watch = Watch(limit=num_updates)
-    try:
-        with watch:
-            program()
-    except EnoughSeen:
-        pass
-    except RuntimeError:
-        if not watch.failed:
-            raise
-    return diagnosed(watch.record.of_held(), REMEDIES)

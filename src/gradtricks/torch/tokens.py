@@ -39,10 +39,6 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
     Returns:
         Shape and dtype of ``rewards``.
 
-    Raises:
-        TypeError: ``rewards`` isn't floating-point.
-        ValueError: An option is another, ``rewards`` is a scalar or empty, or a group has no others.
-
     References:
         arXiv 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2402.14740 (RLOO).
 
@@ -101,15 +97,11 @@ def token_policy_loss(
         ratio: Of each token; of the whole answer, the product; its geometric mean; or ``"none"``: ``log pi``
             instead of ``rho``. Combine an answer's with ``normalize="sequence"``, which counts it once.
         clip: By how far a ratio may leave 1 before its gradient stops; a number or a tensor ``[]``, or a pair
-            of them, for below and above.
+            of them, for below and above; None with ``ratio="none"``.
         normalize: As in `average_tokens`. For Dr. GRPO's constant divide the loss by it.
 
     Returns:
         A scalar, in the dtype of ``log_probs`` or float32 if that is wider.
-
-    Raises:
-        TypeError: A tensor is of another dtype, or ``clip`` not of numbers or tensors.
-        ValueError: A shape or an option is wrong, there is no token, or ``clip`` meets ``ratio="none"``.
 
     References:
         arXiv 1707.06347 (PPO), 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2503.14476 (DAPO), 2507.18071.
@@ -170,10 +162,6 @@ def kl_penalty(
     Returns:
         Shape of ``log_probs``, in its dtype or float32 if that is wider.
 
-    Raises:
-        TypeError: A tensor isn't floating-point.
-        ValueError: A shape or an option is wrong.
-
     References:
         http://joschu.net/blog/kl-approx.html; https://github.com/OpenRLHF/OpenRLHF/pull/1309.
 
@@ -209,10 +197,6 @@ def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "tok
 
     Returns:
         A scalar, in the dtype of ``x`` or float32 if that is wider; 0 if no token counts.
-
-    Raises:
-        TypeError: ``x`` isn't floating-point, or ``mask`` neither that nor bool.
-        ValueError: A shape or an option is wrong, or ``x`` is empty.
 
     Example:
         >>> x, mask = torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.tensor([[True, True], [True, False]])

@@ -2,14 +2,15 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from gradtricks._core.inputs import bind, named_leaves
 from gradtricks._core.recorded import merged
+from gradtricks._core.recording import replaced
 from gradtricks._core.reports import GradientReport
 from gradtricks._core.tracing import explain
 from gradtricks.torch._edits import in_transform
@@ -131,14 +132,3 @@ def eagerly() -> AbstractContextManager[Any]:
     """Run what is compiled eagerly, for a while."""
     # Nothing has been compiled while the compiler isn't even imported, which takes seconds.
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-
-
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Put something in the place of an attribute, for a while."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
