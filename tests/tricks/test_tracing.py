@@ -732,25 +732,6 @@ def test_a_number_that_is_only_logged_does_not_hide_a_cut(backend):
     assert report.place.code == "return total(backend.stop(x * 2.0) * 3.0)"
 
 
-@given(steps=st.lists(st.sampled_from(["sin", "tanh", "neg", "stop", "whole"]), max_size=6))
-def test_the_first_cut_of_a_chain_is_found(backend, steps):
-    calls = {
-        "sin": backend.framework.sin,
-        "tanh": backend.framework.tanh,
-        "neg": lambda x: -x,
-        "stop": backend.stop,
-        "whole": lambda x: backend.cast(backend.cast(x, "int32"), "float32"),
-    }
-    first = next((step for step in steps if step in ("stop", "whole")), None)
-
-    def function(x):
-        return functools.reduce(lambda y, step: calls[step](y), steps, x)
-
-    report = backend.tricks.explain_gradient(function, backend.leaf([0.3, -0.2]))["x"]
-    expected = {"stop": "detached", "whole": "integer cast", None: ""}[first]
-    assert (report.connected, report.reason) == (first is None, expected)
-
-
 # The search itself, on lists that no framework made.
 
 REMEDIES = {
@@ -880,19 +861,10 @@ def test_origins_are_told_nearest_to_the_output_first():
     assert origins == [("sqrt", "inf"), ("log", "nan")]
 
 
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        ([], "none"),
-        (["none"], "none"),
-        (["none", "zero everywhere"], "zero everywhere"),
-        (["fine", "zero everywhere"], "fine"),
-        (["inf", "fine"], "inf"),
-        (["inf", "nan"], "nan"),
-    ],
-)
-def test_statuses_merge_to_the_worst(statuses, expected):
-    assert merged(statuses) == expected
+def test_statuses_merge_to_the_worst():
+    order = ["none", "zero everywhere", "fine", "inf", "nan"]
+    assert merged([]) == "none"
+    assert [merged(order[: i + 1]) for i in range(5)] == order
 
 
 def test_places():
