@@ -49,7 +49,6 @@ class Late(Recording):
         """Return what a tensor adds to a loss."""
 
     def judge(self, number: int, tensor: Any) -> None:
-        """Keep the tensor."""
         self.kept[number] = tensor
 
     def settle(self) -> Place | None:

@@ -14,23 +14,14 @@ _ALIKE = 1e-3
 
 @dataclass(frozen=True)
 class Term:
-    """A part of a loss that is a sum: a tensor, and the slope of the loss in it.
+    """A part of a loss that is a sum: a tensor, and the slope of the loss in it."""
 
-    Attributes:
-        size: How many elements it averages or holds; 0 where that isn't known.
-        least: The smallest slope.
-        most: The largest slope.
-        share: All slopes together; 1 for a mean.
-        value: What it adds to the loss.
-        magnitude: The same without signs.
-    """
-
-    size: int
-    least: float
-    most: float
-    share: float
-    value: float
-    magnitude: float
+    size: int  # how many elements it averages or holds; 0 where that isn't known
+    least: float  # the smallest slope
+    most: float  # the largest slope
+    share: float  # all slopes together; 1 for a mean
+    value: float  # what it adds to the loss
+    magnitude: float  # the same without signs
 
 
 def as_event(terms: list[Term], place: Place | None) -> Event:

@@ -27,7 +27,6 @@ class LateRecorder(Late, Recorder):
     def on_operation(
         self, name: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        """Record an operation that has run, and note where random numbers are drawn."""
         super().on_operation(name, inputs, attributes, outputs, op_name, graph)
         if graph is None and "Random" in str(name):
             # Only what is stateless draws the same again.
@@ -45,15 +44,12 @@ class LateRecorder(Late, Recorder):
         self.starts.append(self.read(self.tensors[-1]))
 
     def weights(self) -> Iterable[int]:
-        """Return the numbers of the weights that have several axes."""
         return [number for number, leaf in zip(self.starts, self.leaves) if len(leaf.shape) > 1]
 
     def size(self, tensor: tf.Tensor) -> int:
-        """Return how many elements a tensor has."""
         return int(tensor.shape.num_elements())
 
     def slopes(self, loss: tf.Tensor, tensors: list[tf.Tensor]) -> list[Any]:
-        """Return the gradient of a loss in each tensor."""
         return self.tape.gradient(loss, tensors)
 
     def slopes_along(self, path: list[Operation], loss: tf.Tensor, tensors: list[tf.Tensor]) -> list[Any]:
@@ -70,7 +66,6 @@ class LateRecorder(Late, Recorder):
         return [arrived.get(tensor._id) if self.read(tensor) in learned else None for tensor in tensors]
 
     def weigh(self, tensor: tf.Tensor, slope: Any) -> Term:
-        """Return what a tensor adds to a loss."""
         x, slope = (np.asarray(array_of(t), np.float64) for t in (tensor, tf.convert_to_tensor(slope)))
         with np.errstate(all="ignore"):
             values = x * slope

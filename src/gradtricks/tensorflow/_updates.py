@@ -39,11 +39,9 @@ class Updates:
         return statuses
 
     def is_gradient(self, tensor: Any) -> bool:
-        """Say whether a tape returned this tensor."""
         return any(tensor is gradient for gradient in self.asked.values() if gradient is not None)
 
     def before(self, optimizer: Any, gradients: list[Any], variables: list[Any], place: Place | None) -> None:
-        """Keep what an update starts from."""
         for event, given in self.clipped:
             event.unused = any(gradient is tensor for gradient in gradients for tensor in given)
         self.clipped, self.weights = [], []
@@ -70,7 +68,6 @@ class Updates:
         self.record.updates.append(Update(weights, float(optimizer.learning_rate), place))
 
     def only_accumulates(self, optimizer: Any) -> bool:
-        """Say whether the optimizer will only add to the gradients of its next update."""
         steps = optimizer.gradient_accumulation_steps
         return bool(steps) and int(optimizer._iterations + 1) % steps != 0
 
@@ -89,7 +86,6 @@ class Updates:
         return bool(leftover)
 
     def after(self) -> None:
-        """Compare it with what the update came to."""
         for weight, variable, before, gradient in self.weights:
             needed = gradient is not None and (weight.masked or weight.short)
             weight.compare(before, _read(variable), array_of(dense(gradient)) if needed else gradient)
@@ -97,7 +93,6 @@ class Updates:
 
 
 def dense(gradient: Any) -> tf.Tensor:
-    """Return a gradient as a tensor of the shape of its variable."""
     return tf.convert_to_tensor(gradient)
 
 

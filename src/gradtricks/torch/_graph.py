@@ -22,12 +22,10 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a structure."""
     return (leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor))
 
 
 def is_floating(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor can have a gradient."""
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 

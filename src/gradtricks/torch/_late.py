@@ -23,7 +23,6 @@ class LateRecorder(Late, Recorder):
         super().__init__(inputs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function, record it, and remember what was infinite on purpose and what is a mean."""
         known, kwargs = len(self.operations), kwargs or {}
         result = super().__torch_function__(func, types, args, kwargs)
         if len(self.operations) > known:
@@ -35,20 +34,16 @@ class LateRecorder(Late, Recorder):
         return result
 
     def add_input(self, tensor: torch.Tensor) -> None:
-        """Follow one more tensor."""
         self.read(tensor)
         self.starts.append(self.states[id(tensor)])
 
     def weights(self) -> Iterable[int]:
-        """Return the numbers of the weights that have several axes."""
         return [state.number for state in self.starts if state.tensor.ndim > 1]
 
     def size(self, tensor: torch.Tensor) -> int:
-        """Return how many elements a tensor has."""
         return tensor.numel()
 
     def slopes(self, loss: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Return the gradient of a loss in each tensor."""
         differentiable = [tensor for tensor in tensors if tensor.requires_grad]
         try:
             ones = torch.ones_like(loss)
@@ -60,7 +55,6 @@ class LateRecorder(Late, Recorder):
         return [next(gradients) if tensor.requires_grad else None for tensor in tensors]
 
     def weigh(self, tensor: torch.Tensor, slope: torch.Tensor) -> Term:
-        """Return what a tensor adds to a loss."""
         values = tensor.detach() * slope
         size = self.means.get(id(tensor), tensor.numel() if tensor.ndim else 0)
         found = (slope.amin(), slope.amax(), slope.sum(), values.sum(), values.abs().sum())

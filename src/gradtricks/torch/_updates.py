@@ -27,7 +27,6 @@ class Updates:
         self.weights: dict[torch.Tensor, tuple[Weight, torch.Tensor, torch.Tensor | None]] = {}
 
     def meet(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note what an optimizer holds."""
         if any(optimizer is other for other in self.optimizers):
             return
         self.optimizers.append(optimizer)
@@ -40,7 +39,6 @@ class Updates:
         self.record.unknown = [str(tuple(p.shape)) for p in held if p not in self.names]
 
     def held(self, parameter: torch.Tensor) -> bool:
-        """Say whether an optimizer holds a parameter."""
         return bool(parameter in self.names and self.record.held.get(self.names[parameter]))
 
     def note_edit(self, short: str, args: Any, place: Place | None, events: list[Event]) -> None:
@@ -75,7 +73,6 @@ class Updates:
                 self.kept[parameter] = parameter.grad, parameter.grad._version
 
     def before(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
-        """Keep what an update starts from."""
         self.meet(optimizer)
         self.weights = {}
         rates = [float(group.get("lr", 1.0)) for group in optimizer.param_groups]
@@ -99,7 +96,6 @@ class Updates:
         self.record.updates.append(Update(weights, max(rates, default=0.0), place))
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compare it with what the update came to."""
         for parameter, (weight, before, gradient) in self.weights.items():
             weight.compare(before, parameter.detach(), None if weight.gradient == "none" else gradient)
             if parameter.grad is not None:
