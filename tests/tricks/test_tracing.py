@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import sys
 import threading
 
@@ -765,7 +766,19 @@ def test_the_search_agrees_with_a_walk_along_every_path(data, size):
     assert cuts == (expected or set())
 
 
-STOP = op("stop", [1], [2], reason="detached")
+def ops(*texts):
+    """Read operations such as "stop/detached: 1 > 2" and "add: 3+ 4 > 5", which carries from 3."""
+    found = []
+    for text in texts:
+        head, reads, makes = re.split(": | > ", text)
+        name, slash, reason = head.partition("/")
+        carries = [int(number[:-1]) for number in reads.split() if number.endswith("+")]
+        numbers = [[int(number) for number in side.replace("+", "").split()] for side in (reads, makes)]
+        found.append(op(name, *numbers, *carries, **({"reason": reason} if slash else {})))
+    return found
+
+
+STOP, EXPORT = "stop/detached: 1 > 2", ["numpy/numpy: 2 0 > 3", "constant/numpy: 3 > 4"]
 
 
 @pytest.mark.parametrize(
@@ -773,66 +786,43 @@ STOP = op("stop", [1], [2], reason="detached")
     [
         # Each path once, where it is first cut: mending the stop wouldn't be enough, floor follows.
         (
-            [
-                STOP,
-                op("mul", [2], [3], 2),
-                op("floor", [3], [4]),
-                op("argmax", [1], [5]),
-                op("lost", [1], [6], reason="detached"),
-                op("add", [4, 5], [9], 4, 5),
-            ],
+            [STOP, "mul: 2+ > 3", "floor: 3 > 4", "argmax: 1 > 5", "lost/detached: 1 > 6", "add: 4+ 5+ > 9"],
             ["argmax", "stop"],
         ),
         # An operation without a reason of its own hides nothing.
         (
             [
-                op("logged", [1], [2], reason="detached"),
-                op("round", [2], [3]),
-                op("stop", [1], [4], reason="detached"),
-                op("mul", [4], [5], reason=""),
-                op("add", [3, 5], [9], reason=""),
+                "logged/detached: 1 > 2",
+                "round: 2 > 3",
+                "stop/detached: 1 > 4",
+                "mul/: 4 > 5",
+                "add/: 3 5 > 9",
             ],
             ["stop", "logged"],
         ),
         # Indices that come along with values end the path.
-        ([op("max", [1], [2, 3], 1), op("max", [1], [3]), op("float", [3], [9], reason="")], ["max"]),
+        (["max: 1+ > 2 3", "max: 1 > 3", "float/: 3 > 9"], ["max"]),
         # A cut without a reason comes after one with.
-        ([op("broadcast", [1, 7], [3], 7, reason=""), STOP, op("odd", [3, 2], [9])], ["stop", "broadcast"]),
+        (["broadcast/: 1 7+ > 3", STOP, "odd: 3 2 > 9"], ["stop", "broadcast"]),
         # What is detached only for NumPy is blamed on that.
-        (
-            [
-                STOP,
-                op("numpy", [2, 0], [3], reason="numpy"),
-                op("constant", [3], [4], reason="numpy"),
-                op("add", [4], [9], 4),
-            ],
-            ["numpy"],
-        ),
-        (
-            [
-                STOP,
-                op("numpy", [2, 0], [3], reason="numpy"),
-                op("constant", [3], [4], reason="numpy"),
-                op("add", [4, 2], [9], 4, 2),
-            ],
-            ["stop"],
-        ),
+        ([STOP, *EXPORT, "add: 4+ > 9"], ["numpy"]),
+        ([STOP, *EXPORT, "add: 4+ 2+ > 9"], ["stop"]),
     ],
 )
 def test_cuts_are_told_in_the_order_in_which_to_mend_them(operations, cuts):
-    assert [finding.operation for finding in searched(operations).cuts][: len(cuts)] == cuts
+    assert [finding.operation for finding in searched(ops(*operations)).cuts][: len(cuts)] == cuts
 
 
 def test_a_later_maker_of_a_tensor_replaces_an_earlier_one():
-    operations = [op("floor", [1], [9]), op("custom", [1], [9], 1)]
+    operations = ops("floor: 1 > 9", "custom: 1+ > 9")
     assert searched(operations, "fine").cuts == ()
     # The framework says that there's no gradient, and the list doesn't know why.
     assert searched(operations).reason == "not traced"
-    assert searched([op("odd", [1], [9], reason="")]).reason == "not differentiable"
+    assert searched(ops("odd/: 1 > 9")).reason == "not differentiable"
 
 
 def test_the_tensor_that_stands_in_is_looked_for_by_likelihood():
-    operations = [op("read", [5], [6], 5), op("load", [7], [8], 7), op("add", [6, 8, 4], [9], 6, 8)]
+    operations = ops("read: 5+ > 6", "load: 7+ > 8", "add: 6+ 8+ 4 > 9")
     far, near = Outside((2,), "float32"), Outside((3,), "float32")
     new, known = Outside((2,), "float32", before=False), Outside((2,), "float32", parameter=True)
 

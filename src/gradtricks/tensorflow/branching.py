@@ -84,17 +84,14 @@ def where_gradients(
     """
     condition, x = _checked(condition, x, function)
 
-    def choose(result: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-        return tf.where(condition, result, otherwise)
-
     def plain(x: tf.Tensor) -> tf.Tensor:
         result = _apply(function, x)
-        return choose(result, _as_fallback(fallback, result))
+        return tf.where(condition, result, _as_fallback(fallback, result))
 
     def safe(x: tf.Tensor) -> tf.Tensor:
         return safe_where(condition, x, function, fallback, safe_value=safe_value)
 
-    to_function, to_fallback = _gradients(choose, x, tf.zeros_like(x))
+    to_function, to_fallback = _gradients(lambda *both: tf.where(condition, *both), x, tf.zeros_like(x))
     (derivative,) = _gradients(lambda x: _apply(function, x), x)
     (gradient,), (safe_gradient,) = _gradients(plain, x), _gradients(safe, x)
     poisoned = ~tf.math.is_finite(gradient) & tf.math.is_finite(safe_gradient)

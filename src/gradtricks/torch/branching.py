@@ -83,17 +83,14 @@ def where_gradients(
     """
     condition, x = _checked(condition, x, function)
 
-    def choose(result: torch.Tensor, otherwise: float | torch.Tensor) -> torch.Tensor:
-        return torch.where(condition, result, otherwise)
-
     def plain(x: torch.Tensor) -> torch.Tensor:
         result = _apply(function, x)
-        return choose(result, _as_fallback(fallback, result))
+        return torch.where(condition, result, _as_fallback(fallback, result))
 
     def safe(x: torch.Tensor) -> torch.Tensor:
         return safe_where(condition, x, function, fallback, safe_value=safe_value)
 
-    to_function, to_fallback = _gradients(choose, x, torch.zeros_like(x))
+    to_function, to_fallback = _gradients(lambda *both: torch.where(condition, *both), x, torch.zeros_like(x))
     (derivative,) = _gradients(lambda x: _apply(function, x), x)
     (gradient,), (safe_gradient,) = _gradients(plain, x), _gradients(safe, x)
     poisoned = ~gradient.isfinite() & safe_gradient.isfinite()
