@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from agreeing import assert_agrees
 from gradtricks import reference
 
 # TensorFlow's arithmetic takes subnormal numbers for 0.
@@ -38,13 +39,7 @@ HALVES = st.floats(width=32, allow_subnormal=False) | st.integers(-9, 9).map(lam
 @given(data=st.data())
 def test_floors_agree_with_the_reference(backend, name, numbers, options, data):
     x, options = data.draw(shaped(numbers)), [data.draw(option) for option in options]
-    cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
-    function = getattr(backend.tricks, name)
-    value, (gradient,) = backend.value_and_vjp(lambda t: function(t, *options), [x], cotangent)
-    expected = getattr(reference, name)(x, *options)
-    np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-10)
-    expected = getattr(reference, f"{name}_vjp")(cotangent, x, *options)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
+    assert_agrees(backend, name, [x], np.arange(x.size, dtype=float).reshape(x.shape) - 1.5, *options)
 
 
 @given(x=shaped(NUMBERS))
@@ -113,14 +108,6 @@ def test_each_tensor_of_a_structure_takes_its_steps_by_itself(backend, name, opt
     for x, scale, found in zip(inputs, (1, 10), gradients):
         expected = getattr(reference, f"{name}_vjp")(scale * cotangent, x, *options)
         np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
-def test_structures_must_agree(backend):
-    one = backend.tensor([1.0])
-    with pytest.raises(
-        ValueError, match=r"soft must hold the entries of hard, \[0, 1\]; got the entries \[0\]"
-    ):
-        backend.tricks.straight_through((one, one), (one,))
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3])

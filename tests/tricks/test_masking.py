@@ -21,14 +21,11 @@ OPTIONS = [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}, {"b
 def reference_run(start, gradients, masks, amsgrad=False, **options):
     """Return the parameter after every step of the reference."""
     zero = np.zeros_like(start)
-    state = [start, zero, zero, np.zeros(start.shape, int), zero if amsgrad else None]
-    path = []
+    state, path = [start, zero, zero, np.zeros(start.shape, int), zero if amsgrad else None], []
+    options = {"learning_rate": RATE, **options}
     for gradient, mask in zip(gradients, masks, strict=True):
-        parameter, m, v, step, v_max = state
-        options = {"learning_rate": RATE, **options}
-        state = list(
-            reference.masked_adam_step(parameter, gradient, m, v, step, mask, v_max=v_max, **options)
-        )
+        parameter, *moments, v_max = state
+        state = reference.masked_adam_step(parameter, gradient, *moments, mask, v_max=v_max, **options)
         path.append(state[0])
     return path
 
@@ -45,18 +42,13 @@ def test_step_agrees_with_the_reference(backend, options, data):
     options = dict(options)
     v_max = v_max if options.pop("amsgrad", False) else None
 
-    def new_parameter(parameter, gradient):
-        tensors = (None if x is None else backend.tensor(x) for x in (m, v, step, mask, v_max))
-        m_, v_, step_, mask_, v_max_ = tensors
-        results.append(
-            backend.tricks.masked_adam_step(
-                parameter, gradient, m_, v_, step_, mask_, v_max=v_max_, **options
-            )
-        )
+    *tensors, largest = (None if x is None else backend.tensor(x) for x in (m, v, step, mask, v_max))
+    results, cotangent = [], np.cos(np.arange(6.0)).reshape(2, 3)
+
+    def new_parameter(*both):
+        results.append(backend.tricks.masked_adam_step(*both, *tensors, v_max=largest, **options))
         return results[-1][0]
 
-    results = []
-    cotangent = np.cos(np.arange(6.0)).reshape(2, 3)
     _, gradients = backend.value_and_vjp(new_parameter, [parameter, gradient], cotangent)
     arguments = (parameter, gradient, m, v, step, mask)
     expected = reference.masked_adam_step(*arguments, v_max=v_max, **options)
@@ -97,10 +89,8 @@ def test_the_step_in_a_handful_of_ways(common):
     m, v, step, mask = (common.backend.tensor(x) for x in STATE)
     options = {"learning_rate": 0.5, "weight_decay": 0.125, "maximize": True}
 
-    def new_parameter(parameter, gradient):
-        return common.tricks.masked_adam_step(parameter, gradient, m, v, step, mask, v_max=2 * v, **options)[
-            0
-        ]
+    def new_parameter(*both):
+        return common.tricks.masked_adam_step(*both, m, v, step, mask, v_max=2 * v, **options)[0]
 
     value, gradients = common.value_and_vjp(new_parameter, [START, GRADIENT], GRADIENT)
     options["v_max"] = 2 * STATE[1]
@@ -462,9 +452,8 @@ def test_wrong_shapes_of_the_step_say_what_is_expected(backend):
         bad = list(good)
         bad[index] = np.zeros((2, 3), bad[index].dtype)
         verb = "broadcast to" if name == "step" else "have"
-        with pytest.raises(
-            ValueError, match=rf"{name} must {verb} the shape of parameter, \(3,\); got \(2, 3\)"
-        ):
+        shapes = rf"{name} must {verb} the shape of parameter, \(3,\); got \(2, 3\)"
+        with pytest.raises(ValueError, match=shapes):
             backend.tricks.masked_adam_step(*(backend.tensor(x) for x in bad))
     tensors = [backend.tensor(x) for x in good]
     with pytest.raises(ValueError, match=r"v_max must have the shape of parameter, \(3,\); got \(2,\)"):

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agreeing import assert_agrees
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
-FLOOR = 1e-3
+NLL, FLOOR = "mixture_density_nll", 1e-3
 
 
 def example(seed=0, shape=(2,), components=3, dims=None):
@@ -28,16 +29,6 @@ def nll(tricks, floor=FLOOR):
     return lambda *tensors: tricks.mixture_density_nll(*tensors, scale_floor=floor)
 
 
-def assert_agrees(found, inputs, cotangent, floor=FLOOR, rtol=1e-10, atol=1e-12):
-    value, gradients = found
-    np.testing.assert_allclose(
-        value, reference.mixture_density_nll(*inputs, scale_floor=floor), rtol=rtol, atol=atol
-    )
-    expected = reference.mixture_density_nll_vjp(cotangent, *inputs, scale_floor=floor)
-    for gradient, right in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(gradient, right, rtol=rtol, atol=atol)
-
-
 @given(
     seed=st.integers(0, 2**31),
     shape=st.lists(st.integers(0, 3), max_size=2).map(tuple),
@@ -48,8 +39,7 @@ def assert_agrees(found, inputs, cotangent, floor=FLOOR, rtol=1e-10, atol=1e-12)
 def test_agrees_with_the_reference(backend, seed, shape, components, dims, floor):
     inputs = example(seed, shape, components, dims)
     cotangent = np.random.default_rng(seed).normal(size=shape)
-    found = backend.value_and_vjp(nll(backend.tricks, floor), inputs, cotangent)
-    assert_agrees(found, inputs, cotangent, floor)
+    assert_agrees(backend, NLL, inputs, cotangent, scale_floor=floor)
 
 
 @given(
@@ -62,7 +52,7 @@ def test_extremes_agree_with_the_reference(backend, gap, small, y, floor):
     inputs = [np.array(a) for a in ([[0.0, gap]], [[0.5, -1.0]], [[small, 1.0]], [y])]
     value, gradients = backend.value_and_vjp(nll(backend.tricks, floor), inputs, np.ones(1))
     assert all(np.isfinite(a).all() for a in (value, *gradients))
-    assert_agrees((value, gradients), inputs, np.ones(1), floor)
+    assert_agrees(backend, NLL, inputs, np.ones(1), scale_floor=floor)
 
 
 @pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
@@ -197,8 +187,7 @@ def test_in_common_ways(common):
     inputs = example(3, (1,), 2, 2)
     inputs[1][:, 0], inputs[2][:, 0] = 50.0, 0.1
     cotangent = np.array([-1.5])
-    found = common.value_and_vjp(nll(common.tricks), inputs, cotangent)
-    assert_agrees(found, inputs, cotangent, rtol=common.rtol, atol=1e-10)
+    assert_agrees(common, NLL, inputs, cotangent, rtol=common.rtol, scale_floor=FLOOR)
 
 
 def test_twice_in_common_ways(twice):

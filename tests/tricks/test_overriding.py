@@ -449,14 +449,6 @@ def test_loops_and_branches_of_a_graph_are_followed_in_tensorflow(in_tensorflow)
         assert gradient(in_tensorflow, looped) == (7 * np.array(SEVENFOLD)).tolist()
 
 
-def test_a_variable_and_a_mapped_function_get_the_gradient_in_tensorflow(in_tensorflow):
-    tf = in_tensorflow.framework
-    variable = tf.Variable(X)
-    with mapped(in_tensorflow, sevenfold), tf.GradientTape() as tape:
-        y = tf.vectorized_map(tf.nn.relu, variable[None])[0] + tf.nn.relu(variable)
-    assert tf.convert_to_tensor(tape.gradient(y, variable)).numpy().tolist() == [14.0] * 3
-
-
 def test_a_concrete_function_from_outside_is_refused_in_tensorflow(in_tensorflow):
     tf, x = in_tensorflow.framework, in_tensorflow.leaf(X)
     with mapped(in_tensorflow):

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.optimize import isotonic_regression
 from scipy.stats import rankdata, spearmanr
 
+from agreeing import assert_agrees
 from gradtricks import reference
 from gradtricks._core import kernels
 from transforms import numerical_second_vjp
@@ -31,13 +32,7 @@ def test_soft_rank_agrees_with_the_reference(backend, data, strength):
     x = data.draw(values(array_shapes(min_dims=1, max_dims=3, min_side=0)))
     axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
     cotangent = np.cos(np.arange(x.size, dtype=float)).reshape(x.shape)
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.soft_rank(t, regularization_strength=strength, axis=axis), [x], cotangent
-    )
-    options = {"regularization_strength": strength, "axis": axis}
-    np.testing.assert_allclose(value, reference.soft_rank(x, **options), rtol=1e-10, atol=1e-10)
-    expected = reference.soft_rank_vjp(cotangent, x, **options)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
+    assert_agrees(backend, "soft_rank", [x], cotangent, regularization_strength=strength, axis=axis)
 
 
 @given(data=st.data(), strength=st.none() | STRENGTHS, soft_y=st.booleans())
@@ -379,13 +374,7 @@ def test_bad_input_says_what_is_expected(backend, x, options, error, message):
 
 
 def test_soft_rank_differentiated(common):
-    value, (gradient,) = common.value_and_vjp(
-        lambda t: common.tricks.soft_rank(t, regularization_strength=0.3), [X], COTANGENT
-    )
-    expected = reference.soft_rank(X, regularization_strength=0.3)
-    np.testing.assert_allclose(value, expected, rtol=common.rtol)
-    expected = reference.soft_rank_vjp(COTANGENT, X, regularization_strength=0.3)
-    np.testing.assert_allclose(gradient, expected, rtol=common.rtol, atol=1e-12)
+    assert_agrees(common, "soft_rank", [X], COTANGENT, rtol=common.rtol, regularization_strength=0.3)
 
 
 def test_spearman_in_a_graph(backend):
