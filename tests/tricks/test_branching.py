@@ -271,24 +271,3 @@ def test_what_flows_where_twice_under_every_transform(second):
     expected = numerical_second_vjp(vjp, [X], COTANGENT, [np.array([0.3, 0.7, -0.1, 0.4])])
     for ours, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-# PyTorch's own tracing looks at the .grad of wrapped tensors.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_in_torch_checkpoints_and_export(in_torch):
-    torch, tricks = in_torch.framework, in_torch.tricks
-    from torch.utils.checkpoint import checkpoint
-
-    class Flow(torch.nn.Module):
-        def forward(self, x):
-            return tricks.where_gradients(x > 1, x, torch.sqrt, 0.0).safe_gradient
-
-    flow, x = Flow(), torch.tensor([4.0, 0.0, 9.0], requires_grad=True)
-    (expected,) = torch.autograd.grad(flow(x).sum(), x)
-    assert torch.equal(torch.autograd.grad(checkpoint(flow, x, use_reentrant=False).sum(), x)[0], expected)
-    with torch.autograd.graph.save_on_cpu():
-        value = flow(x).sum()
-    assert torch.equal(torch.autograd.grad(value, x)[0], expected)
-    batch = torch.export.Dim("batch")
-    exported = torch.export.export(flow, (torch.ones(2),), dynamic_shapes=({0: batch},), strict=False)
-    torch.testing.assert_close(exported.module()(x.detach()), flow(x.detach()))
