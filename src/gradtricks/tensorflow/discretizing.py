@@ -52,7 +52,7 @@ def straight_through(hard: Any, soft: Any) -> Any:
 def paired(hard_name: str, hard: Any, soft_name: str, soft: Any) -> Any:
     """Do the same; errors call the two by these names."""
     pairs(hard_name, hard, soft_name, soft)  # refuses other structures
-    return map_structure(lambda *pair: _paired_tensors(hard_name, pair[0], soft_name, pair[1]), hard, soft)
+    return map_structure(lambda one, other: _paired_tensors(hard_name, one, soft_name, other), hard, soft)
 
 
 def _paired_tensors(hard_name: str, hard: Any, soft_name: str, soft: Any) -> tf.Tensor:
