@@ -17,12 +17,9 @@ WEIGHTS = np.array([1.0, -2.0, 3.0])
 PLAIN, GUIDED, SEVENFOLD = [0.0, -2.0, 3.0], [0.0, 0.0, 3.0], [7.0, -14.0, 21.0]
 
 # Ways in which a map is refused, because there is no rule for them.
-FORWARD_MODE = {"func.jvp", "compile of func.jvp", "dual numbers", "func.jacfwd", "func.jvp of func.vjp"} | {
-    "accumulator",
-    "accumulator in a function",
-    "accumulator around a function",
-    "accumulator over a tape",
-}
+FORWARD_MODE = {"func.jvp", "compile of func.jvp", "dual numbers", "func.jacfwd", "func.jvp of func.vjp"}
+FORWARD_MODE |= {"accumulator", "accumulator in a function", "accumulator around a function"}
+FORWARD_MODE |= {"accumulator over a tape"}
 # TensorFlow's arithmetic takes subnormal numbers for 0.
 NUMBERS = st.floats(-9, 9, allow_subnormal=False)
 

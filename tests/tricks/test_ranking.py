@@ -333,10 +333,8 @@ def test_batches_of_any_shape_in_a_graph(in_tensorflow):
 
     @tf.function(input_signature=[tf.TensorSpec([None] * 3, tf.float64)], autograph=False)
     def both(x):
-        return (
-            tricks.soft_rank(x, regularization_strength=0.3, axis=1),
-            tricks.spearman_correlation(x, x, axis=1),
-        )
+        ranks = tricks.soft_rank(x, regularization_strength=0.3, axis=1)
+        return ranks, tricks.spearman_correlation(x, x, axis=1)
 
     for shape in ((2, 3, 4), (2, 0, 4), (1, 1, 1)):
         x = np.sin(7.0 * np.arange(np.prod(shape))).reshape(shape)
