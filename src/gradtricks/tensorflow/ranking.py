@@ -51,7 +51,7 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float | tf.Tensor, axis:
     x = as_floating("x", x)
     strength = _as_strength(regularization_strength)
     (axis,) = check_axis("axis", (axis,), x.shape.rank)
-    return _move_axis(_soft_rank(_move_axis(x, axis, -1), strength), -1, axis)
+    return _soft_rank(x, strength, axis)
 
 
 def spearman_correlation(
@@ -98,10 +98,13 @@ def spearman_correlation(
     return tf.cast(_correlate(_scaled_rank(x, strength), ranks_y), dtype)
 
 
-def _soft_rank(x: tf.Tensor, strength: float | tf.Tensor) -> tf.Tensor:
+def _soft_rank(x: tf.Tensor, strength: float | tf.Tensor, axis: int = -1) -> tf.Tensor:
+    def rule(gradient: tf.Tensor) -> tf.Tensor:
+        return _move_axis(_deviations(_move_axis(gradient, axis, -1), blocks, strength), -1, axis)
+
     # Between two changes of the blocks the ranks are linear.
-    ranks, blocks = _pooled(x, strength)
-    return intercept(x, lambda gradient: _deviations(gradient, blocks, strength), linear=True, value=ranks)
+    ranks, blocks = _pooled(_move_axis(x, axis, -1), strength)
+    return intercept(x, rule, linear=True, value=_move_axis(ranks, -1, axis))
 
 
 def _pooled(x: tf.Tensor, strength: float | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | NDArray[Any]]:

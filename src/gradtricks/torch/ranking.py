@@ -50,9 +50,7 @@ def soft_rank(
     x = as_floating("x", x)
     strength = _as_strength(regularization_strength)
     (axis,) = check_axis("axis", (axis,), x.ndim)
-    if axis == x.ndim - 1:
-        return _soft_rank(x, strength)
-    return _soft_rank(x.movedim(axis, -1), strength).movedim(-1, axis)
+    return _soft_rank(x, strength, axis)
 
 
 def spearman_correlation(
@@ -99,10 +97,17 @@ def spearman_correlation(
     return _correlate(_scaled_rank(x, strength), ranks_y).to(dtype)
 
 
-def _soft_rank(x: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+def _soft_rank(x: torch.Tensor, strength: torch.Tensor, axis: int = -1) -> torch.Tensor:
+    last = axis in (-1, x.ndim - 1)
+
+    # A gradient may be sparse before it has come into the rule, so that its axis is moved here.
+    def rule(gradient: torch.Tensor, blocks: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+        return _deviations(gradient.movedim(axis, -1), blocks, strength).movedim(-1, axis)
+
     # Between two changes of the blocks the ranks are linear.
-    ranks, blocks = _pooled(x.detach(), strength)
-    return intercept(x, _deviations, blocks, strength, linear=True, value=ranks)
+    ranks, blocks = _pooled(x.detach().movedim(axis, -1), strength)
+    value = ranks.movedim(-1, axis)
+    return intercept(x, _deviations if last else rule, blocks, strength, linear=True, value=value)
 
 
 # Ranks and the number of each element's block.
