@@ -91,7 +91,7 @@ def where_gradients(
     def safe(x: tf.Tensor) -> tf.Tensor:
         return safe_where(condition, x, function, fallback, safe_value=safe_value)
 
-    to_function, to_fallback = _gradients(lambda *both: tf.where(condition, *both), x, tf.zeros_like(x))
+    to_function, to_fallback = _gradients(lambda y, z: tf.where(condition, y, z), x, tf.zeros_like(x))
     (derivative,) = _gradients(lambda x: _apply(function, x), x)
     (gradient,), (safe_gradient,) = _gradients(plain, x), _gradients(safe, x)
     poisoned = ~tf.math.is_finite(gradient) & tf.math.is_finite(safe_gradient)

@@ -90,7 +90,7 @@ def where_gradients(
     def safe(x: torch.Tensor) -> torch.Tensor:
         return safe_where(condition, x, function, fallback, safe_value=safe_value)
 
-    to_function, to_fallback = _gradients(lambda *both: torch.where(condition, *both), x, torch.zeros_like(x))
+    to_function, to_fallback = _gradients(lambda y, z: torch.where(condition, y, z), x, torch.zeros_like(x))
     (derivative,) = _gradients(lambda x: _apply(function, x), x)
     (gradient,), (safe_gradient,) = _gradients(plain, x), _gradients(safe, x)
     poisoned = ~gradient.isfinite() & safe_gradient.isfinite()
