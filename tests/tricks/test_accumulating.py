@@ -88,14 +88,6 @@ def test_many_parts_of_half_precision_are_added_up_in_float32(backend):
     assert (float(loss), float(gradient)) == (8.0, 8.0)
 
 
-def test_a_scale_goes_through(backend):
-    weight = backend.variable(np.float32(2.0))
-    loss, (gradient,) = backend.tricks.accumulate_gradients(
-        lambda x: (1024.0 * weight * x, backend.tensor(np.float32(2.0))), [weight], [1.0, 3.0]
-    )
-    assert (float(loss), float(gradient)) == (2048.0, 1024.0)
-
-
 def test_sparse_gradients_are_added_up(backend):
     table = backend.variable(np.arange(6, dtype=np.float32).reshape(3, 2))
     parts = [backend.tensor(np.array(rows)) for rows in ([0, 2], [2, 2])]

@@ -76,15 +76,6 @@ def test_extremes_outside_the_condition_leave_no_trace(backend, way):
     np.testing.assert_allclose(gradient[good], 1 / x[good], rtol=1e-6, atol=1e-37)
 
 
-def test_a_condition_broadcasts(backend):
-    x, rows = np.array([[1.0, 4.0], [0.0, -1.0]]), np.array([[True], [False]])
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.safe_where(backend.tensor(rows), t, root, 7.0), [x], np.ones((2, 2))
-    )
-    np.testing.assert_array_equal(value, [[1, 2], [7, 7]])
-    np.testing.assert_array_equal(gradient, [[0.5, 0.25], [0, 0]])
-
-
 @pytest.mark.parametrize("fallback", [np.inf, -np.inf, np.nan])
 def test_a_fallback_need_not_be_finite(backend, fallback):
     value, (gradient,) = backend.value_and_vjp(
@@ -130,31 +121,6 @@ def test_a_stand_in_of_ones_own_must_be_finite_in_the_dtype_of_x(backend):
     backend.tricks.safe_where(x > 0, x, root, 0.0, safe_value=65504)
 
 
-def test_the_function_sees_only_its_domain(backend):
-    seen = []
-
-    def record(t):
-        seen.append(backend.array(t))
-        return t
-
-    x = backend.tensor(X)
-    backend.tricks.safe_where(x > 0, x, record, 0.0)
-    np.testing.assert_array_equal(seen, [[4, 4, 4, 0.25]])
-
-
-def test_complementary_conditions_make_a_function_of_two_pieces(backend):
-    log, safe_where = backend.operator("log"), backend.tricks.safe_where
-    x = np.array([-2.0, -1.0, 0.0, 1.0])
-
-    def pieces(t):
-        # 1 / (1 - t) breaks at 1, the logarithm at -1, which is why each needs the other as its fallback.
-        left = safe_where(t < 0, t, lambda s: 1 / (1 - s), 0.0)
-        return safe_where(t >= 0, t, lambda s: log(s + 1), left)
-
-    _, (gradient,) = backend.value_and_vjp(pieces, [x], np.ones(4))
-    np.testing.assert_allclose(gradient, [1 / 9, 1 / 4, 1, 1 / 2])
-
-
 # Published cases: each is an issue in which the plain where gave NaN
 
 
@@ -165,10 +131,6 @@ def test_complementary_conditions_make_a_function_of_two_pieces(backend):
         (lambda x: x > 0, "sqrt", lambda x: 0.0, [-1, 0, 1, 4], [0, 0, 0.5, 0.25]),
         # tensorflow/tensorflow issue 2540: select(x > 0, 0, exp(x)) at 1e10
         (lambda x: x <= 0, "exp", lambda x: 0.0, [1e10], [0]),
-        # pytorch/pytorch issue 108618: where(x > 2, log(x), 2 x)
-        (lambda x: x > 2, "log", lambda x: 2 * x, [0, 2, 3], [2, 2, 1 / 3]),
-        # pytorch/pytorch issue 68425: where(a <= 0, exp(a), 1 + a)
-        (lambda x: x <= 0, "exp", lambda x: 1 + x, [1000.0], [1]),
         # pytorch/pytorch issue 23395: where(x == 0, x / 2, sqrt(x))
         (lambda x: x > 0, "sqrt", lambda x: x / 2, [16, 0], [0.125, 0.5]),
     ],
@@ -231,23 +193,18 @@ def test_a_fallback_tensor_gets_what_the_function_does_not(backend):
         ({"x": [1, 2]}, TypeError, "x must be floating-point; got"),
         ({"x": np.ones(2)}, TypeError, "x must be a .*Tensor; got ndarray; remedy"),
         ({"condition": [1.0, 0.0]}, TypeError, "condition must be bool; got .*float.*; remedy: a comparison"),
-        ({"condition": np.ones(2, bool)}, TypeError, "condition must be a .*Tensor; got ndarray; remedy"),
         ({"condition": [True] * 3}, ValueError, r"condition must broadcast to the shape of x, \(2,\); got"),
-        ({"condition": [[True]]}, ValueError, r"condition must broadcast to the shape of x, \(2,\); got"),
         ({"function": [1.0]}, TypeError, r"function must be callable; got .*; remedy: hand over sqrt, not"),
         ({"function": "sum"}, ValueError, r"function\(x\) must have the shape of x, \(2,\); got \(1, 2\)"),
-        ({"function": "number"}, TypeError, r"function\(x\) must be a .*Tensor; got float"),
         ({"function": "compare"}, TypeError, r"function\(x\) must be floating-point; got"),
         ({"fallback": "none"}, TypeError, "fallback must be a .*Tensor; got str"),
-        ({"fallback": True}, TypeError, "fallback must be a .*Tensor; got bool"),
         ({"fallback": [1]}, TypeError, "fallback must be floating-point; got"),
         ({"fallback": [1.0] * 3}, ValueError, r"broadcast to the shape of x, \(2,\); got \(3,\)"),
-        ({"safe_value": "one"}, TypeError, "safe_value must be a real number; got str"),
         ({"safe_value": np.inf}, ValueError, "safe_value must be finite; got inf"),
     ],
 )
 def test_bad_input_says_what_is_expected(backend, name, change, error, message):
-    functions = {"sum": lambda t: t[None], "number": lambda t: 1.0, "compare": lambda t: t > 0}
+    functions = {"sum": lambda t: t[None], "compare": lambda t: t > 0}
     given = {"condition": [True, False], "x": [1.0, 2.0], "function": root, "fallback": 0.0} | change
     if isinstance(given["function"], str):
         given["function"] = functions[given["function"]]
@@ -314,24 +271,3 @@ def test_what_flows_where_twice_under_every_transform(second):
     expected = numerical_second_vjp(vjp, [X], COTANGENT, [np.array([0.3, 0.7, -0.1, 0.4])])
     for ours, theirs in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-# PyTorch's own tracing looks at the .grad of wrapped tensors.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-def test_in_torch_checkpoints_and_export(in_torch):
-    torch, tricks = in_torch.framework, in_torch.tricks
-    from torch.utils.checkpoint import checkpoint
-
-    class Flow(torch.nn.Module):
-        def forward(self, x):
-            return tricks.where_gradients(x > 1, x, torch.sqrt, 0.0).safe_gradient
-
-    flow, x = Flow(), torch.tensor([4.0, 0.0, 9.0], requires_grad=True)
-    (expected,) = torch.autograd.grad(flow(x).sum(), x)
-    assert torch.equal(torch.autograd.grad(checkpoint(flow, x, use_reentrant=False).sum(), x)[0], expected)
-    with torch.autograd.graph.save_on_cpu():
-        value = flow(x).sum()
-    assert torch.equal(torch.autograd.grad(value, x)[0], expected)
-    batch = torch.export.Dim("batch")
-    exported = torch.export.export(flow, (torch.ones(2),), dynamic_shapes=({0: batch},), strict=False)
-    torch.testing.assert_close(exported.module()(x.detach()), flow(x.detach()))

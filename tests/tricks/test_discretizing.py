@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from agreeing import assert_agrees
 from gradtricks import reference
 
-EXTREMES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-45, 1.0, -0.3], np.float32)
 # TensorFlow's arithmetic takes subnormal numbers for 0.
 NUMBERS = st.floats(-99, 99, allow_subnormal=False)
 FLOORS = {
@@ -24,15 +24,22 @@ def shaped(elements):
     return arrays(np.float64, array_shapes(min_dims=0, max_dims=3, min_side=0), elements=elements)
 
 
-def check(backend, name, x, *options):
-    """Compare value and gradient with the reference."""
-    cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
-    function = getattr(backend.tricks, name)
-    value, (gradient,) = backend.value_and_vjp(lambda t: function(t, *options), [x], cotangent)
-    expected = getattr(reference, name)(x, *options)
-    np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-10)
-    expected = getattr(reference, f"{name}_vjp")(cotangent, x, *options)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
+HALVES = st.floats(width=32, allow_subnormal=False) | st.integers(-9, 9).map(lambda n: n / 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "options"),
+    [
+        ("floor_straight_through", HALVES, []),
+        ("round_straight_through", HALVES, []),
+        ("soft_floor", NUMBERS, [st.floats(1e-6, 3)]),
+        ("piecewise_linear_floor", NUMBERS, [st.floats(0.01, 1)]),
+    ],
+)
+@given(data=st.data())
+def test_floors_agree_with_the_reference(backend, name, numbers, options, data):
+    x, options = data.draw(shaped(numbers)), [data.draw(option) for option in options]
+    assert_agrees(backend, name, [x], np.arange(x.size, dtype=float).reshape(x.shape) - 1.5, *options)
 
 
 @given(x=shaped(NUMBERS))
@@ -48,56 +55,6 @@ def test_straight_through_agrees_with_the_reference(backend, x):
         lambda s: backend.tricks.straight_through(backend.tensor(hard), s), [x], cotangent
     )
     np.testing.assert_array_equal(value, hard)
-
-
-@pytest.mark.parametrize("name", ["floor_straight_through", "round_straight_through"])
-@given(x=shaped(st.floats(width=32, allow_subnormal=False) | st.integers(-9, 9).map(lambda n: n / 2)))
-def test_straight_floors_agree_with_the_reference(backend, name, x):
-    check(backend, name, x)
-
-
-@given(x=shaped(NUMBERS), temperature=st.floats(1e-6, 3))
-def test_soft_floor_agrees_with_the_reference(backend, x, temperature):
-    check(backend, "soft_floor", x, temperature)
-
-
-@given(x=shaped(NUMBERS), width=st.floats(0.01, 1))
-def test_piecewise_linear_floor_agrees_with_the_reference(backend, x, width):
-    check(backend, "piecewise_linear_floor", x, width)
-
-
-@pytest.mark.parametrize(("unrelated", "least", "most"), [(False, 0, 0), (True, 0.06, 0.12)])
-def test_the_formula_and_the_line_to_copy_do_to_values_what_the_chapter_says(backend, unrelated, least, most):
-    drawn, other = np.random.default_rng(0).normal(scale=3, size=(2, 10_000)).astype(np.float32)
-    hard, soft = np.round(drawn), other if unrelated else drawn
-    # -0 and 0 are equal: to compare bits would count them as changes.
-    value, _ = backend.value_and_vjp(lambda t: t + backend.stop(backend.tensor(hard) - t), [soft], soft)
-    assert least <= np.mean(value != hard) <= most
-    np.testing.assert_allclose(value, hard, atol=1e-6)
-
-    def line(soft):
-        return backend.tensor(hard) + (soft - backend.stop(soft))
-
-    value, (gradient,) = backend.value_and_vjp(line, [soft], soft)
-    np.testing.assert_array_equal(value, hard)
-    np.testing.assert_array_equal(gradient, soft)
-    value, _ = backend.value_and_vjp(line, [np.full_like(soft, np.inf)], soft)
-    assert np.isnan(value).all()
-
-
-@pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
-@pytest.mark.parametrize("soft", [1.0, np.inf])
-def test_forward_returns_the_same_bits(backend, way, soft):
-    hard = np.concatenate([EXTREMES, np.random.default_rng(0).normal(size=100).astype(np.float32)])
-    constant = backend.tensor(hard)
-    value, (gradient,) = getattr(backend, way)(
-        lambda t: backend.tricks.straight_through(constant, t), [np.full_like(hard, soft)], np.ones_like(hard)
-    )
-    # A NaN may change its payload on the way through a compiler; everything else is bit for bit.
-    numbers = ~np.isnan(hard)
-    np.testing.assert_array_equal(value[numbers].view(np.int32), hard[numbers].view(np.int32))
-    assert np.isnan(value[~numbers]).all()
-    np.testing.assert_array_equal(gradient, np.ones_like(hard))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -118,9 +75,7 @@ def test_keeps_the_dtype(backend, name, dtype):
     ("hard", "soft", "expected"),
     [
         ("bool", "float32", "float32"),
-        ("int64", "bfloat16", "bfloat16"),
         ("bfloat16", "float32", "bfloat16"),
-        ("float64", "float16", "float64"),
     ],
 )
 def test_dtypes_may_differ(backend, hard, soft, expected):
@@ -155,20 +110,6 @@ def test_each_tensor_of_a_structure_takes_its_steps_by_itself(backend, name, opt
         np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_structures_must_agree(backend):
-    one = backend.tensor([1.0])
-    with pytest.raises(
-        ValueError, match=r"soft must hold the entries of hard, \[0, 1\]; got the entries \[0\]"
-    ):
-        backend.tricks.straight_through((one, one), (one,))
-
-
-def test_rounding_breaks_ties_to_even(backend):
-    halves = backend.tensor(np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]))
-    rounded = backend.array(backend.tricks.round_straight_through(halves))
-    np.testing.assert_array_equal(rounded, [-2.0, -2.0, 0.0, 0.0, 2.0, 2.0])
-
-
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3])
 def test_a_cold_soft_floor_is_the_floor_off_the_integers(backend, temperature):
     x = np.linspace(-3.95, 3.95, 80)
@@ -182,16 +123,6 @@ def test_sigmoids_and_waves_meet(backend):
     x = backend.tensor(np.linspace(-2, 2, 41))
     below, above = (backend.tricks.soft_floor(x, 0.25 + shift) for shift in (-1e-15, 0.0))
     np.testing.assert_allclose(backend.array(below), backend.array(above), atol=1e-13)
-
-
-def test_soft_floor_is_the_mean_over_logistic_noise(backend):
-    # Simpson's rule over the quantiles: E[floor(x + t * logit(u))] for uniform u.
-    u = (np.arange(200_000) + 0.5) / 200_000
-    x = np.array([0.1, 0.5, 0.8, 1.0])
-    mean = np.floor(x[:, None] + 0.3 * np.log(u / (1 - u))).mean(axis=1)
-    np.testing.assert_allclose(
-        backend.array(backend.tricks.soft_floor(backend.tensor(x), 0.3)), mean, atol=1e-4
-    )
 
 
 @pytest.mark.parametrize("width", [1e-7, 2e-6, 1e-3, 0.6])
@@ -232,16 +163,6 @@ def test_floors_at_their_extremes(backend, name, option, x, expected, slopes):
     np.testing.assert_allclose(gradient, slopes, rtol=1e-3)
 
 
-def test_published_numbers_of_peers(backend):
-    # TensorFlow, array_ops_test.py, QuantizeAndDequantizeTest.testAxis: to 8 signed bits, that is to 128ths.
-    x = np.array([-1, -0.5, 0, 0.3, 0.8, 0.555, 0.5])
-    value, (gradient,) = backend.value_and_vjp(
-        lambda t: backend.tricks.round_straight_through(t * 128) / 128, [x], np.ones(7)
-    )
-    np.testing.assert_array_equal(value, [-1, -0.5, 0, 38.0 / 128, 102.0 / 128, 71.0 / 128, 0.5])
-    np.testing.assert_array_equal(gradient, np.ones(7))
-
-
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_unknown_shapes_are_checked_at_run_in_tensorflow(in_tensorflow, jit_compile):
     tf = in_tensorflow.framework
@@ -276,19 +197,7 @@ def test_an_option_may_be_a_tensor(backend, name, option):
 
 
 def test_annealing_compiles_once_for_all_numbers_in_torch(in_torch):
-    torch, tricks = in_torch.framework, in_torch.tricks
-    torch.compiler.reset()
-    compilations = []
-
-    def counted(graph, _):
-        compilations.append(graph)
-        return graph.forward
-
-    soft_floor = torch.compile(tricks.soft_floor, fullgraph=True, backend=counted, dynamic=True)
-    for temperature in (1.0, 0.5, 0.3, 0.1, 0.03):
-        value = soft_floor(torch.tensor([0.8], dtype=torch.float64), temperature)
-        np.testing.assert_allclose(value, [reference.soft_floor(0.8, temperature)], rtol=1e-10)
-    assert len(compilations) == 1
+    in_torch.check_compiled_once(in_torch.tricks.soft_floor, np.float32([0.8, 1.3]))
 
 
 def test_annealing_traces_once_in_tensorflow(in_tensorflow):
@@ -304,7 +213,6 @@ def test_annealing_traces_once_in_tensorflow(in_tensorflow):
     ("hard", "soft", "error", "message"),
     [
         ("array", [1.0], TypeError, "hard must be a .*Tensor; got ndarray; remedy"),
-        ([1.0], "array", TypeError, "soft must be a .*Tensor; got ndarray; remedy"),
         ([1.0], [1], TypeError, "soft must be floating-point; got"),
         ([1j], [1.0], TypeError, "hard must be real; got .*complex128; remedy"),
         ([1.0], [1.0, 2.0], ValueError, r"hard must have the shape of soft, \(2,\); got \(1,\)"),
@@ -330,12 +238,8 @@ def test_bad_input_says_what_is_expected(backend, name):
     [
         ("soft_floor", "warm", TypeError, "temperature must be a real number; got str"),
         ("soft_floor", "wide", ValueError, r"broadcast to the shape of x, \(1,\); got \(2,\)"),
-        ("piecewise_linear_floor", "wide", ValueError, r"width must broadcast to the shape of x"),
         ("soft_floor", 0.0, ValueError, r"temperature must lie in \[1e-30, inf\); got 0.0"),
-        ("soft_floor", float("nan"), ValueError, "temperature must be finite; got nan"),
-        ("piecewise_linear_floor", True, TypeError, "width must be a real number; got bool"),
         ("piecewise_linear_floor", 1.5, ValueError, r"width must lie in \[1e-30, 1\]; got 1.5"),
-        ("piecewise_linear_floor", float("nan"), ValueError, "width must be finite; got nan"),
     ],
 )
 def test_bad_options_say_what_is_expected(backend, name, option, error, message):

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agreeing import assert_agrees
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
-FLOOR = 1e-3
+NLL, FLOOR = "mixture_density_nll", 1e-3
 
 
 def example(seed=0, shape=(2,), components=3, dims=None):
@@ -28,16 +29,6 @@ def nll(tricks, floor=FLOOR):
     return lambda *tensors: tricks.mixture_density_nll(*tensors, scale_floor=floor)
 
 
-def assert_agrees(found, inputs, cotangent, floor=FLOOR, rtol=1e-10, atol=1e-12):
-    value, gradients = found
-    np.testing.assert_allclose(
-        value, reference.mixture_density_nll(*inputs, scale_floor=floor), rtol=rtol, atol=atol
-    )
-    expected = reference.mixture_density_nll_vjp(cotangent, *inputs, scale_floor=floor)
-    for gradient, right in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(gradient, right, rtol=rtol, atol=atol)
-
-
 @given(
     seed=st.integers(0, 2**31),
     shape=st.lists(st.integers(0, 3), max_size=2).map(tuple),
@@ -48,8 +39,7 @@ def assert_agrees(found, inputs, cotangent, floor=FLOOR, rtol=1e-10, atol=1e-12)
 def test_agrees_with_the_reference(backend, seed, shape, components, dims, floor):
     inputs = example(seed, shape, components, dims)
     cotangent = np.random.default_rng(seed).normal(size=shape)
-    found = backend.value_and_vjp(nll(backend.tricks, floor), inputs, cotangent)
-    assert_agrees(found, inputs, cotangent, floor)
+    assert_agrees(backend, NLL, inputs, cotangent, scale_floor=floor)
 
 
 @given(
@@ -62,7 +52,7 @@ def test_extremes_agree_with_the_reference(backend, gap, small, y, floor):
     inputs = [np.array(a) for a in ([[0.0, gap]], [[0.5, -1.0]], [[small, 1.0]], [y])]
     value, gradients = backend.value_and_vjp(nll(backend.tricks, floor), inputs, np.ones(1))
     assert all(np.isfinite(a).all() for a in (value, *gradients))
-    assert_agrees((value, gradients), inputs, np.ones(1), floor)
+    assert_agrees(backend, NLL, inputs, np.ones(1), scale_floor=floor)
 
 
 @pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
@@ -118,15 +108,6 @@ def test_equals_the_mixture_of_torch_distributions(in_torch):
     torch.testing.assert_close(mine, -peer.log_prob(y), rtol=1e-12, atol=1e-12)
 
 
-def test_equals_the_published_formula_of_keras_mdn_layer(backend):
-    # keras-mdn-layer builds tfd.Mixture of MultivariateNormalDiag: log sum_k pi_k prod_d N(y_d; mu_kd, s_kd).
-    logits, loc, scale, y = example(shape=(4,), dims=2)
-    pi = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    each = np.exp(-np.square((y[:, None] - loc) / scale) / 2) / (scale * np.sqrt(2 * np.pi))
-    value, _ = backend.value_and_vjp(nll(backend.tricks, 0.0), [logits, loc, scale, y], np.ones(4))
-    np.testing.assert_allclose(value, -np.log((pi * each.prod(-1)).sum(-1)), rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("dtype", "returned"),
     [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")],
@@ -163,28 +144,16 @@ def test_compiled_code_cannot_raise_so_a_wrong_scale_is_nan(backend, wrong):
     [
         (0, "array", FLOOR, TypeError, "logits must be a .*Tensor; got str; remedy"),
         (1, np.ones((2, 3), int), FLOOR, TypeError, "loc must be floating-point; got"),
-        (2, "array", FLOOR, TypeError, "scale must be a .*Tensor; got str"),
-        (3, np.ones(2, int), FLOOR, TypeError, "y must be floating-point; got"),
         (0, np.array(1.0), FLOOR, ValueError, r"logits must have shape \[..., K\] with .* 1; got \(\)"),
         (0, np.ones((2, 0)), FLOOR, ValueError, r"K of at least 1; got \(2, 0\)"),
         (1, np.ones((2, 4)), FLOOR, ValueError, r"loc .* the shape of logits.*\(2, 3\); got \(2, 4\)"),
-        (1, np.ones(3), FLOOR, ValueError, r"loc must have the shape of logits.*got \(3,\)"),
         (1, np.ones((2, 4, 5)), FLOOR, ValueError, r"loc must .*\(2, 3, 5\); got \(2, 4, 5\)"),
         (2, np.ones((2, 1)), FLOOR, ValueError, r"scale must have the shape of loc, \(2, 3\); got \(2, 1\)"),
         (3, np.ones((2, 3)), FLOOR, ValueError, r"y must have the shape of loc without its axis K, \(2,\)"),
-        (
-            2,
-            np.full((2, 3), -0.5),
-            FLOOR,
-            ValueError,
-            "scale must be finite and at least 0; got -0.5; r",
-        ),
+        (2, np.full((2, 3), -0.5), FLOOR, ValueError, "scale must be finite and at least 0; got -0.5; r"),
         (2, np.full((2, 3), np.nan), FLOOR, ValueError, "scale must be finite and at least 0; got nan"),
-        (2, np.full((2, 3), np.inf), FLOOR, ValueError, "scale must be finite and at least 0; got inf"),
         (2, np.zeros((2, 3)), 0.0, ValueError, "above 0 as scale_floor is 0; got 0.0; remedy: a softplus"),
         (0, np.ones((2, 3)), -1.0, ValueError, r"scale_floor must lie in \[0, inf\); got -1.0"),
-        (0, np.ones((2, 3)), float("nan"), ValueError, "scale_floor must be finite; got nan"),
-        (0, np.ones((2, 3)), "small", TypeError, "scale_floor must be a real number; got str"),
     ],
 )
 def test_bad_input_says_what_is_expected(backend, index, value, floor, error, message):
@@ -218,8 +187,7 @@ def test_in_common_ways(common):
     inputs = example(3, (1,), 2, 2)
     inputs[1][:, 0], inputs[2][:, 0] = 50.0, 0.1
     cotangent = np.array([-1.5])
-    found = common.value_and_vjp(nll(common.tricks), inputs, cotangent)
-    assert_agrees(found, inputs, cotangent, rtol=common.rtol, atol=1e-10)
+    assert_agrees(common, NLL, inputs, cotangent, rtol=common.rtol, scale_floor=FLOOR)
 
 
 def test_twice_in_common_ways(twice):

@@ -10,19 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from gradtricks import reference
-from gradtricks._core.overriding import OPERATORS, check_same_structure
+from gradtricks._core.overriding import OPERATORS
 
 X = np.array([-1.0, 2.0, 3.0])
 WEIGHTS = np.array([1.0, -2.0, 3.0])
 PLAIN, GUIDED, SEVENFOLD = [0.0, -2.0, 3.0], [0.0, 0.0, 3.0], [7.0, -14.0, 21.0]
 
 # Ways in which a map is refused, because there is no rule for them.
-FORWARD_MODE = {"func.jvp", "compile of func.jvp", "dual numbers", "func.jacfwd", "func.jvp of func.vjp"} | {
-    "accumulator",
-    "accumulator in a function",
-    "accumulator around a function",
-    "accumulator over a tape",
-}
+FORWARD_MODE = {"func.jvp", "compile of func.jvp", "dual numbers", "func.jacfwd", "func.jvp of func.vjp"}
+FORWARD_MODE |= {"accumulator", "accumulator in a function", "accumulator around a function"}
+FORWARD_MODE |= {"accumulator over a tape"}
 # TensorFlow's arithmetic takes subnormal numbers for 0.
 NUMBERS = st.floats(-9, 9, allow_subnormal=False)
 
@@ -102,12 +99,6 @@ def test_each_function_is_called_once_and_gradient_of_may_close_over_weights(bac
     assert [g.tolist() for g in gradients] == [[30.0], [0.0]]
 
 
-def test_forward_may_differentiate_within(backend):
-    overridden = backend.tricks.override_gradient(backend.slope(lambda x: x**2), lambda x: 3 * x)
-    value, (found,) = backend.value_and_vjp(overridden, [np.array([5.0])], np.ones(1))
-    assert (value.tolist(), found.tolist()) == ([10.0], [3.0])
-
-
 @pytest.mark.parametrize(
     ("forward", "gradient_of", "error", "message"),
     [
@@ -115,25 +106,24 @@ def test_forward_may_differentiate_within(backend):
         (abs, None, TypeError, "gradient_of must be callable; got NoneType"),
         (lambda x: 1.0, lambda x: x, TypeError, "what forward returns must be a .*Tensor; got float"),
         (lambda x: x, lambda x: 1.0, TypeError, "what gradient_of returns must be a .*Tensor; got float"),
-        (lambda x: x, lambda x: (x,), ValueError, r"one tensor; got a tuple with \[0\]"),
         (lambda x: x, lambda x: x > 0, TypeError, "what gradient_of returns must be floating-point; got"),
-        (lambda x: x, lambda x: x[:1], ValueError, r"the shape of what forward returns, \(2,\); got \(1,\)"),
-        (lambda x: (x, x), lambda x: [x, x], ValueError, r"a tuple with \[0, 1\]; got a list with \[0, 1\]"),
-        (lambda x: (x, x), lambda x: (x,), ValueError, r"a tuple with \[0, 1\]; got a tuple with \[0\]"),
-        (lambda x: {"a": x}, lambda x: {"b": x}, ValueError, r"a dict with \['a'\]; got a dict with \['b'\]"),
-        (lambda x: [x], lambda x: x, ValueError, r"a list with \[0\]; got one tensor"),
-        (lambda x: [[x]], lambda x: [[x, x]], ValueError, r"a list with \[0\]; got a list with \[0, 1\]"),
+        (
+            lambda x: x,
+            lambda x: x[:1],
+            ValueError,
+            r"the shape of what gradient_of returns, \(1,\); got \(2,",
+        ),
+        (
+            lambda x: (x, x),
+            lambda x: (x,),
+            ValueError,
+            r"what gradient_of returns must hold the entries of wh",
+        ),
     ],
 )
 def test_bad_functions_say_what_is_expected(backend, forward, gradient_of, error, message):
     with pytest.raises(error, match=message):
         backend.tricks.override_gradient(forward, gradient_of)(backend.tensor(np.ones(2)))
-
-
-def test_keys_of_several_types_are_compared():
-    check_same_structure({1: 0, "a": 0}, {"a": 0, 1: 0})
-    with pytest.raises(ValueError, match="a dict with"):
-        check_same_structure({1: 0, "a": 0}, {"a": 0, 2: 0})
 
 
 def test_two_inputs_each_get_their_gradient(backend):
@@ -347,22 +337,18 @@ def test_other_precisions(backend, dtype):
         assert gradient(backend, lambda t: relu(1 * t)) == SEVENFOLD
 
 
-def test_an_operator_must_not_come_twice(backend):
-    twice = [owner.relu for owner in backend.spellers]
-    with pytest.raises(ValueError, match="gradients must map each operator once; got relu, relu"):
-        backend.tricks.gradient_override_map(dict.fromkeys(twice, guided))
-
-
 @pytest.mark.parametrize(
     ("gradients", "error", "message"),
     [
         ([abs], TypeError, "gradients must be a mapping; got list"),
         ({abs: guided}, ValueError, r"gradients must map operators of .* \(abs, ceil, .*; got <built-in"),
-        ("no gradient", TypeError, "the gradient of relu must be callable; got NoneType"),
+        (None, TypeError, "the gradient of relu must be callable; got NoneType"),
+        (guided, ValueError, "gradients must map each operator once; got relu, relu"),
     ],
 )
 def test_bad_maps_say_what_is_expected(backend, gradients, error, message):
-    gradients = {backend.operator("relu"): None} if gradients == "no gradient" else gradients
+    if not isinstance(gradients, list | dict):
+        gradients = {owner.relu: gradients for owner in backend.spellers}
     with pytest.raises(error, match=message):
         backend.tricks.gradient_override_map(gradients)
 
@@ -377,24 +363,6 @@ def test_bad_maps_say_what_is_expected(backend, gradients, error, message):
 def test_bad_gradients_say_what_is_expected(backend, rule, error, message):
     with mapped(backend, rule), pytest.raises(error, match=message):
         gradient(backend, backend.operator("relu"))
-
-
-def test_published_numbers_of_peers(backend):
-    # Captum, tests/attr/test_guided_backprop.py, test_simple_input_conv_gb, on BasicModel_ConvNet_One_Conv:
-    # two filters of ones with biases -50 and -75, a relu, weights of 1 (five) and -1 (three), a relu.
-    patches = np.zeros((4, 4, 4))
-    for index, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
-        patches[row : row + 3, column : column + 3, index] = 1
-    relu, bias = backend.operator("relu"), np.repeat([-50.0, -75.0], 4)
-    sums, weights = np.tile(patches.reshape(16, 4), (1, 2)), np.array([[1.0] * 5 + [-1.0] * 3]).T
-
-    def score(image):
-        return relu(relu(image @ backend.tensor(sums) + backend.tensor(bias)) @ backend.tensor(weights))
-
-    with mapped(backend):
-        _, (found,) = backend.value_and_vjp(score, [np.arange(16.0)[None]], np.ones((1, 1)))
-    expected = [[0.0, 1.0, 1.0, 1.0], [1.0, 3.0, 3.0, 2.0], [1.0, 3.0, 3.0, 2.0], [1.0, 2.0, 2.0, 1.0]]
-    np.testing.assert_array_equal(found.reshape(4, 4), expected)
 
 
 # Situations of one framework only
@@ -465,12 +433,6 @@ def test_a_sparse_cotangent_reaches_the_rule_dense_in_tensorflow(in_tensorflow):
             assert found.tolist() == [0.0, 2.0, 0.0]
 
 
-def test_a_guided_layer_under_mixed_precision_in_tensorflow(in_tensorflow):
-    layer = in_tensorflow.framework.keras.layers.ReLU(dtype="mixed_float16")
-    with mapped(in_tensorflow):
-        assert gradient(in_tensorflow, lambda x: layer(in_tensorflow.cast(x, "float32"))) == GUIDED
-
-
 def test_loops_and_branches_of_a_graph_are_followed_in_tensorflow(in_tensorflow):
     tf = in_tensorflow.framework
 
@@ -482,14 +444,6 @@ def test_loops_and_branches_of_a_graph_are_followed_in_tensorflow(in_tensorflow)
 
     with mapped(in_tensorflow, sevenfold):
         assert gradient(in_tensorflow, looped) == (7 * np.array(SEVENFOLD)).tolist()
-
-
-def test_a_variable_and_a_mapped_function_get_the_gradient_in_tensorflow(in_tensorflow):
-    tf = in_tensorflow.framework
-    variable = tf.Variable(X)
-    with mapped(in_tensorflow, sevenfold), tf.GradientTape() as tape:
-        y = tf.vectorized_map(tf.nn.relu, variable[None])[0] + tf.nn.relu(variable)
-    assert tf.convert_to_tensor(tape.gradient(y, variable)).numpy().tolist() == [14.0] * 3
 
 
 def test_a_concrete_function_from_outside_is_refused_in_tensorflow(in_tensorflow):

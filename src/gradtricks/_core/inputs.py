@@ -4,13 +4,21 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+Parts = Callable[[Any], list[tuple[str, Any]] | None]
+Named = list[tuple[str, Any]]
 
-def bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[[], Any], list[tuple[str, Any]]]:
-    """Return what runs a function on its inputs, and the inputs with their names.
+
+def bind(function: Callable[..., Any], inputs: Any, parts: Parts) -> tuple[Callable[[], Any], Named]:
+    """Decide how a function is given its inputs; return what runs it, and the tensors with their names.
 
     A function that needs no argument is called without any: it is a closure over the inputs. Otherwise a dict
     is given by keyword, a list or a tuple item by item, and anything else as the only argument.
     """
+    if not callable(function):
+        raise TypeError(
+            f"function must be callable; got {type(function).__name__}; "
+            "remedy: explain_gradient(lambda: ..., inputs), a tensor doesn't know what went unrecorded"
+        )
     inputs = list(inputs) if isinstance(inputs, Iterator) else inputs
     names = _argument_names(function)
     several = isinstance(inputs, list | tuple)
@@ -22,11 +30,14 @@ def bind(function: Callable[..., Any], inputs: Any) -> tuple[Callable[[], Any], 
         named = list(zip([*known, *numbered], inputs))
     else:
         named = [((names or ["inputs"])[0], inputs)]
+    leaves = [leaf for name, value in named for leaf in named_leaves(name, value, parts)]
+    if not leaves:
+        raise ValueError("inputs must hold a tensor; got none; remedy: name what the gradient is wanted for")
     if names is not None and not names:
-        return function, named
+        return function, leaves
     if isinstance(inputs, dict):
-        return lambda: function(**inputs), named
-    return (lambda: function(*inputs)) if several else (lambda: function(inputs)), named
+        return lambda: function(**inputs), leaves
+    return (lambda: function(*inputs)) if several else (lambda: function(inputs)), leaves
 
 
 def _argument_names(function: Callable[..., Any]) -> list[str] | None:
@@ -41,10 +52,8 @@ def _argument_names(function: Callable[..., Any]) -> list[str] | None:
     return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD] if required else []
 
 
-def named_leaves(
-    name: str, value: Any, parts: Callable[[Any], list[tuple[str, Any]] | None]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of a structure with their names; what is none of these too, to be refused.
+def named_leaves(name: str, value: Any, parts: Parts) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a structure with their names; what is none is yielded too, to be refused.
 
     ``parts`` returns ``[("", tensor)]`` for a tensor, the named parameters of a model, None for the rest.
     """

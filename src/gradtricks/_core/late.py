@@ -1,5 +1,6 @@
 """What a recorder finds out later: who spoilt a value, what a loss adds up, how often a weight is used."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
@@ -15,13 +16,9 @@ _LINEAR |= {"addv2", "div", "true_divide"}
 
 
 class Late(Recording):
-    """Keeps every tensor, and looks at values only when something has gone wrong.
+    """Keeps every tensor, and looks at values only when something has gone wrong."""
 
-    Attributes:
-        copying: Operations that make a tensor of a weight, and compute nothing.
-    """
-
-    copying: tuple[str, ...] = ()
+    copying: tuple[str, ...] = ()  # operations that make a tensor of a weight, and compute nothing
 
     def __init__(self, inputs: Any) -> None:
         self.kept: dict[int, Any] = {}
@@ -31,10 +28,6 @@ class Late(Recording):
     @abstractmethod
     def weights(self) -> Iterable[int]:
         """Return the numbers of the weights that have several axes."""
-
-    @abstractmethod
-    def size(self, tensor: Any) -> int:
-        """Return how many elements a tensor has."""
 
     @abstractmethod
     def slopes(self, loss: Any, tensors: list[Any]) -> list[Any]:
@@ -49,7 +42,6 @@ class Late(Recording):
         """Return what a tensor adds to a loss."""
 
     def judge(self, number: int, tensor: Any) -> None:
-        """Keep the tensor."""
         self.kept[number] = tensor
 
     def settle(self) -> Place | None:
@@ -82,7 +74,7 @@ class Late(Recording):
         while pending:
             number = pending.pop()
             maker = makers.get(number)
-            if maker and _short(maker) in _LINEAR and self.size(self.kept[number]) == 1:
+            if maker and _short(maker) in _LINEAR and math.prod(self.kept[number].shape) == 1:
                 pending += [n for n in maker.inputs if n in self.kept]
                 path.append(maker)
             else:

@@ -12,25 +12,21 @@ def check_options(
     learning_rate: object, beta_1: object, beta_2: object, epsilon: object, weight_decay: object
 ) -> None:
     """Raise a TypeError or a ValueError unless every option is a number in its range."""
-    check_number("learning_rate", learning_rate, low=0)
-    check_number("beta_1", beta_1, low=0, high=math.nextafter(1, 0))
-    check_number("beta_2", beta_2, low=0, high=math.nextafter(1, 0))
-    check_number("epsilon", epsilon, low=0)
-    check_number("weight_decay", weight_decay, low=0)
+    for name, beta in {"beta_1": beta_1, "beta_2": beta_2}.items():
+        check_number(name, beta, low=0, high=math.nextafter(1, 0))
+    others = {"learning_rate": learning_rate, "epsilon": epsilon, "weight_decay": weight_decay}
+    for name, value in others.items():
+        check_number(name, value, low=0)
 
 
 @cache
 def one_minus_exp(dtype: str) -> tuple[tuple[float, ...], int, float]:
     """Say how to compute ``1 - exp(-x)`` by a few products, which vectorize where library functions don't.
 
-    Where ``x = 2**doublings * z`` it is ``y = (c[0] z**n + ... + c[n]) z`` at ``min(z, most)``, then so often
-    ``y (2 - y)``, since ``1 - exp(-2 x) = y (2 - y)`` where ``y = 1 - exp(-x)``.
-
-    Args:
-        dtype: float32 or float64.
-
     Returns:
-        ``c``, ``doublings``, and ``most``, beyond which the result rounds to 1.
+        ``c``, ``doublings`` and ``most``. Where ``z = min(x / 2**doublings, most)``, beyond which the result
+        rounds to 1, ``y = (c[0] z**n + ... + c[n]) z``; and so often ``y <- y (2 - y)``, since
+        ``1 - exp(-2 x) = y (2 - y)`` where ``y = 1 - exp(-x)``.
     """
     degree, doublings = {"float32": (7, 3), "float64": (11, 5)}[dtype]
     most = float(-np.log(np.finfo(dtype).eps / 4) / 2**doublings)

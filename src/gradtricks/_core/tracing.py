@@ -1,13 +1,51 @@
 """Why a gradient is missing, zero or not finite: the search through a list of recorded operations."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from gradtricks._core.recorded import Input, Operation, Outside
+from gradtricks._core.recorded import Input, Operation, Outside, merged
 from gradtricks._core.reports import Finding, GradientReport, InputReport
 
 # A cut of these kinds takes values out of a path on purpose or by accident; the others stand beside many
 # healthy paths (a comparison that picks a branch, an argmax for the accuracy) and would only be noise there.
 _WORTH_TELLING = ("detached", "not recorded", "assigned", "copied")
+
+_REMEDIES = {
+    "integer cast": "stay in floating point, or gradtricks.{0}.straight_through(hard, soft)",
+    "not differentiable": "use a differentiable stand-in (softmax for argmax, sigmoid for a comparison), or "
+    "gradtricks.{0}.straight_through(hard, soft)",
+    "assigned": "use the new tensor itself; an assignment stores values, not where they came from",
+    "copied": "use the tensor itself; what is made of its values doesn't know where they came from",
+    "numpy": "compute it with {0}; arrays of NumPy and numbers of Python keep values only",
+    "replaced": "the output never reads the input, but another tensor of its shape. If the input was made "
+    "from that one, compute the output from the input: z = x + delta; y = f(z); and the gradient in z",
+    "unused": "let the output depend on it; nothing that was recorded leads from the input to the output",
+    "nan": "keep its argument off the point where the slope is infinite, before and not after the operation: "
+    "gradtricks.{0}.safe_where(condition, x, function, fallback)",
+    "inf": "keep its argument off the point where the slope is infinite: clip it, or add an epsilon to it",
+    "sum": "no single operation is to blame: the contributions of several paths cancel or overflow in sum",
+    "overflow": "look at the values that go in here: the logarithm of 0, a division by 0, an exponential",
+}
+
+
+def remedies(framework: str) -> dict[str, str]:
+    """Return what to do about each reason for which that is the same in all frameworks."""
+    return {reason: text.format(framework) for reason, text in _REMEDIES.items()}
+
+
+def explained(
+    recorder: Any, names: Sequence[str], leaves: Sequence[Any], remedies: Mapping[str, str]
+) -> GradientReport:
+    """Differentiate what was recorded, and say what became of the gradient of each of the named inputs.
+
+    A number among the leaves counts as one that was read out.
+    """
+    outputs = [recorder.read_output(leaf) for leaf in leaves]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, recorder.kind)]
+    gradients = recorder.differentiate(tensors)
+    given = [recorder.described(name, i, g) for i, (name, g) in enumerate(zip(names, gradients))]
+    value = merged(map(recorder.status, tensors))
+    return explain(recorder.operations, given, outputs, recorder.outside, remedies, output=value)
 
 
 def explain(

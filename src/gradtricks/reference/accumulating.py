@@ -16,14 +16,8 @@ def accumulate_gradients(
 ) -> tuple[float, list[NDArray[np.floating]]]:
     """Return the mean loss of all parts together, and its gradients.
 
-    Args:
-        gradient: ``gradient(parameters, part)`` returns the sum of a part's losses, the sum of its weights,
-            and the gradients of the former.
-        parameters: Arrays.
-        parts: Whatever ``gradient`` takes.
-
-    Returns:
-        The sum of the losses over the sum of the weights, and its gradient for each parameter.
+    ``gradient(parameters, part)`` returns the sum of a part's losses, the sum of its weights, and the
+    gradients of the former.
     """
     found = [gradient(parameters, part) for part in parts]
     weight = sum(weight for _, weight, _ in found)

@@ -1,23 +1,9 @@
-"""Adam for a changing set of trainable elements.
-
-The arguments are those of the functions in both frameworks.
-"""
-
-from typing import NamedTuple
+"""Adam for a changing set of trainable elements. Arguments are those in both frameworks."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.floating]
-
-
-class _Moments(NamedTuple):
-    m: Array
-    v: Array
-    v_max: Array | None
-    correction_1: Array
-    correction_2: Array
-    root: Array  # sqrt of the second moment after its bias correction
 
 
 def masked_adam_step(
@@ -36,21 +22,18 @@ def masked_adam_step(
     weight_decay: float = 0.0,
     maximize: bool = False,
 ) -> tuple[Array, Array, Array, NDArray[np.integer], Array | None]:
-    """Take one Adam step on the trainable elements; leave everything of the frozen ones as it was.
-
-    Returns:
-        ``parameter, m, v, step, v_max`` after the step.
-    """
-    new = _moments(gradient, m, v, step, v_max, beta_1, beta_2, maximize)
-    new_v_max = None if v_max is None or new.v_max is None else np.where(trainable_mask, new.v_max, v_max)
-    update = learning_rate * new.m / new.correction_1 / (new.root + epsilon)
-    moved = parameter * (1 - learning_rate * weight_decay) - update
+    """Take one Adam step on the trainable elements; leave everything of the frozen ones as it was."""
+    gradient = -gradient if maximize else gradient
+    new_m, new_v, largest, correction, root, _ = _moments(gradient, m, v, step, v_max, beta_1, beta_2)
+    moved = parameter * (1 - learning_rate * weight_decay) - learning_rate * new_m / correction / (
+        root + epsilon
+    )
     return (
         np.where(trainable_mask, moved, parameter),
-        np.where(trainable_mask, new.m, m),
-        np.where(trainable_mask, new.v, v),
+        np.where(trainable_mask, new_m, m),
+        np.where(trainable_mask, new_v, v),
         np.where(trainable_mask, step + 1, step),
-        new_v_max,
+        None if v_max is None else np.where(trainable_mask, largest, v_max),
     )
 
 
@@ -71,25 +54,15 @@ def masked_adam_step_vjp(
     weight_decay: float = 0.0,
     maximize: bool = False,
 ) -> tuple[Array, Array]:
-    """Return the gradients that reach ``parameter`` and ``gradient`` from the new parameter.
-
-    Args:
-        cotangent: Arrives at the new parameter.
-        parameter: As in `masked_adam_step`, like all that follow.
-
-    Returns:
-        Gradients of shape ``parameter``, for ``parameter`` and for ``gradient``.
-    """
-    new = _moments(gradient, m, v, step, v_max, beta_1, beta_2, maximize)
+    """Return the gradients that reach ``parameter`` and ``gradient`` from the new parameter."""
     sign = -1 if maximize else 1
-    through_m = (1 - beta_1) * sign / (new.correction_1 * (new.root + epsilon))
-    # At 0 the root has no slope; there it counts as 0, which leaves that of the first moment.
-    moving = new.root > 0
-    root_slope = (1 - beta_2) * gradient / (new.correction_2 * np.where(moving, new.root, 1)) * moving
-    if v_max is not None:
-        root_slope = np.where(new.v >= v_max, root_slope, 0)
-    through_v = new.m / new.correction_1 / (new.root + epsilon) ** 2 * root_slope
-    to_gradient = -learning_rate * cotangent * (through_m - through_v)
+    gradient = sign * gradient
+    new_m, new_v, largest, correction, root, root_slope = _moments(
+        gradient, m, v, step, v_max, beta_1, beta_2
+    )
+    through_m = (1 - beta_1) / correction / (root + epsilon)
+    through_v = new_m / correction / (root + epsilon) ** 2 * root_slope * (new_v >= largest)
+    to_gradient = -learning_rate * sign * cotangent * (through_m - through_v)
     return (
         np.where(trainable_mask, cotangent * (1 - learning_rate * weight_decay), cotangent),
         np.where(trainable_mask, to_gradient, 0),
@@ -104,13 +77,12 @@ def _moments(
     v_max: Array | None,
     beta_1: float,
     beta_2: float,
-    maximize: bool,
-) -> _Moments:
-    gradient = -gradient if maximize else gradient
-    m = beta_1 * m + (1 - beta_1) * gradient
-    v = beta_2 * v + (1 - beta_2) * gradient**2
-    v_max = None if v_max is None else np.maximum(v_max, v)
-    correction_1 = 1 - beta_1 ** (step + 1.0)
-    correction_2 = 1 - beta_2 ** (step + 1.0)
-    root = np.sqrt((v if v_max is None else v_max) / correction_2)
-    return _Moments(m, v, v_max, correction_1, correction_2, root)
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    # Both moments, the largest second one, the first's bias correction, the root of the second after its own,
+    # and the slope of that root. At 0 the root has no slope; there it counts as 0.
+    m, v = beta_1 * m + (1 - beta_1) * gradient, beta_2 * v + (1 - beta_2) * gradient**2
+    largest = v if v_max is None else np.maximum(v_max, v)
+    correction_1, correction_2 = (1 - beta ** (step + 1.0) for beta in (beta_1, beta_2))
+    root = np.sqrt(largest / correction_2)
+    slope = (1 - beta_2) * gradient / (correction_2 * np.where(root > 0, root, 1)) * (root > 0)
+    return m, v, largest, correction_1, root, slope

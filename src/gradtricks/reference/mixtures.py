@@ -1,7 +1,4 @@
-"""The likelihood of a mixture density network.
-
-The arguments are those of the functions in both frameworks.
-"""
+"""The likelihood of a mixture density network. Arguments are those in both frameworks."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +11,8 @@ def mixture_density_nll(
 ) -> NDArray[np.floating]:
     """Minus the log-density of ``y`` in a Gaussian mixture with weights ``softmax(logits)``.
 
-    Returns:
-        ``[...]``; sigma is ``scale + scale_floor``. Beyond as many sigmas as the cube root of the largest
-        number, the square of the distance goes on as a logarithm, with the same slope.
+    Sigma is ``scale + scale_floor``. Beyond as many sigmas as the cube root of the largest number, the square
+    of the distance goes on as a logarithm, with the same slope.
     """
     logits, distance, sigma, limit = _standardized(logits, loc, scale, y, scale_floor)
     return -_log_sum_exp(log_softmax(logits) + _log_density(distance, sigma, limit))
@@ -35,12 +31,6 @@ def mixture_density_nll_vjp(
 
     The logits get ``softmax(logits) - r``; each component's ``loc`` gets ``-r (y - loc) / sigma**2`` and its
     ``scale`` ``r (1 - ((y - loc) / sigma)**2) / sigma``. A component without responsibility gets 0.
-
-    Args:
-        cotangent: ``[...]``.
-
-    Returns:
-        The gradients of ``logits``, ``loc``, ``scale`` and ``y``, in their shapes.
     """
     shapes = [np.shape(x) for x in (loc, scale, y)]
     logits, distance, sigma, limit = _standardized(logits, loc, scale, y, scale_floor)

@@ -1,18 +1,11 @@
-"""Ranks that have a gradient, and the correlation of ranks.
-
-The arguments are those of the functions in both frameworks.
-"""
+"""Ranks that have a gradient, and the correlation of ranks. Arguments are those in both frameworks."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
 def soft_rank(x: ArrayLike, *, regularization_strength: float, axis: int = -1) -> NDArray[np.floating]:
-    """Project ``x / regularization_strength`` onto the convex hull of all rankings.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """Project ``x / regularization_strength`` onto the convex hull of all rankings."""
     x = np.moveaxis(np.asarray(x, np.float64), axis, -1)
     ranks = np.empty(x.shape)
     for row in np.ndindex(x.shape[:-1]):
@@ -23,14 +16,7 @@ def soft_rank(x: ArrayLike, *, regularization_strength: float, axis: int = -1) -
 def soft_rank_vjp(
     cotangent: ArrayLike, x: ArrayLike, *, regularization_strength: float, axis: int = -1
 ) -> NDArray[np.floating]:
-    """Return the gradient that reaches ``x``: ``cotangent`` less the mean of its block, over the strength.
-
-    Args:
-        cotangent: Shape of ``x``.
-
-    Returns:
-        Shape of ``x``.
-    """
+    """Return the gradient that reaches ``x``: ``cotangent`` less the mean of its block, over the strength."""
     x, cotangent = (np.moveaxis(np.asarray(values, np.float64), axis, -1) for values in (x, cotangent))
     gradient = np.zeros(x.shape)
     for row in np.ndindex(x.shape[:-1]):
@@ -73,14 +59,7 @@ def spearman_correlation_vjp(
     axis: int = -1,
     soft_y: bool = False,
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return the gradients that reach ``x`` and ``y``; ``y`` gets zeros unless it is ranked softly.
-
-    Args:
-        cotangent: Shape of ``x`` without ``axis``.
-
-    Returns:
-        Two arrays of the shape of ``x``.
-    """
+    """Return the gradients that reach ``x`` and ``y``; ``y`` gets zeros unless it is ranked softly."""
     x, y = (np.moveaxis(np.asarray(values, np.float64), axis, -1) for values in (x, y))
     gradients = np.zeros((2, *x.shape))
     for row in np.ndindex(x.shape[:-1]):

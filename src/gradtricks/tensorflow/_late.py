@@ -46,9 +46,6 @@ class LateRecorder(Late, Recorder):
     def weights(self) -> Iterable[int]:
         return [number for number, leaf in zip(self.starts, self.leaves) if len(leaf.shape) > 1]
 
-    def size(self, tensor: tf.Tensor) -> int:
-        return int(tensor.shape.num_elements())
-
     def slopes(self, loss: tf.Tensor, tensors: list[tf.Tensor]) -> list[Any]:
         return self.tape.gradient(loss, tensors)
 

@@ -26,10 +26,6 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
             variable is found out while it is.
         name: Of the optimizer.
 
-    Raises:
-        TypeError: ``inner_optimizer`` isn't one.
-        ValueError: It has been built, or would move frozen elements.
-
     Example:
         >>> weight = tf.Variable(tf.zeros(2))
         >>> optimizer = MaskedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
@@ -75,18 +71,7 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         self._frozen_with = [[v, *(s for r, s in state if r is v and s.shape == v.shape)] for v in variables]
 
     def set_trainable_mask(self, parameter: Any, trainable_mask: tf.Tensor | None) -> None:
-        """Say which elements of a parameter may move, from the next step on.
-
-        Args:
-            parameter: One of the optimizer's parameters.
-            trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
-                None lets all of them move.
-
-        Raises:
-            TypeError: ``trainable_mask`` isn't a bool tensor.
-            ValueError: The optimizer isn't built, ``parameter`` isn't its own, or the mask doesn't broadcast
-                to its shape.
-        """
+        """Say which elements of a parameter may move, as `MaskedAdam.set_trainable_mask` does."""
         index = index_of(self, parameter)
         mask = as_mask(tf.constant(True) if trainable_mask is None else trainable_mask, parameter)
         self._trainable_mask[index].assign(tf.broadcast_to(mask, parameter.shape))

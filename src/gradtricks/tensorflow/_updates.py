@@ -42,7 +42,6 @@ class Updates:
         return any(tensor is gradient for gradient in self.asked.values() if gradient is not None)
 
     def before(self, optimizer: Any, gradients: list[Any], variables: list[Any], place: Place | None) -> None:
-        """Keep what an update starts from."""
         for event, given in self.clipped:
             event.unused = any(gradient is tensor for gradient in gradients for tensor in given)
         self.clipped, self.weights = [], []
@@ -87,7 +86,6 @@ class Updates:
         return bool(leftover)
 
     def after(self) -> None:
-        """Compare it with what the update came to."""
         for weight, variable, before, gradient in self.weights:
             needed = gradient is not None and (weight.masked or weight.short)
             weight.compare(before, _read(variable), array_of(dense(gradient)) if needed else gradient)

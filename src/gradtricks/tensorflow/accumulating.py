@@ -20,10 +20,9 @@ def accumulate_gradients(
 ) -> tuple[tf.Tensor, Any]:
     """Return the mean loss of all parts together and its gradients, whatever the parts weigh.
 
-    The gradients are those of one large batch, up to rounding; clip them once and give them to the optimizer
-    once. They are added up in float32 at least and rounded once. Parts may come from a generator, since their
-    weights are only needed at the end. Layers that couple samples (batch normalization in training mode) see
-    one part at a time all the same.
+    The gradients are those of one large batch, up to rounding, added up in float32 at least; clip them once
+    and give them to the optimizer once. Layers that couple samples (batch normalization in training mode)
+    see one part at a time all the same.
 
     Args:
         function: ``function(part)`` returns the *sum* of the part's losses, a scalar, and the sum of their
@@ -35,13 +34,8 @@ def accumulate_gradients(
 
     Returns:
         The loss, ``[]``, in float32 at least; and the gradients in the structure and dtypes of
-        ``parameters``. None stands for the gradient of a parameter that no part uses.
-
-    Raises:
-        TypeError: A parameter or a sum of losses isn't a floating-point tensor, a weight isn't a number or a
-            tensor, or ``function`` isn't callable or doesn't return a pair.
-        ValueError: There is no part, a sum or a weight isn't a scalar, no sum depends on a parameter, or the
-            weights add up to 0 (in a graph that gives NaN instead).
+        ``parameters``, None for a parameter that no part uses. Weights that add up to 0 raise; in a graph
+        they give NaN.
 
     References:
         https://github.com/huggingface/transformers/pull/34191.

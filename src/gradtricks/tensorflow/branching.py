@@ -28,9 +28,8 @@ def safe_where(
     Backward, ``x`` gets the function's gradient where the condition holds and exactly 0 elsewhere, whatever
     the function's derivative is there; the fallback gets the rest.
 
-    The function is evaluated at every element, but where the condition fails it is handed a stand-in: the
-    largest element of ``x`` for which the condition holds, or 1 if it holds for none. So tensors that the
-    function closes over stay free of NaN too.
+    Where the condition fails, the function is handed a stand-in: the largest element of ``x`` for which it
+    holds, or 1 if it holds for none. So tensors that the function closes over stay free of NaN too.
 
     Args:
         condition: Bool; broadcasts to the shape of ``x``. It gets no gradient.
@@ -72,13 +71,8 @@ def where_gradients(
 ) -> WhereGradients:
     """Say which gradient reaches which branch of ``where(condition, function(x), fallback)``, and ``x``.
 
-    Takes the arguments of `safe_where`, to be put in its place when a gradient is NaN. Backward, each field
-    can be differentiated again.
-
-    Returns:
-        Tensors of the shape of ``x``: ``to_function``, ``to_fallback``, ``derivative``, ``gradient``,
-        ``safe_gradient`` and ``poisoned``. What they hold is measured by differentiating, not computed by
-        a rule: it is what happens where it is called, eager or compiled.
+    Takes the arguments of `safe_where`, to be put in its place when a gradient is NaN. What the fields hold
+    is measured by differentiating: it is what happens where it is called, eager or compiled.
 
     Example:
         >>> x = tf.constant([0.0, 4.0])
@@ -90,17 +84,14 @@ def where_gradients(
     """
     condition, x = _checked(condition, x, function)
 
-    def choose(result: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-        return tf.where(condition, result, otherwise)
-
     def plain(x: tf.Tensor) -> tf.Tensor:
         result = _apply(function, x)
-        return choose(result, _as_fallback(fallback, result))
+        return tf.where(condition, result, _as_fallback(fallback, result))
 
     def safe(x: tf.Tensor) -> tf.Tensor:
         return safe_where(condition, x, function, fallback, safe_value=safe_value)
 
-    to_function, to_fallback = _gradients(choose, x, tf.zeros_like(x))
+    to_function, to_fallback = _gradients(lambda y, z: tf.where(condition, y, z), x, tf.zeros_like(x))
     (derivative,) = _gradients(lambda x: _apply(function, x), x)
     (gradient,), (safe_gradient,) = _gradients(plain, x), _gradients(safe, x)
     poisoned = ~tf.math.is_finite(gradient) & tf.math.is_finite(safe_gradient)

@@ -16,12 +16,8 @@ from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float3
 def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float | tf.Tensor) -> Any:
     """Subtract ``learning_rate`` times its gradient from every parameter.
 
-    Backward, a cotangent reaches the parameter unchanged, the gradient times ``-learning_rate``, and the
-    learning rate summed against the gradient. A pure function: nothing is edited in place, and it can be
-    differentiated through, any number of times.
-
-    A parameter without a gradient (None) stays as it is. The arithmetic is IEEE's, so a learning rate of 0
-    doesn't hide a gradient that is NaN or infinite: 0 times either is NaN.
+    A pure function, to be differentiated through as often as you like. A parameter without a gradient (None)
+    stays as it is. A rate of 0 doesn't hide a gradient that is NaN or infinite: 0 times either is NaN.
 
     Args:
         parameters: A floating-point tensor or variable, or tuples, lists and dicts of them, nested or not.
@@ -34,9 +30,6 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float 
     Returns:
         Structure of ``parameters``, each tensor of the shape and dtype of its parameter. float16 and
         bfloat16 are computed in float32.
-
-    Raises:
-        ValueError: Every gradient is None.
 
     References:
         Cauchy, Méthode générale pour la résolution des systèmes d'équations simultanées, 1847.

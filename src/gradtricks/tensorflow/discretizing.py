@@ -10,10 +10,11 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_shape
-from gradtricks._core.structures import map_structure, pairs, rebuilt
+from gradtricks._core.structures import map_structure, pairs
 from gradtricks.tensorflow._edits import substitute
 from gradtricks.tensorflow._tensors import (
     TENSORS,
@@ -23,21 +24,16 @@ from gradtricks.tensorflow._tensors import (
     at_least_float32,
 )
 
-_EPSILON = {tf.float32: 2.0**-23, tf.float64: 2.0**-52}
-
 
 def straight_through(hard: Any, soft: Any) -> Any:
-    """The value of ``hard`` forward; all of the incoming gradient to ``soft``.
-
-    The forward pass returns the bits of ``hard``, which gets no gradient.
+    """The value of ``hard`` forward, bit for bit; all of the incoming gradient to ``soft``.
 
     Args:
         hard: Real, any shape and dtype; or a tuple, list or dict of such tensors.
         soft: Floating-point, structure and shape of ``hard``. Its values aren't used.
 
     Returns:
-        Shape of ``hard``, and its dtype if that is floating-point; integers and booleans are converted to the
-        dtype of ``soft``.
+        Shape of ``hard``, and its dtype if that is floating-point, otherwise the dtype of ``soft``.
 
     References:
         Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
@@ -50,15 +46,20 @@ def straight_through(hard: Any, soft: Any) -> Any:
         >>> y.numpy().tolist(), [round(float(g), 2) for g in tape.gradient(y, x)]
         ([0.0, 1.0], [0.24, 0.21])
     """
-    found = pairs("hard", hard, "soft", soft)
-    return rebuilt(hard, iter([_straight_through(one, other) for _, one, other in found]))
+    return paired("hard", hard, "soft", soft)
 
 
-def _straight_through(hard: Any, soft: Any) -> tf.Tensor:
-    hard, soft = as_tensor("hard", hard), as_floating("soft", soft)
+def paired(hard_name: str, hard: Any, soft_name: str, soft: Any) -> Any:
+    """Do the same; errors call the two by these names."""
+    pairs(hard_name, hard, soft_name, soft)  # refuses other structures
+    return map_structure(lambda one, other: _paired_tensors(hard_name, one, soft_name, other), hard, soft)
+
+
+def _paired_tensors(hard_name: str, hard: Any, soft_name: str, soft: Any) -> tf.Tensor:
+    hard, soft = as_tensor(hard_name, hard), as_floating(soft_name, soft)
     if hard.dtype.is_complex:
-        raise TypeError(f"hard must be real; got {hard.dtype.name}; remedy: tf.math.real")
-    check_shape("hard", hard.shape, soft.shape, "soft")
+        raise TypeError(f"{hard_name} must be real; got {hard.dtype.name}; remedy: tf.math.real")
+    check_shape(hard_name, hard.shape, soft.shape, soft_name)
     hard = hard if hard.dtype.is_floating else tf.cast(hard, soft.dtype)
     return substitute(_as_shaped(hard, soft), soft)
 
@@ -90,16 +91,7 @@ def floor_straight_through(x: Any) -> Any:
 
 
 def round_straight_through(x: Any) -> Any:
-    """Round forward, ties to even; identity backward. ``x`` is as in `soft_floor`.
-
-    Example:
-        >>> x = tf.constant([1.7, 2.5])
-        >>> with tf.GradientTape() as tape:
-        ...     tape.watch(x)
-        ...     y = round_straight_through(x)
-        >>> y.numpy().tolist(), tape.gradient(y, x).numpy().tolist()
-        ([2.0, 2.0], [1.0, 1.0])
-    """
+    """Round forward, ties to even; identity backward. ``x`` is as in `soft_floor`."""
     x = map_structure(partial(as_floating, "x"), x)
     return straight_through(map_structure(tf.round, x), x)
 
@@ -107,14 +99,12 @@ def round_straight_through(x: Any) -> Any:
 def soft_floor(x: Any, temperature: float | tf.Tensor) -> Any:
     """Staircase of sigmoids forward; its own derivative backward.
 
-    The sum over all integers, counted from the step at 0, to the precision of the dtype. It is the mean of
-    ``floor(x + temperature * noise)`` under logistic noise: n at n + 1/2, n - 1/2 at every integer n, and one
-    more with each unit.
+    It is the mean of ``floor(x + temperature * noise)`` under logistic noise, to the precision of the dtype:
+    n at n + 1/2, n - 1/2 at every integer n, and one more with each unit.
 
     Args:
-        x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is
-            an integer, and the half is rounded. float16 and bfloat16 are computed in float32. Or a tuple,
-            list or dict of such tensors.
+        x: Floating-point, any shape, or a tuple, list or dict of such tensors. float16 and bfloat16 are
+            computed in float32. From 2**23 on (float32) each is an integer, and the half is rounded.
         temperature: A number of at least 1e-30; or a floating-point tensor that broadcasts to the shape of
             ``x``, whose elements aren't checked and get no gradient. Towards 0 it becomes the floor, towards
             infinity ``x - 0.5``. In a `tf.function`, give one that changes as a tensor.
@@ -150,9 +140,8 @@ def _soft_floor(x: Any, temperature: float | tf.Tensor) -> tf.Tensor:
 def piecewise_linear_floor(x: Any, width: float | tf.Tensor) -> Any:
     """Floor forward with a ramp before each step; slope ``1 / width`` on the ramps backward.
 
-    Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
-    with a slope of 0. At a corner the slope is that to the right of it. It is the mean of
-    ``floor(x + noise)`` under noise uniform in [0, width); width 1 is the identity.
+    It is the mean of ``floor(x + noise)`` under noise uniform in [0, width); width 1 is the identity. At a
+    corner the slope is that to the right of it.
 
     Args:
         x: As in `soft_floor`.
@@ -194,7 +183,7 @@ _WARM = 0.25
 def _sigmoids(part: tf.Tensor, heat: tf.Tensor, hottest: float) -> tf.Tensor:
     # Steps above count by what is there of them already, steps below by what is still missing; the sum is
     # symmetric about 1/2. Beyond the last pair less than one rounding error remains.
-    count = math.ceil(hottest * math.log(2 / _EPSILON[part.dtype]))
+    count = math.ceil(hottest * math.log(2 / np.finfo(part.dtype.as_numpy_dtype).eps))
     total = tf.zeros_like(part)
     for step in range(count, 0, -1):
         rising = tf.sigmoid((part - step) / heat)
@@ -204,7 +193,7 @@ def _sigmoids(part: tf.Tensor, heat: tf.Tensor, hottest: float) -> tf.Tensor:
 
 def _waves(part: tf.Tensor, heat: tf.Tensor, coldest: float) -> tf.Tensor:
     # The same sum by Poisson's formula: the warmer, the fewer waves.
-    count = int((8 - math.log(_EPSILON[part.dtype])) / (2 * math.pi**2 * coldest))
+    count = int((8 - math.log(np.finfo(part.dtype.as_numpy_dtype).eps)) / (2 * math.pi**2 * coldest))
     total = part - 0.5
     for wave in range(1, count + 1):
         height = 2 * math.pi * heat / tf.sinh(2 * math.pi**2 * wave * heat)

@@ -9,19 +9,22 @@ Where it is frozen, nothing of it changes: parameter, m, v and t stay as they ar
 """
 
 import math
-from collections.abc import Sequence
-from functools import partial
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from gradtricks._core.checks import check_shape
-from gradtricks._core.masking import check_options
+from gradtricks._core.masking import check_options, one_minus_exp
 from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer as MaskedOptimizer
 from gradtricks.tensorflow._masked_optimizer import index_of, where_trainable
-from gradtricks.tensorflow._one_pass import can_take_one_pass, compiled_step, one_minus_exp_in_products
 from gradtricks.tensorflow._tensors import TENSORS, as_counts, as_floating, as_mask, at_least_float32
+
+_LARGE = 2**14  # elements from which on XLA's fusion is worth its compilation
+_HAS_XLA = sys.platform != "darwin"
 
 
 def masked_adam_step(
@@ -53,7 +56,7 @@ def masked_adam_step(
         step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
-        learning_rate: Size of a step.
+        learning_rate: Size of a step. A tensor's value isn't checked.
         beta_1: Decay of the first moment, within [0, 1).
         beta_2: Decay of the second moment, within [0, 1).
         epsilon: Added to the root of the second moment, after its bias correction.
@@ -62,10 +65,6 @@ def masked_adam_step(
 
     Returns:
         ``parameter, m, v, step, v_max`` after the step; ``v_max`` is None where it was None.
-
-    Raises:
-        TypeError: A tensor is of the wrong dtype, or isn't one; an option isn't a number.
-        ValueError: A shape doesn't fit that of ``parameter``, or an option is out of range.
 
     References:
         Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
@@ -76,8 +75,7 @@ def masked_adam_step(
     largest = v if v_max is None else as_floating("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    rate = 0.0 if isinstance(learning_rate, TENSORS) else learning_rate  # a tensor's values aren't checked
-    check_options(rate, beta_1, beta_2, epsilon, weight_decay)
+    _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     trainable_mask = as_mask(trainable_mask, parameter)
     if isinstance(learning_rate, TENSORS):
         learning_rate = tf.cast(learning_rate, m.dtype)  # of a number, this would take digits away
@@ -108,23 +106,11 @@ class MaskedAdam(keras.optimizers.Optimizer):
     Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
     Here a frozen element keeps everything, and thaws as if nothing had happened.
 
-    Arguments are those of ``keras.optimizers.Adam``. Large parameters are updated by a computation that
-    XLA compiles, in eager code and in graphs. Under a ``LossScaleOptimizer`` set the mask of its
-    ``inner_optimizer``; it skips a step where any gradient isn't finite, a frozen element's included.
-
-    Args:
-        learning_rate: Size of a step; a number or a schedule.
-        beta_1: Decay of the first moment, within [0, 1).
-        beta_2: Decay of the second moment, within [0, 1).
-        epsilon: Added to the root of the second moment, after its bias correction (Keras' Adam: before).
-        amsgrad: Divide by the largest second moment so far.
-        weight_decay: Decoupled (AdamW), as in all of Keras; never moves a frozen element. None means 0.
-        **options: ``name``, ``clipnorm``, ``clipvalue``, ``global_clipnorm`` and ``loss_scale_factor`` of
-            every optimizer of the framework; frozen elements don't count when norms are taken.
-
-    Raises:
-        TypeError: An option isn't a number.
-        ValueError: An option is out of range, or would move frozen elements.
+    Arguments are those of ``keras.optimizers.Adam`` but for ``use_ema`` and ``gradient_accumulation_steps``,
+    which would move frozen elements; ``epsilon`` is added after the bias correction, and frozen elements
+    don't count when norms are taken. Large parameters are updated by a computation that XLA compiles. Under
+    a ``LossScaleOptimizer`` set the mask of its ``inner_optimizer``; it skips a step where any gradient isn't
+    finite, a frozen element's included.
 
     Example:
         >>> weight = tf.Variable(tf.zeros(2))
@@ -151,8 +137,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
                 raise ValueError(
                     f"{name} would move frozen elements; got {options[name]}; remedy: leave it out"
                 )
-        rate = 0.0 if callable(learning_rate) or isinstance(learning_rate, TENSORS) else learning_rate
-        check_options(rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
+        _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
         options.setdefault("name", "masked_adam")
         super().__init__(learning_rate=learning_rate, **options)
         self.beta_1, self.beta_2, self.epsilon = float(beta_1), float(beta_2), float(epsilon)
@@ -167,9 +152,8 @@ class MaskedAdam(keras.optimizers.Optimizer):
         super().build(variables)
         self._momentums = [self._add(v, _wide_dtype(v), "momentum") for v in variables]
         self._velocities = [self._add(v, _wide_dtype(v), "velocity") for v in variables]
-        self._velocity_hats = [
-            self._add(v, _wide_dtype(v), "velocity_hat") for v in variables if self.amsgrad
-        ]
+        hatted = variables if self.amsgrad else []
+        self._velocity_hats = [self._add(v, _wide_dtype(v), "velocity_hat") for v in hatted]
         self._step = [self.add_variable((), "zeros", "int32", name="step") for _ in variables]
         # Own steps say nothing until elements differ in them, which is when a mask first changes after a
         # step.
@@ -184,11 +168,6 @@ class MaskedAdam(keras.optimizers.Optimizer):
             parameter: One of the optimizer's parameters.
             trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
                 None lets all of them move.
-
-        Raises:
-            TypeError: ``trainable_mask`` isn't a bool tensor.
-            ValueError: The optimizer isn't built, ``parameter`` isn't its own, or the mask doesn't broadcast
-                to its shape.
         """
         index = index_of(self, parameter)
         mask = as_mask(tf.constant(True) if trainable_mask is None else trainable_mask, parameter)
@@ -222,8 +201,8 @@ class MaskedAdam(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         options: dict[str, Any] = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
         options["weight_decay"] = (self._decay or 0.0) if self._use_weight_decay(variable) else 0.0
-        of_options = compiled_step if can_take_one_pass(variable) else partial
-        take_step = of_options(_step_by_tensors, **options)
+        large = _HAS_XLA and variable.shape.num_elements() >= _LARGE
+        take_step = (_compiled if large else partial)(_step_by_tensors, **options)
         moments = self._momentums[index].value, self._velocities[index].value
         v_max = self._velocity_hats[index].value if self.amsgrad else None
         mask, rate = self._trainable_mask[index].value, tf.cast(learning_rate, moments[0].dtype)
@@ -245,26 +224,24 @@ class MaskedAdam(keras.optimizers.Optimizer):
         return self.add_variable(like.shape, initializer, dtype, name=name)
 
 
-def _step_by_tensors(
-    step: tf.Variable,
-    parameter: tf.Variable,
-    gradient: tf.Tensor,
-    m: tf.Variable,
-    v: tf.Variable,
-    trainable_mask: tf.Variable,
-    v_max: tf.Variable | None,
-    learning_rate: tf.Tensor,
-    *,
-    counting: bool,
-    **options: Any,
-) -> None:
+def _step_by_tensors(step: tf.Variable, *arguments: Any, counting: bool, **options: Any) -> None:
+    parameter, gradient, m, v, mask, v_max, rate = arguments
     state = parameter, m, v, step if counting else None, v_max
-    new = masked_adam_step(
-        parameter, gradient, m, v, step, trainable_mask, v_max=v_max, learning_rate=learning_rate, **options
-    )
+    new = masked_adam_step(parameter, gradient, m, v, step, mask, v_max=v_max, learning_rate=rate, **options)
     for old, value in zip(state, new, strict=True):
         if old is not None:
             old.assign(value)
+
+
+@cache
+def _compiled(function: Callable[..., None], **options: float) -> Callable[..., None]:
+    # Once for each shape; it assigns to the variables that it is given.
+    return tf.function(partial(function, **options), jit_compile=True, autograph=False)
+
+
+def _check_options(learning_rate: Any, *others: float) -> None:
+    unknown = callable(learning_rate) or isinstance(learning_rate, TENSORS)
+    check_options(0.0 if unknown else learning_rate, *others)
 
 
 def _wide_dtype(variable: Any) -> str:
@@ -275,4 +252,14 @@ def _wide_dtype(variable: Any) -> str:
 def _bias_correction(beta: float, step: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
     x = tf.cast(step, like.dtype) * (-math.log(beta) if beta else math.inf)
-    return -tf.math.expm1(-x) if step.shape.rank == 0 else one_minus_exp_in_products(x)
+    if step.shape.rank == 0:
+        return -tf.math.expm1(-x)
+    # XLA's expm1 is slow.
+    coefficients, doublings, most = one_minus_exp(x.dtype.name)
+    x = tf.minimum(x / 2**doublings, most)
+    y = coefficients[0] * x
+    for coefficient in coefficients[1:]:
+        y = (y + coefficient) * x
+    for _ in range(doublings):
+        y *= 2 - y
+    return y

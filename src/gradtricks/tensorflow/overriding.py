@@ -15,12 +15,10 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import context, execute
 from tensorflow.python.eager.polymorphic_function import function_context
 
-from gradtricks._core.checks import check_callable, check_shape
-from gradtricks._core.overriding import OPERATORS, by_operator, check_same_structure
-from gradtricks._core.structures import map_structure
+from gradtricks._core.checks import check_callable
+from gradtricks._core.overriding import OPERATORS, by_operator
 from gradtricks.tensorflow._edits import record_rule, registered
-from gradtricks.tensorflow._tensors import as_floating, as_tensor
-from gradtricks.tensorflow.discretizing import straight_through
+from gradtricks.tensorflow.discretizing import paired
 
 Gradient = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -39,8 +37,7 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
 
     Returns:
         A function of the same arguments. Its values and their dtypes are those of ``forward``, bit for bit;
-        integers and booleans are converted to the dtype of ``gradient_of``. Calling it raises TypeError or
-        ValueError where the two results don't match.
+        integers and booleans are converted to the dtype of ``gradient_of``.
 
     Example:
         >>> sign = override_gradient(tf.sign, tf.tanh)
@@ -55,7 +52,8 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
     check_callable("gradient_of", gradient_of)
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
-        return _paired(forward(*args, **kwargs), gradient_of(*args, **kwargs))
+        hard, soft = forward(*args, **kwargs), gradient_of(*args, **kwargs)
+        return paired("what forward returns", hard, "what gradient_of returns", soft)
 
     return overridden
 
@@ -66,10 +64,9 @@ def gradient_override_map(
     """Within the block, each operator in the map keeps its value and gets the given gradient.
 
     What counts is where the operator is called, not where backpropagation happens. The map follows the calls
-    of its own thread, eager or in a graph: a `tf.function` is traced anew for each map it is called under,
-    and for none. Of nested maps the innermost that names an operator wins. Blocks must end in the reverse
-    order of their beginning, so don't `yield` or `await` in one. Rules are kept for the life of the process;
-    make a map once.
+    of its own thread; a `tf.function` is traced anew for each map it is called under. Rules are kept for the
+    life of the process, so make a map once. Of nested maps the innermost that names an operator wins. Don't
+    `yield` or `await` in a block.
 
     Unseen is what runs in threads of its own: a `tf.py_function` in a graph, replicas of a distribution
     strategy. Functions that declare their own gradients, such as `tf.nn.silu`, keep them. So does a function
@@ -81,14 +78,13 @@ def gradient_override_map(
             ``gradient(cotangent, output, x)``, which returns the gradient of ``x``. All spellings count as
             one: `keras.ops`, layers, activations by name. Operators are abs, ceil, cos, elu, exp, floor,
             leaky_relu, log, relu, relu6, round, selu, sigmoid, sign, sin, softplus, sqrt, tanh; for any other
-            function use `override_gradient`. A concrete function traced outside the map is refused. The
-            result is converted to the dtype of ``x``.
+            function use `override_gradient`. A concrete function traced outside the map is refused.
 
     Returns:
-        A context manager; it can be entered again.
+        A context manager, to be entered as often as you like.
 
     Raises:
-        NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
+        NotImplementedError: Within the block, in forward mode.
 
     References:
         ``tf.Graph.gradient_override_map``; guided backpropagation, https://arxiv.org/abs/1412.6806.
@@ -103,37 +99,33 @@ def gradient_override_map(
         >>> tape.gradient(y, x).numpy().tolist()
         [0.0, 1.0, 0.0]
     """
-    named = by_operator(gradients, _NAMES, "TensorFlow")
-    return _OverrideMap(named)
+    return _OverrideMap(by_operator(gradients, _NAMES, "TensorFlow"))
 
 
 class _OverrideMap(AbstractContextManager):
     def __init__(self, gradients: dict[str, Gradient]) -> None:
         self.names = {
-            op_type: registered(name, gradient)
-            for name, gradient in gradients.items()
-            for op_type in _op_types(name)
+            op: registered(name, rule) for name, rule in gradients.items() for op in _op_types(name)
         }
 
     def __enter__(self) -> None:
-        if not _ACTIVE.maps:
+        if not _ACTIVE.outer:
             context.context().add_op_callback(_after_op)
             _PATCHES.enter()
-        _ACTIVE.maps = (*_ACTIVE.maps, self.names)
+        _ACTIVE.outer.append(_ACTIVE.names)
+        _ACTIVE.names = {**_ACTIVE.names, **self.names}
 
     def __exit__(self, *exception: object) -> None:
-        _ACTIVE.maps = _ACTIVE.maps[:-1]
-        if not _ACTIVE.maps:
+        _ACTIVE.names = _ACTIVE.outer.pop()
+        if not _ACTIVE.outer:
             context.context().remove_op_callback(_after_op)
             _PATCHES.exit()
 
 
 class _Active(threading.local):
-    maps: tuple[dict[str, str], ...] = ()
-
-    def names(self) -> dict[str, str]:
-        """Return the name of the gradient of each type of operator; the innermost map wins."""
-        return {op_type: name for names in self.maps for op_type, name in names.items()}
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}  # of gradients, by types of operators
+        self.outer: list[dict[str, str]] = []  # those around each block
 
 
 _ACTIVE = _Active()
@@ -143,7 +135,7 @@ def _after_op(
     op_type: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
 ) -> None:
     op_type = tf.compat.as_str(op_type)  # bytes from some eager operators
-    name = _ACTIVE.names().get(op_type)
+    name = _ACTIVE.names.get(op_type)
     if name is None:
         if graph is None:
             _refuse_foreign_function(op_type)
@@ -157,7 +149,7 @@ def _after_op(
 
 def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., None]:
     def recording(op_type: Any, inputs: Any, attributes: Any, outputs: Any) -> None:
-        name = _ACTIVE.names().get(tf.compat.as_str(op_type))
+        name = _ACTIVE.names.get(tf.compat.as_str(op_type))
         if name is None:
             record_gradient(op_type, inputs, attributes, outputs)
         else:
@@ -169,7 +161,7 @@ def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., 
 def _keyed_by_maps(make_function_context: Callable[..., Any]) -> Callable[..., Any]:
     # A tf.function looks for an earlier trace under this key.
     def keyed(scope_type: Any = None) -> Any:
-        made, names = make_function_context(scope_type), _ACTIVE.names()
+        made, names = make_function_context(scope_type), _ACTIVE.names
         return made._replace(scope_type=(scope_type, *sorted(names.items()))) if names else made
 
     return keyed
@@ -204,7 +196,7 @@ _PATCHES = _Patches()
 def _refuse_foreign_function(name: str) -> None:
     if name.startswith("__backward") or not context.context().has_function(name):
         return
-    kept = sorted(_operators_within(name) & _ACTIVE.names().keys())
+    kept = sorted(_operators_within(name) & _ACTIVE.names.keys())
     if kept:
         raise RuntimeError(
             f"gradient_override_map can't reach the {', '.join(kept)} of a function traced outside of it; "
@@ -214,8 +206,7 @@ def _refuse_foreign_function(name: str) -> None:
 
 @cache
 def _operators_within(name: str) -> frozenset[str]:
-    # The types of a function's operators, and of the functions that it calls; the name of the gradient
-    # where a map has given them one.
+    # Their types, in the functions that it calls too; the name of the gradient where a map has given one.
     found = set()
     for node in context.context().get_function_def(name).node_def:
         found.add(node.attr["_gradient_op_type"].s.decode() or node.op)
@@ -233,14 +224,3 @@ def _op_types(name: str) -> list[str]:
 
 _OWNERS = (tf, tf.math, tf.nn, keras.ops, keras.activations)
 _NAMES = {getattr(owner, name): name for name in OPERATORS for owner in _OWNERS if hasattr(owner, name)}
-
-
-def _paired(hard: Any, soft: Any) -> Any:
-    check_same_structure(hard, soft)
-    return map_structure(_paired_tensors, hard, soft)
-
-
-def _paired_tensors(hard: tf.Tensor, soft: tf.Tensor) -> tf.Tensor:
-    hard, soft = as_tensor("what forward returns", hard), as_floating("what gradient_of returns", soft)
-    check_shape("what gradient_of returns", soft.shape, hard.shape, "what forward returns")
-    return straight_through(hard, soft)

@@ -26,9 +26,8 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float | tf.Tensor, axis:
     """Rank softly, smallest 1; passes each element what its gradient has beyond the mean of its block.
 
     The ranks are the point of the permutahedron, the convex hull of all rankings, that is nearest to
-    ``x / regularization_strength``. Elements that are too near to each other for hard ranks form a block.
-    Within a block the ranks are linear in ``x``, so their second derivative is zero. An element alone in its
-    block has a hard rank and gets no gradient. Equal elements share their rank.
+    ``x / regularization_strength``. Within a block they are linear in ``x``; an element alone in its block
+    has a hard rank and gets no gradient. Equal elements share their rank.
 
     Args:
         x: Floating-point, any shape but a scalar. A row that holds NaN or an infinity has NaN ranks and NaN
@@ -41,10 +40,6 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float | tf.Tensor, axis:
     Returns:
         Shape and dtype of ``x``, computed in float64. On a GPU, an eager ``x`` makes the way to the CPU and
         back.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or an option is of the wrong type.
-        ValueError: ``x`` has no such axis, or the strength isn't positive or isn't a scalar.
 
     References:
         Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
@@ -76,19 +71,15 @@ def spearman_correlation(
         x: Floating-point, any shape but a scalar.
         y: Floating-point, shape of ``x``. It is ranked hard, equal elements share their average rank, and it
             gets no gradient.
-        regularization_strength: Of the soft ranks, as in `soft_rank`; None is twice the usual gap between
-            neighbours: the mean of the smaller half of the gaps (per rank, where elements are equal).
-        axis: The elements along it are ranked against each other.
+        regularization_strength: As in `soft_rank`; None is twice the usual gap between neighbours: the mean
+            of the smaller half of the gaps (per rank, where elements are equal).
+        axis: As in `soft_rank`.
         soft_y: Rank ``y`` softly too, so that it gets a gradient; without a strength, by its own gaps.
 
     Returns:
         Shape of ``x`` without ``axis``, in the dtype of ``x`` or float32 if that is wider. Within [-1, 1] up
         to rounding. Where all elements of ``x`` or of ``y`` are equal, the value and the gradient are 0;
         where one of them is NaN or infinite, NaN.
-
-    Raises:
-        TypeError: A tensor isn't floating-point, or an option is of the wrong type.
-        ValueError: The shapes differ, ``x`` has no such axis, or the strength isn't positive.
 
     Example:
         >>> x, y = tf.constant([0.0, 1.0, 3.0, 9.0]), tf.constant([1.0, 2.0, 4.0, 3.0])
@@ -162,8 +153,9 @@ def _as_strength(value: float | tf.Tensor) -> float | tf.Tensor:
 
 
 def _move_axis(x: tf.Tensor, source: int, target: int) -> tf.Tensor:
-    axes = list(range(x.shape.rank))
-    if axes[source] == axes[target]:
+    rank = x.shape.rank
+    if source % rank == target % rank:
         return x
-    axes.insert(target % len(axes), axes.pop(source))
+    axes = list(range(rank))
+    axes.insert(target % rank, axes.pop(source))
     return tf.transpose(x, axes)

@@ -40,9 +40,6 @@ class LateRecorder(Late, Recorder):
     def weights(self) -> Iterable[int]:
         return [state.number for state in self.starts if state.tensor.ndim > 1]
 
-    def size(self, tensor: torch.Tensor) -> int:
-        return tensor.numel()
-
     def slopes(self, loss: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
         differentiable = [tensor for tensor in tensors if tensor.requires_grad]
         try:

@@ -23,9 +23,6 @@ class MaskedOptimizer(torch.optim.Optimizer):
     Args:
         optimizer: Has the parameters, the options and the state. Schedulers and scalers take the masked one.
 
-    Raises:
-        TypeError: ``optimizer`` isn't one.
-
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
         >>> optimizer = MaskedOptimizer(torch.optim.SGD([weight], lr=0.1, momentum=0.9))
@@ -44,17 +41,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
         self._share(optimizer)
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
-        """Say which elements of a parameter may move, from the next step on.
-
-        Args:
-            parameter: One of the optimizer's parameters.
-            trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
-                None lets all of them move.
-
-        Raises:
-            TypeError: ``trainable_mask`` isn't a bool tensor.
-            ValueError: ``parameter`` isn't the optimizer's, or the mask doesn't broadcast to its shape.
-        """
+        """Say which elements of a parameter may move, as `MaskedAdam.set_trainable_mask` does."""
         if not any(parameter is p for p in self._parameters()):
             raise ValueError("parameter must be one that the optimizer was given; got another tensor")
         self._masks.pop(parameter, None)
@@ -63,17 +50,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step with the gradients that the parameters hold.
-
-        Args:
-            closure: Evaluates the model and returns the loss; it is called once, before the step.
-
-        Returns:
-            What ``closure`` returned, or None.
-
-        Raises:
-            TypeError: The gradient of a parameter with a mask is sparse.
-        """
+        """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -125,11 +102,8 @@ class MaskedOptimizer(torch.optim.Optimizer):
     def _share(self, optimizer: torch.optim.Optimizer) -> None:
         # Schedulers and scalers change groups in place, so there must be only one of each.
         self.optimizer = optimizer
-        self.defaults, self.param_groups, self.state = (
-            optimizer.defaults,
-            optimizer.param_groups,
-            optimizer.state,
-        )
+        self.defaults, self.state = optimizer.defaults, optimizer.state
+        self.param_groups = optimizer.param_groups
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]

@@ -73,7 +73,6 @@ class Updates:
                 self.kept[parameter] = parameter.grad, parameter.grad._version
 
     def before(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
-        """Keep what an update starts from."""
         self.meet(optimizer)
         self.weights = {}
         rates = [float(group.get("lr", 1.0)) for group in optimizer.param_groups]
@@ -97,7 +96,6 @@ class Updates:
         self.record.updates.append(Update(weights, max(rates, default=0.0), place))
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compare it with what the update came to."""
         for parameter, (weight, before, gradient) in self.weights.items():
             weight.compare(before, parameter.detach(), None if weight.gradient == "none" else gradient)
             if parameter.grad is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_callable, check_number, check_shape
-from gradtricks._core.structures import map_structure
+from gradtricks._core.structures import leaves, rebuilt
 from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, is_readable
 
 
@@ -21,10 +21,9 @@ def accumulate_gradients(
 ) -> tuple[torch.Tensor, Any]:
     """Return the mean loss of all parts together and its gradients, whatever the parts weigh.
 
-    The gradients are those of one large batch, up to rounding; clip them once and give them to the optimizer
-    once. They are added up in float32 at least and rounded once. Parts may come from a generator, since their
-    weights are only needed at the end. Layers that couple samples (batch normalization in training mode) see
-    one part at a time all the same.
+    The gradients are those of one large batch, up to rounding, added up in float32 at least; clip them once
+    and give them to the optimizer once. Layers that couple samples (batch normalization in training mode)
+    see one part at a time all the same.
 
     Args:
         function: ``function(part)`` returns the *sum* of the part's losses, a scalar, and the sum of their
@@ -36,14 +35,9 @@ def accumulate_gradients(
         parts: Anything that can be iterated over, once.
 
     Returns:
-        The loss, ``[]``, without a gradient and in float32 at least; and the gradients in the structure and
-        dtypes of ``parameters``. None stands for the gradient of a parameter that no part uses.
-
-    Raises:
-        TypeError: A parameter or a sum of losses isn't a floating-point tensor, a weight isn't a number or a
-            tensor, or ``function`` isn't callable or doesn't return a pair.
-        ValueError: There is no part, a sum or a weight isn't a scalar, no sum depends on a parameter, or the
-            weights add up to 0 (on a GPU that gives NaN instead).
+        The loss, ``[]``, in float32 at least; and the gradients in the structure and dtypes of
+        ``parameters``, None for a parameter that no part uses. Weights that add up to 0 raise; on a GPU they
+        give NaN.
 
     References:
         https://github.com/huggingface/transformers/pull/34191. What hooks ``backward``, such as
@@ -58,22 +52,21 @@ def accumulate_gradients(
     """
     check_callable("function", function)
     parameters = list(parameters) if isinstance(parameters, Iterator) else parameters
-    leaves: list[torch.Tensor] = []
-    map_structure(lambda p: leaves.append(as_floating("parameters", p)), parameters)
-    sums: list[torch.Tensor | None] = [None for _ in leaves]
+    watched = [as_floating("parameters", p) for p in leaves(parameters)]
+    sums: list[torch.Tensor | None] = [None for _ in watched]
     loss: Any = None
     weights: Any = 0
     for part in parts:
         total, weight = _as_pair(function(part))
         # A part in which nothing counts may be a constant.
-        gradients = torch.autograd.grad(total, leaves, allow_unused=True) if total.requires_grad else ()
+        gradients = torch.autograd.grad(total, watched, allow_unused=True) if total.requires_grad else ()
         for place, gradient in enumerate(gradients):
             sums[place] = _added(sums[place], gradient)
         loss = total.detach() + (0 if loss is None else loss)
         weights = weights + weight
     _check(loss, weights, sums)
-    means = iter([g if g is None else (g / weights).to(p.dtype) for g, p in zip(sums, leaves)])
-    return loss / weights, map_structure(lambda _: next(means), parameters)
+    means = [g if g is None else (g / weights).to(p.dtype) for g, p in zip(sums, watched)]
+    return loss / weights, rebuilt(parameters, iter(means))
 
 
 def _as_pair(found: object) -> tuple[torch.Tensor, float | torch.Tensor]:

@@ -13,26 +13,21 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_shape
-from gradtricks._core.structures import map_structure, pairs, rebuilt
+from gradtricks._core.structures import map_structure, pairs
 from gradtricks.torch._edits import substitute
 from gradtricks.torch._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
 
 
 def straight_through(hard: Any, soft: Any) -> Any:
-    """The value of ``hard`` forward; all of the incoming gradient to ``soft``.
-
-    The forward pass returns the bits of ``hard``, which gets no gradient.
+    """The value of ``hard`` forward, bit for bit; all of the incoming gradient to ``soft``.
 
     Args:
         hard: Real, any shape and dtype; or a tuple, list or dict of such tensors.
         soft: Floating-point, structure and shape of ``hard``. Its values aren't used.
 
     Returns:
-        Shape of ``hard``, and its dtype if that is floating-point; integers and booleans are converted to the
-        dtype of ``soft``. A view of ``hard`` in plain eager mode: clone it before editing in place.
-
-    Raises:
-        RuntimeError: A compiled function is called on dual numbers.
+        Shape of ``hard``, and its dtype if that is floating-point, otherwise the dtype of ``soft``. A view of
+        ``hard`` in plain eager mode: clone it before editing in place.
 
     References:
         Bengio, Léonard, Courville 2013, https://arxiv.org/abs/1308.3432.
@@ -43,15 +38,20 @@ def straight_through(hard: Any, soft: Any) -> Any:
         >>> y.tolist(), [round(g, 2) for g in torch.autograd.grad(y.sum(), x)[0].tolist()]
         ([0.0, 1.0], [0.24, 0.21])
     """
-    found = pairs("hard", hard, "soft", soft)
-    return rebuilt(hard, iter([_straight_through(one, other) for _, one, other in found]))
+    return paired("hard", hard, "soft", soft)
 
 
-def _straight_through(hard: Any, soft: Any) -> torch.Tensor:
-    hard, soft = as_tensor("hard", hard), as_floating("soft", soft)
+def paired(hard_name: str, hard: Any, soft_name: str, soft: Any) -> Any:
+    """Do the same; errors call the two by these names."""
+    pairs(hard_name, hard, soft_name, soft)  # refuses other structures
+    return map_structure(lambda one, other: _paired_tensors(hard_name, one, soft_name, other), hard, soft)
+
+
+def _paired_tensors(hard_name: str, hard: Any, soft_name: str, soft: Any) -> torch.Tensor:
+    hard, soft = as_tensor(hard_name, hard), as_floating(soft_name, soft)
     if hard.dtype.is_complex:
-        raise TypeError(f"hard must be real; got {hard.dtype}; remedy: hard.real")
-    check_shape("hard", hard.shape, soft.shape, "soft")
+        raise TypeError(f"{hard_name} must be real; got {hard.dtype}; remedy: hard.real")
+    check_shape(hard_name, hard.shape, soft.shape, soft_name)
     return substitute(hard if hard.dtype.is_floating_point else hard.to(soft.dtype), soft)
 
 
@@ -69,14 +69,7 @@ def floor_straight_through(x: Any) -> Any:
 
 
 def round_straight_through(x: Any) -> Any:
-    """Round forward, ties to even; identity backward. ``x`` is as in `soft_floor`.
-
-    Example:
-        >>> x = torch.tensor([1.7, 2.5], requires_grad=True)
-        >>> y = round_straight_through(x)
-        >>> y.tolist(), torch.autograd.grad(y.sum(), x)[0].tolist()
-        ([2.0, 2.0], [1.0, 1.0])
-    """
+    """Round forward, ties to even; identity backward. ``x`` is as in `soft_floor`."""
     x = map_structure(partial(as_floating, "x"), x)
     return straight_through(map_structure(lambda leaf: leaf.detach().round(), x), x)
 
@@ -84,14 +77,12 @@ def round_straight_through(x: Any) -> Any:
 def soft_floor(x: Any, temperature: float | torch.Tensor) -> Any:
     """Staircase of sigmoids forward; its own derivative backward.
 
-    The sum over all integers, counted from the step at 0, to the precision of the dtype. It is the mean of
-    ``floor(x + temperature * noise)`` under logistic noise: n at n + 1/2, n - 1/2 at every integer n, and one
-    more with each unit.
+    It is the mean of ``floor(x + temperature * noise)`` under logistic noise, to the precision of the dtype:
+    n at n + 1/2, n - 1/2 at every integer n, and one more with each unit.
 
     Args:
-        x: Floating-point, any shape. Where floats are a unit or more apart (from 2**23 in float32) each is
-            an integer, and the half is rounded. float16 and bfloat16 are computed in float32. Or a tuple,
-            list or dict of such tensors.
+        x: Floating-point, any shape, or a tuple, list or dict of such tensors. float16 and bfloat16 are
+            computed in float32. From 2**23 on (float32) each is an integer, and the half is rounded.
         temperature: A number of at least 1e-30; or a floating-point tensor that broadcasts to the shape of
             ``x``, whose elements aren't checked and get no gradient. Towards 0 it becomes the floor, towards
             infinity ``x - 0.5``.
@@ -125,9 +116,8 @@ def _soft_floor(x: Any, temperature: float | torch.Tensor) -> torch.Tensor:
 def piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> Any:
     """Floor forward with a ramp before each step; slope ``1 / width`` on the ramps backward.
 
-    Within ``width`` below each integer the value climbs by one in a straight line; elsewhere it is the floor,
-    with a slope of 0. At a corner the slope is that to the right of it. It is the mean of
-    ``floor(x + noise)`` under noise uniform in [0, width); width 1 is the identity.
+    It is the mean of ``floor(x + noise)`` under noise uniform in [0, width); width 1 is the identity. At a
+    corner the slope is that to the right of it.
 
     Args:
         x: As in `soft_floor`.

@@ -17,13 +17,13 @@ from gradtricks.torch._tensors import as_floating, as_tensor
 def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Any:
     """Identity forward; the incoming gradient goes through ``rule``.
 
-    One of the two edits behind every trick of this package, so that you can write your own in a line. The
-    other one is `straight_through`: the value of one tensor, the gradient of another.
+    One of the two edits behind every trick of this package, so that you can write your own in a line; the
+    other one is `straight_through`.
 
     Args:
         x: Floating-point, any shape; or a tuple, list or dict of such tensors, each edited by itself.
-        rule: ``rule(gradient, *tensors)`` returns what goes on to ``x``, in the shape of the gradient. Where
-            you differentiate the gradient again, the rule is differentiated.
+        rule: ``rule(gradient, *tensors)`` returns what goes on to ``x``, in the shape of the gradient; for a
+            second derivative it is differentiated.
         *tensors: What the rule needs besides; they get no gradient. Tensors that are made in a function which
             you compile under a transform of `torch.func`, or that `vmap` maps, must come in this way.
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from gradtricks._core import kernels
 from gradtricks._core.checks import check_shape
 from gradtricks._core.masking import check_options
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
-from gradtricks.torch._one_pass import can_take_one_pass, l2_and_decay, step_in_one_pass
 from gradtricks.torch._tensors import as_counts, as_floating, as_mask, at_least_float32
 
 
@@ -50,7 +50,7 @@ def masked_adam_step(
         step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
-        learning_rate: Size of a step.
+        learning_rate: Size of a step. A tensor's value isn't checked.
         beta_1: Decay of the first moment, within [0, 1).
         beta_2: Decay of the second moment, within [0, 1).
         epsilon: Added to the root of the second moment, after its bias correction.
@@ -59,10 +59,6 @@ def masked_adam_step(
 
     Returns:
         ``parameter, m, v, step, v_max`` after the step; ``v_max`` is None where it was None.
-
-    Raises:
-        TypeError: A tensor is of the wrong dtype, or isn't one; an option isn't a number.
-        ValueError: A shape doesn't fit that of ``parameter``, or an option is out of range.
 
     References:
         Adam, https://arxiv.org/abs/1412.6980; AdamW, https://arxiv.org/abs/1711.05101;
@@ -73,10 +69,7 @@ def masked_adam_step(
     largest = v if v_max is None else as_floating("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    rate = (
-        0.0 if isinstance(learning_rate, torch.Tensor) else learning_rate
-    )  # a tensor's values aren't checked
-    check_options(rate, beta_1, beta_2, epsilon, weight_decay)
+    _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     trainable_mask = as_mask(trainable_mask, parameter)
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
     gradient = at_least_float32(torch.where(trainable_mask, -gradient if maximize else gradient, 0))
@@ -108,20 +101,6 @@ class MaskedAdam(torch.optim.Optimizer):
     ``own_steps``, the count of each element; until then all trainable ones have taken ``step``. On a
     CPU, contiguous float32 and float64 parameters are updated in one pass over memory, in place.
 
-    Args:
-        params: Parameters or groups, as for every optimizer of the framework.
-        lr: Size of a step.
-        betas: Decays of both moments, within [0, 1).
-        eps: Added to the root of the second moment.
-        weight_decay: Added to the gradient times the parameter (L2); never moves a frozen element.
-        amsgrad: Divide by the largest second moment so far.
-        maximize: Climb instead of descend.
-        decoupled_weight_decay: Let ``weight_decay`` shrink the parameter by itself, as AdamW does.
-
-    Raises:
-        TypeError: An option isn't a number.
-        ValueError: An option is out of range.
-
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
         >>> optimizer = MaskedAdam([weight], lr=0.1)
@@ -144,22 +123,15 @@ class MaskedAdam(torch.optim.Optimizer):
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": bool(amsgrad),
-        }
-        options |= {"maximize": bool(maximize), "decoupled_weight_decay": bool(decoupled_weight_decay)}
-        super().__init__(params, options)
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        super().__init__(
+            params, options | {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
+        )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with options of their own, whose errors are those of the optimizer's."""
+        """Add parameters, with options of their own."""
         options = {**self.defaults, **param_group}
-        rate = 0.0 if isinstance(options["lr"], torch.Tensor) else options["lr"]
-        beta_1, beta_2 = options["betas"]
-        check_options(rate, beta_1, beta_2, options["eps"], options["weight_decay"])
+        _check_options(options["lr"], *options["betas"], options["eps"], options["weight_decay"])
         super().add_param_group(param_group)
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
@@ -169,10 +141,6 @@ class MaskedAdam(torch.optim.Optimizer):
             parameter: One of the optimizer's parameters.
             trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
                 None lets all of them move.
-
-        Raises:
-            TypeError: ``trainable_mask`` isn't a bool tensor.
-            ValueError: ``parameter`` isn't the optimizer's, or the mask doesn't broadcast to its shape.
         """
         if not any(parameter is p for group in self.param_groups for p in group["params"]):
             raise ValueError("parameter must be one that the optimizer was given; got another tensor")
@@ -186,11 +154,7 @@ class MaskedAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step with the gradients that the parameters hold, and return what ``closure`` returned.
-
-        Raises:
-            TypeError: A gradient is sparse or complex.
-        """
+        """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -219,7 +183,7 @@ class MaskedAdam(torch.optim.Optimizer):
         state = self._state_of(parameter)
         if group["amsgrad"] and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
-        take_step = step_in_one_pass if can_take_one_pass(parameter, state) else _step_by_tensors
+        take_step = _step_in_one_pass if _can_take_one_pass(parameter, state) else _step_by_tensors
         take_step(parameter, gradient, state, group)
         state["step"] += 1
 
@@ -235,31 +199,65 @@ class MaskedAdam(torch.optim.Optimizer):
         return state
 
 
+def _can_take_one_pass(parameter: torch.Tensor, state: dict[str, Any]) -> bool:
+    # A compiled loop can't in a compiler, on other devices, in half precision, and in tensors with gaps.
+    if torch.compiler.is_compiling() or parameter.dtype not in (torch.float32, torch.float64):
+        return False
+    tensors = [parameter, *(tensor for name, tensor in state.items() if name != "step")]
+    return state["exp_avg"].dtype == parameter.dtype and all(
+        type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" and t.is_contiguous()
+        for t in tensors
+    )
+
+
+def _step_in_one_pass(
+    parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
+) -> None:
+    gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
+    moments = state["exp_avg"], state["exp_avg_sq"], state["max_exp_avg_sq"] if group["amsgrad"] else None
+    tensors = (parameter, gradient, *moments, state.get("own_steps"), state["trainable_mask"])
+    l2, decay = _l2_and_decay(group)
+    kernels.masking.masked_adam_step(
+        [None if t is None else t.detach().view(-1).numpy() for t in tensors],
+        step=int(state["step"]) + 1,
+        learning_rate=float(group["lr"]),
+        betas=group["betas"],
+        epsilon=group["eps"],
+        l2=l2,
+        decay=decay,
+        maximize=group["maximize"],
+        threads=torch.get_num_threads(),
+    )
+    # Autograd must notice that the parameter was edited.
+    torch.autograd.graph.increment_version(parameter)
+
+
 def _step_by_tensors(
     parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
 ) -> None:
-    l2, decay = l2_and_decay(group)
+    l2, decay = _l2_and_decay(group)
     gradient = -gradient if group["maximize"] else gradient
     if l2:
         gradient = at_least_float32(gradient) + l2 * at_least_float32(parameter)
-    new = masked_adam_step(
-        parameter,
-        gradient,
-        state["exp_avg"],
-        state["exp_avg_sq"],
-        state.get("own_steps", state["step"].int()),
-        state["trainable_mask"],
-        v_max=state["max_exp_avg_sq"] if group["amsgrad"] else None,
-        learning_rate=group["lr"],
-        beta_1=group["betas"][0],
-        beta_2=group["betas"][1],
-        epsilon=group["eps"],
-        weight_decay=decay,
-    )
+    step = state.get("own_steps", state["step"].int())
+    v_max = state["max_exp_avg_sq"] if group["amsgrad"] else None
+    tensors = parameter, gradient, state["exp_avg"], state["exp_avg_sq"], step, state["trainable_mask"]
+    options = dict(zip(("beta_1", "beta_2"), group["betas"]), epsilon=group["eps"], weight_decay=decay)
+    new = masked_adam_step(*tensors, v_max=v_max, learning_rate=group["lr"], **options)
     parameter.copy_(new[0])
     for name, value in zip(("exp_avg", "exp_avg_sq", "own_steps", "max_exp_avg_sq"), new[1:]):
         if name in state and value is not None:
             state[name].copy_(value)
+
+
+def _l2_and_decay(group: dict[str, Any]) -> tuple[float, float]:
+    # What is added to the gradient, and what shrinks the parameter by itself; one of them is 0.
+    weight_decay = group["weight_decay"]
+    return (0.0, weight_decay) if group["decoupled_weight_decay"] else (weight_decay, 0.0)
+
+
+def _check_options(learning_rate: float | torch.Tensor, *others: float) -> None:
+    check_options(0.0 if isinstance(learning_rate, torch.Tensor) else learning_rate, *others)
 
 
 def _wide_dtype(parameter: torch.Tensor) -> torch.dtype:

@@ -23,14 +23,14 @@ def mixture_density_nll(
     Backward, each component gets its own gradient times its responsibility for ``y``; one that has none
     gets exactly 0, however small its sigma.
 
-    Sigma is ``scale + scale_floor``: use that to sample, too. A maximum of the two would have no gradient
-    below the floor, so a scale that fell there would stay there. The floor has no default because it has the
-    units of ``y``: try a thousandth of its spread.
+    Sigma is ``scale + scale_floor``: use that to sample, too. Below a maximum of the two a scale would get no
+    gradient. The floor has the units of ``y``: try a thousandth of its spread.
 
     Args:
         logits: ``[..., K]``, unnormalised log-probabilities, floating-point; ``-inf`` takes a component out.
         loc: ``[..., K]``, or ``[..., K, D]`` for vectors ``y`` and diagonal covariances.
-        scale: Shape of ``loc``, at least 0, say a softplus.
+        scale: Shape of ``loc``, at least 0, say a softplus. Others raise; on a GPU, in compiled code and
+            under a transform they make the loss NaN.
         y: ``[...]``, or ``[..., D]``.
         scale_floor: Smallest sigma, at least 0. At 0 the density is unbounded, and scales must be positive.
 
@@ -38,11 +38,6 @@ def mixture_density_nll(
         ``[...]``, one value for each example, not averaged, in the dtype of ``logits`` or float32 if that is
         wider. It is finite for finite ``y - loc``: beyond 7e12 sigmas (float64: 6e102), where squares begin
         to overflow, it goes on as a logarithm. So is the gradient, from a floor of 1e-12 on.
-
-    Raises:
-        TypeError: An argument isn't a floating-point tensor, or ``scale_floor`` isn't a number.
-        ValueError: A shape is wrong, ``scale_floor`` is negative, or a scale is negative, infinite or NaN.
-            On a GPU, in compiled code and under a transform such a scale makes the loss NaN instead.
 
     References:
         Bishop, Mixture density networks, 1994, https://publications.aston.ac.uk/id/eprint/373/.
@@ -52,7 +47,9 @@ def mixture_density_nll(
         >>> mixture_density_nll(logits, loc, scale, torch.tensor([0.0]), scale_floor=1e-3)
         tensor([1.4189])
     """
-    logits = _as_logits(logits)
+    logits = at_least_float32(as_floating("logits", logits))
+    if len(logits.shape) == 0 or logits.shape[-1] == 0:
+        raise ValueError(f"logits must have shape [..., K] with K of at least 1; got {tuple(logits.shape)}")
     loc, scale, y = _as_components(logits, loc, scale, y)
     sigma = _as_sigma(scale, check_number("scale_floor", scale_floor, low=0))
     distance, log_pi = y.unsqueeze(-2) - loc, logits.log_softmax(-1)
@@ -73,13 +70,6 @@ def _log_density(distance: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     excess = torch.where(far, distance.abs(), 1).log() - torch.where(far, edge, 1).log()
     square = torch.where(far, limit**2 * (1 + 2 * excess), z.square())
     return -(square / 2 + sigma.log() + math.log(2 * math.pi) / 2).sum(-1)
-
-
-def _as_logits(logits: torch.Tensor) -> torch.Tensor:
-    logits = at_least_float32(as_floating("logits", logits))
-    if logits.ndim == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"logits must have shape [..., K] with K of at least 1; got {tuple(logits.shape)}")
-    return logits
 
 
 def _as_components(

@@ -13,11 +13,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from gradtricks._core.checks import check_callable, check_shape
-from gradtricks._core.overriding import OPERATORS, by_operator, check_same_structure
-from gradtricks._core.structures import map_structure
+from gradtricks._core.overriding import OPERATORS, by_operator
 from gradtricks.torch._edits import Rule, intercept, substitute
-from gradtricks.torch._tensors import as_floating, as_tensor
-from gradtricks.torch.discretizing import straight_through
+from gradtricks.torch._tensors import as_tensor
+from gradtricks.torch.discretizing import paired
 
 Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -36,8 +35,7 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
 
     Returns:
         A function of the same arguments. Its values and their dtypes are those of ``forward``, bit for bit;
-        integers and booleans are converted to the dtype of ``gradient_of``. Calling it raises TypeError or
-        ValueError where the two results don't match.
+        integers and booleans are converted to the dtype of ``gradient_of``.
 
     Example:
         >>> sign = override_gradient(torch.sign, torch.tanh)
@@ -50,7 +48,8 @@ def override_gradient(forward: Callable[..., Any], gradient_of: Callable[..., An
     check_callable("gradient_of", gradient_of)
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
-        return _paired(forward(*args, **kwargs), gradient_of(*args, **kwargs))
+        hard, soft = forward(*args, **kwargs), gradient_of(*args, **kwargs)
+        return paired("what forward returns", hard, "what gradient_of returns", soft)
 
     return overridden
 
@@ -61,10 +60,9 @@ def gradient_override_map(
     """Within the block, each operator in the map keeps its value and gets the given gradient.
 
     What counts is where the operator is called, not where backpropagation happens. The map follows the calls
-    of its own thread, eager or compiled: a compiled function is compiled anew for each map it is called
-    under, and for none. Of nested maps the innermost that names an operator wins. Blocks must end in the
-    reverse order of their beginning, so don't `yield` or `await` in one. Compiled functions keep rules
-    for the life of the process; make a map once.
+    of its own thread; a compiled function is compiled anew for each map it is called under, and keeps the
+    rules for the life of the process, so make a map once. Of nested maps the innermost that names an operator
+    wins. Don't `yield` or `await` in a block.
 
     Unseen is what runs in C++: composites such as `silu`, and TorchScript, keep their own gradients. So is a
     function whose activations are recomputed (`torch.utils.checkpoint`), when it is called again during the
@@ -77,16 +75,14 @@ def gradient_override_map(
             one: methods, modules, in-place versions. Operators are abs, ceil, cos, elu, exp, floor,
             leaky_relu, log, relu, relu6, round, selu, sigmoid, sign, sin, softplus, sqrt, tanh; for any other
             function use `override_gradient`. Functions of the framework that hold one inside, such as an
-            LSTM with its sigmoids, are refused where they are known. The result is converted to the dtype of
-            ``x``.
+            LSTM with its sigmoids, are refused where they are known.
 
     Returns:
-        A context manager; it can be entered again.
+        A context manager, to be entered as often as you like.
 
     Raises:
-        NotImplementedError: Within the block, under forward-mode differentiation: there is no rule for it.
-            A map is made while compiling; enter one that was made before. `torch.export` in the block, which
-            keeps no gradients.
+        NotImplementedError: Within the block, in forward mode and under `torch.export`; or the map is made
+            while compiling, rather than before.
 
     References:
         ``tf.Graph.gradient_override_map``; guided backpropagation, https://arxiv.org/abs/1412.6806.
@@ -133,7 +129,11 @@ class _OverrideMap(TorchFunctionMode):
 
 
 def _call(func: Any, rule: Rule, *args: Any, **kwargs: Any) -> torch.Tensor:
-    _refuse_export()
+    if torch.compiler.is_exporting():
+        raise NotImplementedError(
+            "gradient_override_map can't be exported, because an exported program keeps no gradients; "
+            "remedy: export outside of the block"
+        )
     x, *options = args if args else [kwargs.pop(name) for name in ("input", "self") if name in kwargs]
     if "out" in kwargs or not (x.dtype.is_floating_point or x.dtype.is_complex):
         return func(x, *options, **kwargs)
@@ -142,14 +142,6 @@ def _call(func: Any, rule: Rule, *args: Any, **kwargs: Any) -> torch.Tensor:
     output = func(source.detach().clone() if in_place else source.detach(), *options, **kwargs)
     overridden = _overridden(source, output, rule)
     return x.copy_(overridden) if in_place else overridden
-
-
-def _refuse_export() -> None:
-    if torch.compiler.is_exporting():
-        raise NotImplementedError(
-            "gradient_override_map can't be exported, because an exported program keeps no gradients; "
-            "remedy: export outside of the block"
-        )
 
 
 def _overridden(x: torch.Tensor, output: torch.Tensor, rule: Rule) -> torch.Tensor:
@@ -206,14 +198,3 @@ _IN_PLACE = {spelling for name in OPERATORS for spelling in _spellings(name, suf
 
 def _fused(name: str) -> list[Any]:
     return [getattr(torch, fused, None) or getattr(functional, fused) for fused in _FUSED.get(name, [])]
-
-
-def _paired(hard: Any, soft: Any) -> Any:
-    check_same_structure(hard, soft)
-    return map_structure(_paired_tensors, hard, soft)
-
-
-def _paired_tensors(hard: torch.Tensor, soft: torch.Tensor) -> torch.Tensor:
-    hard, soft = as_tensor("what forward returns", hard), as_floating("what gradient_of returns", soft)
-    check_shape("what gradient_of returns", soft.shape, hard.shape, "what forward returns")
-    return straight_through(hard, soft)

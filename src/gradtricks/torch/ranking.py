@@ -26,9 +26,8 @@ def soft_rank(
     """Rank softly, smallest 1; passes each element what its gradient has beyond the mean of its block.
 
     The ranks are the point of the permutahedron, the convex hull of all rankings, that is nearest to
-    ``x / regularization_strength``. Elements that are too near to each other for hard ranks form a block.
-    Within a block the ranks are linear in ``x``, so their second derivative is zero. An element alone in its
-    block has a hard rank and gets no gradient. Equal elements share their rank.
+    ``x / regularization_strength``. Within a block they are linear in ``x``; an element alone in its block
+    has a hard rank and gets no gradient. Equal elements share their rank.
 
     Args:
         x: Floating-point, any shape but a scalar. A row that holds NaN or an infinity has NaN ranks and NaN
@@ -40,11 +39,6 @@ def soft_rank(
 
     Returns:
         Shape and dtype of ``x``, computed in float64. On a GPU, ``x`` makes the way to the CPU and back.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor, or an option is of the wrong type.
-        ValueError: ``x`` has no such axis, or the strength isn't positive or isn't a scalar.
-        RuntimeError: A compiled function is called on dual numbers.
 
     References:
         Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
@@ -76,20 +70,15 @@ def spearman_correlation(
         x: Floating-point, any shape but a scalar.
         y: Floating-point, shape of ``x``. It is ranked hard, equal elements share their average rank, and it
             gets no gradient.
-        regularization_strength: Of the soft ranks, as in `soft_rank`; None is twice the usual gap between
-            neighbours: the mean of the smaller half of the gaps (per rank, where elements are equal).
-        axis: The elements along it are ranked against each other.
+        regularization_strength: As in `soft_rank`; None is twice the usual gap between neighbours: the mean
+            of the smaller half of the gaps (per rank, where elements are equal).
+        axis: As in `soft_rank`.
         soft_y: Rank ``y`` softly too, so that it gets a gradient; without a strength, by its own gaps.
 
     Returns:
         Shape of ``x`` without ``axis``, in the dtype of ``x`` or float32 if that is wider. Within [-1, 1] up
         to rounding. Where all elements of ``x`` or of ``y`` are equal, the value and the gradient are 0;
         where one of them is NaN or infinite, NaN.
-
-    Raises:
-        TypeError: A tensor isn't floating-point, or an option is of the wrong type.
-        ValueError: The shapes differ, ``x`` has no such axis, or the strength isn't positive.
-        RuntimeError: A compiled function is called on dual numbers.
 
     Example:
         >>> x, y = torch.tensor([0.0, 1.0, 3.0, 9.0]), torch.tensor([1.0, 2.0, 4.0, 3.0])
@@ -111,6 +100,7 @@ def spearman_correlation(
 def _soft_rank(x: torch.Tensor, strength: torch.Tensor, axis: int = -1) -> torch.Tensor:
     last = axis in (-1, x.ndim - 1)
 
+    # A gradient may be sparse before it has come into the rule, so that its axis is moved here.
     def rule(gradient: torch.Tensor, blocks: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
         return _deviations(gradient.movedim(axis, -1), blocks, strength).movedim(-1, axis)
 

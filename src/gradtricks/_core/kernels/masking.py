@@ -1,6 +1,7 @@
 """One pass over memory for a masked step of Adam."""
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -21,13 +22,7 @@ _compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"c
 
 
 def masked_adam_step(
-    parameter: Array,
-    gradient: Array,
-    m: Array,
-    v: Array,
-    v_max: Array | None,
-    own_steps: NDArray[np.int32] | None,
-    trainable_mask: NDArray[np.bool_],
+    arrays: Sequence[Any],
     *,
     step: float,
     learning_rate: float,
@@ -41,14 +36,9 @@ def masked_adam_step(
     """Take one Adam step on the trainable elements of float32 or float64 arrays ``[N]``, in place.
 
     Args:
-        parameter: ``[N]``, float32 or float64, like all the floating-point arrays.
-        gradient: ``[N]``.
-        m: First moments.
-        v: Second moments.
-        v_max: Selects AMSGrad; or None.
-        own_steps: Steps that each element has taken before this one; None where all have taken the same.
-        trainable_mask: ``[N]``.
-        step: The count, this step included, where ``own_steps`` is None.
+        arrays: Parameter, gradient, both moments, the largest second moments or None, the steps that each
+            element has taken before this one (int32) or None where all have taken the same, trainable mask.
+        step: The count, this step included, where all have taken the same.
         learning_rate: Size of a step.
         betas: Decays of both moments.
         epsilon: Added to the root of the second moment.
@@ -57,6 +47,7 @@ def masked_adam_step(
         maximize: Climb instead of descend.
         threads: Use at most so many.
     """
+    parameter = arrays[0]
     number = parameter.dtype.type  # wider ones would widen the loop
     coefficients, doublings, most = one_minus_exp(parameter.dtype.name)
     series, twos = tuple(map(number, coefficients)), (number(2),) * doublings
@@ -65,8 +56,7 @@ def masked_adam_step(
     same = tuple(_one_minus_power(x, series, twos) for x in scaled)
     factors = [x for beta in betas for x in (beta, 1 - beta)]
     options = [-1 if maximize else 1, l2, 1 - learning_rate * decay, learning_rate, epsilon]
-    numbers = (*map(number, [*same, *rates, most, *factors, *options]), series, twos)
-    arrays = parameter, gradient, m, v, v_max, own_steps, trainable_mask
+    numbers = tuple(map(number, [*same, *rates, most, *factors, *options]))
 
     parts = max(1, len(parameter) // _ELEMENTS_PER_PART)
     bounds = [part * len(parameter) // parts for part in range(parts + 1)]
@@ -76,7 +66,8 @@ def masked_adam_step(
         with suppress(IndexError):
             while True:
                 start, stop = left.pop()
-                _step(*(array if array is None else array[start:stop] for array in arrays), *numbers)
+                sliced = (array if array is None else array[start:stop] for array in arrays)
+                _step(*sliced, numbers, series, twos)
 
     helpers = min(threads, parts) - 1
     if helpers < 1:
@@ -109,23 +100,12 @@ def _step(
     v_max: Array | None,
     own_steps: NDArray[np.int32] | None,
     trainable_mask: NDArray[np.bool_],
-    correction_1: Any,
-    correction_2: Any,
-    rate_1: Any,
-    rate_2: Any,
-    most: Any,
-    beta_1: Any,
-    rest_1: Any,
-    beta_2: Any,
-    rest_2: Any,
-    sign: Any,
-    l2: Any,
-    keep: Any,
-    learning_rate: Any,
-    epsilon: Any,
+    numbers: tuple[Any, ...],
     series: tuple[Any, ...],
     twos: tuple[Any, ...],
 ) -> None:
+    correction_1, correction_2, rate_1, rate_2, most = numbers[:5]
+    beta_1, rest_1, beta_2, rest_2, sign, l2, keep, learning_rate, epsilon = numbers[5:]
     for i in range(len(parameter)):
         on = trainable_mask[i]
         if own_steps is not None:
