@@ -280,7 +280,7 @@ def test_a_published_run_is_repeated_from_within_its_folder(published, project, 
 )
 def test_nothing_but_publish_changes_published_runs(published, words):
     before = tree(published)
-    for path in ("experiments/published", published):
+    for path in ("experiments/published", published, published / "game"):
         code, said, errors = invoke(*words, "--store", str(path))
         assert code != 0
         assert "expected a store of runs; got published ones in" in errors

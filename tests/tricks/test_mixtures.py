@@ -182,6 +182,20 @@ def test_an_unknown_rank_is_refused_in_tensorflow(in_tensorflow):
             loss.get_concrete_function(*specs)
 
 
+def test_what_torch_traces_without_values(in_torch):
+    torch, loss = in_torch.framework, nll(in_torch.tricks)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    inputs, mode = [torch.tensor(array) for array in example()], FakeTensorMode()
+    expected = loss(*inputs)
+    with mode:
+        assert loss(*map(mode.from_tensor, inputs)).shape == expected.shape
+    traced = make_fx(loss)(*map(torch.ones_like, inputs))
+    torch.testing.assert_close(traced(*inputs), expected)
+    assert traced(*inputs[:2], -inputs[2], inputs[3]).isnan().all()
+
+
 def test_in_common_ways(common):
     # One component lies far off and has no responsibility.
     inputs = example(3, (1,), 2, 2)

@@ -413,6 +413,39 @@ def test_in_torch_export_leaves_the_batch_open(in_torch, trick):
         torch.export.export(model, (torch.ones(4, 3),), dynamic_shapes=shapes, strict=True)
 
 
+@pytest.mark.parametrize("trick", ["input_gradients", "input_jacobians"])
+def test_in_torch_they_are_traced_with_and_without_values(in_torch, trick):
+    torch, derivative = in_torch.framework, getattr(in_torch.tricks, trick)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, mode = torch.tensor([[1.0], [2.0], [3.0], [5.0]]), FakeTensorMode()
+    with mode:
+        fake = derivative(lambda x: x**3, mode.from_tensor(x))
+    expected = derivative(lambda x: x**3, x)
+    assert {fake.shape, derivative(lambda x: x**3, x.to("meta")).shape} == {expected.shape}
+    traced = make_fx(lambda x: derivative(lambda x: x**3, x))(torch.ones(4, 1))
+    torch.testing.assert_close(traced(x), expected)
+    coupled = make_fx(lambda x: derivative(lambda x: x * x.roll(2, 0), x))(torch.zeros(4, 1))
+    assert coupled(x).isnan().all()
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("trick", ["input_gradients", "hessian_vector_product", "where_gradients"])
+def test_in_tensorflow_what_recompute_grad_runs_cannot_take_gradients(in_tensorflow, trick, in_graph):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    derivatives = {
+        "input_gradients": lambda x: tricks.input_gradients(lambda x: x**3, x),
+        "hessian_vector_product": lambda x: tricks.hessian_vector_product(
+            lambda x: tf.reduce_sum(x**3), x, tf.ones_like(x)
+        ),
+        "where_gradients": lambda x: tricks.where_gradients(x > 0, x, tf.sqrt, 0.0).derivative,
+    }
+    recomputed = tf.recompute_grad(derivatives[trick])
+    with pytest.raises(NotImplementedError, match=r"tf\.recompute_grad runs, .*; remedy: take them outside"):
+        (tf.function(recomputed, autograph=False) if in_graph else recomputed)(tf.ones((3,)))
+
+
 def test_gradients_under_every_transform(way):
     x, cotangent = np.array([[0.5, -1.0], [2.0, 0.3]]), np.array([[1.0, -0.5], [0.7, 2.0]])
     function = cubes(way.backend)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from gradtricks._core.branching import WhereGradients
 from gradtricks._core.checks import check_broadcast, check_number, check_shape
 from gradtricks.tensorflow._tensors import as_floating, as_tensor
+from gradtricks.tensorflow._vjp import gradients
 
 
 def safe_where(
@@ -91,19 +92,11 @@ def where_gradients(
     def safe(x: tf.Tensor) -> tf.Tensor:
         return safe_where(condition, x, function, fallback, safe_value=safe_value)
 
-    to_function, to_fallback = _gradients(lambda y, z: tf.where(condition, y, z), x, tf.zeros_like(x))
-    (derivative,) = _gradients(lambda x: _apply(function, x), x)
-    (gradient,), (safe_gradient,) = _gradients(plain, x), _gradients(safe, x)
+    to_function, to_fallback = gradients(lambda y, z: tf.where(condition, y, z), [x, tf.zeros_like(x)])
+    (derivative,) = gradients(lambda x: _apply(function, x), [x])
+    (gradient,), (safe_gradient,) = gradients(plain, [x]), gradients(safe, [x])
     poisoned = ~tf.math.is_finite(gradient) & tf.math.is_finite(safe_gradient)
     return WhereGradients(to_function, to_fallback, derivative, gradient, safe_gradient, poisoned)
-
-
-def _gradients(function: Callable[..., tf.Tensor], *inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        value = function(*inputs)
-    gradients = tape.gradient(value, inputs, unconnected_gradients="zero")
-    return tuple(map(tf.convert_to_tensor, gradients))  # that of gather is sparse
 
 
 def _apply(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> tf.Tensor:

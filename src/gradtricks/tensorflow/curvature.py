@@ -16,6 +16,7 @@ from gradtricks._core.checks import check_shape
 from gradtricks._core.curvature import HessianNorm, check_norm, difference, norm_of_products
 from gradtricks._core.structures import leaves, pairs, rebuilt
 from gradtricks.tensorflow._tensors import as_floating
+from gradtricks.tensorflow._vjp import gradients
 
 
 def hessian_vector_product(function: Callable[[Any], tf.Tensor], x: Any, vector: Any) -> Any:
@@ -34,6 +35,9 @@ def hessian_vector_product(function: Callable[[Any], tf.Tensor], x: Any, vector:
 
     Returns:
         The structure, shapes and dtypes of ``x``.
+
+    Raises:
+        NotImplementedError: Called inside a function that `tf.recompute_grad` runs.
 
     References:
         B. A. Pearlmutter, "Fast exact multiplication by the Hessian",
@@ -117,11 +121,7 @@ def hessian_norm(
 
 
 def _gradient(function: Callable[[Any], tf.Tensor], x: Any, points: list[tf.Tensor]) -> list[tf.Tensor]:
-    with tf.GradientTape() as tape:
-        tape.watch(points)
-        value = _scalar(function, x, points)
-    gradient = tape.gradient(value, points, unconnected_gradients="zero")
-    return [tf.convert_to_tensor(part) for part in gradient]
+    return gradients(lambda *points: _scalar(function, x, list(points)), points)
 
 
 def _scalar(function: Callable[[Any], tf.Tensor], x: Any, points: list[tf.Tensor]) -> tf.Tensor:

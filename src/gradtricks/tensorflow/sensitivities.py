@@ -13,6 +13,7 @@ import ml_dtypes
 import tensorflow as tf
 
 from gradtricks.tensorflow._tensors import as_floating
+from gradtricks.tensorflow._vjp import refuse_stopped_tapes
 
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly and repeat nowhere
 _ROUNDING = 64  # a difference below this many units in the last place is rounding, not coupling
@@ -42,6 +43,9 @@ def input_gradients(
     Returns:
         Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples
         make it NaN.
+
+    Raises:
+        NotImplementedError: Called inside a function that `tf.recompute_grad` runs.
 
     References:
         The sum trick: https://www.tensorflow.org/api_docs/python/tf/gradients says that it returns sums.
@@ -121,6 +125,7 @@ def _vjp(
             return tf.vectorized_map(pull, cotangent)
         found = tape.gradient(value, inner, cotangent)
         if found is None:
+            refuse_stopped_tapes()
             raise ValueError(
                 "function must return what depends on x; got a result that gradients can't trace back to x; "
                 "remedy: explain_gradient names the cut"

@@ -11,8 +11,7 @@ import math
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._edits import in_plain_reverse
-from gradtricks.torch._tensors import as_floating, at_least_float32
+from gradtricks.torch._tensors import as_floating, at_least_float32, is_readable
 
 
 def mixture_density_nll(
@@ -91,7 +90,7 @@ def _as_sigma(scale: torch.Tensor, scale_floor: float) -> torch.Tensor:
     sigma = scale + scale_floor
     possible = (scale >= 0) & (sigma > 0) & (sigma < math.inf)
     # Asking a GPU would wait for it.
-    if scale.device.type == "cpu" and in_plain_reverse(scale) and not possible.all():
+    if is_readable(scale) and not possible.all():
         wrong = scale.detach()[~possible][0].item()
         vanishes = scale_floor < torch.finfo(sigma.dtype).tiny
         least = f"above 0 as scale_floor is {scale_floor:g}" if vanishes else "at least 0"

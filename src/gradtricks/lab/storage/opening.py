@@ -23,8 +23,8 @@ def open_store(location: str | Path) -> Store | Published:
 
 
 def store_of_runs(location: str | Path) -> Store:
-    """Open a store to be written to; a StoreError refuses published runs."""
-    if is_published(location):
+    """Open a store to be written to; a StoreError refuses published runs, and folders among them."""
+    if any(map(is_published, (location, Path(location).resolve().parent))):
         raise StoreError(
             f"expected a store of runs; got published ones in {location}, which nothing but "
             "gradtricks publish changes; remedy: leave out --store"
