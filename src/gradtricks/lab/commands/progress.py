@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gradtricks.lab.commands.printing import duration
+from gradtricks.lab.commands.terminal import duration
 from gradtricks.lab.runs.estimates import Pace
 from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.many import Run, execute_missing, look_up
@@ -46,10 +46,6 @@ def execute(
 
     Returns:
         What came of each run, in the order of ``specs``.
-
-    Raises:
-        Interrupted: By Ctrl-C or SIGTERM.
-        SchedulerError: The cluster can't be used, or is gone.
     """
     runs = look_up(specs, store, retry_failed=retry_failed)
     board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))

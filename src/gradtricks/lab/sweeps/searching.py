@@ -8,7 +8,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.runs.many import Interrupted, Run, Scheduler, execute_missing, look_up
+from gradtricks.lab.runs.many import Interrupted, Run, execute_missing, look_up
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.sweeps.plans import Sweep
@@ -19,11 +19,8 @@ def search(
     sweep: Sweep,
     store: Store,
     *,
-    workers: int | None = None,
-    scheduler: Scheduler | None = None,
-    timeout_s: float | None = None,
-    on_change: Callable[[Run], object] = lambda run: None,
     on_planned: Callable[[Sweep], object] = lambda grown: None,
+    **options: Any,
 ) -> tuple[list[Run], list[StoredRun]]:
     """Search for good parameters: as soon as a worker is free, Optuna proposes what it should try next.
 
@@ -32,8 +29,11 @@ def search(
     their runs excepted that are finished. A trial with a failed run is a failed one, and the search goes on.
     With one worker the same seed proposes the same trials, interrupted or not.
 
-    The options are those of `gradtricks.lab.runs.many.execute_missing`; besides, ``on_planned`` is called in
-    this thread whenever trials were added, with the sweep of all of them.
+    Args:
+        sweep: Whose file has a part ``optuna``.
+        store: Where runs are kept.
+        on_planned: Called in this thread whenever trials were added, with the sweep of all of them.
+        **options: Of `gradtricks.lab.runs.many.execute_missing`.
 
     Returns:
         What came of the runs of all trials, and those of the best trial, one for each seed.
@@ -47,15 +47,7 @@ def search(
     with _only_one(sweep, store), closing(Study(sweep, store)) as study:
         trials = _Trials(sweep, study, store, on_planned)
         try:
-            execute_missing(
-                trials.more(1),
-                store,
-                workers=workers,
-                scheduler=scheduler,
-                timeout_s=sweep.timeout_s if timeout_s is None else timeout_s,
-                on_change=on_change,
-                then=trials.more,
-            )
+            execute_missing(trials.more(1), store, then=trials.more, **options)
         except Interrupted:
             raise Interrupted(trials.runs()) from None
         return trials.runs(), list(store.find_all(study.best()).values())
