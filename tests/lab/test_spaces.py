@@ -240,8 +240,6 @@ title: [a]
         ("grid: {rate: [1, 2]}\nexclude: [{rate: 3}]", "exclude: rule 1 matches no configuration"),
         ("grid: {rate: [1, 2]}\nexclude: [{rate: [1, 2]}]", "exclude: expected rules that leave something"),
         ("random: {samples: 2}", "seeds, exclude, only_if, max_runs, notebook"),
-        ("random: {samples: 2}", "optuna; remedy: 'optuna' with 'sampler: random'"),
-        ("sobol: {samples: 2}", "optuna; remedy: 'optuna' with 'sampler: qmc'"),
         ("seeds: 3\nseed: 4", "seed: unknown (did you mean seeds?)"),
         ("seeds: [0, 0]", "got twice: seed = 0"),
         ("seeds: [-1]", "seeds: seed: expected int at least 0; got -1"),

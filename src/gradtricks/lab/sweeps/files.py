@@ -22,7 +22,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RESULT = re.compile(r"(results|varying)(\.\w+)+")
 _SHORT_RESULT = re.compile(r"\w+(\.\w+)*")
 _DIGITS = 6
-_DRAWN = {"random": "random", "sobol": "qmc"}  # what sweeps once drew, by the sampler that does
 _NOT_FOR_A_SEARCH = {"cases", "zipped", "grid", "exclude", "only_if", "max_runs", "published"}
 
 
@@ -239,8 +238,7 @@ def _explained(error: ValidationError) -> Iterator[str]:
         # Where several types are possible, pydantic says after which of them it looked.
         where = ".".join(str(place) for place in detail["loc"] if "[" not in str(place))
         if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-            drawn = f"; remedy: 'optuna' with 'sampler: {_DRAWN[where]}'" if where in _DRAWN else ""
-            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}{drawn}"
+            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}"
         elif detail["type"] == "missing":
             yield f"{where}: missing"
         else:

@@ -1,7 +1,7 @@
 """Searches: Optuna proposes parameters, the lab runs them, and a kill loses nothing that was told."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +29,8 @@ def search(
     their runs excepted that are finished. A trial with a failed run is a failed one, and the search goes on.
     With one worker the same seed proposes the same trials, interrupted or not.
 
-    Args:
-        sweep: Whose file has a part ``optuna``.
-        store: Where runs are kept.
-        on_planned: Called in this thread whenever trials were added, with the sweep of all of them.
-        **options: Of `gradtricks.lab.runs.many.execute_missing`.
+    The other options are those of `gradtricks.lab.runs.many.execute_missing`; ``on_planned`` is called in
+    this thread whenever trials were added, with the sweep of all of them.
 
     Returns:
         What came of the runs of all trials, and those of the best trial, one for each seed.
@@ -41,8 +38,6 @@ def search(
     Raises:
         ParameterError: Optuna isn't installed, or the study can't be used.
         RunError: Runs don't record the objective, or the notebook was edited meanwhile.
-        Interrupted: By Ctrl-C or SIGTERM.
-        SchedulerError: The cluster can't be used, or is gone.
     """
     with _only_one(sweep, store), closing(Study(sweep, store)) as study:
         trials = _Trials(sweep, study, store, on_planned)
@@ -111,19 +106,12 @@ def _specs(trials: Trials) -> list[Spec]:
     return list({spec.request: spec for specs in trials.values() for spec in specs}.values())
 
 
-@contextmanager
-def _only_one(sweep: Sweep, store: Store) -> Iterator[None]:
+def _only_one(sweep: Sweep, store: Store) -> AbstractContextManager[object]:
     """Keep a second driver from doing the same trials; the store's own folder is where both would look."""
     folder = study_folder(store)
-    if folder is None:
-        yield
-        return
-    lock = FileLock(folder / f"{sweep.name}.lock")
     try:
-        held: Any = lock.acquire(timeout=0)
+        return FileLock(folder / f"{sweep.name}.lock").acquire(timeout=0) if folder else nullcontext()
     except Timeout:
         raise ParameterError(
             f"the search {sweep.name!r} is going on in another process; remedy: wait for it, or end it"
         ) from None
-    with held:
-        yield
