@@ -68,22 +68,19 @@ def start_driver(notebook, store, seeds, *, given=None, scheduler=None, prefix=(
         "scheduler": scheduler,
         "options": options,
     }
+    quiet = ["-W", "error", "-W", "ignore::ResourceWarning"]  # asyncio's
     return subprocess.Popen(
-        [
-            *prefix,
-            sys.executable,
-            "-W",
-            "error",
-            "-W",
-            "ignore::ResourceWarning",
-            __file__,
-            json.dumps(orders),
-        ],  # asyncio's
+        [*prefix, sys.executable, *quiet, __file__, json.dumps(orders)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env=with_path(),
     )
+
+
+def with_path():
+    """Return the environment of a process that imports what this one can."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def main():
@@ -183,7 +180,7 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                env=with_path(),
             )
 
 

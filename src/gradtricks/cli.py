@@ -1,7 +1,6 @@
 """The command ``gradtricks``: those of the lab, those of the book, and those that play or diagnose."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,17 +14,6 @@ if TYPE_CHECKING:
 
     from gradtricks.agents.evaluation import FrozenPolicy
     from gradtricks.agents.frozen import FrozenAgent
-
-
-@contextmanager
-def _requested() -> Iterator[None]:
-    """Say that what was asked for is wrong where a function of the package takes its arguments for wrong."""
-    from gradtricks.lab.notebooks.schema import ParameterError
-
-    try:
-        yield
-    except ValueError as error:
-        raise ParameterError(str(error)) from error
 
 
 @command("Run", "gradtricks book", "gradtricks book --workers 1")
@@ -86,14 +74,14 @@ def evaluate(
     from rich.progress import Progress
     from rich.table import Table
 
-    from gradtricks.lab.commands.terminal import make_console, near
+    from gradtricks.lab.commands.terminal import make_console, near, requested
 
     given = {"seed": seed, "sticky": sticky, "temperature": temperature}
     how = {name: value for name, value in given.items() if value is not None}
     table = Table("Agent", "Game", "Mean return", "Lowest", "Highest", "Decisions a game", box=None)
     console = make_console(stderr=True)
     # A hundred games of Pong take an agent a minute.
-    with _requested(), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with requested(), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         loaded = {near(str(path.resolve())): _load(path, how) for path in agents}
         task = progress.add_task("", total=len(loaded))
         for name, agent in loaded.items():
@@ -123,9 +111,10 @@ def watch(
     """Film a trained agent in a game of Pong, for a browser to show; the agent is on the right."""
     from gradtricks.agents.evaluation import FrozenPolicy
     from gradtricks.agents.evaluation import film as play
+    from gradtricks.lab.commands.terminal import requested
     from gradtricks.lab.films import encode_film
 
-    with _requested():
+    with requested():
         if not film.absolute().parent.is_dir():
             raise ValueError(f"--film must be a file in a folder that exists; got {film}")
         policy = FrozenPolicy.load(agent)

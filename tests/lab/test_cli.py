@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +25,7 @@ import gradtricks.lab
 from gradtricks.book.building import build_book
 from gradtricks.cli import app  # all commands, those that play too
 from gradtricks.lab.commands.rendering import to_html
-from gradtricks.lab.commands.reporting import table_of
+from gradtricks.lab.commands.views import summary_of
 from gradtricks.lab.results.grouping import find_results
 from gradtricks.lab.results.tables import tabulate
 from gradtricks.lab.runs.execution import RunError
@@ -34,6 +33,7 @@ from gradtricks.lab.runs.many import execute_all
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook
+from sweeping import wait_for
 from synthetic import make_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,11 +239,6 @@ def test_list_shows_experiments_runs_and_sweeps(swept, invoke):
     assert row.split() == ["experiments/small.ipynb", "A", "small", "experiment", "4", "small.sweep.yaml"]
 
 
-def test_list_without_notebooks_says_what_to_do(tmp_path, invoke):
-    code, _, errors = invoke("list", cwd=tmp_path)
-    assert (code, errors) == (2, "expected notebooks in experiments; got none; remedy: name their folder\n")
-
-
 def test_describe_shows_type_default_and_meaning_as_they_are(project, invoke):
     path = project / "experiments" / "small.ipynb"
     node = nbformat.read(path, 4)
@@ -335,15 +330,6 @@ def test_a_notebook_that_records_nothing_has_rows_all_the_same(foreign, invoke):
     assert [row.split()[0] for row in rows[:2]] == ["5", "7"]
 
 
-def test_what_does_not_fit_any_notebook_is_refused_at_once(foreign, invoke):
-    wrong = ("-p", "a=fast", "-p", "b=no", "-p", "c=1")
-    code, _, errors = invoke("run", "a report.ipynb", *wrong, "--store", "none", cwd=foreign)
-    assert code == 2
-    for message in ("a: expected int; got 'fast'", "b: expected int; got 'no'", "c: unknown"):
-        assert message in errors
-    assert not (foreign / "none").exists()
-
-
 # Run
 
 
@@ -366,55 +352,48 @@ def test_a_run_that_fails_says_where_it_is_kept(project, invoke):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "messages"),
+    ("line", "messages"),
     [
-        (["run", "none.ipynb"], ["expected a notebook at none.ipynb; got nothing there"]),
+        ("run none.ipynb", ["expected a notebook at none.ipynb; got nothing there"]),
         (
-            ["run", "NOTEBOOK", "-p", "sead=1", "-p", "rate=fast"],
-            ["sead: unknown (did you mean seed?)", "rate: expected float (per step); got 'fast'"],
+            "run BOOK -p sead=1 -p rate=fast",
+            ["sead: unknown (did you mean seed?)", "rate: expected float (per"],
+        ),
+        ("run BOOK -p rate=fast -p fate", ["got 'fate'", "rate: expected float (per step); got 'fast'"]),
+        ("run BOOK --threads 0", ["--threads"]),
+        ("list --experiments none", ["expected notebooks in none; got none; remedy: name their"]),
+        ("sweep BOOK", ["expected something that varies"]),
+        (
+            "sweep BOOK --grid rate=1,x --zip a=1,2 -p fate",
+            ["(per step); got 'x'", "a: unknown", "got 'fate'"],
         ),
         (
-            ["run", "NOTEBOOK", "-p", "rate=fast", "-p", "fate"],
-            ["expected name=value; got 'fate'", "rate: expected float (per step); got 'fast'"],
+            "sweep BOOK --grid rate --grid seed=x --scheduler tcp://10.0.0.1:1",
+            ["got 'rate'", "grid: seed:", "--plain"],
         ),
-        (["run", "NOTEBOOK", "--threads", "0"], ["--threads"]),
-        (["sweep", "NOTEBOOK"], ["expected something that varies"]),
-        (
-            ["sweep", "NOTEBOOK", "--grid", "rate=1,x", "--zip", "a=1,2", "-p", "fate"],
-            ["rate: expected float (per step); got 'x'", "a: unknown", "expected name=value; got 'fate'"],
-        ),
-        (
-            ["sweep", "NOTEBOOK", "--grid", "rate", "--grid", "seed=x", "--scheduler", "tcp://10.0.0.1:1"],
-            ["expected name=value; got 'rate'", "grid: seed: expected int", "--plain-tcp"],
-        ),
-        (["sweep", "none.sweep.yaml"], ["expected a sweep file at none.sweep.yaml; got nothing there"]),
-        (["sweep", "none.yaml"], ["expected a notebook or a file named NAME.sweep.yaml; got none.yaml"]),
-        (["sweep", "SWEEP", "--grid", "rate=1", "--seeds", "3"], ["got --grid, --seeds too; remedy:"]),
-        (["sweep", "SWEEP", "--scheduler", "tcp://10.0.0.1:8786"], ["--plain-tcp"]),
-        (["sweep", "SWEEP", "--scheduler", "tls://a:1", "--tls-ca", "x"], ["needs ca_file, cert and key"]),
-        (["sweep", "SWEEP", "--tls-ca", "x"], ["expected --scheduler too"]),
-        (["sweep", "SWEEP", "--retry", "all"], ["'all'", "failed"]),
-        (["table", "none"], ["expected one of the sweeps: none yet; got 'none'"]),
-        (["table", "--sql", "SELECT x FROM runs"], ["The columns of runs are"]),
-        (["table", "--to", "parquet"], ["expected --output FILE too, since parquet isn't text"]),
-        (["table", "--output", "a.txt"], ["expected --to or an ending: one of parquet, csv"]),
-        (["table", "--output", "none/a.csv"], ["expected a folder none to write a.csv in; got none"]),
-        (["table", "--output", "none/a.parquet"], ["expected a folder none to write a.parquet in; got none"]),
-        (["table", "--sql", ""], ["expected a query; got ''"]),
-        (["table", "--sql", "SELECT 1 AS a, 2 AS a", "--output", "a.parquet"], ["several called a"]),
-        (["plot"], ["expected one of the sweeps: none yet; got 'no name'"]),
-        (["show", "none"], ["expected a run in _build/runs; got none called 'none'"]),
-        (["reproduce"], ["expected either a run or --book"]),
-        (["reproduce", "a", "--book"], ["expected either a run or --book"]),
-        (
-            ["reproduce", "--book"],
-            ["expected all runs of the book in _build/runs; got none of small, small-"],
-        ),
+        ("sweep none.sweep.yaml", ["expected a sweep file at none.sweep.yaml; got nothing there"]),
+        ("sweep SWEEP --grid rate=1 --seeds 3", ["got --grid, --seeds too; remedy:"]),
+        ("sweep SWEEP --scheduler tcp://10.0.0.1:8786", ["--plain-tcp"]),
+        ("sweep SWEEP --scheduler tls://a:1 --tls-ca x", ["needs ca_file, cert and key"]),
+        ("sweep SWEEP --tls-ca x", ["expected --scheduler too"]),
+        ("sweep SWEEP --retry all", ["'all'", "failed"]),
+        ("sweep SWEEP --mlflow nowhere://x", ["nothing was run.\nexpected "]),
+        ("table none", ["expected one of the sweeps: none yet; got 'none'"]),
+        ("table --sql 'SELECT x FROM runs'", ["The columns of runs are"]),
+        ("table --to parquet", ["expected --output FILE too, since parquet isn't text"]),
+        ("table --output a.txt", ["expected --to or an ending: one of parquet, csv"]),
+        ("table --output none/a.csv", ["expected a folder none to write a.csv in; got none"]),
+        ("table --output none/a.parquet", ["expected a folder none to write a.parquet in; got none"]),
+        ("plot", ["expected one of the sweeps: none yet; got 'no name'"]),
+        ("show none", ["expected a run in _build/runs; got none called 'none'"]),
+        ("reproduce", ["expected either a run or --book"]),
+        ("reproduce a --book", ["expected either a run or --book"]),
+        ("reproduce --book", ["expected all runs of the book in _build/runs; got none of small, small-"]),
     ],
 )
-def test_a_wrong_request_is_refused_and_nothing_is_started(project, invoke, arguments, messages):
-    paths = {"NOTEBOOK": "experiments/small.ipynb", "SWEEP": "experiments/small.sweep.yaml"}
-    code, _, errors = invoke(*(paths.get(word, word) for word in arguments), cwd=project)
+def test_a_wrong_request_is_refused_and_nothing_is_started(project, invoke, line, messages):
+    line = line.replace("BOOK", "experiments/small.ipynb").replace("SWEEP", "experiments/small.sweep.yaml")
+    code, _, errors = invoke(*shlex.split(line), cwd=project)
     assert code == 2
     assert [message for message in messages if message not in errors] == []
     assert [path.name for path in project.iterdir()] == ["experiments"]
@@ -424,14 +403,6 @@ def test_a_wrong_request_has_its_exit_code_and_no_traceback(project):
     code, _, errors = command("run", "experiments/small.ipynb", "-p", "sead=1", cwd=project)
     assert code == 2
     assert errors.startswith("experiments/small.ipynb: nothing was run.\nsead: unknown")
-
-
-def test_mlflow_that_cannot_be_reached_is_noticed_first(project, invoke):
-    sweep = ("sweep", "experiments/small.sweep.yaml", "--mlflow", "nowhere://x")
-    code, _, errors = invoke(*sweep, cwd=project)
-    assert code == 2
-    assert errors.startswith("nothing was run.\nexpected ")
-    assert not (project / "_build").exists()
 
 
 # Sweep
@@ -494,7 +465,7 @@ def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
     (project / "experiments" / "small.sweep.yaml").write_text(write)
     sweep = ("sweep", "experiments/small.sweep.yaml", "--workers", "1")
     process = start(*sweep, cwd=project)
-    wait_for(lambda: list((project / "_build").glob("runs/.unfinished/*/notebook.ipynb")), process)
+    wait_for(lambda: list((project / "_build").glob("runs/.unfinished/*/notebook.ipynb")))
     (seen,) = gradtricks.lab.status(store=project / "_build" / "runs")
     assert (seen.total, seen.finished, seen.failed, seen.running, seen.left) == (2, 0, 0, 1, 1)
     process.send_signal(signal.SIGINT)
@@ -504,15 +475,6 @@ def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
     code, said, _ = command(*sweep, cwd=project)
     assert code == 0
     assert said.startswith("1 of 2 runs are finished already.\n1/1 ")
-
-
-def wait_for(condition, process):
-    """Wait until something is true, as long as a process lives."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("watched", [[], ["--watch"]])
@@ -540,16 +502,6 @@ def test_a_search_ends_with_the_best_run(project, invoke):
     assert gradtricks.lab.status(store=project / "_build" / "runs")[0].finished == 4
     code, _, errors = invoke(*search, "--retry", "failed", cwd=project)
     assert (code, errors) == (2, "best: nothing was run.\nexpected a sweep for --retry; got a search\n")
-
-
-def test_a_search_whose_runs_record_no_such_thing_has_failed(project, invoke):
-    pytest.importorskip("optuna")
-    search = "notebook: small.ipynb\noptuna:\n  objective: results.lost\n  direction: minimize\n"
-    search += "  trials: 1\n  parameters: {rate: {low: 0.1, high: 1.0}}\n"
-    (project / "experiments" / "best.sweep.yaml").write_text(search)
-    code, _, errors = invoke("sweep", "experiments/best.sweep.yaml", cwd=project)
-    assert code == 1
-    assert errors.startswith("expected results.lost among what small-")
 
 
 def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
@@ -601,7 +553,7 @@ def test_a_table_fits_the_terminal_whatever_was_recorded(tmp_path, width):
     ]
     frame = tabulate(runs)
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    console.print(table_of(frame, find_results(frame, ["rate", "seed"], ["loss.part_3"])))
+    console.print(summary_of(frame, find_results(frame, ["rate", "seed"], ["loss.part_3"])))
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= width
     assert ("3.14e3" in said, "runs. --all" in said, "bootstrap" in said) == (True, True, True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gradtricks.lab import recording
-from gradtricks.lab.commands.reporting import record_of
+from gradtricks.lab.commands.views import record_of
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.recording import checkpoint_folder, record_file
 from gradtricks.lab.runs.execution import RunError, execute

@@ -40,12 +40,6 @@ def test_the_interquartile_mean_is_scipys_trimmed_mean(values):
     assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25), rel=1e-12, abs=1e-9)
 
 
-@pytest.mark.parametrize("axis", range(3))
-def test_the_interquartile_mean_goes_along_any_axis(axis):
-    values = np.random.default_rng(0).normal(size=(7, 5, 3))
-    np.testing.assert_allclose(interquartile_mean(values, axis), stats.trim_mean(values, 0.25, axis))
-
-
 @pytest.mark.parametrize(
     ("values", "mean"),
     [
@@ -86,13 +80,8 @@ def test_equal_runs_have_equal_intervals_and_few_have_none():
     values = np.random.default_rng(4).normal(size=10)
     assert bootstrap_interval(values) == bootstrap_interval(values)
     assert not np.isnan(bootstrap_interval(values)).any()
-    for few in (values[:9], values[:3], values[:1], []):
+    for few in (values[:9], values[:1], [], [1.0, INF, -INF, 2.0] * 3):  # infinities are no warning
         assert np.isnan(bootstrap_interval(few)).all()
-        assert np.isnan(summarize(few).low)
-
-
-def test_the_interval_of_infinities_is_no_number_and_no_warning():
-    assert np.isnan(bootstrap_interval([1.0, INF, -INF, 2.0] * 3)).all()
 
 
 def test_pooled_configurations_are_drawn_within_each():
@@ -108,7 +97,7 @@ def test_pooled_configurations_are_drawn_within_each():
 def test_a_difference_is_between_means_of_interquartile_means():
     rng = np.random.default_rng(5)
     these, those = rng.normal(size=(3, 12)), rng.normal(size=(2, 12))
-    mean, low, high = paired_difference(these, those)
+    mean, low, high = paired_difference(these, those)  # along the second axis
     assert mean == pytest.approx(
         stats.trim_mean(these, 0.25, axis=1).mean() - stats.trim_mean(those, 0.25, axis=1).mean()
     )
@@ -135,11 +124,6 @@ def test_what_isnt_finite_is_counted():
     empty = summarize([NAN])
     assert (empty.n, empty.non_finite) == (0, 1)
     assert np.isnan([empty.mean, empty.low, empty.lowest]).all()
-
-
-def test_a_run_without_a_stratum_is_refused():
-    with pytest.raises(ValueError, match="strata must be as many as values; got 1 and 2"):
-        bootstrap_interval([1.0, 2.0], strata=["a"])
 
 
 # Figures

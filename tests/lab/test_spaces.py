@@ -2,7 +2,6 @@
 
 import math
 from itertools import product
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,9 +9,8 @@ from hypothesis import strategies as st
 
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.sweeps.expansion import expand
-from gradtricks.lab.sweeps.files import Domain
+from gradtricks.lab.sweeps.files import Domain, SweepFile
 from gradtricks.lab.sweeps.plans import plan_of, plan_sweep, read_sweep
-from gradtricks.lab.sweeps.spaces import Space
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -92,13 +90,7 @@ def test_a_grid_with_seeds_in_the_order_of_the_file(sweep):
     assert found.varied == ("rate", "label", "seed")
     assert varied(found) == list(product([1.0, 0.001], ["b", "c"], [0, 1]))
     assert {run.parameters["width"] for run in found.runs} == {9}
-    assert (found.name, found.title, found.question, found.shown, found.timeout_s) == (
-        "all",
-        "all",
-        "",
-        (),
-        None,
-    )
+    assert (found.name, found.title, found.question, found.shown) == ("all", "all", "", ())
 
 
 def test_what_a_file_says_beside_its_space(sweep):
@@ -248,8 +240,6 @@ title: [a]
         ("grid: {rate: [1, 2]}\nexclude: [{rate: 3}]", "exclude: rule 1 matches no configuration"),
         ("grid: {rate: [1, 2]}\nexclude: [{rate: [1, 2]}]", "exclude: expected rules that leave something"),
         ("random: {samples: 2}", "seeds, exclude, only_if, max_runs, notebook"),
-        ("random: {samples: 2}", "optuna; remedy: 'optuna' with 'sampler: random'"),
-        ("sobol: {samples: 2}", "optuna; remedy: 'optuna' with 'sampler: qmc'"),
         ("seeds: 3\nseed: 4", "seed: unknown (did you mean seeds?)"),
         ("seeds: [0, 0]", "got twice: seed = 0"),
         ("seeds: [-1]", "seeds: seed: expected int at least 0; got -1"),
@@ -268,10 +258,8 @@ def test_what_is_wrong_with_a_file_is_said(sweep, text, message):
 
 
 def test_many_twins_are_counted(sweep):
-    lines = problems(sweep, "grid: {rate: [1, 1]}\nseeds: 9")
-    assert len(lines) == 5
-    assert lines[-2] == "… and 6 more"
-    assert lines[-1].startswith("remedy: take out values that come twice")
+    (line,) = problems(sweep, "grid: {rate: [1, 1]}\nseeds: 9")
+    assert ": rate = 1.0, seed = 0, and 8 more; remedy: take out values that come twice" in line
 
 
 def test_a_space_without_end_is_refused_before_it_is_made(sweep):
@@ -345,9 +333,8 @@ def test_what_is_wrong_on_the_command_line_is_said(notebook):
     assert problems(plan_sweep, notebook, seeds=2, max_runs=0) == [
         "max_runs: expected greater than or equal to 1; got 0"
     ]
-    assert problems(plan_sweep, notebook, seeds=True) == [
-        "seeds: expected a number above 0, or a list of them; got True"
-    ]
+    lines = problems(plan_sweep, notebook, seeds=True)
+    assert lines[0] == "seeds: expected a number above 0, or a list of them; got True"
     assert problems(plan_sweep, notebook, grid=["label"]) == ["expected name=value; got 'label'"]
     assert problems(plan_sweep, notebook, grid=['label="b']) == [
         "expected JSON; got '\"b' (Unterminated string starting at: line 1 column 1 (char 0))"
@@ -414,11 +401,6 @@ def test_what_is_wrong_with_a_search_is_said(sweep, old, new, message):
     assert any(message in line for line in problems(sweep, SEARCH.replace(old, new, 1)))
 
 
-def test_the_sweep_of_the_readme_is_fifty_runs():
-    found = read_sweep(Path(__file__).parents[2] / "experiments" / "unrolling.sweep.yaml")
-    assert varied(found) == list(product([0.0, 0.25, 0.5, 0.75, 1.0], range(10)))
-
-
 def test_values_of_any_size_are_planned(notebook):
     found = plan_sweep(notebook, grid={"width": [10**5000, -(10**5000)], "label": ["\u2028", "\0"]})
     assert found.varied == ("width", "label")
@@ -428,6 +410,8 @@ def test_values_of_any_size_are_planned(notebook):
 
 def test_a_hundred_thousand_configurations_are_made_soon(declared):
     values = [n / 1000 for n in range(1, 1001)]
-    space = Space.model_validate({"grid": {"rate": values, "width": list(range(100))}})
-    assert len(expand(space, declared)) == space.count() == 100_000
-    assert math.isclose(expand(space, declared)[-1]["rate"], 1.0)
+    grid = {"rate": values, "width": list(range(100))}
+    file = SweepFile.model_validate({"notebook": "small.ipynb", "grid": grid})
+    found, _ = expand(file, declared)
+    assert len(found) == file.count() == 100_000
+    assert math.isclose(found[-1]["rate"], 1.0)

@@ -16,7 +16,6 @@ from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
 from gradtricks.lab.results.captions import summary_columns
 from gradtricks.lab.results.grouping import (
-    CASE,
     Curve,
     Found,
     Group,
@@ -205,7 +204,7 @@ def _varied(sweep: "Sweep", runs: "Sequence[Spec | StoredRun]") -> dict[str, lis
     if not sweep.cases:
         return values
     cases = [sweep.cases[run.request] for run in runs]
-    return {CASE: cases} | {name: some for name, some in values.items() if varies_within(cases, some)}
+    return {tables.CASE: cases} | {name: some for name, some in values.items() if varies_within(cases, some)}
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -222,7 +221,9 @@ def _named(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
         said = [_said_of(sweep, name, run.parameters[name]) for name in different]
         rows[sweep.cases[run.request]] = ", ".join(said)
     body = [[escape(case), different] for case, different in rows.items()]
-    return markdown_table([[escape(_labels(sweep).get(CASE, CASE)), "what is different"], *body])
+    return markdown_table(
+        [[escape(_labels(sweep).get(tables.CASE, tables.CASE)), "what is different"], *body]
+    )
 
 
 def _said_of(sweep: "Sweep", name: str, value: Any) -> str:

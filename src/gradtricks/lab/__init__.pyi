@@ -2,8 +2,8 @@ from .commands.overviews import describe as describe
 from .commands.overviews import list_experiments as list_experiments
 from .commands.overviews import status as status
 from .commands.publishing import publish as publish
-from .commands.repeating import reproduce as reproduce
-from .commands.repeating import reproduce_book as reproduce_book
+from .commands.publishing import reproduce as reproduce
+from .commands.publishing import reproduce_book as reproduce_book
 from .commands.running import SweepResult as SweepResult
 from .commands.running import clean as clean
 from .commands.running import run as run

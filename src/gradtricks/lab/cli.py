@@ -1,14 +1,21 @@
 """The commands: each asks a function of `gradtricks.lab`, yields what is shown, and exits with how it went.
 
-They import what they need when they are called: --help needs neither papermill nor dask.
+What takes its time to import is imported when it is needed: --help needs neither papermill nor dask.
 """
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gradtricks import lab
 from gradtricks.lab.commands import options as given
 from gradtricks.lab.commands.options import DEFAULT_STORE, Shown, app, command, manual
+
+if TYPE_CHECKING:
+    from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["app"]
 
@@ -35,19 +42,26 @@ def list_(
     experiments: given.Experiments = Path("experiments"), store: given.StoreLocation = DEFAULT_STORE
 ) -> Shown:
     """List the experiments: how long a run takes, how many are finished, which sweeps there are."""
-    from gradtricks.lab.commands.overviews import list_experiments
-    from gradtricks.lab.commands.reporting import experiments_table
+    from gradtricks.lab.commands.terminal import duration, table
 
-    yield experiments_table(list_experiments(experiments, store=store))
+    rows = [
+        (
+            str(e.notebook),
+            e.title,
+            duration(e.expected_s),
+            str(e.finished),
+            ", ".join(p.name for p in e.sweeps),
+        )
+        for e in lab.list_experiments(experiments, store=store)
+    ]
+    header = ("notebook", "question", "expected", "finished runs", "sweeps")
+    yield table(header, rows, right={2, 3}, whole=True)
 
 
 @command("Look", "gradtricks describe experiments/unrolling.ipynb")
 def describe(notebook: given.Notebook) -> Shown:
     """Show what a notebook takes: each parameter's type and range, default and meaning."""
-    from gradtricks.lab.commands import overviews
-    from gradtricks.lab.commands.reporting import description
-
-    yield description(overviews.describe(notebook))
+    yield lab.describe(notebook)
 
 
 @command(
@@ -69,19 +83,10 @@ def run(
     Values are read by the types that the notebook declares; lists and dicts
     are JSON. All that is wrong with them is said before anything starts.
     """
-    from gradtricks.lab.commands import running
     from gradtricks.lab.commands.terminal import near, output
 
-    stored = running.run(
-        notebook,
-        parameters or (),
-        threads=threads,
-        timeout_s=timeout,
-        store=store,
-        mlflow=mlflow,
-        console=output,
-    )
-    yield f"Finished: {near(stored.location)}"
+    how: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "store": store, "mlflow": mlflow}
+    yield f"Finished: {near(lab.run(notebook, parameters or (), console=output, **how).location)}"
 
 
 @command(
@@ -120,28 +125,37 @@ def sweep(
     fails doesn't stop the others. Interrupted or killed, the same command goes
     on: what is finished isn't done again.
     """
-    from gradtricks.lab.commands import arguments, running
-    from gradtricks.lab.commands.reporting import dry_run_of, summary
+    from gradtricks.lab.commands import running
     from gradtricks.lab.commands.terminal import output
+    from gradtricks.lab.notebooks.texts import together
 
     varied = {"grid": grid, "zip": zip_, "seeds": seeds, "given": parameters, "shown": shown}
-    asked = (scheduler, tls_ca, tls_cert, tls_key, plain_tcp)
-    planned, cluster = arguments.plan(source, asked, threads=threads, **varied)
-    if dry_run:
-        yield dry_run_of(planned, store=store, workers=workers)
-        return
-    found = running.sweep(
-        planned,
-        workers=workers,
-        scheduler=cluster,
-        timeout_s=timeout,
-        retry_failed=retry == "failed",
-        store=store,
-        mlflow=mlflow,
-        console=output,
+    planned, cluster = together(
+        partial(_plan, source, threads, {name: said for name, said in varied.items() if said}),
+        partial(running.cluster_at, scheduler, tls_ca, tls_cert, tls_key, plain_tcp),
     )
-    yield summary(found)
+    if dry_run:
+        yield running.dry_run(planned, store=store, workers=workers)
+        return
+    how: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "retry_failed": retry == "failed"}
+    found = running.sweep(planned, scheduler=cluster, store=store, mlflow=mlflow, console=output, **how)
+    yield found
     raise typer.Exit(1 if found.failed else 0)
+
+
+def _plan(source: Path, threads: int | None, said: Mapping[str, Any]) -> "Sweep":
+    """Plan a sweep: a file says everything itself, of a notebook `plan_sweep` takes what varies."""
+    from gradtricks.lab.notebooks.texts import ParameterError
+
+    if source.suffix == ".ipynb":
+        return lab.plan_sweep(source, threads=threads, **said)
+    if said:
+        options = ", ".join({"given": "--set", "shown": "--show"}.get(name, f"--{name}") for name in said)
+        raise ParameterError(
+            f"{source}: nothing was run.\nexpected that the file says all that varies; got {options} too; "
+            "remedy: write it into the file, or name the notebook instead"
+        )
+    return lab.read_sweep(source, threads=threads)
 
 
 @command(
@@ -165,19 +179,18 @@ def publish(
     into git, and which [bold]--store experiments/published[/bold] shows. Runs that a
     [bold]sweep[/bold] has done in the same store, on a cluster for example, aren't done again.
     """
-    from gradtricks.lab.commands import publishing
-    from gradtricks.lab.commands.reporting import dry_run_of, summary
+    from gradtricks.lab.commands import publishing, running
     from gradtricks.lab.commands.terminal import output
 
     if dry_run:
         for planned in publishing.plan_published(files or ()):
             yield f"{planned.name}:"
-            yield dry_run_of(planned, store=store, workers=workers)
+            yield running.dry_run(planned, store=store, workers=workers)
         return
     how = {"workers": workers, "timeout_s": timeout, "retry_failed": retry == "failed", "store": store}
     failed = 0
     for found in publishing.publish(files or (), console=output, **how):
-        yield summary(found)
+        yield found
         failed += len(found.failed)
     raise typer.Exit(1 if failed else 0)
 
@@ -185,13 +198,12 @@ def publish(
 @command("Results", "gradtricks status", "gradtricks status --watch")
 def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> Shown:
     """Show how far each sweep of a store is, whichever process runs it: done, failed, running now, left."""
-    from gradtricks.lab.commands import overviews, terminal
-    from gradtricks.lab.commands.reporting import statuses_table
+    from gradtricks.lab.commands import overviews
 
     if watch:
-        terminal.watch(lambda: overviews.status(store=store), statuses_table)
+        overviews.watch(store)
     else:
-        yield statuses_table(overviews.status(store=store))
+        yield overviews.statuses_table(overviews.status(store=store))
 
 
 @command(
@@ -216,14 +228,14 @@ def table(
     run, with the columns run, status, error, stem, parameters.NAME, results.NAME,
     varying.NAME, provenance.NAME, started and duration_s.
     """
-    from gradtricks.lab.commands import reporting, views
+    from gradtricks.lab.commands import views
 
     frame = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
     if everything or sql is not None or to or path:
-        yield from reporting.write_frame(frame, to, path)
+        yield from views.write(frame, to, path)
     else:
         sweep = None if frame.empty else sweep_name
-        yield reporting.table_of(frame, views.found(sweep, frame, store=store) if sweep else ())
+        yield views.summary_of(frame, views.found(sweep, frame, store=store) if sweep else ())
 
 
 @command("Results", "gradtricks plot unrolling", "gradtricks plot unrolling --show results.loss_after")
@@ -234,9 +246,7 @@ def plot(
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Shown:
     """Draw what a sweep has found so far, as SVG and PNG."""
-    from gradtricks.lab.commands import views
-
-    yield from map(str, views.plot(sweep_name, shown=shown or (), folder=folder, store=store))
+    yield from map(str, lab.plot(sweep_name, shown=shown or (), folder=folder, store=store))
 
 
 @command("Results", "gradtricks show masking-torch --no-open")
@@ -244,11 +254,10 @@ def show(
     name: given.StoredName, no_open: given.NoOpen = False, store: given.StoreLocation = DEFAULT_STORE
 ) -> Shown:
     """Show what a run recorded, and open its executed notebook in the browser."""
-    from gradtricks.lab.commands import views
-    from gradtricks.lab.commands.reporting import record_of
     from gradtricks.lab.commands.terminal import near
+    from gradtricks.lab.commands.views import record_of
 
-    stored, page = views.show(name, open_it=not no_open, store=store)
+    stored, page = lab.show(name, open_it=not no_open, store=store)
     yield record_of(stored)
     if stored.executed:
         yield f"Notebook: {page or near(stored.location) + '/notebook.ipynb'}"
@@ -265,21 +274,16 @@ def reproduce(
 
     It also says what differs in the environment. Nothing of the rerun is kept.
     """
-    from gradtricks.lab.commands import repeating
-    from gradtricks.lab.commands.reporting import verdict_of
-    from gradtricks.lab.notebooks.schema import ParameterError
+    from gradtricks.lab.commands.publishing import verdict_of
+    from gradtricks.lab.notebooks.texts import ParameterError
 
     if book == (name is not None):
         raise ParameterError("expected either a run or --book; got both or none")
-    found = (
-        repeating.reproduce_book(timeout_s=timeout, store=store)
-        if name is None
-        else [repeating.reproduce(name, timeout_s=timeout, store=store)]
-    )
+    how: dict[str, Any] = {"timeout_s": timeout, "store": store}
     code = 0
-    for verdict in found:
-        yield verdict_of(verdict)
-        code = 1 if verdict.verdict == "different" else code
+    for found in lab.reproduce_book(**how) if name is None else [lab.reproduce(name, **how)]:
+        yield verdict_of(found)
+        code |= found.verdict == "different"
     raise typer.Exit(code)
 
 
@@ -291,8 +295,6 @@ def clean(
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Shown:
     """Delete from a store what killed processes left behind, damaged records, and what is asked for."""
-    from gradtricks.lab.commands import running
-
-    gone = running.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
+    gone = lab.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
     yield from gone
     yield f"{len(gone)} {'would be deleted' if dry_run else 'deleted'}."

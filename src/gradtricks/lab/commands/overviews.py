@@ -1,16 +1,26 @@
 """What there is, without running anything: experiments, their parameters, and how far sweeps are."""
 
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 
 import nbformat
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.commands.terminal import duration, output, table
 from gradtricks.lab.notebooks.schema import Parameter, read_notebook, read_parameters
 from gradtricks.lab.notebooks.settings import Settings, read_settings
 from gradtricks.lab.storage.opening import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
+
+_LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -20,6 +30,16 @@ class Description:
     title: str
     parameters: tuple[Parameter, ...]
     settings: Settings
+
+    def __rich__(self) -> RenderableType:
+        """Show each parameter in a line."""
+        how = self.settings
+        about = [f"about {duration(how.expected_s)} a run"] if how.expected_s else []
+        about += [f"{how.threads} thread{'' if how.threads == 1 else 's'} a run"]
+        about += ["nothing else runs meanwhile"] if how.alone else []
+        rows = [(each.name, each.expected, each.written, each.meaning) for each in self.parameters]
+        taken = table(("parameter", "type", "default", "meaning"), rows, whole=True)
+        return Group(Text(self.title, style="bold"), Text(f"{', '.join(about)}\n"), taken)
 
 
 @dataclass(frozen=True)
@@ -50,13 +70,7 @@ class SweepStatus:
 
 
 def describe(notebook: str | Path) -> Description:
-    """Read what a notebook takes.
-
-    Args:
-        notebook: Path of the source notebook.
-
-    Returns:
-        Its parameters, and what it says of itself.
+    """Read what a notebook takes, and what it says of itself.
 
     Raises:
         FileNotFoundError: There is no such notebook.
@@ -71,14 +85,7 @@ def describe(notebook: str | Path) -> Description:
 def list_experiments(
     folder: str | Path = "experiments", *, store: str | Path = DEFAULT_STORE
 ) -> list[Experiment]:
-    """List the notebooks of a folder, with their sweeps and how many runs are finished.
-
-    Args:
-        folder: Of the source notebooks.
-        store: Of the runs.
-
-    Returns:
-        The experiments, by name.
+    """List the notebooks of a folder by name, with their sweeps and how many runs in the store are finished.
 
     Raises:
         FileNotFoundError: The folder holds no notebook.
@@ -100,17 +107,35 @@ def list_experiments(
 
 def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     """Say how far the sweeps of a store are, by name, whichever process runs them."""
-    from gradtricks.lab.results.tables import planned_runs, runs_of
+    from gradtricks.lab.results.tables import read_plan, runs_of
 
     opened = open_store(store)
     claimed = opened.claimed()
     found = []
     for name, plan in sorted(opened.plans().items()):
-        runs = planned_runs(plan)
+        runs = read_plan(plan).runs
         states = Counter(run.status for run in runs_of(opened, runs) if run.request not in claimed)
         running = sum(run.request in claimed for run in runs)
         found.append(SweepStatus(name, len(runs), states["finished"], states["failed"], running))
     return found
+
+
+def statuses_table(statuses: Iterable[SweepStatus]) -> Table:
+    """Show how far sweeps are: a line each."""
+    rows = [(s.name, *map(str, (s.total, s.finished, s.failed, s.running, s.left))) for s in statuses]
+    header = ("sweep", "runs", "done", "failed", "running now", "left")
+    return table(header, rows, right=range(1, 6), whole=True)
+
+
+def watch(store: str | Path) -> None:
+    """Show how far sweeps are until nothing is left, or somebody has seen enough."""
+    with suppress(KeyboardInterrupt), Live(console=output, auto_refresh=False) as live:
+        while True:
+            found = status(store=store)
+            live.update(statuses_table(found), refresh=True)
+            if not any(each.left or each.running for each in found):
+                return
+            sleep(_LOOK_EVERY_S)
 
 
 def _title(node: nbformat.NotebookNode, path: Path) -> str:

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gradtricks.lab.commands.printing import duration
+from gradtricks.lab.commands.terminal import duration
 from gradtricks.lab.runs.estimates import Pace
 from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.many import Run, execute_missing, look_up
@@ -34,22 +34,13 @@ def execute(
     retry_failed: bool = False,
     **options: Any,
 ) -> list[Run]:
-    """Execute runs, and show how far they are.
+    """Execute runs, and show how far they are: on a terminal a line for each worker that changes, else lines.
 
-    Args:
-        specs: What is to be run.
-        store: Where runs are kept.
-        console: Where to show it: on a terminal a line for each worker that changes, elsewhere lines only;
-            None shows nothing.
-        retry_failed: Try those again that have failed before.
-        **options: Others of `gradtricks.lab.runs.many.execute_missing`.
+    Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``. The
+    other options are those of `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
 
     Returns:
         What came of each run, in the order of ``specs``.
-
-    Raises:
-        Interrupted: By Ctrl-C or SIGTERM.
-        SchedulerError: The cluster can't be used, or is gone.
     """
     runs = look_up(specs, store, retry_failed=retry_failed)
     board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
@@ -59,14 +50,7 @@ def execute(
 
 
 class Board:
-    """What is shown of runs that go on.
-
-    Args:
-        runs: From `gradtricks.lab.runs.many.look_up`.
-        store: Where runs are kept.
-        console: Where to show it.
-        workers: How many go on at once; None means as many as there are cores for.
-    """
+    """What is shown of runs that go on, so many ``workers`` at once, or as many as there are cores for."""
 
     def __init__(
         self, runs: Sequence[Run], store: Store, console: Console, *, workers: int | None = None

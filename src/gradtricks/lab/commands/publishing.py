@@ -1,17 +1,31 @@
-"""What the book shows: quick runs of every experiment, sweeps, and those that are published."""
+"""Runs that are shown: those of the book, published sweeps, and one recorded run; published, or run again."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.running import SweepResult, sweep
+from gradtricks.lab.commands.terminal import short, table
+from gradtricks.lab.commands.views import find_run
+from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.notebooks.settings import read_settings
 from gradtricks.lab.notebooks.texts import together
+from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.runs.reproduction import Difference, Verdict
+from gradtricks.lab.runs.reproduction import reproduce as repeat
+from gradtricks.lab.storage.opening import open_store
+from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.troubles import public
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep
@@ -20,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EXPERIMENTS = Path("experiments")
+_LISTED = 10  # missing runs
 
 
 def plan_book(experiments: Path) -> list[Spec]:
@@ -88,12 +103,85 @@ def publish(
         What came of each.
 
     Raises:
-        FileNotFoundError: There is no such file.
         ParameterError: A file is wrong, or doesn't say that its runs are published.
         StoreError: The runs can't be kept.
-        Interrupted: By Ctrl-C; the same call goes on later.
     """
     for planned in plan_published(files):
         found = sweep(planned, console=console, **options)
         kept = None if found.failed else str(keep(planned, found.finished))
         yield replace(found, published=kept)
+
+
+def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = DEFAULT_STORE) -> Verdict:
+    """Run a recorded run again, and compare value by value. Nothing of the rerun is kept.
+
+    Args:
+        name: Path of the run, its title or the beginning of that, or the beginning of its request's digest.
+        timeout_s: How long it may take.
+        store: Of the runs.
+
+    Returns:
+        Whether it is identical, within tolerance or different, in what, and what differs in the environment.
+
+    Raises:
+        ParameterError: The text means no run, or several.
+        StoreError: The run can't be repeated: it failed, or its notebook was edited.
+        RunError: This time it failed.
+    """
+    stored = find_run(open_store(store), name)
+    with closing(Kernels()) as kernels:
+        return repeat(stored, kernels, timeout_s=timeout_s)
+
+
+def reproduce_book(
+    *,
+    experiments: str | Path = EXPERIMENTS,
+    timeout_s: float | None = None,
+    store: str | Path = DEFAULT_STORE,
+) -> Iterator[Verdict]:
+    """Run again what the book's build runs, one after another. One that fails this time counts as different.
+
+    Published sweeps take hours: `reproduce` runs one of their runs again.
+
+    Args:
+        experiments: Folder of the source notebooks.
+        timeout_s: How long each may take.
+        store: Of the runs.
+
+    Yields:
+        A verdict each, as `reproduce`.
+
+    Raises:
+        ParameterError: The store doesn't hold all runs of the book as it is now.
+    """
+    folder, opened = Path(experiments), Store(store)
+    specs, sweeps = together(partial(plan_book, folder), partial(plan_sweeps, folder))
+    runs = [*specs, *(run for sweep in sweeps if not sweep.published for run in sweep.runs)]
+    wanted = {run.request: run for run in runs}
+    found = opened.find_all(wanted.values())
+    if missing := [run.title for request, run in wanted.items() if request not in found]:
+        listed = ", ".join(missing[:_LISTED]) + (", …" if len(missing) > _LISTED else "")
+        raise ParameterError(
+            f"expected all runs of the book in {public(opened.location)}; got none of {listed}; "
+            "remedy: gradtricks book"
+        )
+    with closing(Kernels()) as kernels:
+        for request in wanted:
+            try:
+                yield repeat(found[request], kernels, timeout_s=timeout_s)
+            except RunError as error:
+                failure = Difference("run", "finished", str(error))
+                yield Verdict(found[request].title, "different", 0, (failure,), (), 0.0)
+
+
+def verdict_of(verdict: Verdict) -> RenderableType:
+    """Show what a rerun said: first the verdict, then every value that differs, then the environment."""
+    style = "red" if verdict.verdict == "different" else "green"
+    head = Text.assemble(
+        f"{verdict.title}: ", (verdict.verdict, style), f" ({verdict.count} values compared)"
+    )
+    rows = [
+        (d.name, short(d.recorded), short(d.now), "" if d.relative is None else f"{d.relative:.1g}")
+        for d in (*verdict.differences, *verdict.environment)
+    ]
+    return Group(head, table(("differs", "then", "now", "relative"), rows)) if rows else head

@@ -51,14 +51,11 @@ def _output(output: NotebookNode) -> str:
     if output.output_type == "error":
         return f'<pre class="error">{escape(f"{output.ename}: {output.evalue}")}</pre>'
     data = output.get("data", {})
-    if "image/svg+xml" in data:  # as an image, so that it is neither script nor style of this page
-        return _image("image/svg+xml", b64encode(data["image/svg+xml"].encode()).decode(), data)
-    if "image/png" in data:
-        return _image("image/png", data["image/png"].replace("\n", ""), data)
+    svg, png = data.get("image/svg+xml"), data.get("image/png")
+    if svg or png:  # as an image, so that what is SVG is neither script nor style of this page
+        encoded = b64encode(svg.encode()).decode() if svg else png.replace("\n", "")
+        source = f"data:image/{'svg+xml' if svg else 'png'};base64,{encoded}"
+        return f'<p><img src="{source}" alt="{escape(data.get("text/plain", ""))}"></p>'
     if "text/html" in data:
         return str(data["text/html"])
     return f"<pre>{escape(str(data.get('text/plain', json.dumps(data, indent=1))))}</pre>"
-
-
-def _image(mime: str, encoded: str, data: NotebookNode) -> str:
-    return f'<p><img src="data:{mime};base64,{encoded}" alt="{escape(data.get("text/plain", ""))}"></p>'

@@ -1,4 +1,4 @@
-"""Run a notebook or a sweep, and tidy up what they leave."""
+"""Run a notebook or a sweep, say before what would be run and after what came of it, and tidy up."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,11 +6,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.printing import duration
 from gradtricks.lab.commands.progress import execute
+from gradtricks.lab.commands.terminal import duration, near, requested, table
 from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError, parse_values
 from gradtricks.lab.runs.execution import RunError
@@ -57,6 +58,25 @@ class SweepResult:
         """The runs that failed, now or, where they weren't tried again, before."""
         return [run for run in self.runs if run.error]
 
+    def __rich__(self) -> RenderableType:
+        """Say how many are done, where, and why some failed."""
+        lines = [f"{self.name}: {len(self.runs) - len(self.failed)} done, {len(self.failed)} failed."]
+        lines += [f"Best: {near(run.location)}" for run in self.best]
+        lines.append(f"Runs: {near(self.store)}")
+        lines += [f"Published: {near(self.published)}"] if self.published else []
+        lines += [f"Plot: {path}" for path in self.plots if path.suffix == ".svg"]
+        lines += [f"No plot: {self.unplotted}"] if self.unplotted else []
+        said = Text("\n".join(lines))
+        if not self.failed:
+            return said
+        kept = Store(self.store).failures(run.spec for run in self.failed)
+        rows = []
+        for run in self.failed:  # a line of each error: without where, and with which parameters
+            failure = kept.get(run.spec.request)
+            error = failure.record["error"] if failure else run.error or ""
+            rows.append((run.spec.title, error.strip().partition("\n")[0].rstrip()))
+        return Group(table(("failed run", "why"), rows), said)
+
 
 def run(
     notebook: str | Path,
@@ -68,7 +88,7 @@ def run(
     mlflow: str | None = None,
     console: "Console | None" = None,
 ) -> StoredRun:
-    """Run a notebook, unless the same run is finished already.
+    """Run a notebook, unless the same run is finished already, and return the finished run.
 
     Args:
         notebook: Path of the source notebook.
@@ -79,14 +99,9 @@ def run(
         mlflow: URI of an MLflow server, or of a database, that gets the run too.
         console: Where to show how it goes; None shows nothing.
 
-    Returns:
-        The finished run.
-
     Raises:
-        FileNotFoundError: There is no such notebook.
         ParameterError: A parameter is unknown or of the wrong type; nothing was started.
         RunError: The run failed; its notebook is kept.
-        Interrupted: By Ctrl-C.
     """
     notebook = Path(notebook)
     planned = plan_run(notebook, parse_values(notebook, parameters), threads=threads)
@@ -122,11 +137,7 @@ def sweep(
         mlflow: As for `run`.
         console: As for `run`.
 
-    Returns:
-        What came of each run, and where the plots are.
-
     Raises:
-        FileNotFoundError: There is no such file.
         ParameterError: Something in the sweep is wrong; nothing was started.
         Interrupted: By Ctrl-C; the same call goes on later.
     """
@@ -153,9 +164,47 @@ def sweep(
         return replace(result, unplotted=str(error))
 
 
+def cluster_at(
+    address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, plain_tcp: bool
+) -> Scheduler | None:
+    """Check what is said of a dask cluster, without asking anybody; no address means this machine."""
+    if address is None:
+        if ca_file or cert or key or plain_tcp:
+            raise ParameterError("expected --scheduler too, which the certificates are for; got none")
+        return None
+    with requested():
+        found = Scheduler(address, ca_file, cert, key, plain_tcp=plain_tcp)
+        found.security()  # reads the certificates
+    return found
+
+
 def freeze(planned: Sweep, store: Store) -> None:
     """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`."""
     store.write_plan(planned.name, plan_of(planned))
+
+
+def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
+    """Show what a sweep would run, and how long that takes."""
+    from gradtricks.lab.runs.estimates import estimate_s
+    from gradtricks.lab.runs.here import count_workers
+
+    if how := planned.optuna:
+        ranges = {name: str(domain) for name, domain in how.parameters.items()}
+        trials = f"{how.trials} trials of {len(planned.given)} run{'s' * (len(planned.given) > 1)}"
+        said = f"{trials}, to {how.direction} {how.objective}."
+        return Group(table(("parameter", "is searched in"), ranges.items(), whole=True), Text(said))
+    opened = Store(store)
+    finished = opened.find_all(planned.runs)
+    rows = []
+    for number, each in enumerate(planned.runs, start=1):
+        values = (repr(each.parameters[name]) for name in planned.varied)
+        rows.append((str(number), *values, "done" if each.request in finished else ""))
+    at_once = workers or count_workers(planned.runs)
+    seconds = estimate_s(planned.runs, opened, at_once)
+    known = f"about {duration(seconds)}" if seconds is not None else "nobody knows how long"
+    left = "" if len(finished) == len(rows) else f" The others take {known}, {at_once} at once."
+    said = f"{len(rows)} runs, {len(finished)} of them done.{left}"
+    return Group(table(("run", *planned.varied, ""), rows, right={0}), Text(said))
 
 
 def clean(
@@ -165,19 +214,13 @@ def clean(
     dry_run: bool = False,
     store: str | Path = DEFAULT_STORE,
 ) -> list[str]:
-    """Delete from a store what killed processes left behind, and damaged records.
+    """Delete from a store what killed processes left behind, and damaged records; return what is gone.
 
     Args:
         failed: Delete failed runs too.
         stale: Delete finished runs too whose code or libraries have changed since.
-        dry_run: Delete nothing.
-        store: Of the runs.
-
-    Returns:
-        What was deleted, or would be.
-
-    Raises:
-        StoreError: The runs are published ones, or can't be deleted.
+        dry_run: Delete nothing, and return what would be gone.
+        store: Of the runs; a StoreError refuses published ones.
     """
     return store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
 

@@ -1,25 +1,22 @@
-"""Where the commands speak: consoles that take values as they are, and errors as exit codes."""
+"""The terminal: consoles that take values as they are, tables that fit, and errors as exit codes."""
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
-from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from gradtricks.lab.storage.troubles import public
 
-if TYPE_CHECKING:
-    from gradtricks.lab.commands.overviews import SweepStatus
-
 _WIDE = 10_000  # letters, where it is no terminal: a file or another program wants whole lines
-_LOOK_EVERY_S = 1.0
+_SHOWN = 20  # rows of a long table
+_LONGEST = 120  # letters of a value
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -43,6 +40,52 @@ def near(location: str) -> str:
     """Name a place without passwords, and as it is seen from the working directory if it lies below that."""
     path = Path(location)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else public(location)
+
+
+def duration(seconds: float | None) -> str:
+    """Say how long something takes, in seconds, minutes or hours."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def short(value: Any) -> str:
+    """Show a value in a line: numbers with four digits, and nothing for nothing."""
+    if value is None:
+        return ""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), whole: bool = False
+) -> Table:
+    """Lay out a table, whose cells are shown as they are; those of columns ``right`` stand there.
+
+    Of a long one the middle is left out, and that is said in its place, unless it is wanted as a ``whole``.
+    """
+    aligned, rows, half = set(right), list(rows), _SHOWN // 2
+    if (more := len(rows) - _SHOWN) > 0 and not whole:
+        rows[half:-half] = [[f"… {more} more"]]
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(header):
+        made.add_column(Text(name), justify="right" if place in aligned else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
+
+
+@contextmanager
+def requested() -> Iterator[None]:
+    """Say that what was asked for is wrong where a function takes its arguments for wrong."""
+    from gradtricks.lab.notebooks.texts import ParameterError
+
+    try:
+        yield
+    except ValueError as error:
+        raise ParameterError(str(error)) from error
 
 
 @contextmanager
@@ -73,23 +116,9 @@ def _exit_code(error: Exception) -> int | None:
     from gradtricks.lab.runs.many import Interrupted, SchedulerError
     from gradtricks.lab.storage.troubles import StoreError
 
-    codes: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (  # subclasses first
-        (2, (FileNotFoundError, ParameterError)),
-        (1, (RunError, SchedulerError, StoreError, OSError)),
-        (130, (Interrupted,)),
-    )
-    return next((code for code, kinds in codes if isinstance(error, kinds)), None)
-
-
-def watch(look: "Callable[[], Sequence[SweepStatus]]", lay_out: Callable[[Any], Any]) -> None:
-    """Show how far sweeps are until nothing is left, or somebody has seen enough."""
-    try:
-        with Live(console=output, auto_refresh=False) as live:
-            while True:
-                found = look()
-                live.update(lay_out(found), refresh=True)
-                if not any(status.left or status.running for status in found):
-                    return
-                sleep(_LOOK_EVERY_S)
-    except KeyboardInterrupt:
-        return
+    codes: dict[int, Any] = {  # subclasses first
+        2: (FileNotFoundError, ParameterError),
+        1: (RunError, SchedulerError, StoreError, OSError),
+        130: Interrupted,
+    }
+    return next((code for code, kinds in codes.items() if isinstance(error, kinds)), None)

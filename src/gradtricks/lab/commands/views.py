@@ -2,11 +2,16 @@
 
 import tempfile
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
+from gradtricks.lab.commands.terminal import duration, short
+from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.storage.opening import open_store, published_at
 from gradtricks.lab.storage.published import Published
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
+
+_NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
 
 def table(
@@ -33,11 +40,8 @@ def table(
     Args:
         sweep: Name of a sweep; None takes the whole store.
         notebook: Only runs of this notebook, by the name of its file without the ending.
-        sql: A query for DuckDB, in which the table is called ``runs``; None asks for the table itself.
+        sql: A query for DuckDB, in which the table is called ``runs``; None returns the table itself.
         store: Of the runs.
-
-    Returns:
-        The table, or the answer.
 
     Raises:
         ParameterError: There is no such sweep, or DuckDB refuses the query.
@@ -56,12 +60,61 @@ def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[
     from gradtricks.lab.results import grouping, tables
 
     opened = open_store(store)
-    plan = opened.plans()[find_sweep(opened, sweep)]
-    varied, shown = tables.planned_names(plan, "varied"), tables.planned_names(plan, "shown")
+    plan = tables.read_plan(opened.plans()[find_sweep(opened, sweep)])
     try:
-        return grouping.find_results(frame, varied, shown)
+        return grouping.find_results(frame, plan.varied, plan.shown)
     except grouping.PlotError:
-        return grouping.find_results(frame, varied, ["duration_s"])
+        return grouping.find_results(frame, plan.varied, ["duration_s"])
+
+
+def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> RenderableType:
+    """Show runs as people read them: a table of each result of a sweep, or a line for each of the runs."""
+    from gradtricks.lab.results.captions import number, summary_columns
+    from gradtricks.lab.results.grouping import spell
+
+    count = f"{len(frame)} runs"
+    if not found:
+        runs = zip(frame["run"], frame["status"], map(duration, frame["duration_s"]))
+        every = laid_out(("run", "status", "took"), runs, right={2})
+        return Group(every, Text(f"{count}. --all shows what is known of them."))
+    parts: list[RenderableType] = []
+    names: list[str] = []
+    for each in found:
+        axes = each.axes[: len(each.parts[0].values)]
+        columns = {
+            axis.name: [spell(part.values[place]) for part in each.parts] for place, axis in enumerate(axes)
+        }
+        summed = summary_columns(each, lambda value: "" if value != value else number(value))
+        columns |= {name: cells for name, cells in summed.items() if name not in _NO_ROOM}
+        names += summed
+        made = laid_out([*columns], zip(*columns.values()), right=range(len(axes), len(columns)))
+        parts += [Text(each.label, style="bold"), made, Text("")]
+    if any("interval" in name for name in names):
+        parts.append(Text("Intervals are bootstrap intervals of the interquartile mean, from ten runs on."))
+    failed = sum(frame["status"] == "failed")
+    said = f"{count}{f', {failed} of them failed' if failed else ''}. --all shows each of them."
+    return Group(*parts, Text(said))
+
+
+def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Iterator[str]:
+    """Write every row and column of a table to a file, or yield them as text to be printed.
+
+    Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
+    text, or that it doesn't take the table.
+    """
+    from gradtricks.lab.results.tables import FORMATS, as_csv, export
+
+    form = to or (path.suffix.removeprefix(".") if path else None)
+    if form is None:
+        yield _whole(frame)
+    elif form not in FORMATS:
+        raise ParameterError(f"expected --to or an ending: one of {', '.join(FORMATS)}; got {path}")
+    elif path is not None:
+        export(frame, form, path)
+    elif form == "csv":
+        yield as_csv(frame).removesuffix("\n")
+    else:
+        raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
 
 
 def plot(
@@ -71,16 +124,13 @@ def plot(
     folder: str | Path | None = None,
     store: str | Path = DEFAULT_STORE,
 ) -> list[Path]:
-    """Draw what a sweep has found so far, each result as SVG and PNG.
+    """Draw what a sweep has found so far, each result as SVG and PNG, and return the files.
 
     Args:
         sweep: Its name or its file; None means the only one of the store.
         shown: Results such as ``results.loss``, or ``loss``; none means those that the sweep names, or some.
         folder: Of the files; None means ``sweeps/<name>`` beside the store.
         store: Of the runs.
-
-    Returns:
-        The files.
 
     Raises:
         ParameterError: There is no such sweep, or no result that could be drawn.
@@ -91,10 +141,12 @@ def plot(
     opened = open_store(store)
     name = find_sweep(opened, sweep)
     plan = opened.plans()[name]
-    frame = tables.table(opened, plan=plan)
-    varied, planned = tables.planned_names(plan, "varied"), tables.planned_names(plan, "shown")
-    drawn = plots.plot_results(grouping.find_results(frame, varied, tuple(shown) or planned))
-    place = Path(folder) if folder else _beside(opened, plan) / name
+    read, frame = tables.read_plan(plan), tables.table(opened, plan=plan)
+    drawn = plots.plot_results(grouping.find_results(frame, read.varied, shown or read.shown))
+    # What runs at a URL or among the sources found is drawn beside the default store.
+    elsewhere = "://" in opened.location or plan.get("published")
+    beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
+    place = Path(folder) if folder else beside / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
     files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
     for path in files:
@@ -108,15 +160,13 @@ def show(
     """Find a run, and open its executed notebook in the browser.
 
     Args:
-        run: Its path, its title or the beginning of that, or the beginning of its request's digest.
+        run: Its path, its title or the beginning of that, or the beginning of its request's digest; a
+            ParameterError says that these mean no run, or several.
         open_it: Whether to open it.
         store: Of the runs.
 
     Returns:
         The run, and its executed notebook as HTML in a temporary file; None where none was opened.
-
-    Raises:
-        ParameterError: The text means no run, or several.
     """
     stored = find_run(open_store(store), run)
     if not open_it or not stored.executed:
@@ -127,6 +177,19 @@ def show(
     page.write_text(to_html(stored.read_notebook(), stored.title), encoding="utf-8")
     webbrowser.open(page.as_uri())
     return stored, page
+
+
+def record_of(run: StoredRun) -> RenderableType:
+    """Show what a run recorded."""
+    record, provenance = run.record, run.record["provenance"]
+    commit = f"{provenance['commit'] or 'unknown'}{', with changes' if provenance['dirty'] else ''}"
+    rows = {"status": run.status} | ({"error": record["error"]} if "error" in record else {})
+    rows |= {"started": record["started"], "took": duration(record["duration_s"]), "commit": commit}
+    rows["threads"] = str(provenance["threads"])
+    for group in ("parameters", "results", "varying"):
+        rows |= {f"{group}.{name}": short(value) for name, value in getattr(run, group).items()}
+    rows |= {f"file {name}": f"{kept['bytes']:,} bytes" for name, kept in run.files.items()}
+    return Group(Text(run.title, style="bold"), laid_out(("", ""), rows.items(), whole=True))
 
 
 def find_run(store: Store | Published, text: str) -> StoredRun:
@@ -151,7 +214,13 @@ def find_sweep(store: Store | Published, name: str | Path | None) -> str:
     )
 
 
-def _beside(store: Store | Published, plan: Mapping[str, Any]) -> Path:
-    """Name the folder for what is drawn; of runs at a URL or among the sources, the default store's."""
-    location = DEFAULT_STORE if "://" in store.location or plan.get("published") else store.location
-    return Path(location).parent / "sweeps"
+def _whole(frame: "pandas.DataFrame") -> str:
+    """Show every column and every row, a line each however long; quick where there are thousands."""
+    from gradtricks.lab.results.markup import one_line
+    from gradtricks.lab.results.tables import values_of
+
+    named = [(str(name), values_of(column)) for name, column in frame.items()]
+    columns = [[name, *(one_line(short(value)) for value in values)] for name, values in named]
+    widths = [max(map(len, column)) for column in columns]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in zip(*columns))
+    return "\n".join(line.rstrip() for line in lines)

@@ -23,15 +23,10 @@ def counted(parts: Iterable[Group | Curve]) -> str:
 
 
 def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, list[str]]:
-    """Write what was found under one name; the parameters come beside it, from `Found.axes` and its parts.
+    """Write what was found under one name, with ``number``, which writes nothing for NaN.
 
-    Args:
-        found: Numbers, or lists of numbers.
-        number: Writes one, and nothing for NaN.
-
-    Returns:
-        Cells by the name of their column; there is none for intervals that no configuration has, nor for what
-        never happened.
+    It returns cells by the name of their column; there is none for intervals that no configuration has, nor
+    for what never happened. The parameters come beside it, from `Found.axes` and its parts.
     """
     curves = [part for part in found.parts if isinstance(part, Curve)]
     groups = [part for part in found.parts if isinstance(part, Group)]

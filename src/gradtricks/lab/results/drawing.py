@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from gradtricks.lab.recording import PACKAGE
 from gradtricks.lab.results.captions import MINUS, number
-from gradtricks.lab.results.grouping import Axis, spell, wants_logarithm
+from gradtricks.lab.results.grouping import Axis, key_of, spell, wants_logarithm
 
 _STYLE = PACKAGE / "lab" / "figures.mplstyle"
 # On a phone a figure is three quarters of its size: these are then letters of 11 pixels.
@@ -32,10 +32,16 @@ def book_style() -> Iterator[None]:
         yield
 
 
-def new_figure(height: float = 3.3) -> tuple[Figure, Axes]:
-    """Make a figure of the book's width, so many inches high; pyplot doesn't know it and needn't close it."""
+def new_figure(height: float, count: int = 1, across: int = 1, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """Make a figure of the book's width, so many inches high, with so many panels, some of them abreast.
+
+    pyplot doesn't know it and needn't close it.
+    """
     figure = Figure(figsize=(rcParams["figure.figsize"][0], height))
-    return figure, figure.add_subplot()
+    panels = figure.subplots(-(-count // across), across, squeeze=False, **shared).ravel().tolist()
+    for spare in panels[count:]:
+        spare.remove()
+    return figure, panels[:count]
 
 
 def drawable(value: Any, longest: int = 60) -> str:
@@ -92,7 +98,7 @@ def set_parameter_axis(axes: Axes, axis: Axis, side: str, longest: int = 24) -> 
 
 def place_of(axis: Axis, value: Any) -> float:
     """Place a value on its axis: at the number that it is, or at its rank."""
-    return float(value) if axis.numeric else float(axis.rank(value))
+    return float(value) if axis.numeric else float(axis.ranks[key_of(value)])
 
 
 def set_result_axis(axes: Axes, side: str, values: Sequence[float]) -> None:

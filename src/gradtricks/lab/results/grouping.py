@@ -1,8 +1,8 @@
 """What a sweep found: the runs of each configuration, for each result that is to be shown."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.columns import kind_of, values_of
 from gradtricks.lab.results.markup import one_line
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
+from gradtricks.lab.results.tables import CASE, kind_of, values_of
 from gradtricks.lab.storage.dotted import join_name, split_name
 
 if TYPE_CHECKING:
     import pandas
 
-CASE = "case"  # the column that says what a configuration is called
-SEED = "seed"
 _GROUPS = ("results", "varying")
 _LISTED = 30
 _UNITS = ("s", "ms", "mib")
@@ -49,9 +47,10 @@ class Axis:
         """Whether the values ask for a logarithmic axis."""
         return self.numeric and wants_logarithm(self.values)
 
-    def rank(self, value: Any) -> int:
-        """Which of the values it is."""
-        return [key_of(each) for each in self.values].index(key_of(value))
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """Which of the values it is, by its `key_of`."""
+        return {key_of(value): rank for rank, value in enumerate(self.values)}
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Group:
 
     values: tuple[Any, ...]
     found: tuple[Any, ...]  # by each finished run, under one name: a number, or a list of numbers
-    strata: tuple[str, ...]  # the configuration of each of them
+    strata: tuple[tuple[str, ...], ...]  # the configuration of each of them
     failed: int
     missing: int  # finished runs that didn't record it
 
@@ -117,19 +116,11 @@ class Found:
 
 
 def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequence[str]) -> list[Found]:
-    """Sort the runs of a sweep by configuration.
+    """Sort the runs of a sweep, a table, by configuration.
 
-    Args:
-        frame: Its runs, from `gradtricks.lab.results.tables.table`.
-        varied: Parameters with several values.
-        shown: Results, such as ``results.loss``; ``loss`` does too. None means the first few that are
-            numbers or lists of numbers.
-
-    Returns:
-        What there is of each.
-
-    Raises:
-        PlotError: There are no runs, or a result isn't there or isn't made of numbers.
+    It returns what there is of each result that is ``shown``, ``results.loss`` or ``loss``; none means the
+    first few that are numbers or lists of numbers. A PlotError says that there are no runs, or that a result
+    isn't there or isn't made of numbers.
     """
     if frame.empty:
         raise PlotError(
@@ -151,7 +142,7 @@ def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequen
 
 def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
     """Describe what was varied besides the seed; names of configurations stand for all that these set."""
-    names = [name for name in varied if name != SEED]
+    names = [name for name in varied if name != "seed"]
     if CASE in frame.columns:
         cases = values_of(frame[CASE])
         names = [CASE, *(name for name in names if varies_within(cases, _parameter(frame, name)))]
@@ -171,22 +162,21 @@ def varies_within(cases: Sequence[str], values: Sequence[Any]) -> bool:
 
 def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pooled: int = 0) -> list[Group]:
     """Sort what runs recorded by configuration, in the order of the axes, the last ``pooled`` left aside."""
-    kept = axes[: len(axes) - pooled]
+    kept = len(axes) - pooled
     configurations = list(zip(*(_parameter(frame, axis.name) for axis in axes))) or [()] * len(frame)
     places: dict[tuple[str, ...], list[int]] = {}
     for place, values in enumerate(configurations):
-        places.setdefault(tuple(map(key_of, values[: len(kept)])), []).append(place)
-    ranks = [{key_of(value): rank for rank, value in enumerate(axis.values)} for axis in kept]
-    ordered = sorted(places, key=lambda keys: [rank[key] for rank, key in zip(ranks, keys)])
+        places.setdefault(tuple(map(key_of, values[:kept])), []).append(place)
+    ordered = sorted(places, key=lambda keys: [axis.ranks[key] for axis, key in zip(axes, keys)])
     found, status = values_of(frame[column]), values_of(frame["status"])
 
     def group(rows: list[int]) -> Group:
         finished = [row for row in rows if status[row] == "finished"]
         there = [row for row in finished if found[row] is not None]
         return Group(
-            values=tuple(configurations[rows[0]][: len(kept)]),
+            values=tuple(configurations[rows[0]][:kept]),
             found=tuple(found[row] for row in there),
-            strata=tuple(json.dumps([key_of(value) for value in configurations[row]]) for row in there),
+            strata=tuple(tuple(map(key_of, configurations[row])) for row in there),
             failed=len(rows) - len(finished),
             missing=len(finished) - len(there),
         )
@@ -196,16 +186,14 @@ def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pool
 
 def curve_of(group: Group) -> Curve:
     """Summarize the lists of numbers that the runs of a group recorded."""
-    whole = [
-        (curve, stratum)
-        for curve, stratum in zip(group.found, group.strata, strict=True)
-        if curve and all(map(math.isfinite, curve))
-    ]
-    length = min((len(curve) for curve, _ in whole), default=0)
-    values = np.array([curve[:length] for curve, _ in whole], dtype=np.float64).reshape(len(whole), length)
-    low, high = bootstrap_interval(values, strata=[stratum for _, stratum in whole])
+    whole = [place for place, curve in enumerate(group.found) if curve and all(map(math.isfinite, curve))]
+    lengths = [len(group.found[place]) for place in whole]
+    length = min(lengths, default=0)
+    values = np.array([group.found[place][:length] for place in whole], dtype=np.float64)
+    values = values.reshape(len(whole), length)
+    low, high = bootstrap_interval(values, strata=[group.strata[place] for place in whole])
     lost = group.failed + group.missing + len(group.found) - len(whole)
-    cut = sum(len(curve) > length for curve, _ in whole)
+    cut = sum(each > length for each in lengths)
     return Curve(group.values, interquartile_mean(values), low, high, len(whole), lost, cut)
 
 
@@ -269,11 +257,9 @@ def _choose(frame: "pandas.DataFrame") -> list[str]:
     """Choose what to show of a sweep that doesn't say it: numbers first, then curves."""
     kinds = {}
     for name in (name for name in map(str, frame.columns) if name.startswith("results.")):
-        try:
+        with suppress(PlotError):
             _is_curve(frame, name)
-        except PlotError:
-            continue
-        kinds[".".join(split_name(name))] = kind_of(values_of(frame[name]))
+            kinds[".".join(split_name(name))] = kind_of(values_of(frame[name]))
     return [name for kind in ("float", "int", "list") for name in kinds if kinds[name] == kind][:_CHOSEN]
 
 

@@ -1,4 +1,4 @@
-"""Figures of a sweep: what each result came to for each value that was tried."""
+"""Figures of what a sweep found, each with a sentence that says how to read it."""
 
 import io
 import os
@@ -6,17 +6,42 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from gradtricks.lab.results.captions import alt_of
-from gradtricks.lab.results.grouping import Curve, Found, Group
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import offset_copy
 
-# What draws is imported when something is drawn, since matplotlib takes its time.
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gradtricks.lab.results.captions import alt_of, counted, interval_said, lost, means, number
+from gradtricks.lab.results.drawing import (
+    add_color_bar,
+    book_style,
+    drawable,
+    new_figure,
+    place_of,
+    scale_of,
+    set_parameter_axis,
+    set_result_axis,
+    wrapped,
+)
+from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, key_of
 
 _UNNAMED = re.compile(r"[^a-z0-9]+")
 _PNG_DPI = 200
+_WRITTEN = (16, 9)  # rows and columns of a heat map up to which there is room for numbers
+_MOST_NAMES = 16  # at one side of a heat map
+_MOST_TOGETHER = 4  # lines in one panel: so many have colours that are told apart on both pages
+_NAME = 17  # letters for which a panel is wide enough
+_LINE = 0.09  # of a figure's height: how far apart the names of lines stand
+_ABREAST = 3  # curves
+_WHOLE = 54  # letters for which a figure is wide enough, in a title
+_WIDTH = 48  # letters of a title that fit above a plot beside its labels
+_HALF = 22  # letters side by side for which half of a figure is wide enough
+_BRIGHT = 0.42  # luminance from which on a cell's number is dark; dark pages show cells brighter
+
+_Drawn = tuple[Figure, str]
 
 
 @dataclass(frozen=True)
@@ -24,7 +49,7 @@ class PlotResult:
     """A figure of what was found."""
 
     found: Found
-    figure: "Figure"
+    figure: Figure
     alt: str  # what it shows, for those who can't see it
     caption: str  # how to read it, and how many runs are behind it
 
@@ -44,8 +69,6 @@ class PlotResult:
         os.replace(unfinished, path)
 
     def _write(self, target: Any, **options: Any) -> None:
-        from gradtricks.lab.results.drawing import book_style
-
         with book_style():
             self.figure.savefig(target, **options)
 
@@ -64,21 +87,183 @@ def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
         name = name if name[:1].isalpha() else f"result_{name}"
         while name in drawn:
             name += "_"
-        drawn[name] = _plot(each)
+        with book_style():
+            figure, caption = _draw(each.title, each.axes, each.parts)
+            # Laid out once: each further time would move it by a millionth of a point.
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")
+        drawn[name] = PlotResult(each, figure, alt_of(each), caption)
     return drawn
 
 
-def _plot(found: Found) -> PlotResult:
-    from gradtricks.lab.results.charts import draw, draw_curves
-    from gradtricks.lab.results.drawing import book_style
+def _draw(title: str, axes: Sequence[Axis], parts: Sequence[Group] | Sequence[Curve]) -> _Drawn:
+    if isinstance(parts[0], Curve):
+        return _curves(title, axes, cast(Sequence[Curve], parts))
+    groups = cast(Sequence[Group], parts)
+    if len(axes) < 2:
+        return _points(title, axes, groups)
+    # Random pairs of values would leave most of a heat map empty.
+    if len(axes) == 2 and 2 * len(groups) >= len(axes[0].values) * len(axes[1].values):
+        return _heat_map(title, axes, groups)
+    return _panels(title, axes, groups)
 
-    with book_style():
-        if isinstance(found.parts[0], Curve):
-            curves = cast(Sequence[Curve], found.parts)
-            figure, caption = draw_curves(found.title, found.axes, curves)
-        else:
-            figure, caption = draw(found.title, found.axes, cast(Sequence[Group], found.parts))
-        # Laid out once: each further time would move it by a millionth of a point.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-    return PlotResult(found, figure, alt_of(found), caption)
+
+def _points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn:
+    """Draw runs as points, and beside them interquartile means, for one parameter or for none."""
+    axis = axes[0] if axes else Axis("", ("",), numeric=False)
+    side, other = ("x", "y") if axis.numeric else ("y", "x")
+    at = [place_of(axis, group.values[0] if axes else "") for group in groups]
+    figure, [plot] = new_figure(3.3 if axis.numeric else 1.3 + 0.42 * len(axis.values))
+    points = [(p, value) for group, p in zip(groups, at) for value in group.found if np.isfinite(value)]
+    x, y = np.array(points).reshape(-1, 2).T[:: 1 if axis.numeric else -1]
+    several, said = any(group.n > 1 for group in groups), counted(groups)
+    plot.plot(x, y, "o", ms=4, mew=0, alpha=0.8, color="C0", label=f"a run ({said} each)")
+    if several:
+        _means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.n], upright=axis.numeric)
+        figure.legend(loc="outside upper right", ncols=2, handletextpad=0.4, columnspacing=1.4)
+    set_parameter_axis(plot, axis, side)
+    set_result_axis(plot, other, [value for _, value in points])
+    plot.set_title(drawable(title))
+    if axis.numeric:
+        plot.margins(y=0.12)
+    else:
+        plot.grid(axis="y", visible=False)
+    if not axes:
+        plot.set_yticks([])
+    with_intervals = interval_said(groups, ", with their {}s")
+    means_too = f" ({said} each), diamonds interquartile means{with_intervals}" if several else ""
+    return figure, f"Points are runs{means_too}.{lost(groups)}"
+
+
+def _means(plot: Axes, drawn: Sequence[tuple[float, Any]], *, upright: bool) -> None:
+    where, middle = [place for place, _ in drawn], [s.mean for _, s in drawn]
+    errors = np.clip([[s.mean - s.low for _, s in drawn], [s.high - s.mean for _, s in drawn]], 0, None)
+    known = np.isfinite(errors).any()
+    options: dict[str, Any] = {"fmt": "D", "ms": 5.5, "capsize": 4, "color": "C1", "zorder": 3}
+    options |= {"label": f"interquartile mean{', 95 % interval' if known else ''}", "elinewidth": 2}
+    # A little aside, so that they hide no run.
+    aside = {"x": 6, "y": 0} if upright else {"x": 0, "y": -7}
+    options["transform"] = offset_copy(plot.transData, plot.get_figure(root=True), units="points", **aside)
+    options["yerr" if upright else "xerr"] = errors if known else None
+    plot.errorbar(*((where, middle) if upright else (middle, where)), **options)
+
+
+def _heat_map(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn:
+    """Draw the interquartile mean for each pair of values; the first parameter's values are rows."""
+    rows, columns = axes
+    cells = [[axis.ranks[key_of(value)] for axis, value in zip(axes, group.values)] for group in groups]
+    found = np.full((len(rows.values), len(columns.values)), np.nan)
+    for (row, column), group in zip(cells, groups):
+        found[row, column] = group.summary.mean
+    figure, [plot] = new_figure(min(1.4 + 0.42 * len(rows.values), 7.0))
+    plot.set_facecolor("none")
+    scale = scale_of(found)
+    plot.imshow(np.where(np.isfinite(found)[..., None], scale.to_rgba(found), 0), aspect="auto")
+    plot.grid(visible=False)
+    for axis, set_ticks, longest in ((columns, plot.set_xticks, 14), (rows, plot.set_yticks, 24)):
+        step = -(-len(axis.values) // _MOST_NAMES)
+        names = [drawable(value, longest) for value in axis.values[::step]]
+        set_ticks(range(0, len(axis.values), step), names)
+        if axis is columns and sum(map(len, names)) > 40:
+            plot.tick_params(axis="x", labelrotation=45)
+    plot.set(xlabel=drawable(columns.name), ylabel=drawable(rows.name, 40), title=_titled(title, groups))
+    add_color_bar(plot, scale)
+    written = all(len(axis.values) <= most for axis, most in zip(axes, _WRITTEN))
+    for (row, column), group in zip(cells, groups if written else ()):
+        red, green, blue, _ = scale.to_rgba(np.array(group.summary.mean))
+        bright = 0.299 * red + 0.587 * green + 0.114 * blue > _BRIGHT
+        ink = ("black" if bright else "white") if group.n else "C1"
+        text = number(group.summary.mean) if group.n else "none"
+        plot.text(column, row, text, ha="center", va="center", color=ink)
+    return figure, f"{'Numbers' if written else 'Colours'} are {means(groups)}.{lost(groups)}"
+
+
+def _panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn:
+    """Draw the interquartile means of all configurations against each parameter, in a panel each."""
+    figure, panels = new_figure(0.6 + 2.6 * -(-len(axes) // 2), len(axes), across=2, sharey=True)
+    known = [group for group in groups if group.n]
+    values = [group.summary.mean for group in known]
+    for place, (panel, axis) in enumerate(zip(panels, axes)):
+        at = [place_of(axis, group.values[place]) for group in known]
+        panel.plot(at, values, "o", ms=4, mew=0, alpha=0.6)
+        set_parameter_axis(panel, axis, "x")
+        panel.set_xlabel(wrapped(panel.get_xlabel(), _HALF))
+        names = [label.get_text() for label in panel.get_xticklabels()]
+        if sum(len(name) + 1 for name in names) > _HALF:
+            panel.tick_params(axis="x", labelrotation=45)
+            for label in panel.get_xticklabels():
+                label.set(horizontalalignment="right", rotation_mode="anchor")
+        panel.margins(x=0.15)
+    set_result_axis(panels[0], "y", values)
+    figure.suptitle(_titled(title, groups))
+    read = f"Each point is a configuration, and stands once in each panel: {means(groups)}."
+    return figure, read + lost(groups)
+
+
+def _curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn:
+    """Draw a curve with its band for each value of the first parameter: a few together, many in panels."""
+    drawn = [curve for curve in curves if curve.n]
+    names = [drawable(curve.values[0], 2 * _NAME) if axes else "" for curve in drawn]
+    together = len(drawn) <= _MOST_TOGETHER
+    count, across = (1, 1) if together else (len(drawn), _ABREAST)
+    height = 3.3 if together else 0.8 + 1.75 * -(-count // across)
+    figure, panels = new_figure(height, count, across, sharex=True, sharey=True)
+    seen: list[float] = []
+    for place, curve in enumerate(drawn):
+        panel = panels[0 if together else place]
+        if not together:
+            for other in drawn:
+                panel.plot(other.mean, color="0.55", alpha=0.4, lw=0.7)
+            panel.set_title(wrapped(names[place], _NAME), fontsize="medium", fontweight="normal")
+        seen += _draw_curve(panel, curve, f"C{place if together else 0}").tolist()
+    set_result_axis(panels[0], "y", seen)
+    if together:
+        _name_lines(panels[0], drawn, names)
+    several = f" ({counted(drawn)} each)" if any(curve.n > 1 for curve in drawn) else ""
+    by = f", by {drawable(axes[0].name, 30)}" if axes else ""
+    figure.suptitle(wrapped(drawable(title) + by, _WHOLE))
+    figure.supxlabel(f"position in the list{several}", fontsize="medium")
+    return figure, _read_curves(axes, curves)
+
+
+def _draw_curve(plot: Axes, curve: Curve, color: str) -> np.ndarray:
+    """Draw one curve and its band, and return the numbers that are seen."""
+    steps = np.arange(len(curve.mean))
+    plot.plot(steps, curve.mean, color=color, marker="o" if len(steps) == 1 else "")
+    plot.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+    plot.margins(x=0.02)
+    if not np.isfinite(curve.low).all():
+        return curve.mean
+    plot.fill_between(steps, curve.low, curve.high, color=color, alpha=0.22, lw=0)
+    return np.concatenate([curve.low, curve.high])
+
+
+def _name_lines(plot: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
+    """Write the name of each line beside its end, in its colour, none upon another."""
+    plot.autoscale_view()  # or else the heights are those of an empty plot
+    ends = [(0.0, curve.mean[-1]) for curve in curves]
+    places = plot.transAxes.inverted().transform(plot.transData.transform(np.reshape(ends, (-1, 2))))
+    heights, below = places[:, 1], -np.inf
+    for place in np.argsort(heights):
+        below = max(heights[place], below + _LINE)
+        plot.text(1.02, below, names[place], color=f"C{place}", va="center", transform=plot.transAxes)
+
+
+def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
+    read = "Lines are single runs."
+    if any(curve.n > 1 for curve in curves):
+        said = interval_said(curves, ", bands their {}s")
+        read = f"Lines are interquartile means ({counted(curves)} each){said}."
+    pooled = ", ".join(axis.name for axis in axes[1:])
+    read += f" Runs with different {pooled} are taken together." if pooled else ""
+    if cut := sum(curve.cut for curve in curves):
+        read += f" Each line ends with the shortest of its runs: {cut} went on for longer."
+    if left_out := sum(curve.lost for curve in curves):
+        read += f" Left out: {left_out} that failed, or recorded nothing or something that isn't finite."
+    return read
+
+
+def _titled(title: str, groups: Sequence[Group]) -> str:
+    several = any(group.n > 1 for group in groups)
+    said = f" (interquartile mean, {counted(groups)} each)" if several else ""
+    return wrapped(drawable(title, 60) + said, _WIDTH)

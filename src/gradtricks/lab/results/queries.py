@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import UTC
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.columns import as_series, as_sql, as_text, values_of
+from gradtricks.lab.results.tables import as_json, as_series, as_text, kind_of, values_of
 from gradtricks.lab.storage.dotted import Path as Dotted
 from gradtricks.lab.storage.dotted import quote, split_name
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import duckdb
     import pandas
 
+_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "text": "VARCHAR"}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN = 80  # columns in a message
 
@@ -48,8 +50,14 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
             answer = connection.execute(sql)
             rows, found = answer.fetchall(), [column[0] for column in answer.description or ()]
         except duckdb.Error as error:
-            raise ParameterError(f"{error}\nThe columns of runs are:\n{_listed(nested)}") from None
-    columns = [[_plain(row[place]) for row in rows] for place in range(len(found))]
+            names = list(_names(nested))
+            more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+            listed = "\n  ".join(names[:_SHOWN] + more)
+            raise ParameterError(f"{error}\nThe columns of runs are:\n  {listed}") from None
+    columns = [
+        [float(row[place]) if isinstance(row[place], Decimal) else row[place] for row in rows]
+        for place in range(len(found))
+    ]
     asked = pd.concat([as_series(values) for values in columns], axis=1) if columns else pd.DataFrame()
     asked.columns = pd.Index(found)
     return asked
@@ -58,7 +66,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
 def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
     """Write a table or an answer as Parquet; a ParameterError says if two columns have one name."""
     with closing(_connect()) as connection:
-        names = _load(connection, frame, parquet=True)
+        names = _load(connection, frame)
         selected = ", ".join(f"{column} AS {quote(name)}" for column, name in names.items())
         target = str(path).replace("'", "''")
         connection.execute(f"COPY (SELECT {selected} FROM loaded) TO '{target}' (FORMAT parquet)")  # noqa: S608  # quoted above
@@ -71,9 +79,7 @@ def _connect() -> "duckdb.DuckDBPyConnection":
     return duckdb.connect(config={"python_enable_replacements": False})
 
 
-def _load(
-    connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame", *, parquet: bool = False
-) -> dict[str, str]:
+def _load(connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame") -> dict[str, str]:
     """Make the table ``loaded``, and return the names of its columns by what they are called in there."""
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if twice:
@@ -82,14 +88,38 @@ def _load(
             "remedy: rename them in the query with AS"
         )
     # As lists: of a frame's own columns DuckDB would take NaN for NULL.
-    loaded = [as_sql(values_of(frame.iloc[:, place])) for place in range(frame.shape[1])]
-    if parquet:  # which knows no integers beyond 64 bits; DuckDB would make floats of them
-        loaded = [("VARCHAR", [*map(as_text, v)]) if kind == "HUGEINT" else (kind, v) for kind, v in loaded]
+    loaded = [_as_sql(values_of(frame.iloc[:, place])) for place in range(frame.shape[1])]
     selected = ", ".join(
         f"unnest(CAST(${place + 1} AS {kind}[])) AS c{place}" for place, (kind, _) in enumerate(loaded)
     )
     connection.execute(f"CREATE TABLE loaded AS SELECT {selected}", [values for _, values in loaded])
     return {f"c{place}": str(name) for place, name in enumerate(frame.columns)}
+
+
+def _as_sql(values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Choose the type that a column has in SQL, and return it and the values as it takes them.
+
+    Times are in UTC; lists of one depth and kind are lists, other ones and what is beside them JSON; what
+    else is mixed is text.
+    """
+    brackets, inner = "", [value for value in values if value is not None]
+    while inner and all(isinstance(value, list) for value in inner):
+        brackets += "[]"
+        inner = [item for value in inner for item in value if item is not None]
+    kind = kind_of(inner)
+    if kind in _TYPES:
+        return _TYPES[kind] + brackets, [*map(_as_float, values)] if kind == "float" else list(values)
+    if kind == "time" and not brackets:
+        return "TIMESTAMP", [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
+    if any(isinstance(value, list | dict) for value in values):
+        return "JSON", [None if value is None else as_json(value) for value in values]
+    return "VARCHAR", [*map(as_text, values)]
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_float(item) for item in value]
+    return None if value is None else float(value)
 
 
 def _nest(columns: Sequence[tuple[Dotted, str]]) -> dict[str, Any]:
@@ -117,17 +147,7 @@ def _expression(part: str | dict[str, Any]) -> str:
     return f"struct_pack({inner})"
 
 
-def _listed(nested: dict[str, Any]) -> str:
-    names = list(_names(nested))
-    more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-    return "\n".join(f"  {line}" for line in names[:_SHOWN] + more)
-
-
 def _names(nested: dict[str, Any]) -> Iterator[str]:
     for name, part in nested.items():
         written = name if _PLAIN.fullmatch(name) else quote(name)
         yield from [written] if isinstance(part, str) else (f"{written}.{rest}" for rest in _names(part))
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else value

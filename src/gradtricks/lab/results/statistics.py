@@ -15,25 +15,15 @@ _ENDS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
 
 @dataclass(frozen=True)
 class Summary:
-    """What one result came to over several runs; NaN where there are too few finite values to say it.
+    """What one result came to over several runs; NaN where there are too few finite values to say it."""
 
-    Attributes:
-        mean: Interquartile mean of the finite values.
-        low: Lower end of its interval, which takes `FEWEST_RUNS` finite values.
-        high: Upper end.
-        lowest: The smallest finite value.
-        highest: The largest.
-        n: How many values are finite.
-        non_finite: How many are NaN or infinite. They aren't part of the mean, so say this number too.
-    """
-
-    mean: float
-    low: float
-    high: float
-    lowest: float
+    mean: float  # interquartile mean of the finite values
+    low: float  # lower end of its interval, which takes `FEWEST_RUNS` finite values
+    high: float  # upper end
+    lowest: float  # of the finite values
     highest: float
-    n: int
-    non_finite: int
+    n: int  # finite values
+    non_finite: int  # NaN or infinite; they aren't part of the mean, so say this number too
 
 
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
@@ -65,7 +55,7 @@ def bootstrap_interval(
     Runs are drawn again with replacement, and the interval holds the middle 95 % of what their interquartile
     means then are (percentile bootstrap). With few runs that is too narrow: for normally distributed results,
     75 in 100 such intervals would hold the truth with three runs, for which the interval is their range, 92
-    with ten, 95 with twenty. So there is none below `FEWEST_RUNS`. Equal values have equal intervals.
+    with ten, 95 with twenty. Equal values have equal intervals.
 
     Args:
         values: Runs along the first axis; other axes, such as steps of a curve, are resampled together.
@@ -74,13 +64,8 @@ def bootstrap_interval(
 
     Returns:
         The lower and the upper end, without the first axis; NaN with fewer than `FEWEST_RUNS` runs.
-
-    Raises:
-        ValueError: ``strata`` has another length than ``values``.
     """
     array = np.asarray(values, dtype=np.float64)
-    if strata is not None and len(strata) != len(array):
-        raise ValueError(f"strata must be as many as values; got {len(strata)} and {len(array)}")
     if len(array) < FEWEST_RUNS:
         nothing = np.full(array.shape[1:], np.nan)
         return nothing[()], nothing[()]
@@ -113,16 +98,12 @@ def paired_difference(
     more alike than others, so seeds are drawn once for all configurations (percentile bootstrap).
 
     Args:
-        these: A sequence of results for each configuration, ``[seeds]``, all in the order of their seeds.
+        these: Results of each configuration, ``[seeds]``, all of the same seeds in the same order.
         those: The same for the other group.
         resamples: How often seeds are drawn.
 
     Returns:
-        The difference, and the lower and the upper end of its interval, which are NaN with fewer than
-        `FEWEST_RUNS` seeds.
-
-    Raises:
-        ValueError: A configuration has another number of seeds than the first.
+        The difference, and the ends of its interval, which are NaN with fewer than `FEWEST_RUNS` seeds.
     """
     groups = [[np.asarray(results, dtype=np.float64) for results in group] for group in (these, those)]
     sizes = {len(results) for group in groups for results in group}

@@ -1,16 +1,18 @@
-"""Runs as one table: for pandas, and as files."""
+"""Runs as one table: which runs, their columns in pandas, and files of them."""
 
 import csv
 import io
+import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from gradtricks.lab.results.columns import as_series, as_text, flatten, values_of
-from gradtricks.lab.results.grouping import CASE
+from pydantic import BaseModel, ValidationError
+
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.dotted import Path as Dotted
 from gradtricks.lab.storage.dotted import join_name
 from gradtricks.lab.storage.published import Published
@@ -20,56 +22,50 @@ from gradtricks.lab.storage.store import Requested, Store, StoreError
 if TYPE_CHECKING:
     import pandas
 
-_FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
-_GROUPS = ("parameters", "results", "varying", "provenance")
+CASE = "case"  # the column that says what a configuration is called
 FORMATS = ("parquet", "csv")
+
+_FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
+_ORDER = (CASE, *_FIRST, "parameters", "results", "varying", "provenance", *_LAST)
+_INT64, _EXACT_AS_FLOAT = range(-(2**63), 2**63), range(-(2**53), 2**53 + 1)
+
+
+class Plan(BaseModel):
+    """What a store keeps of a sweep, as far as tables and plots need it."""
+
+    runs: tuple[Requested, ...]
+    shown: tuple[str, ...] = ()  # results
+    varied: tuple[str, ...] = ()  # parameters
+
+
+def read_plan(plan: Mapping[str, Any]) -> Plan:
+    """Read the plan of a sweep; a StoreError says if somebody edited it."""
+    try:
+        return Plan.model_validate(plan)
+    except ValidationError as error:
+        where, said = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+        raise StoreError(
+            f"expected a plan as a sweep writes it; got {str(plan)[:200]}: {where}: {said}; "
+            "remedy: sweep again, which writes it anew"
+        ) from error
 
 
 def table(
     store: Store | Published, *, stem: str | None = None, plan: Mapping[str, Any] | None = None
 ) -> "pandas.DataFrame":
-    """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order.
-
-    A StoreError says if somebody edited the plan.
-    """
+    """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order."""
     if plan is None:
-        return tabulate(
-            sorted(store.runs(stem), key=lambda run: (run.record["stem"], run.title, run.location))
-        )
-    planned = planned_runs(plan)
+        every = store.runs(stem)
+        return tabulate(sorted(every, key=lambda run: (run.record["stem"], run.title, run.location)))
+    planned = read_plan(plan).runs
     there = (run for run in runs_of(store, planned) if stem in (None, run.record["stem"]))
-    return tabulate(there, cases_of(planned))
-
-
-def planned_runs(plan: Mapping[str, Any]) -> list[Requested]:
-    """List the runs of a store's plan, in the sweep's order; a StoreError says if somebody edited it."""
-    try:
-        runs = [Requested(**run) for run in plan["runs"]]
-    except (KeyError, TypeError) as error:
-        raise _edited(plan, "the request and the title of each run") from error
-    if not all(isinstance(text, str) for run in runs for text in astuple(run)):
-        raise _edited(plan, "the request and the title of each run")
-    return runs
-
-
-def cases_of(runs: Iterable[Requested]) -> dict[str, str]:
-    """Say by request what the configurations of planned runs are called; empty where they have no names."""
-    return {run.request: run.case for run in runs if run.case}
-
-
-def planned_names(plan: Mapping[str, Any], part: Literal["shown", "varied"]) -> tuple[str, ...]:
-    """List what a plan shows or varies, results or parameters; a StoreError says if somebody edited it."""
-    names = plan.get(part)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _edited(plan, f"a list of names as {part!r}")
-    return tuple(names)
+    return tabulate(there, {run.request: run.case for run in planned if run.case})
 
 
 def runs_of(store: Store | Published, runs: Sequence[Requested]) -> list[StoredRun]:
     """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
-    failed = store.failures(run for run in runs if run.request not in finished)
-    found = finished | failed
+    found = finished | store.failures(run for run in runs if run.request not in finished)
     return [found[run.request] for run in runs if run.request in found]
 
 
@@ -90,9 +86,82 @@ def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) 
 
     rows = [_row(run) | ({(CASE,): cases[run.request]} if cases else {}) for run in runs]
     paths = dict.fromkeys(path for row in rows for path in row) or [(name,) for name in (*_FIRST, *_LAST)]
-    order = {name: place for place, name in enumerate((CASE, *_FIRST, *_GROUPS, *_LAST))}
-    ordered = sorted(paths, key=lambda path: order[path[0]])
+    ordered = sorted(paths, key=lambda path: _ORDER.index(path[0]))
     return pd.DataFrame({join_name(path): as_series([row.get(path) for row in rows]) for path in ordered})
+
+
+def _row(run: StoredRun) -> dict[Dotted, Any]:
+    record = run.record
+    row: dict[Dotted, Any] = {("run",): folder_name(run.title, run.request)}
+    row |= {(name,): record.get(name) for name in ("status", "error", "stem")}
+    row |= {("parameters", name): value for name, value in run.parameters.items()}
+    for group, found in (("results", run.results), ("varying", run.varying)):
+        row |= _flattened(found, (group,))
+    row |= _flattened(record["provenance"], ("provenance",))
+    row["started",] = datetime.fromisoformat(record["started"])
+    row["duration_s",] = record["duration_s"]
+    return row
+
+
+def _flattened(value: Any, path: Dotted) -> Iterator[tuple[Dotted, Any]]:
+    """Take nested dicts apart, into paths and values; lists stay whole, and an empty dict has no columns."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flattened(item, (*path, key))
+    else:
+        yield path, value
+
+
+def kind_of(values: Iterable[Any]) -> str:
+    """Say what the values of a column have in common; None is missing.
+
+    It is ``bool``, ``int`` (of 64 bits), ``float`` (whole numbers among them only where a float keeps them
+    exactly), ``text`` (also where all are missing), ``time`` (with a zone), ``list`` or ``mixed``.
+    """
+    there = [value for value in values if value is not None]
+    types = {type(value) for value in there}
+    if types <= {str}:
+        return "text"
+    if types == {int}:
+        return "int" if all(value in _INT64 for value in there) else "mixed"
+    if float in types and types <= {int, float}:
+        return "float" if all(type(v) is float or v in _EXACT_AS_FLOAT for v in there) else "mixed"
+    if types == {datetime}:
+        return "time" if all(value.tzinfo for value in there) else "mixed"
+    return "bool" if types == {bool} else "list" if types == {list} else "mixed"
+
+
+def as_series(values: Sequence[Any]) -> "pandas.Series":
+    """Make a column of a DataFrame that tells a recorded NaN from a missing number and keeps all integers."""
+    import numpy as np
+    import pandas as pd
+
+    kind, missing = kind_of(values), np.array([value is None for value in values], dtype=bool)
+    masked: Any = {
+        "float": pd.arrays.FloatingArray,
+        "int": pd.arrays.IntegerArray,
+        "bool": pd.arrays.BooleanArray,
+    }
+    if kind in masked:
+        data: Any = np.array([0 if value is None else value for value in values], dtype=kind)
+        return pd.Series(masked[kind](data, missing) if missing.any() else data)
+    if kind == "text":
+        return pd.Series(values, dtype="str")
+    if kind == "time":
+        return pd.Series(pd.to_datetime(list(values), utc=True))
+    objects = np.empty(len(values), dtype=object)
+    objects[:] = values
+    return pd.Series(objects, dtype=object)
+
+
+def values_of(series: "pandas.Series") -> list[Any]:
+    """Undo `as_series`, for a series of any kind: built-in types, None where one is missing."""
+    if series.dtype == "float64":  # a column of its own kind holds missing numbers, so NaN is NaN here
+        return series.tolist()
+    if series.dtype == object:
+        return [value.tolist() if hasattr(value, "tolist") else value for value in series]
+    values = series.dt.to_pydatetime() if series.dtype.kind == "M" else series.tolist()
+    return [None if gone else value for value, gone in zip(values, series.isna(), strict=True)]
 
 
 def as_csv(frame: "pandas.DataFrame") -> str:
@@ -101,7 +170,7 @@ def as_csv(frame: "pandas.DataFrame") -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(map(str, frame.columns))
     columns = (values_of(frame.iloc[:, place]) for place in range(frame.shape[1]))
-    writer.writerows(zip(*([as_text(value) for value in column] for column in columns)))
+    writer.writerows(zip(*(map(as_text, column) for column in columns)))
     return buffer.getvalue()
 
 
@@ -126,20 +195,25 @@ def export(frame: "pandas.DataFrame", to: str, path: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _edited(plan: Mapping[str, Any], expected: str) -> StoreError:
-    return StoreError(
-        f"expected a plan with {expected}; got {str(plan)[:200]}; remedy: sweep again, which writes it anew"
-    )
+def as_text(value: Any) -> str | None:
+    """Write a value so that it can be read back exactly; what only SQL has, such as a UUID, as `str` does."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return as_json(value) if isinstance(value, bool | int | list | tuple | dict) else str(value)
 
 
-def _row(run: StoredRun) -> dict[Dotted, Any]:
-    record = run.record
-    row: dict[Dotted, Any] = {("run",): folder_name(run.title, run.request)}
-    row.update({(name,): record.get(name) for name in ("status", "error", "stem")})
-    row.update({("parameters", name): value for name, value in run.parameters.items()})
-    for group, found in (("results", run.results), ("varying", run.varying)):
-        row.update(flatten(found, (group,)))
-    row.update(flatten(record["provenance"], ("provenance",)))
-    row["started",] = datetime.fromisoformat(record["started"])
-    row["duration_s",] = record["duration_s"]
-    return row
+def as_json(value: Any) -> str:
+    """Write a value as `encode` does; what only SQL has is text in there."""
+    try:
+        return json.dumps(encode(value, ""), ensure_ascii=False)
+    except TypeError:
+        named = {str(name): item for name, item in value.items()} if isinstance(value, dict) else value
+        return json.dumps(named, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else str(value)

@@ -2,24 +2,27 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, alike, shown
 from gradtricks.lab.notebooks.texts import MAX_CHARACTERS, Problems, read_yaml
-from gradtricks.lab.sweeps.spaces import Space
 
 ENDING = ".sweep.yaml"
+MAX_RUNS = 100_000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RESULT = re.compile(r"(results|varying)(\.\w+)+")
 _SHORT_RESULT = re.compile(r"\w+(\.\w+)*")
 _DIGITS = 6
-_DRAWN = {"random": "random", "sobol": "qmc"}  # what sweeps once drew, by the sampler that does
+_NOT_FOR_A_SEARCH = {"cases", "zipped", "grid", "exclude", "only_if", "max_runs", "published"}
 
 
 class Domain(BaseModel):
@@ -31,6 +34,12 @@ class Domain(BaseModel):
     high: Any = None
     log: bool = False  # whether its logarithm is searched evenly instead of the value
     choices: list[Any] | None = None  # in place of all that
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        if self.choices is not None:
+            return "one of " + ", ".join(map(repr, self.choices))
+        return f"{self.low} to {self.high}{', logarithmic' if self.log else ''}"
 
     def typed(self, parameter: Parameter) -> "Domain":
         """Read the ends or the choices by a parameter's type; a ParameterError says that they don't fit.
@@ -73,19 +82,107 @@ class Optuna(BaseModel):
     parameters: Annotated[dict[str, Domain], Field(min_length=1)]
 
 
-class SweepFile(Space):
-    """What a sweep file may hold: a space, and what is to be done with it."""
+class Factor(NamedTuple):
+    """One of the lists whose product the configurations are."""
 
+    part: str  # that it is of, as a file calls it
+    names: list[str]  # of the parameters that it sets
+    size: int
+    given: Iterable[Mapping[str, Any]]  # as the file has it
+
+
+def _check_seeds(given: Any, validate: Any) -> Any:
+    seeds = validate(given)  # which takes a bool for a number
+    if isinstance(given, bool) or seeds == [] or (isinstance(seeds, int) and seeds < 1):
+        raise PydanticCustomError("seeds", "Input should be a number above 0, or a list of them")
+    return seeds
+
+
+class SweepFile(BaseModel):
+    """What a sweep file may hold: what varies, and what is to be done with it.
+
+    The configurations are the product of ``list``, ``zip``, ``grid`` and ``seeds``, of which the last varies
+    fastest; what is ``fixed`` is in each of them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fixed: dict[str, Any] = {}
+    # Configurations one by one, or by names that stand for them in figures.
+    cases: list[dict[str, Any]] | dict[str, dict[str, Any]] | None = Field(None, alias="list")
+    # Values that vary together, and that vary freely.
+    zipped: Annotated[dict[str, list[Any]], Field(min_length=1)] | None = Field(None, alias="zip")
+    grid: Annotated[dict[str, list[Any]], Field(min_length=1)] | None = None
+    # Values of the parameter ``seed``; a number stands for as many, from 0 on.
+    seeds: Annotated[int | list[Any] | None, WrapValidator(_check_seeds)] = None
+    exclude: list[dict[str, Any]] = []  # rules: configurations that match one aren't run
+    only_if: dict[str, dict[str, Any]] = {}  # where a parameter varies; elsewhere it keeps its default
+    max_runs: Annotated[int, Field(ge=1)] = MAX_RUNS
     notebook: str  # its path, relative to the file
     title: str = ""  # of the sweep's page
     question: str = ""  # that it answers
     shown: tuple[str, ...] | dict[str, str] = ()  # results to plot; as a mapping, with what each means
     # Words for results, parameters and their values, ``name=value``, that stand on the sweep's page instead.
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = {}
     threads: Annotated[int, Field(ge=1)] | None = None  # of a run
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     published: bool = False  # its runs take too long for the book's build, which shows those that are kept
     optuna: Optuna | None = None  # makes it a search
+
+    def factors(self) -> Iterator[Factor]:
+        """Yield the lists whose product the configurations are; those that could be long aren't made yet."""
+        if self.cases is not None:
+            cases = list(self.cases.values()) if isinstance(self.cases, dict) else self.cases
+            yield Factor("list", list(dict.fromkeys(chain(*cases))), len(cases), cases)
+        if self.zipped:
+            rows = [dict(zip(self.zipped, row)) for row in zip(*self.zipped.values())]
+            yield Factor("zip", list(self.zipped), max(map(len, self.zipped.values())), rows)
+        for name, values in (self.grid or {}).items():
+            yield Factor("grid", [name], len(values), [{name: value} for value in values])
+        if self.seeds is not None:
+            seeds = range(self.seeds) if isinstance(self.seeds, int) else self.seeds
+            yield Factor("seeds", ["seed"], len(seeds), ({"seed": seed} for seed in seeds))
+
+    def parts(self) -> dict[str, list[str]]:
+        """Return the names of the parameters that each part sets, for the parts that are there."""
+        parts = {"fixed": list(self.fixed)} if self.fixed else {}
+        for factor in self.factors():
+            parts[factor.part] = parts.get(factor.part, []) + factor.names
+        return parts | ({"optuna": list(self.optuna.parameters)} if self.optuna else {})
+
+    def count(self) -> int:
+        """Return the number of configurations before ``exclude`` and ``only_if``, without making them."""
+        return math.prod(factor.size for factor in self.factors())
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is wrong whatever notebook it is for."""
+        parts = self.parts()
+        if not parts.keys() - {"fixed"}:
+            yield "expected something that varies: list, zip, grid or seeds; got none of them"
+        yield from (f"{part}: expected some parameters; got none" for part in parts if not parts[part])
+        times = Counter(chain(*parts.values()))
+        for name in (name for name in times if times[name] > 1):
+            both = " and ".join(part for part, names in parts.items() if name in names)
+            yield f"{name}: expected in one part; got it in {both}"
+        for part, lists in {"zip": self.zipped or {}, "grid": self.grid or {}}.items():
+            yield from (f"{part} {name}: expected values; got none" for name in lists if not lists[name])
+        lengths = {name: len(values) for name, values in (self.zipped or {}).items()}
+        if len(set(lengths.values())) > 1:
+            said = ", ".join(f"{length} of {name}" for name, length in lengths.items())
+            yield f"zip: expected equally many values of each; got {said}"
+        if isinstance(self.cases, dict) and "" in self.cases:
+            yield "list: expected a name for each configuration; got an empty one"
+        if isinstance(self.cases, dict) and (unclear := sorted(self.only_if.keys() & set(parts["list"]))):
+            yield f"only_if: expected parameters that no named configuration sets; got {', '.join(unclear)}"
+        varying = {name for part, names in parts.items() if part != "fixed" for name in names}
+        yield from (
+            f"only_if: expected parameters that vary; got {n}" for n in self.only_if if n not in varying
+        )
+        if self.count() > self.max_runs:
+            yield (
+                f"expected at most {self.max_runs} runs; got {self.count()}; remedy: vary less, "
+                f"search instead, or say max_runs: {self.count()} if so many are meant"
+            )
 
 
 def read_file(path: Path) -> tuple[str, SweepFile | None, Problems]:
@@ -101,8 +198,14 @@ def read_file(path: Path) -> tuple[str, SweepFile | None, Problems]:
             f"expected a file named NAME{ENDING}, NAME of letters, digits, '_', '-' and '.'; got {path.name}"
         )
     with problems.noted():
-        file = _understand(_read(path), problems)
-    problems += _unlike(file) if file else ()
+        file = understand(_read(path), problems)
+    if file:
+        problems += unreadable(file.shown, "shown")
+    if file and file.optuna:
+        problems += unreadable([file.optuna.objective], "optuna.objective")
+        for field in SweepFile.model_fields:
+            if field in _NOT_FOR_A_SEARCH & file.model_fields_set:
+                problems.append(f"{SweepFile.model_fields[field].alias or field}: not for a search")
     return name, file, problems
 
 
@@ -117,37 +220,25 @@ def _read(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _understand(raw: Mapping[str, Any], problems: Problems) -> SweepFile | None:
-    """Understand as much as can be: what is wrong is listed and left out."""
+def understand(raw: Mapping[str, Any], problems: Problems) -> SweepFile | None:
+    """Understand as much of a file as can be, or of what stands for one; the rest is noted and left out."""
     try:
         return SweepFile.model_validate(raw)
     except ValidationError as error:
-        problems += dict.fromkeys(explain(error))
+        problems += dict.fromkeys(_explained(error))
         wrong = {detail["loc"][0] for detail in error.errors()}
     with suppress(ValidationError):  # without a notebook there is nothing to check against
         return SweepFile.model_validate({key: part for key, part in raw.items() if key not in wrong})
     return None
 
 
-def _unlike(file: SweepFile) -> Iterator[str]:
-    """Yield what can be seen to be wrong without the notebook."""
-    yield from unreadable(file.shown, "shown")
-    if file.optuna:
-        yield from unreadable([file.optuna.objective], "optuna.objective")
-        wrong = {*Space.model_fields, "published"} - {"fixed", "seeds"}
-        for name in (name for name in SweepFile.model_fields if name in wrong & file.model_fields_set):
-            yield f"{SweepFile.model_fields[name].alias or name}: not for a search"
-
-
-def explain(error: ValidationError) -> Iterator[str]:
-    """Say what is wrong with a file, or with what stands for one."""
+def _explained(error: ValidationError) -> Iterator[str]:
     keys = [field.alias or name for name, field in SweepFile.model_fields.items()]
     for detail in error.errors(include_url=False):
         # Where several types are possible, pydantic says after which of them it looked.
         where = ".".join(str(place) for place in detail["loc"] if "[" not in str(place))
         if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-            drawn = f"; remedy: 'optuna' with 'sampler: {_DRAWN[where]}'" if where in _DRAWN else ""
-            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}{drawn}"
+            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}"
         elif detail["type"] == "missing":
             yield f"{where}: missing"
         else:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import (
     ParameterError,
@@ -18,8 +16,8 @@ from gradtricks.lab.notebooks.schema import (
 )
 from gradtricks.lab.notebooks.texts import Plain, Problems, read_json, split_values
 from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
-from gradtricks.lab.sweeps.expansion import CASE, Configuration, expand, expand_trial
-from gradtricks.lab.sweeps.files import Optuna, SweepFile, explain, read_file, unreadable
+from gradtricks.lab.sweeps.expansion import CASE, Configuration, expand
+from gradtricks.lab.sweeps.files import Optuna, SweepFile, read_file, understand, unreadable
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,12 @@ class Sweep:
 
 
 def read_sweep(path: Path, *, threads: int | None = None, source: Mapping[str, Any] | None = None) -> Sweep:
-    """Read a sweep file, of a search too.
+    """Read a sweep file, and plan its runs; a search has none yet.
 
     Args:
-        path: Of a file named ``<name>.sweep.yaml``.
+        path: Of a file named ``<name>.sweep.yaml``; a ParameterError lists all that is wrong in it.
         threads: Of a run; None leaves it to the file.
         source: As for `plan_runs`.
-
-    Returns:
-        The sweep, its runs planned; a search has none yet.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ParameterError: Something in it is wrong; all of it is listed.
     """
     name, file, problems = read_file(path)
     if file and threads is not None:
@@ -94,7 +85,6 @@ def plan_sweep(
         The sweep; its name is the notebook's and a digest of what is asked.
 
     Raises:
-        FileNotFoundError: There is no such notebook.
         ParameterError: Something is wrong; all of it is listed.
     """
     shown, file = tuple(shown), None
@@ -107,12 +97,7 @@ def plan_sweep(
     if said["grid"] or said["zip"] or seeds or len(problems) == before:  # else nobody knows what varies
         said |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
         said |= {"threads": threads, "max_runs": max_runs, "shown": shown, "notebook": str(notebook)}
-        try:
-            file = SweepFile.model_validate(
-                {name: part for name, part in said.items() if part not in (None, {})}
-            )
-        except ValidationError as error:
-            problems += explain(error)
+        file = understand({name: part for name, part in said.items() if part not in (None, {})}, problems)
     sweep = _plan(notebook, notebook.stem, notebook, file, problems)
     digest = hashlib.sha256("".join(spec.request for spec in sweep.runs).encode()).hexdigest()
     name = f"{make_title(notebook.stem, {}, {})}-{digest[:8]}"
@@ -144,47 +129,41 @@ def _plan(
     problems: Problems,
     source: Mapping[str, Any] | None = None,
 ) -> Sweep:
-    search: dict[str, Any] = {}
-    configurations: list[Configuration] = []
     try:
         declared = read_parameters(read_notebook(notebook), str(notebook)) if file else {}
         known = {*declared, *file.shown, "case"} if file else set()
         wrong = [name for name in (file.labels if file else ()) if name.partition("=")[0] not in known]
         problems += [f"labels: expected a parameter or a result that is shown; got {name}" for name in wrong]
-        if file and file.optuna:
-            given, domains = expand_trial(file, file.optuna.parameters, declared)
-            search["optuna"] = file.optuna.model_copy(update={"parameters": domains})
-            search |= {"given": tuple(given), "varied": (*domains, *(["seed"] if len(given) > 1 else []))}
-        elif file:
-            configurations = expand(file, declared)
+        configurations, domains = expand(file, declared) if file else ([], {})
     except (ParameterError, FileNotFoundError) as error:
         problems.append(str(error))
     if problems or not file:
         raise problems.error(f"{where}: nothing was run.")
+    given: tuple[Configuration, ...] = ()
+    if optuna := file.optuna:
+        optuna = optuna.model_copy(update={"parameters": domains})
+        given, configurations = tuple(configurations), []
     cases = [each.pop(CASE) for each in configurations if CASE in each]
     specs = plan_runs(notebook, configurations, threads=file.threads, source=source) if configurations else []
-    sweep = Sweep(
+    names = dict.fromkeys(name for some in file.parts().values() for name in some)
+    values = {name: {literal(spec.parameters.get(name)) for spec in specs} for name in names}
+    return Sweep(
         name=name,
         notebook=notebook,
         runs=tuple(specs),
-        shown=tuple(file.shown) or ((file.optuna.objective,) if file.optuna else ()),
+        shown=tuple(file.shown) or ((optuna.objective,) if optuna else ()),
         title=file.title or name,
         question=file.question,
-        varied=_varied(file, specs),
+        varied=(*domains, *["seed"] * (len(given) > 1), *(name for name in names if len(values[name]) > 1)),
         timeout_s=file.timeout_s,
         meanings=file.shown if isinstance(file.shown, dict) else {},
         labels=file.labels,
         published=file.published,
         cases={spec.request: case for spec, case in zip(specs, cases)},
+        optuna=optuna,
+        given=given,
         threads=file.threads,
     )
-    return replace(sweep, **search)
-
-
-def _varied(file: SweepFile, specs: Iterable[Spec]) -> tuple[str, ...]:
-    specs = list(specs)
-    names = dict.fromkeys(name for some in file.parts().values() for name in some)
-    return tuple(name for name in names if len({literal(spec.parameters.get(name)) for spec in specs}) > 1)
 
 
 def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str], problems: Problems) -> dict[str, list[Any]]:

@@ -1,14 +1,14 @@
 """Searches: Optuna proposes parameters, the lab runs them, and a kill loses nothing that was told."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.runs.many import Interrupted, Run, Scheduler, execute_missing, look_up
+from gradtricks.lab.runs.many import Interrupted, Run, execute_missing, look_up
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.sweeps.plans import Sweep
@@ -19,11 +19,8 @@ def search(
     sweep: Sweep,
     store: Store,
     *,
-    workers: int | None = None,
-    scheduler: Scheduler | None = None,
-    timeout_s: float | None = None,
-    on_change: Callable[[Run], object] = lambda run: None,
     on_planned: Callable[[Sweep], object] = lambda grown: None,
+    **options: Any,
 ) -> tuple[list[Run], list[StoredRun]]:
     """Search for good parameters: as soon as a worker is free, Optuna proposes what it should try next.
 
@@ -32,7 +29,7 @@ def search(
     their runs excepted that are finished. A trial with a failed run is a failed one, and the search goes on.
     With one worker the same seed proposes the same trials, interrupted or not.
 
-    The options are those of `gradtricks.lab.runs.many.execute_missing`; besides, ``on_planned`` is called in
+    The other options are those of `gradtricks.lab.runs.many.execute_missing`; ``on_planned`` is called in
     this thread whenever trials were added, with the sweep of all of them.
 
     Returns:
@@ -41,21 +38,11 @@ def search(
     Raises:
         ParameterError: Optuna isn't installed, or the study can't be used.
         RunError: Runs don't record the objective, or the notebook was edited meanwhile.
-        Interrupted: By Ctrl-C or SIGTERM.
-        SchedulerError: The cluster can't be used, or is gone.
     """
     with _only_one(sweep, store), closing(Study(sweep, store)) as study:
         trials = _Trials(sweep, study, store, on_planned)
         try:
-            execute_missing(
-                trials.more(1),
-                store,
-                workers=workers,
-                scheduler=scheduler,
-                timeout_s=sweep.timeout_s if timeout_s is None else timeout_s,
-                on_change=on_change,
-                then=trials.more,
-            )
+            execute_missing(trials.more(1), store, then=trials.more, **options)
         except Interrupted:
             raise Interrupted(trials.runs()) from None
         return trials.runs(), list(store.find_all(study.best()).values())
@@ -119,19 +106,12 @@ def _specs(trials: Trials) -> list[Spec]:
     return list({spec.request: spec for specs in trials.values() for spec in specs}.values())
 
 
-@contextmanager
-def _only_one(sweep: Sweep, store: Store) -> Iterator[None]:
+def _only_one(sweep: Sweep, store: Store) -> AbstractContextManager[object]:
     """Keep a second driver from doing the same trials; the store's own folder is where both would look."""
     folder = study_folder(store)
-    if folder is None:
-        yield
-        return
-    lock = FileLock(folder / f"{sweep.name}.lock")
     try:
-        held: Any = lock.acquire(timeout=0)
+        return FileLock(folder / f"{sweep.name}.lock").acquire(timeout=0) if folder else nullcontext()
     except Timeout:
         raise ParameterError(
             f"the search {sweep.name!r} is going on in another process; remedy: wait for it, or end it"
         ) from None
-    with held:
-        yield

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook
@@ -17,7 +17,7 @@ from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs, source_digest
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import public
-from gradtricks.lab.sweeps.files import Domain
+from gradtricks.lab.sweeps.files import Domain, Optuna
 from gradtricks.lab.sweeps.plans import Sweep
 
 if TYPE_CHECKING:
@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-_ABOUT = "gradtricks"  # attribute of a study: digest of what its trials are trials of
 _BUSY_S = 60.0  # to wait for another process that writes to the same file
 
 Trials = dict[int, tuple[Spec, ...]]  # by number, what is to be run for each, once for each seed
 
 
 class Study:
-    """The study of a search, made or opened again.
+    """The study of a search, made or opened again; a search that was changed has another one.
 
-    A ParameterError says that Optuna isn't installed, that the database can't be opened, or that its trials
-    don't hold any more.
+    A ParameterError says that Optuna isn't installed, that the database can't be opened, or that the runs of
+    its trials are gone.
     """
 
     def __init__(self, sweep: Sweep, store: Store) -> None:
@@ -46,19 +45,15 @@ class Study:
                 "expected Optuna, which a search asks for parameters; got none; "
                 "remedy: pip install 'gradtricks[optuna]'"
             ) from error
-        if sweep.optuna is None:
-            raise ParameterError(
-                f"{sweep.name}: expected a search; got a sweep; remedy: say 'optuna' in its file"
-            )
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # else a line for each trial on stderr
         self._optuna, self._state = optuna, optuna.trial.TrialState
-        self._sweep, self._how, self._domains = sweep, sweep.optuna, sweep.optuna.parameters
+        self._sweep, self._how = sweep, cast(Optuna, sweep.optuna)  # or nobody would search
+        self._domains = self._how.parameters
         self._asked = {name: self._distribution(domain) for name, domain in self._domains.items()}
         self._sequence, self._points = self._quasi_random(), list[dict[str, Any]]()
         self._source = read_notebook(sweep.notebook)
         self._url = self._how.storage or _beside(sweep, store)
         self._open()
-        self._refuse_another_search()
         self._refuse_stale_trials(store)
 
     def close(self) -> None:
@@ -128,13 +123,17 @@ class Study:
             yield study.ask(self._asked).params
 
     def _open(self) -> None:
+        # All that a trial's value depends on, but what the runs themselves say that they used.
+        how = self._how.model_dump(include={"objective", "direction", "parameters"})
+        about = [source_digest(self._source), encode([self._sweep.given, how], "optuna"), self._sweep.threads]
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
         sqlite = self._url.startswith("sqlite:")
         options = {"connect_args": {"timeout": _BUSY_S}} if sqlite else {}
         try:
             self._storage = self._optuna.storages.RDBStorage(self._url, engine_kwargs=options)
             self._study = self._optuna.create_study(
                 storage=self._storage,
-                study_name=self._sweep.name,
+                study_name=f"{self._sweep.name}-{digest[:12]}",
                 direction=self._how.direction,
                 load_if_exists=True,
             )
@@ -145,22 +144,6 @@ class Study:
                 "remedy: mend 'storage' in the sweep file"
             ) from error
 
-    def _refuse_another_search(self) -> None:
-        about, there = self._about(), self._study.user_attrs.get(_ABOUT)
-        if there is None and not self._study.get_trials(deepcopy=False):
-            self._study.set_user_attr(_ABOUT, about)
-        elif there != about:
-            raise ParameterError(
-                f"expected trials of the search {self._sweep.name!r} as it is now; got trials from before it "
-                f"or its notebook was changed; {self._remedy()}"
-            )
-
-    def _about(self) -> str:
-        """Digest all that a trial's value depends on, but what the runs themselves say that they used."""
-        how = self._how.model_dump(include={"objective", "direction", "parameters"})
-        about = [source_digest(self._source), encode([self._sweep.given, how], "optuna"), self._sweep.threads]
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
     def _refuse_stale_trials(self, store: Store) -> None:
         told = self._planned(self._study.get_trials(states=[self._state.COMPLETE]))
         found = store.find_all(spec for specs in told.values() for spec in specs)
@@ -169,11 +152,8 @@ class Study:
             raise ParameterError(
                 f"expected the runs of the search {self._sweep.name!r} in the store; those of {stale} of its "
                 f"{len(told)} trials are gone, or used other code or libraries than there are now; "
-                f"{self._remedy()}"
+                f"remedy: give the sweep file another name, or delete the study in {public(self._url)}"
             )
-
-    def _remedy(self) -> str:
-        return f"remedy: give the sweep file another name, or delete the study in {public(self._url)}"
 
     def _is_whole(self, trial: "FrozenTrial | optuna.Trial") -> bool:
         """Say whether every parameter has been proposed; a kill may come in between."""
@@ -190,7 +170,7 @@ class Study:
         if specs and source_digest(specs[0].source) != source_digest(self._source):
             raise RunError(
                 f"expected {self._sweep.notebook} to stay as it was when the search began; got another text; "
-                "remedy: undo that, or give the sweep file another name"
+                "remedy: undo that, or begin anew with the same command"
             )
         planned = {key: replace(spec, source=self._source) for key, spec in zip(distinct, specs, strict=True)}
         return {
