@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.commands.running import SweepResult, sweep
-from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
-from gradtricks.lab.notebooks.settings import read_settings
+from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
@@ -41,7 +40,7 @@ def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
     """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
     node = read_notebook(path)
     backend = read_parameters(node, str(path)).get("backend")
-    given = [{"backend": name} for name in (get_args(backend.type) if backend else ())] or [{}]
+    given = [{"backend": name} for name in (backend.choices if backend else ())] or [{}]
     quick = read_settings(node, str(path)).quick
     if quick is None:
         return plan_runs(path, given, source=source)
