@@ -8,7 +8,7 @@ import nbformat
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import Parameter, Settings, read_notebook, read_parameters, read_settings
-from gradtricks.lab.storage.opening import open_store
+from gradtricks.lab.storage.published import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 
 

@@ -14,7 +14,7 @@ from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
-from gradtricks.lab.storage.opening import open_store
+from gradtricks.lab.storage.published import open_store
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import public
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.storage.opening import open_store, published_at
-from gradtricks.lab.storage.published import Published
+from gradtricks.lab.storage.published import Published, open_store, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import StoreError

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.storage.dotted import Path
+from gradtricks.lab.storage.rows import Dotted as Path
 
 if TYPE_CHECKING:
     import pandas

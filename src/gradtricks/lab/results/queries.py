@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.columns import as_series, as_sql, as_text, values_of
-from gradtricks.lab.storage.dotted import Path as Dotted
-from gradtricks.lab.storage.dotted import quote, split_name
+from gradtricks.lab.storage.rows import Dotted, quote, split_name
 
 if TYPE_CHECKING:
     import duckdb

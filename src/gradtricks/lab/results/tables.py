@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gradtricks.lab.results.columns import as_series, as_text, flatten, values_of
 from gradtricks.lab.results.grouping import CASE
-from gradtricks.lab.storage.dotted import Path as Dotted
-from gradtricks.lab.storage.dotted import join_name
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
+from gradtricks.lab.storage.rows import Dotted, join_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:

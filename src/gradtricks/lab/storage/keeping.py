@@ -7,11 +7,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradtricks.lab.storage.manifests import ENDING, Manifest, PublishedFile, row_of, shared, used_by
+from gradtricks.lab.storage.manifests import (
+    ENDING,
+    Manifest,
+    PublishedFile,
+    alone,
+    find,
+    put,
+    row_of,
+    settle,
+    shared,
+    stage,
+    used_by,
+)
 from gradtricks.lab.storage.published import runs_in
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
-from gradtricks.lab.storage.staging import alone, find, put, settle, stage
 from gradtricks.lab.storage.troubles import StoreError, explained
 
 

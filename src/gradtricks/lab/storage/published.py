@@ -11,22 +11,24 @@ from filelock import Timeout
 from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook
-from gradtricks.lab.storage.lookups import only_one
 from gradtricks.lab.storage.manifests import (
     CASE,
     ENDING,
     LABEL,
     Manifest,
+    alone,
+    find,
     inputs_of,
     manifests,
     read_manifest,
     record_of,
+    settle,
+    staged,
 )
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest
 from gradtricks.lab.storage.rows import read_rows
-from gradtricks.lab.storage.staging import alone, find, settle, staged
-from gradtricks.lab.storage.store import Requested
-from gradtricks.lab.storage.troubles import StoreError
+from gradtricks.lab.storage.store import Requested, Store, only_one
+from gradtricks.lab.storage.troubles import StoreError, is_url
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,40 @@ class _Plans(Mapping[str, dict[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._sweeps)
+
+
+def is_published(location: str | Path) -> bool:
+    """Say whether runs are published in a folder: whether there is a manifest with its table."""
+    root = Path(location)
+    return not is_url(str(location)) and any(
+        (root / f"{sweep}.parquet").exists() or staged(root) for sweep in manifests(root)
+    )
+
+
+def open_store(location: str | Path) -> Store | Published:
+    """Open runs to be read: those of a store, or published ones."""
+    return Published(location) if is_published(location) else Store(location)
+
+
+def store_of_runs(location: str | Path) -> Store:
+    """Open a store to be written to; a StoreError refuses published runs."""
+    if is_published(location):
+        raise StoreError(
+            f"expected a store of runs; got published ones in {location}, which nothing but "
+            "gradtricks publish changes; remedy: leave out --store"
+        )
+    return Store(location)
+
+
+def published_at(path: str) -> PublishedRun | None:
+    """Find the published run that a path means, or that kept the file there; None where it means none."""
+    if is_url(path):
+        return None
+    place = Path(path).resolve()
+    root, sweep = place.parent.parent, place.parent.name
+    if not (root / f"{sweep}{ENDING}").is_file() or not is_published(root):
+        return None
+    return Published(root).at(f"{sweep}/{place.name}")
 
 
 def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str, Any]]) -> list[PublishedRun]:
