@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,7 +78,7 @@ def read_manifest(root: Path, sweep: str) -> Manifest:
 
 
 def shared(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Say what is the same in all of some records: parts of a record."""
+    """Say which parts of some records are the same in all of them."""
     same = _same([{part: each[part] for part in _SHARED if part in each} for each in records])
     same["provenance"] = _same([each["provenance"] for each in records])
     # Where files lie, the manifest says.
@@ -129,16 +129,13 @@ def record_of(row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, A
 
 
 def _same(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    texts = [{name: json.dumps(value) for name, value in each.items()} for each in parts]
-    first, others = texts[0], texts[1:]  # as texts, 1 isn't 1.0
-    return {
-        name: parts[0][name] for name, text in first.items() if all(each.get(name) == text for each in others)
-    }
+    texts = [{(name, json.dumps(value)) for name, value in each.items()} for each in parts]
+    same = {name for name, _ in set.intersection(*texts)}  # as texts, 1 isn't 1.0
+    return {name: value for name, value in parts[0].items() if name in same}
 
 
-def _without(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    left = parts.keys() - set(names)
-    return {name: value for name, value in parts.items() if name in left}
+def _without(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in parts.items() if name not in names}
 
 
 def _ordered(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -147,10 +144,7 @@ def _ordered(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 @contextmanager
 def alone(root: Path, *, timeout_s: float = -1) -> Iterator[Path]:
-    """Keep other processes from publishing in a folder, and yield one for what isn't finished yet.
-
-    It waits for whoever publishes, by default as long as that takes, else raises Timeout.
-    """
+    """Wait until nobody else publishes in a folder, or raise Timeout; yield one for what isn't finished."""
     folder = root / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock", timeout=timeout_s):

@@ -4,10 +4,10 @@ import fcntl
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ def place_at(location: str) -> "LocalPlace | RemotePlace":
 
 
 class LocalPlace:
-    """A folder of this machine, made when it is first written to."""
+    """A folder, made when it is first written to."""
 
     def __init__(self, location: str) -> None:
         self._root = Path(location)
@@ -43,11 +43,8 @@ class LocalPlace:
         """List the names of files, or of folders that aren't links; nothing where there is no such folder."""
         try:
             with os.scandir(self._root / path) as found:
-                return sorted(
-                    entry.name
-                    for entry in found
-                    if (entry.is_dir(follow_symlinks=False) if folders else entry.is_file())
-                )
+                kept = (e for e in found if (e.is_dir(follow_symlinks=False) if folders else e.is_file()))
+                return sorted(entry.name for entry in kept)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except PermissionError:
@@ -56,17 +53,11 @@ class LocalPlace:
             raise
 
     def read(self, path: str) -> bytes | None:
-        """Read a file; None where there is no ordinary one."""
-        try:
-            # A pipe that somebody put here must not hold up the scan.
-            descriptor = os.open(self._root / path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            status = os.fstat(descriptor)
-            return os.read(descriptor, status.st_size) if stat.S_ISREG(status.st_mode) else None
-        finally:
-            os.close(descriptor)
+        """Read a file; None where there is no ordinary one: a pipe there must not hold up a scan."""
+        file = self._root / path
+        with suppress(OSError):
+            return file.read_bytes() if file.is_file() else None
+        return None
 
     def records(self, folders: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield path and text of each record two levels below here, in the named folders."""
@@ -167,31 +158,23 @@ class RemotePlace:
 
     def read(self, path: str) -> bytes | None:
         """Read a file; None where there is none."""
-        try:
+        with suppress(FileNotFoundError, IsADirectoryError):
             return self._do(lambda files, name: files.cat_file(name), path)
-        except (FileNotFoundError, IsADirectoryError):
-            return None
+        return None
 
     def records(self, folders: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield path and text of each record two levels below here, in the named folders."""
         wanted = dict.fromkeys(folders)
-        found: set[str] = set()
-        for place in wanted if len(wanted) <= _FEW else [""]:  # one long listing is faster than many
-            found |= set(self._do(lambda files, folder: files.find(folder), place))
+        listed = wanted if len(wanted) <= _FEW else [""]  # one long listing is faster than many short ones
+        found = [name for each in listed for name in self._do(lambda files, place: files.find(place), each)]
         runs = sorted({"/".join(name.split("/")[-3:-1]) for name in found if name.endswith(f"/{RECORD}")})
         paths = [run for run in runs if _RUN.fullmatch(run) and run.partition("/")[0] in wanted]
         for start in range(0, len(paths), _AT_ONCE):
-            some = paths[start : start + _AT_ONCE]
-            yield from self._do(lambda files, root, some=some: _read_all(some, files, root))
+            yield from self._do(partial(_read_all, paths[start : start + _AT_ONCE]))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file."""
-
-        def write(files: Any, name: str) -> None:
-            files.makedirs(name.rpartition("/")[0], exist_ok=True)
-            files.pipe_file(name, data)
-
-        self._do(write, path)
+        self._do(partial(_write, data), path)
 
     def put(self, folder: Path, path: str) -> None:
         """Upload a folder, its record last."""
@@ -289,13 +272,17 @@ def _is_locked(lock: Path) -> bool:
     return False
 
 
+def _write(data: bytes, files: Any, name: str) -> None:
+    files.makedirs(name.rpartition("/")[0], exist_ok=True)
+    files.pipe_file(name, data)
+
+
 def _remove_run(files: Any, folder: str) -> None:
     for name in sorted(files.find(folder), key=lambda name: not name.endswith(f"/{RECORD}")):
         with suppress(FileNotFoundError):  # somebody else has just deleted it
             files.rm_file(name)
     for empty in (f"{folder}/{KEPT}", folder, folder.rpartition("/")[0]):
-        # It isn't there, other runs are in it, or this file system has no folders.
-        with suppress(Exception):
+        with suppress(Exception):  # it isn't there, other runs are in it, or there are no folders
             files.rmdir(empty)
 
 

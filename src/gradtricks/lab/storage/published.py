@@ -37,9 +37,7 @@ class PublishedRun(StoredRun):
 
     notebook: Path  # that was run, as it may be now
     case: str  # what its configuration is called; empty where it has no name
-    kept: Mapping[
-        str, str
-    ]  # paths of its files, seen from the folder of manifests, by their names in the run
+    kept: Mapping[str, str]  # paths of its files, seen from the folder of manifests, by name
     executed: ClassVar[bool] = False
 
     @property
@@ -57,7 +55,7 @@ class PublishedRun(StoredRun):
 
 
 class Published:
-    """The published runs in a folder, for whoever reads a store. They count whatever has changed since."""
+    """The published runs in a folder, for whoever reads a store: they count whatever has changed since."""
 
     def __init__(self, location: str | Path) -> None:
         self.location = str(location)
@@ -151,11 +149,10 @@ class _Plans(Mapping[str, dict[str, Any]]):
 
 
 def is_published(location: str | Path) -> bool:
-    """Say whether runs are published in a folder: whether there is a manifest with its table."""
+    """Say whether runs are published in a folder: whether there are manifests and tables."""
     root = Path(location)
-    return not is_url(str(location)) and any(
-        (root / f"{sweep}.parquet").exists() or staged(root) for sweep in manifests(root)
-    )
+    there = not is_url(str(location)) and bool(manifests(root))
+    return there and bool(staged(root) or [*root.glob("*.parquet")])
 
 
 def open_store(location: str | Path) -> Store | Published:
@@ -175,13 +172,10 @@ def store_of_runs(location: str | Path) -> Store:
 
 def published_at(path: str) -> PublishedRun | None:
     """Find the published run that a path means, or that kept the file there; None where it means none."""
-    if is_url(path):
-        return None
     place = Path(path).resolve()
     root, sweep = place.parent.parent, place.parent.name
-    if not (root / f"{sweep}{ENDING}").is_file() or not is_published(root):
-        return None
-    return Published(root).at(f"{sweep}/{place.name}")
+    there = not is_url(path) and sweep in manifests(root) and is_published(root)
+    return Published(root).at(f"{sweep}/{place.name}") if there else None
 
 
 def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str, Any]]) -> list[PublishedRun]:

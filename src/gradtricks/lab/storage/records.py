@@ -100,15 +100,10 @@ class Record(Strict, extra="ignore"):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run that the store holds.
+    """A run that the store holds."""
 
-    Attributes:
-        location: Folder or URL of the run.
-        record: Its record, as `gradtricks.lab.encoding.encode` left it.
-    """
-
-    location: str
-    record: dict[str, Any]
+    location: str  # folder or URL
+    record: dict[str, Any]  # as `gradtricks.lab.encoding.encode` left it
     executed: ClassVar[bool] = True  # whether its executed notebook is kept
 
     @property
@@ -189,11 +184,9 @@ class Installed:
         """Say whether a run's inputs are what is there now."""
         files, versions = inputs["files"], inputs["versions"]
         self._digests |= file_digests(files.keys() - self._digests.keys())
-        for name in versions.keys() - self._versions.keys():
-            self._versions[name] = installed_version(name)
-        return all(self._digests[name] == digest for name, digest in files.items()) and all(
-            self._versions[name] == version for name, version in versions.items()
-        )
+        new = versions.keys() - self._versions.keys()
+        self._versions |= {name: installed_version(name) for name in new}
+        return files.items() <= self._digests.items() and versions.items() <= self._versions.items()
 
 
 def installed_version(distribution: str) -> str | None:

@@ -46,11 +46,7 @@ def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
     """Write records as Parquet: a row each, nested names joined by dots.
 
     Numbers, texts and lists of them have types of their own. What has none, or would be another value when it
-    is read again, is JSON, as `gradtricks.lab.encoding.encode` writes it.
-
-    Args:
-        records: At least one.
-        path: Of the file. Equal records make equal files.
+    is read again, is JSON, as `gradtricks.lab.encoding.encode` writes it. Equal records make equal files.
     """
     names = {join_name(place): values for place, values in _columns(records).items()}
     kinds = {name: _type_of(name, values) for name, values in names.items()}
@@ -59,27 +55,25 @@ def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
         f"unnest(CAST(${number} AS {kind}[])) AS {quote(name)}"
         for number, (name, kind) in enumerate(kinds.items(), start=1)
     )
-    target = str(path).replace("'", "''")
     with _connect() as connection:
-        command = f"COPY (SELECT {selected}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
-        connection.execute(command, data)
+        target = str(path).replace("'", "''")
+        connection.execute(f"COPY (SELECT {selected}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)", data)
 
 
 def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
     """Read what `write_rows` wrote, the records of each file; a ValueError says that one is no such file."""
-    with _connect() as connection:  # one for all, since it takes longer than to read a file
-        return [_read(connection, path) for path in paths]
-
-
-def _read(connection: "duckdb.DuckDBPyConnection", path: Path) -> list[dict[str, Any]]:
     import duckdb
 
-    try:
-        answer = connection.execute("SELECT * FROM read_parquet($1)", [str(path)])
-        columns = [(split_name(name), str(kind)) for name, kind, *_ in answer.description or ()]
-        return [_record(columns, row) for row in answer.fetchall()]
-    except (duckdb.Error, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"expected runs in {path}; got {error}") from error
+    found = []
+    with _connect() as connection:  # one for all, since it takes longer than to read a file
+        for path in paths:
+            try:
+                answer = connection.execute("SELECT * FROM read_parquet($1)", [str(path)])
+                columns = [(split_name(name), str(kind)) for name, kind, *_ in answer.description or ()]
+                found.append([_record(columns, row) for row in answer.fetchall()])
+            except (duckdb.Error, ValueError, TypeError, AttributeError) as error:
+                raise ValueError(f"expected runs in {path}; got {error}") from error
+    return found
 
 
 def _connect() -> "duckdb.DuckDBPyConnection":

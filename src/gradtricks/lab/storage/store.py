@@ -15,7 +15,6 @@ from pydantic_core import from_json
 from gradtricks.lab.storage.places import RECORD, checkpoints_of, place_at
 from gradtricks.lab.storage.records import (
     FAILED,
-    LONGEST_TITLE,
     Installed,
     StoredRun,
     folder_name,
@@ -29,8 +28,7 @@ from gradtricks.lab.storage.troubles import StoreError, explained, is_url, publi
 __all__ = ["RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
 _SWEEPS = ".sweeps"
-_SWEEP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]{0,99}")
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]{0,99}")
 _REQUEST = re.compile(r"[0-9a-f]{4,64}")
 _IN_NAME = 12  # digits of a request
 _LISTED = 5  # that a message shows
@@ -87,8 +85,8 @@ class Store:
         Of records that can't be believed it warns.
         """
         names = self._requests()
-        if stem and _PLAIN.fullmatch(stem):  # then a title begins with it
-            names = [name for name in names if name.startswith(stem[:LONGEST_TITLE])]
+        if stem and _NAME.fullmatch(stem):  # then a title begins with it
+            names = [name for name in names if name.startswith(stem)]
         damaged = []
         for path, stored in self._read(names):
             if stored is None:
@@ -169,14 +167,14 @@ class Store:
 
     def write_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep the plan of a sweep, instead of an older one; refuse a name that could leave the store."""
-        if not _SWEEP_NAME.fullmatch(name):
+        if not _NAME.fullmatch(name):
             raise StoreError(f"expected a sweep's name of letters, digits and _.=,+-; got {name!r}")
         text = json.dumps(plan, indent=1, ensure_ascii=False, allow_nan=False)
         with explained(self.location):
             self._place.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        """Read the plans of all sweeps, by name; those that can't be read are left out."""
+        """Read the plans of all sweeps, by name, but for those that can't be read."""
         plans: dict[str, dict[str, Any]] = {}
         for file in self._place.names(_SWEEPS):
             name, _, ending = file.rpartition(".")
@@ -235,9 +233,6 @@ class Store:
         with explained(self.location):
             return [name for name in self._place.names(folders=True) if not name.startswith(".")]
 
-    def _runs_for(self, name: str) -> list[StoredRun]:
-        return [stored for _, stored in self._read([name]) if stored]
-
     def _read(self, names: Iterable[str]) -> Iterator[tuple[str, StoredRun | None]]:
         known: dict[str, dict[str, Any]] = {}
         with explained(self.location):
@@ -255,6 +250,9 @@ class Store:
             return None
         known[digest] = record["inputs"]
         return self._stored(path, record)
+
+    def _runs_for(self, request: str) -> list[StoredRun]:
+        return [stored for _, stored in self._read([request]) if stored]
 
     def _stored(self, path: str, record: dict[str, Any]) -> StoredRun:
         return StoredRun(f"{self.location.rstrip('/')}/{path}", record)
