@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 
 import nbformat
 import numpy as np
-import papermill
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -573,23 +572,3 @@ def test_a_real_kernel_reads_what_was_given(tmp_path):
         kernels.close()
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert cells[4].outputs[0].text == f"{fingerprint(given)}\n"
-
-
-def test_plain_papermill_runs_a_notebook_with_ranges(tmp_path):
-    body = "from pathlib import Path\nPath(target).write_text(repr([count, rate, sizes]))"
-    imports = "from typing import Annotated\nfrom pydantic import Field, PositiveInt"
-    source = (
-        "count: PositiveInt = 1  # how many\nrate: Annotated[float, Field(gt=0, le=1)] = 0.5\n"
-        "sizes: list[PositiveInt] = [1]\ntarget: str = ''"
-    )
-    new = nbformat.v4.new_code_cell
-    node = nbformat.v4.new_notebook(
-        cells=[new(imports), new(source, metadata={"tags": ["parameters"]}), new(body)],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-    )
-    path, target = tmp_path / "ranges.ipynb", tmp_path / "said"
-    nbformat.write(node, path)
-    papermill.execute_notebook(
-        path, None, {"count": 3, "sizes": [4, 5], "target": str(target)}, progress_bar=False
-    )
-    assert target.read_text() == "[3, 0.5, [4, 5]]"

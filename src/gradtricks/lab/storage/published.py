@@ -105,11 +105,6 @@ class Published:
             named.setdefault(folder_name(run.title, run.request), []).append(run)
         return only_one(text, named, named.__getitem__, self.location)
 
-    def at(self, place: str) -> PublishedRun | None:
-        """Find the run at a place such as ``pong/torch-140``, or that kept the file there."""
-        _, runs = self.sweep(place.partition("/")[0])
-        return next((run for run in runs if place in (run.place, *run.kept.values())), None)
-
     def _read(self, sweeps: Sequence[str]) -> list[tuple[Manifest, list[PublishedRun]]]:
         new = {sweep: read_manifest(self._root, sweep) for sweep in sweeps if sweep not in self._known}
         tables = []
@@ -174,8 +169,10 @@ def published_at(path: str) -> PublishedRun | None:
     """Find the published run that a path means, or that kept the file there; None where it means none."""
     place = Path(path).resolve()
     root, sweep = place.parent.parent, place.parent.name
-    there = not is_url(path) and sweep in manifests(root) and is_published(root)
-    return Published(root).at(f"{sweep}/{place.name}") if there else None
+    if is_url(path) or sweep not in manifests(root) or not is_published(root):
+        return None
+    runs, meant = Published(root).sweep(sweep)[1], f"{sweep}/{place.name}"
+    return next((run for run in runs if meant in (run.place, *run.kept.values())), None)
 
 
 def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str, Any]]) -> list[PublishedRun]:

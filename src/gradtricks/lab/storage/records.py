@@ -100,10 +100,15 @@ class Record(Strict, extra="ignore"):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run that the store holds."""
+    """A run that the store holds.
 
-    location: str  # folder or URL
-    record: dict[str, Any]  # as `gradtricks.lab.encoding.encode` left it
+    Attributes:
+        location: Folder or URL of the run.
+        record: Its record, as `gradtricks.lab.encoding.encode` left it.
+    """
+
+    location: str
+    record: dict[str, Any]
     executed: ClassVar[bool] = True  # whether its executed notebook is kept
 
     @property
