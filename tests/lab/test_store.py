@@ -130,7 +130,6 @@ def test_a_failure_is_kept_until_a_success(store):
     assert store.failures([run, asked(1)]) == {run.request: stored}
     assert [found.status for found in store.runs()] == ["failed"]
     assert store.find(run) is None
-    assert store.find_all([run]) == {}
     put(store, run)
     assert store.failure(run) is None
     assert store.failures([run, asked(1)]) == {}
@@ -144,7 +143,6 @@ def test_inputs_that_changed_make_a_run_stale(store):
         run = asked(number)
         assert not put(store, run, inputs=inputs).valid()
         assert store.find(run) is None
-        assert store.find_all([run]) == {}
         assert store.lookup(run.title).title == run.title
     run = asked(0)
     fresh = put(store, run)
@@ -167,7 +165,6 @@ def test_a_torn_record_is_not_believed(store):
     stored = put(store, run)
     overwrite(stored.location, "{")
     assert store.find(run) is None
-    assert store.find_all([run]) == {}
     with pytest.warns(RecordWarning, match=r"got 1 torn or edited, .*seed=0.*; remedy: gradtricks clean"):
         assert list(store.runs()) == []
     assert store.clean(dry_run=True) == [public(stored.location)]

@@ -114,17 +114,16 @@ def row_of(record: Mapping[str, Any], same: Mapping[str, Any], label: str, case:
     return row | {INPUTS: inputs_digest(record["inputs"])}
 
 
-def record_of(row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `row_of`."""
+def record_of(
+    row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, Any], kept: Mapping[str, str]
+) -> dict[str, Any]:
+    """Undo `row_of`; ``kept`` are the paths of the run's files by name."""
     provenance = manifest.same["provenance"] | row.get("provenance", {})
     record = manifest.same | _without(row, (LABEL, CASE)) | {"inputs": inputs[row[INPUTS]]}
     record["provenance"] = _ordered(provenance, Provenance.model_fields)
-    if files := {
-        kept.name: kept.model_dump(include={"bytes", "sha256"})
-        for kept in manifest.files.values()
-        if kept.run == row[LABEL]
-    }:
-        record["files"] = files
+    if kept:
+        about = {name: manifest.files[path] for name, path in kept.items()}
+        record["files"] = {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in about.items()}
     return _ordered(record, Record.model_fields)
 
 

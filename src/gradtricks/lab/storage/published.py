@@ -184,7 +184,7 @@ def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str,
     return [
         PublishedRun(
             location=f"{root}/{sweep}/{row[LABEL]}",
-            record=record_of(row, manifest, inputs),
+            record=record_of(row, manifest, inputs, kept.get(row[LABEL], {})),
             notebook=Path(os.path.normpath(root / manifest.notebook)),
             case=row.get(CASE, ""),
             kept=kept.get(row[LABEL], {}),
