@@ -266,7 +266,7 @@ FAILING = {  # as they are meant to
 }
 REFUSED = {  # of which papermill warns, or which it takes without a value
     "complex_parameters": "the parameters cell can't be read: line 14",  # whose last line is ``= 2``
-    "notimplemented_translator": "expected a notebook in Python; got one in R",
+    "notimplemented_translator": "expected a notebook for this Python's kernel; got one for 'r'",
 }
 ELSEWHERE = {
     "binder",  # calls papermill in the folder of its sources

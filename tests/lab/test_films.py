@@ -146,7 +146,7 @@ SMALL = np.zeros((2, 3, 3), np.uint8)
         (
             random_frames(2, 800, 800),
             {},
-            "for 'film', frames of [2, 800, 800]; remedy: fewer or smaller frames",
+            " for 'film', frames of [2, 800, 800]; remedy: fewer or smaller frames",
         ),
     ],
 )
@@ -154,13 +154,6 @@ def test_what_cannot_be_a_film_is_refused(frames, options, said):
     options = {"name": "film", "frames_per_second": 10, "alt": "x"} | options
     with pytest.raises(ValueError, match=re.escape(said)):
         record_film(options.pop("name"), frames, **options)
-
-
-def test_a_film_may_not_be_larger_than_it_says():
-    with pytest.raises(
-        ValueError, match=r"expected a film of at most 1,000,000 bytes; got 1,\d\d\d,\d\d\d for"
-    ):
-        record_film("film", random_frames(2, 800, 800), frames_per_second=10, alt="x")
 
 
 # Pages

@@ -33,8 +33,7 @@ from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.storage.keeping import write_published
-from gradtricks.lab.storage.opening import published_at
-from gradtricks.lab.storage.published import Published
+from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
@@ -261,14 +260,6 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
     assert (code, "got one that was edited since, or a file that it reads" in errors) == (1, True)
 
 
-def test_a_published_run_is_repeated_from_within_its_folder(published, project, monkeypatch):
-    monkeypatch.chdir(published)
-    code, said, _ = invoke("reproduce", "game/0.2-0.bin")
-    assert (code, said) == (0, "game-rate=0.2: identical (4 values compared)\n")
-    code, said, _ = invoke("table", "game", "--store", ".")
-    assert (code, "4 runs. --all shows each of them." in said) == (0, True)
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -391,19 +382,6 @@ def test_a_build_says_what_is_to_come_before_the_first_run_ends_and_all_that_it_
     nbformat.write(node, project / "experiments" / "game.ipynb")
     lay_out(workers=1, console=screen)
     assert re.search(r"1 run to do, about \d+ s; then the pages\.", screen.file.getvalue())
-
-
-def test_published_runs_are_small_and_survive_git(published, project):
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(project)]
-    for words in (["init", "-q"], ["add", "experiments"], ["commit", "-q", "-m", "runs"]):
-        subprocess.run([*git, *words], check=True)
-    files = tree(published)
-    shutil.rmtree(published)
-    subprocess.run([*git, "restore", "experiments"], check=True)
-    assert tree(published) == files
-    sweep, runs = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
-    assert (len(runs), sweep.changed) == (4, ())
-    assert json.loads((published / "game.json").read_text())["notebook"] == "../game.ipynb"
 
 
 @pytest.mark.parametrize(

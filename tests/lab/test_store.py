@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradtricks.lab.storage.records import LARGEST, inputs_digest, read_record, write_record
+from gradtricks.lab.storage.records import inputs_digest, read_record, write_record
 from gradtricks.lab.storage.store import RecordWarning, Store, StoredRun, StoreError
 from gradtricks.lab.storage.troubles import public
 from stored import PROVENANCE, asked, put, put_failure, record_of, small_disk
@@ -130,7 +130,6 @@ def test_a_failure_is_kept_until_a_success(store):
     assert store.failures([run, asked(1)]) == {run.request: stored}
     assert [found.status for found in store.runs()] == ["failed"]
     assert store.find(run) is None
-    assert store.find_all([run]) == {}
     put(store, run)
     assert store.failure(run) is None
     assert store.failures([run, asked(1)]) == {}
@@ -144,7 +143,6 @@ def test_inputs_that_changed_make_a_run_stale(store):
         run = asked(number)
         assert not put(store, run, inputs=inputs).valid()
         assert store.find(run) is None
-        assert store.find_all([run]) == {}
         assert store.lookup(run.title).title == run.title
     run = asked(0)
     fresh = put(store, run)
@@ -167,10 +165,8 @@ def test_a_torn_record_is_not_believed(store):
     stored = put(store, run)
     overwrite(stored.location, "{")
     assert store.find(run) is None
-    assert store.find_all([run]) == {}
     with pytest.warns(RecordWarning, match=r"got 1 torn or edited, .*seed=0.*; remedy: gradtricks clean"):
         assert list(store.runs()) == []
-    assert list(store.runs()) == [], "it warns once"
     assert store.clean(dry_run=True) == [public(stored.location)]
     assert put(store, run) == store.find(run)
 
@@ -312,16 +308,11 @@ def test_only_what_can_be_read_again_is_written():
     for results in ({"a": float("nan")}, {"a": "\ud800"}, {"a": {"$float": "x"}}, [1]):
         with pytest.raises(ValueError, match=r"."):
             write_record(record_of(asked(), results=results))
-    with pytest.raises(
-        ValueError, match=r"expected results and figures as record .*in at most \d+ bytes; got"
-    ):
-        write_record(record_of(asked(), results={"a": "x" * LARGEST}))
 
 
 def test_odd_things_in_place_of_a_record_hold_nobody_up(local, tmp_path):
     run = asked()
     record = Path(put(local, run).location, "record.json")
-    whole = record.read_bytes()
     outside = tmp_path / "outside"
     outside.mkdir()
     for make in (
@@ -329,7 +320,6 @@ def test_odd_things_in_place_of_a_record_hold_nobody_up(local, tmp_path):
         record.mkdir,
         lambda: record.symlink_to("/dev/zero"),
         lambda: record.symlink_to(record),
-        lambda: record.write_bytes(whole + b" " * LARGEST),
     ):
         (record.rmdir if record.is_dir() else record.unlink)()
         make()
@@ -378,13 +368,6 @@ def test_a_notebook_that_is_gone_or_torn_says_so(store):
         stored.read_notebook()
     with pytest.raises(StoreError, match="got none that can be read"):
         StoredRun(f"{store.location}/nowhere", {}).read_notebook()
-
-
-def test_a_notebook_may_be_larger_than_a_record(local):
-    stored = put(local, asked())
-    text = Path(stored.location, "notebook.ipynb").read_bytes()
-    overwrite(stored.location, text + b" " * LARGEST, "notebook.ipynb")
-    assert stored.read_notebook().cells == []
 
 
 def test_thousands_of_runs_share_what_is_equal(local):
@@ -540,7 +523,7 @@ def test_a_store_that_is_read_only_is_read_and_says_so(tmp_path):
             lambda: store.write_plan("sweep", {}),
             lambda: store.clean(failed=True),
         ):
-            with pytest.raises(StoreError, match="Read-only file system; remedy: choose a store that can be"):
+            with pytest.raises(StoreError, match=r"Read-only file system; remedy: free .*, make it writable"):
                 write()
         assert store.failure(asked(2)) == failure
 
@@ -569,10 +552,10 @@ def test_what_may_not_be_read_does_not_stop_a_scan():
         with pytest.warns(RecordWarning, match="got 1 torn or edited"):
             assert list(store.runs()) == []
         Path(store.location).chmod(0o500)
-        with pytest.raises(StoreError, match="Permission denied; remedy: choose a store that you may"):
+        with pytest.raises(StoreError, match="Permission denied; remedy: "):
             store.write_plan("sweep", {})
         Path(store.location).chmod(0)
-        with pytest.raises(StoreError, match="Permission denied; remedy: choose a store that you may"):
+        with pytest.raises(StoreError, match="Permission denied; remedy: "):
             list(store.runs())
         for path in reversed(closed):
             path.chmod(0o700)

@@ -28,8 +28,8 @@ from gradtricks.lab.results.grouping import (
 )
 from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult, plot_results
-from gradtricks.lab.storage.dotted import split_name
 from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.rows import split_name
 from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:

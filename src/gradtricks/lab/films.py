@@ -13,25 +13,23 @@ if TYPE_CHECKING:
 
 LARGEST_FILM = 1_000_000  # bytes
 _COLOURS = 256  # of a palette, at most
-_SLOWEST, _FASTEST = 1, 60  # frames per second; browsers show no more
 
 
 def record_film(name: str, frames: np.ndarray, *, frames_per_second: float, alt: str) -> None:
     """Show a film and keep it under a name, so that chapters can show it as they show a figure.
 
-    It is an animated PNG of at most 1 MB, begins again at its end, and keeps every pixel as it is. Grey is
-    smallest, then at most 256 colours in the whole film; what stays as it was from frame to frame costs
-    nothing. Equal frames are equal files.
+    It is an animated PNG that begins again at its end and keeps every pixel as it is. Grey is smallest, then
+    at most 256 colours in the whole film; what stays as it was from frame to frame costs nothing. Equal
+    frames are equal files.
 
     Args:
         name: As for `record_figure`; no figure of the run may have it too.
         frames: uint8 ``[T, H, W]``, grey, or ``[T, H, W, 3]``, red, green and blue.
-        frames_per_second: From 1 to 60.
+        frames_per_second: From 1 to 60; browsers show no more.
         alt: What the film shows, for those who can't see it.
 
     Raises:
-        ValueError: ``name`` has another form, ``alt`` is empty, ``frames`` are of another shape or dtype or
-            none at all, ``frames_per_second`` is out of its range, or the film is too large.
+        ValueError: An argument isn't as it has to be, or the film is larger than 1 MB.
     """
     about = name_figure(name, alt)
     data = encode_film(frames, frames_per_second)
@@ -56,12 +54,16 @@ def encode_film(frames: np.ndarray, frames_per_second: float) -> bytes:
             f"frames must be at least one, of at least one pixel; got {list(frames.shape)}; "
             "remedy: record the film after its frames were drawn"
         )
-    if not _SLOWEST <= frames_per_second <= _FASTEST:
+    if not 1 <= frames_per_second <= 60:
         raise ValueError(
-            f"frames_per_second must be from {_SLOWEST} to {_FASTEST}; got {frames_per_second}; "
+            f"frames_per_second must be from 1 to 60; got {frames_per_second}; "
             "remedy: repeat frames for a slower film, leave some out for a faster one"
         )
-    return _animated(_images(frames), 1000 / frames_per_second)
+    buffer = io.BytesIO()
+    first, *rest = _images(frames)
+    film = {"save_all": True, "append_images": rest, "duration": 1000 / frames_per_second, "loop": 0}
+    first.save(buffer, format="PNG", optimize=True, **film)
+    return buffer.getvalue()
 
 
 def _images(frames: np.ndarray) -> "list[Image]":
@@ -79,13 +81,3 @@ def _images(frames: np.ndarray) -> "list[Image]":
     for image in images:
         image.putpalette(palette)
     return images
-
-
-def _animated(images: "list[Image]", duration: float) -> bytes:
-    """Write a film that repeats for ever; each image is shown for ``duration`` milliseconds."""
-    buffer = io.BytesIO()
-    first, *rest = images
-    first.save(
-        buffer, format="PNG", save_all=True, append_images=rest, duration=duration, loop=0, optimize=True
-    )
-    return buffer.getvalue()

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,15 +15,14 @@ from gradtricks.lab.commands.running import SweepResult, sweep
 from gradtricks.lab.commands.terminal import short, table
 from gradtricks.lab.commands.views import find_run
 from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
-from gradtricks.lab.notebooks.settings import read_settings
+from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
-from gradtricks.lab.storage.opening import open_store
+from gradtricks.lab.storage.published import open_store
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import public
 from gradtricks.lab.sweeps.files import ENDING
@@ -56,7 +55,7 @@ def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
     """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
     node = read_notebook(path)
     backend = read_parameters(node, str(path)).get("backend")
-    given = [{"backend": name} for name in (get_args(backend.type) if backend else ())] or [{}]
+    given = [{"backend": name} for name in (backend.choices if backend else ())] or [{}]
     quick = read_settings(node, str(path)).quick
     if quick is None:
         return plan_runs(path, given, source=source)

@@ -17,7 +17,7 @@ from gradtricks.lab.notebooks.schema import ParameterError, parse_values
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run, Scheduler
 from gradtricks.lab.runs.planning import plan_run
-from gradtricks.lab.storage.opening import store_of_runs
+from gradtricks.lab.storage.published import store_of_runs
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.plans import Sweep, plan_of, read_sweep

@@ -13,8 +13,7 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.storage.opening import open_store, published_at
-from gradtricks.lab.storage.published import Published
+from gradtricks.lab.storage.published import Published, open_store, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import StoreError

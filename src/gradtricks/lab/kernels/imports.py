@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from packaging.requirements import Requirement
 
 from gradtricks.lab.kernels import RECORDING
-from gradtricks.lab.notebooks.settings import read_settings
+from gradtricks.lab.notebooks.schema import read_settings
 
 # What a library imports when it is first used, and takes long.
 _LATE = {

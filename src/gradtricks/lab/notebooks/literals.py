@@ -10,10 +10,14 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from gradtricks.lab.encoding import encode
+
 TAG = "injected-parameters"
 _COMMENT = "# Set by gradtricks: the parameters of this run."
 # Bits: Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones.
 _LONG = 2000
+_MATH = '__import__("math")'
+_NOT_FINITE = {"nan": f"{_MATH}.nan", "inf": f"{_MATH}.inf", "-inf": f"-{_MATH}.inf"}
 
 
 def literal(value: Any) -> str:
@@ -23,14 +27,11 @@ def literal(value: Any) -> str:
     ``datetime`` by then. Nothing of a value is ever outside of quotes or brackets.
 
     Args:
-        value: None, bool, int, float, str, date, datetime (naive or with a fixed offset), or lists and dicts
-            of them; of exactly these types, as `check_parameters` returns them.
+        value: As `check_parameters` returns it: None, bool, int, float, str, date, datetime (naive or with a
+            fixed offset), or lists and dicts of them, of exactly these types; others raise TypeError.
 
     Returns:
         One line of printable characters that evaluates to the value.
-
-    Raises:
-        TypeError: The value is of another type.
 
     Example:
         >>> print(literal({"a": [1, -0.0, "it's", float("inf")]}))
@@ -42,7 +43,7 @@ def literal(value: Any) -> str:
     if kind is int:
         return repr(value) if value.bit_length() < _LONG else hex(value)
     if kind is float:
-        return repr(value) if math.isfinite(value) else _not_finite(value)
+        return repr(value) if math.isfinite(value) else _NOT_FINITE[repr(value)]
     if kind is list:
         return f"[{', '.join(map(literal, value))}]"
     if kind is dict and all(type(key) is str for key in value):
@@ -70,7 +71,7 @@ def inject(node: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNode:
         node.cells.insert(place + 1, _cell(node, parameters))
     about = node.metadata.get("papermill")  # of an earlier run, or anything
     node.metadata.papermill = NotebookNode(about if isinstance(about, dict) else {})
-    node.metadata.papermill["parameters"] = {name: _shown(value) for name, value in parameters.items()}
+    node.metadata.papermill["parameters"] = {name: encode(value, name) for name, value in parameters.items()}
     return node
 
 
@@ -91,25 +92,7 @@ def _has_tag(cell: NotebookNode, tag: str) -> bool:
     return tag in cell.metadata.get("tags", [])
 
 
-def _not_finite(value: float) -> str:
-    if math.isnan(value):
-        return '__import__("math").nan'
-    return f'{"-" if value < 0 else ""}__import__("math").inf'
-
-
 def _is_plain(value: datetime) -> bool:
     """Return whether the zone is a fixed offset without a name, so that ``repr`` says all of it."""
     offset = value.utcoffset()
     return value.tzinfo is None or (offset is not None and repr(value.tzinfo) == repr(timezone(offset)))
-
-
-def _shown(value: Any) -> Any:
-    """Return what a notebook's metadata can hold: the value, or its source where JSON can't hold it."""
-    if isinstance(value, dict):
-        return {literal(key)[1:-1]: _shown(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_shown(item) for item in value]
-    if isinstance(value, str):
-        return value if value.isprintable() else literal(value)
-    exact = value is None or isinstance(value, bool) or (isinstance(value, float) and math.isfinite(value))
-    return value if exact or (isinstance(value, int) and value.bit_length() < 64) else literal(value)

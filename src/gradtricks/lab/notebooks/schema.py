@@ -1,4 +1,4 @@
-"""The parameters of a notebook: read from its tagged cell, checked before any kernel starts."""
+"""What a notebook declares: its parameters, checked before any kernel starts, and how it is to be run."""
 
 import ast
 import re
@@ -6,21 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Annotated, Any, get_args
 
 import nbformat
 from nbformat import NotebookNode
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
-from gradtricks.lab.notebooks import texts
-from gradtricks.lab.notebooks.annotations import infer, parse_annotation, read_default, resolve
+from gradtricks.lab.notebooks.declarations import (
+    infer,
+    optional,
+    parse_annotation,
+    parse_cell,
+    read_default,
+    resolve,
+    without_range,
+)
 from gradtricks.lab.notebooks.literals import literal
-from gradtricks.lab.notebooks.parsing import parse_cell
 from gradtricks.lab.notebooks.texts import ParameterError as ParameterError  # also for who imports this one
 from gradtricks.lab.notebooks.texts import Plain, Problems
 
@@ -44,17 +49,25 @@ class Parameter:
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.type)
 
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of a ``Literal``."""
+        return get_args(get_args(self.type)[0])
+
     def read(self, raw: Any) -> Any:
-        """Read a value, as users write it, by the type; what doesn't fit stays as it is."""
+        """Read a value by the type; its texts are `Plain`, or ``str`` where they were quoted.
+
+        What doesn't fit is read as well as can be, for `check` to refuse.
+        """
         try:
-            return texts.read(raw, self.type)
-        except ParameterError:
-            return str(raw) if isinstance(raw, Plain) else raw
+            return self._adapter.validate_python(raw, strict=True, context="quoted dates")
+        except (ValidationError, TypeError):
+            return without_range(raw, self.type)
 
     def check(self, value: Any) -> Any:
         """Check a value: of the declared type exactly, but that an int may stand for a float."""
         try:
-            checked = _plain(self._adapter.validate_python(value, strict=True))
+            checked = self._adapter.validate_python(value, strict=True)
             literal(checked)
             return checked
         except (ValidationError, TypeError) as error:
@@ -62,6 +75,32 @@ class Parameter:
             raise ParameterError(
                 f"{self.name}: expected {self.expected}{meaning}; got {shown(value)}"
             ) from error
+
+
+def _check_pattern(pattern: str) -> str:
+    """Refuse what `Path.glob` doesn't take, and what could find something above the notebook's folder."""
+    parts = PurePath(pattern).parts
+    if not parts or PurePath(pattern).anchor or any(p == ".." or ("**" in p and p != "**") for p in parts):
+        raise ValueError(pattern)
+    return pattern
+
+
+class Settings(BaseModel):
+    """How a notebook is to be run; CONTRIBUTING.md has the keys in a table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    threads: int = Field(1, ge=1, le=1024, description="a whole number from 1 to 1024")
+    alone: bool = Field(False, description="true or false")
+    expected_s: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of seconds")
+    fresh_kernel: bool = Field(False, description="true or false")
+    reads: list[Annotated[str, AfterValidator(_check_pattern)]] = Field(
+        [], description="a list of patterns such as data/*.csv, of files beside the notebook"
+    )
+    quick: dict[str, Any] | None = Field(None, description="parameters by name")
+    # Of each file that it reads the digest, and where these files lie, seen from where the run was planned.
+    read: dict[str, str] = Field({}, description="what planning a run writes there")
+    folder: str = Field("", description="what planning a run writes there")
 
 
 def read_notebook(path: Path) -> NotebookNode:
@@ -78,39 +117,61 @@ def read_notebook(path: Path) -> NotebookNode:
         raise ParameterError(f"expected a notebook at {path}; got a file that isn't one ({error})") from error
 
 
-def read_parameters(notebook: NotebookNode, path: str, *, strict: bool = False) -> dict[str, Parameter]:
+def read_parameters(notebook: NotebookNode, path: str) -> dict[str, Parameter]:
     """Read the parameters of a notebook, as papermill means them.
 
     They are the variables that its first cell tagged ``parameters`` sets. Annotations, comments such as
     ``# type: float`` and defaults say which values they take; where nothing says it, any plain value does.
-    ``strict`` refuses a cell that isn't Python, instead of leaving out the lines that can't be read. A
-    ParameterError says that a default contradicts its annotation, or that the notebook isn't in Python.
+    A ParameterError says that the cell isn't Python, or that defaults contradict their annotations.
     """
-    _check_language(notebook, path)
     source = next((c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), "")
-    statements, comments, trouble = parse_cell(source)
-    problems = Problems(
-        [f"{path}: the parameters cell can't be read: {trouble}"] if strict and trouble else []
-    )
+    problems, statements, comments = Problems(), list[ast.stmt](), dict[int, str]()
+    with problems.noted(path):
+        statements, comments = parse_cell(source)
     names = [each for statement in statements for each in ast.walk(statement) if isinstance(each, ast.Name)]
     used = Counter(each.id for each in names)
     bound = Counter(each.id for each in names if not isinstance(each.ctx, ast.Load))
     parameters: dict[str, Parameter] = {}
     for node in statements:
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-            continue
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if len(targets) > 1 or not isinstance(targets[0], ast.Name):
-            continue
-        name = targets[0].id
-        # A cell may change a value by setting it again, and a list or dict by doing anything with it.
-        steady = bound[name] == 1, used[name] == 1
-        try:
-            parameters[name] = _parameter(name, node, comments, *steady)
-        except (ValueError, SchemaError) as error:  # such as a choice that isn't valid Unicode
-            problems.append(f"{path}: parameter {name}: {str(error).splitlines()[-1].strip()}")
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)])
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
+            ):
+                # A cell may change a value by setting it again, and a list or dict by doing anything with it.
+                steady = bound[name] == 1, used[name] == 1
+                try:
+                    parameters[name] = _parameter(name, node, comments, *steady)
+                except (ValueError, SchemaError) as error:  # such as a choice that isn't valid Unicode
+                    problems.append(f"{path}: parameter {name}: {str(error).splitlines()[-1].strip()}")
     problems.refuse()
     return parameters
+
+
+def read_settings(notebook: NotebookNode, path: str, **instead: Any) -> Settings:
+    """Read how a notebook is to be run; ``instead`` holds instead of what it says.
+
+    A ParameterError lists the keys that are unknown, and what doesn't fit.
+    """
+    said = notebook.metadata.get("gradtricks", {})
+    if not isinstance(said, dict):
+        raise ParameterError(
+            f"{path}: expected metadata named gradtricks to hold settings by name; got {shown(said)}"
+        )
+    given = {**said, **instead}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        wrong = dict.fromkeys(str(each["loc"][0]) for each in error.errors())
+    fields = Settings.model_fields
+    known = [name for name in fields if name not in ("read", "folder")]
+    problems = [
+        f"{name}: expected {fields[name].description}; got {shown(given[name])}"
+        if name in fields
+        else f"{name}: unknown{alike(name, known)}; the metadata take {', '.join(known)}"
+        for name in wrong
+    ]
+    raise ParameterError("\n".join(f"{path}: {problem}" for problem in problems))
 
 
 def check_parameters(declared: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,25 +273,8 @@ def _parameter(
         return replace(parameter, default=parameter.check(default))
     except ParameterError as error:
         if default is None:  # as in ``count: int = None``
-            return replace(parameter, type=type_ | None, expected=f"{expected} | None")
+            type_, expected = optional(type_, expected)
+            return replace(parameter, type=type_, expected=expected)
         raise ParameterError(
             f"its default doesn't fit its type: expected {expected}; got {shown(default)}"
         ) from error
-
-
-def _check_language(notebook: NotebookNode, path: str) -> None:
-    for place, key in (("kernelspec", "language"), ("language_info", "name")):
-        about = notebook.metadata.get(place)
-        said = about.get(key) if isinstance(about, dict) else None
-        if said and str(said).lower() not in ("python", "ipython"):
-            raise ParameterError(f"{path}: expected a notebook in Python; got one in {said}")
-
-
-def _plain(value: Any) -> Any:
-    """Give each time the one kind of zone that can be written out: an offset."""
-    if isinstance(value, datetime):
-        offset = value.utcoffset()
-        return value.replace(tzinfo=None if offset is None else timezone(offset))
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value

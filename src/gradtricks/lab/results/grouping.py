@@ -13,7 +13,7 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.markup import one_line
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
 from gradtricks.lab.results.tables import CASE, kind_of, values_of
-from gradtricks.lab.storage.dotted import join_name, split_name
+from gradtricks.lab.storage.rows import join_name, split_name
 
 if TYPE_CHECKING:
     import pandas

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.tables import as_json, as_series, as_text, kind_of, values_of
-from gradtricks.lab.storage.dotted import Path as Dotted
-from gradtricks.lab.storage.dotted import quote, split_name
+from gradtricks.lab.storage.rows import Dotted, quote, split_name
 
 if TYPE_CHECKING:
     import duckdb

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.storage.dotted import Path as Dotted
-from gradtricks.lab.storage.dotted import join_name
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
+from gradtricks.lab.storage.rows import Dotted, join_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from gradtricks.lab.recording import package_digests
 from gradtricks.lab.runs.outputs import OutputError, finish, strip_report
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_machine
-from gradtricks.lab.storage.folders import KEPT
+from gradtricks.lab.storage.places import KEPT
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, installed_version, write_record
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import is_trouble, public, trouble

@@ -16,12 +16,13 @@ from gradtricks.lab.notebooks.literals import TAG, literal
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
+    Settings,
     check_parameters,
     read_notebook,
     read_parameters,
+    read_settings,
     shown,
 )
-from gradtricks.lab.notebooks.settings import Settings, read_settings
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
 from gradtricks.lab.storage.store import Requested
@@ -94,7 +95,7 @@ def plan_runs(
         ParameterError: Anything is wrong with any of them; the message lists everything once.
     """
     node = read_notebook(notebook)
-    declared = read_parameters(node, str(notebook), strict=True)
+    declared = read_parameters(node, str(notebook))
     problems: dict[str, list[int]] = {}  # and the numbers of the configurations that have them
     try:
         settings = read_settings(node, str(notebook), **({} if threads is None else {"threads": threads}))

@@ -7,11 +7,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradtricks.lab.storage.manifests import ENDING, Manifest, PublishedFile, row_of, shared, used_by
+from gradtricks.lab.storage.manifests import (
+    ENDING,
+    Manifest,
+    PublishedFile,
+    alone,
+    find,
+    put,
+    row_of,
+    settle,
+    shared,
+    stage,
+    used_by,
+)
 from gradtricks.lab.storage.published import runs_in
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
-from gradtricks.lab.storage.staging import alone, find, put, settle, stage
 from gradtricks.lab.storage.troubles import StoreError, explained
 
 
@@ -27,10 +38,7 @@ def write_published(
         root: Folder of the published sweeps.
         plan: Of the sweep, its notebook seen from that folder.
         runs: All that the plan names, in its order; each has finished.
-        labels: What the table is to call each of them, and its files.
-
-    Returns:
-        The table.
+        labels: What the table, which is returned, is to call each of them, and its files.
     """
     sweep, records = plan["name"], [run.record for run in runs]
     cases = [run.get("case", "") for run in plan["runs"]]
@@ -39,9 +47,7 @@ def write_published(
     with explained(str(root)), alone(root) as folder:
         settle(root)
         table = folder / "table"
-        write_rows(
-            [row_of(*each) for each in zip(records, [same] * len(records), labels, cases, strict=True)], table
-        )
+        write_rows([row_of(record, same, *said) for record, *said in zip(records, labels, cases)], table)
         size = table.stat().st_size
         files = {f"{sweep}.parquet": PublishedFile(bytes=size, sha256=stage(table))}
         for run, label in zip(runs, labels, strict=True):

@@ -1,12 +1,18 @@
 """The manifest of a published sweep: who made its runs, what they have in common, which files there are."""
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+from filelock import FileLock
 from pydantic import StringConstraints
 
+from gradtricks.lab.storage.places import flush, replace
 from gradtricks.lab.storage.records import Inputs, KeptFile, Provenance, Record, Strict, inputs_digest
 from gradtricks.lab.storage.troubles import StoreError
 
@@ -15,6 +21,8 @@ LABEL = "run"  # column: what the table calls a run
 CASE = "case"  # column: what its configuration is called
 INPUTS = "inputs"  # column: digest of what it used
 
+_FOLDER = ".unfinished"  # of files that wait under their digests until a manifest means them
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHARED = ("schema_version", "stem", "name", "status", "figures")  # parts that many records have alike
 
 
@@ -70,7 +78,7 @@ def read_manifest(root: Path, sweep: str) -> Manifest:
 
 
 def shared(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Say what is the same in all of some records: parts of a record."""
+    """Say which parts of some records are the same in all of them."""
     same = _same([{part: each[part] for part in _SHARED if part in each} for each in records])
     same["provenance"] = _same([each["provenance"] for each in records])
     # Where files lie, the manifest says.
@@ -106,32 +114,91 @@ def row_of(record: Mapping[str, Any], same: Mapping[str, Any], label: str, case:
     return row | {INPUTS: inputs_digest(record["inputs"])}
 
 
-def record_of(row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `row_of`."""
+def record_of(
+    row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, Any], kept: Mapping[str, str]
+) -> dict[str, Any]:
+    """Undo `row_of`; ``kept`` are the paths of the run's files by name."""
     provenance = manifest.same["provenance"] | row.get("provenance", {})
     record = manifest.same | _without(row, (LABEL, CASE)) | {"inputs": inputs[row[INPUTS]]}
     record["provenance"] = _ordered(provenance, Provenance.model_fields)
-    if files := {
-        kept.name: kept.model_dump(include={"bytes", "sha256"})
-        for kept in manifest.files.values()
-        if kept.run == row[LABEL]
-    }:
-        record["files"] = files
+    if kept:
+        about = {name: manifest.files[path] for name, path in kept.items()}
+        record["files"] = {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in about.items()}
     return _ordered(record, Record.model_fields)
 
 
 def _same(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    texts = [{name: json.dumps(value) for name, value in each.items()} for each in parts]
-    first, others = texts[0], texts[1:]  # as texts, 1 isn't 1.0
-    return {
-        name: parts[0][name] for name, text in first.items() if all(each.get(name) == text for each in others)
-    }
+    texts = [{(name, json.dumps(value)) for name, value in each.items()} for each in parts]
+    same = {name for name, _ in set.intersection(*texts)}  # as texts, 1 isn't 1.0
+    return {name: value for name, value in parts[0].items() if name in same}
 
 
-def _without(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    left = parts.keys() - set(names)
-    return {name: value for name, value in parts.items() if name in left}
+def _without(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in parts.items() if name not in names}
 
 
 def _ordered(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: parts[name] for name in names if name in parts} | dict(parts)
+
+
+@contextmanager
+def alone(root: Path, *, timeout_s: float = -1) -> Iterator[Path]:
+    """Wait until nobody else publishes in a folder, or raise Timeout; yield one for what isn't finished."""
+    folder = root / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock", timeout=timeout_s):
+        yield folder
+
+
+def staged(root: Path) -> list[Path]:
+    """List the files that aren't at their names yet."""
+    return [path for path in (root / _FOLDER).glob("*") if _DIGEST.fullmatch(path.name)]
+
+
+def stage(path: Path) -> str:
+    """Move a file in the folder that `alone` yielded to where it waits under its digest; return that."""
+    digest = digest_of(path)
+    flush(path)
+    os.replace(path, path.with_name(digest))
+    flush(path.parent)
+    return digest
+
+
+def put(root: Path, name: str, data: bytes) -> None:
+    """Write a file in one step."""
+    path = root / name
+    path.parent.mkdir(exist_ok=True)
+    replace(path, data, root / _FOLDER / "new")
+
+
+def settle(root: Path) -> None:
+    """Copy what is staged to where the manifests mean it, and delete what none means."""
+    understood = True
+    for sweep in manifests(root):
+        try:
+            files = read_manifest(root, sweep).files
+        except StoreError:  # somebody edited it, and will hear of that who reads this sweep
+            understood = False
+            continue
+        for name, kept in files.items():
+            waiting = root / _FOLDER / kept.sha256
+            if waiting.exists():
+                put(root, name, waiting.read_bytes())
+        for path in (root / sweep).glob("*"):
+            if f"{sweep}/{path.name}" not in files and path.is_file():
+                path.unlink()
+    for path in staged(root) if understood else ():
+        path.unlink()
+
+
+def find(root: Path, name: str, digest: str) -> Path | None:
+    """Find a file that a manifest means by path and digest, wherever it is by now; None where it is gone."""
+    # It may be moved from the second place to the first one meanwhile.
+    places = (root / name, root / _FOLDER / digest, root / name)
+    return next((path for path in places if path.is_file() and digest_of(path) == digest), None)
+
+
+def digest_of(path: Path) -> str:
+    """Digest a file: SHA-256 in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -11,22 +11,24 @@ from filelock import Timeout
 from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook
-from gradtricks.lab.storage.lookups import only_one
 from gradtricks.lab.storage.manifests import (
     CASE,
     ENDING,
     LABEL,
     Manifest,
+    alone,
+    find,
     inputs_of,
     manifests,
     read_manifest,
     record_of,
+    settle,
+    staged,
 )
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest
 from gradtricks.lab.storage.rows import read_rows
-from gradtricks.lab.storage.staging import alone, find, settle, staged
-from gradtricks.lab.storage.store import Requested
-from gradtricks.lab.storage.troubles import StoreError
+from gradtricks.lab.storage.store import Requested, Store, only_one
+from gradtricks.lab.storage.troubles import StoreError, is_url
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,7 @@ class PublishedRun(StoredRun):
 
     notebook: Path  # that was run, as it may be now
     case: str  # what its configuration is called; empty where it has no name
-    kept: Mapping[
-        str, str
-    ]  # paths of its files, seen from the folder of manifests, by their names in the run
+    kept: Mapping[str, str]  # paths of its files, seen from the folder of manifests, by name
     executed: ClassVar[bool] = False
 
     @property
@@ -55,7 +55,7 @@ class PublishedRun(StoredRun):
 
 
 class Published:
-    """The published runs in a folder, for whoever reads a store. They count whatever has changed since."""
+    """The published runs in a folder, for whoever reads a store: they count whatever has changed since."""
 
     def __init__(self, location: str | Path) -> None:
         self.location = str(location)
@@ -105,11 +105,6 @@ class Published:
             named.setdefault(folder_name(run.title, run.request), []).append(run)
         return only_one(text, named, named.__getitem__, self.location)
 
-    def at(self, place: str) -> PublishedRun | None:
-        """Find the run at a place such as ``pong/torch-140``, or that kept the file there."""
-        _, runs = self.sweep(place.partition("/")[0])
-        return next((run for run in runs if place in (run.place, *run.kept.values())), None)
-
     def _read(self, sweeps: Sequence[str]) -> list[tuple[Manifest, list[PublishedRun]]]:
         new = {sweep: read_manifest(self._root, sweep) for sweep in sweeps if sweep not in self._known}
         tables = []
@@ -148,6 +143,38 @@ class _Plans(Mapping[str, dict[str, Any]]):
         return len(self._sweeps)
 
 
+def is_published(location: str | Path) -> bool:
+    """Say whether runs are published in a folder: whether there are manifests and tables."""
+    root = Path(location)
+    there = not is_url(str(location)) and bool(manifests(root))
+    return there and bool(staged(root) or [*root.glob("*.parquet")])
+
+
+def open_store(location: str | Path) -> Store | Published:
+    """Open runs to be read: those of a store, or published ones."""
+    return Published(location) if is_published(location) else Store(location)
+
+
+def store_of_runs(location: str | Path) -> Store:
+    """Open a store to be written to; a StoreError refuses published runs, and folders among them."""
+    if any(map(is_published, (location, Path(location).resolve().parent))):
+        raise StoreError(
+            f"expected a store of runs; got published ones in {location}, which nothing but "
+            "gradtricks publish changes; remedy: leave out --store"
+        )
+    return Store(location)
+
+
+def published_at(path: str) -> PublishedRun | None:
+    """Find the published run that a path means, or that kept the file there; None where it means none."""
+    place = Path(path).resolve()
+    root, sweep = place.parent.parent, place.parent.name
+    if is_url(path) or sweep not in manifests(root) or not is_published(root):
+        return None
+    runs, meant = Published(root).sweep(sweep)[1], f"{sweep}/{place.name}"
+    return next((run for run in runs if meant in (run.place, *run.kept.values())), None)
+
+
 def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str, Any]]) -> list[PublishedRun]:
     """Make runs of the rows of a table; a KeyError says that they are another table's."""
     inputs = inputs_of(manifest)
@@ -157,7 +184,7 @@ def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str,
     return [
         PublishedRun(
             location=f"{root}/{sweep}/{row[LABEL]}",
-            record=record_of(row, manifest, inputs),
+            record=record_of(row, manifest, inputs, kept.get(row[LABEL], {})),
             notebook=Path(os.path.normpath(root / manifest.notebook)),
             case=row.get(CASE, ""),
             kept=kept.get(row[LABEL], {}),

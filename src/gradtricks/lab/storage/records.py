@@ -16,22 +16,21 @@ from pydantic_core import from_json
 
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE, file_digests
-from gradtricks.lab.storage.folders import KEPT, LARGEST, folder_at
+from gradtricks.lab.storage.places import KEPT, place_at
 from gradtricks.lab.storage.troubles import StoreError, public
 
 SCHEMA_VERSION = 2
 LONGEST_TITLE = 100
+FAILED = "failed"  # folder of a request's last failure, beside those of finished runs
 
-_LARGEST_NOTEBOOK = 1 << 30  # bytes; each cell may show a lot
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
-_STEM = re.compile(r"(?!\.\.?$)[^\x00-\x1f/\\]{1,250}")
-# Parts of a path that no file system finds too long.
-_PACKAGE_FILE = re.compile(r"(?!(?:.*/)?\.\.(?:/|$))[^\x00-\x1f/\\]{1,60}(?:/[^\x00-\x1f/\\]{1,60}){0,10}")
+_STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
+_PACKAGE_FILE = re.compile(r"\w[\w.-]{0,60}(/\w[\w.-]{0,60}){0,10}", re.ASCII)  # that no file system refuses
 
 
 def _like(pattern: re.Pattern[str]) -> Any:
-    return Field(pattern=re.compile(rf"\A(?:{pattern.pattern})\Z"))
+    return Field(pattern=re.compile(rf"\A(?:{pattern.pattern})\Z", pattern.flags))
 
 
 def _has_zone(text: str) -> str:
@@ -144,7 +143,7 @@ class StoredRun:
 
     def read_notebook(self) -> NotebookNode:
         """Read the executed notebook; a StoreError says that it isn't there, or torn."""
-        text = folder_at(self.location).read("notebook.ipynb", _LARGEST_NOTEBOOK)
+        text = place_at(self.location).read("notebook.ipynb")
         try:
             return nbformat.reads((text or b"").decode(), as_version=4)
         except Exception as error:  # whatever nbformat meets in a file that isn't a notebook
@@ -172,7 +171,7 @@ class StoredRun:
         return data
 
     def _read_kept(self, name: str) -> bytes | None:
-        return folder_at(self.location).read(f"{KEPT}/{name}", LARGEST_FILE)
+        return place_at(self.location).read(f"{KEPT}/{name}")
 
     def valid(self) -> bool:
         """Say whether what it used, the package's files and the versions of libraries, is unchanged."""
@@ -190,11 +189,9 @@ class Installed:
         """Say whether a run's inputs are what is there now."""
         files, versions = inputs["files"], inputs["versions"]
         self._digests |= file_digests(files.keys() - self._digests.keys())
-        for name in versions.keys() - self._versions.keys():
-            self._versions[name] = installed_version(name)
-        return all(self._digests[name] == digest for name, digest in files.items()) and all(
-            self._versions[name] == version for name, version in versions.items()
-        )
+        new = versions.keys() - self._versions.keys()
+        self._versions |= {name: installed_version(name) for name in new}
+        return files.items() <= self._digests.items() and versions.items() <= self._versions.items()
 
 
 def installed_version(distribution: str) -> str | None:
@@ -223,18 +220,19 @@ def inputs_digest(inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def path_of(record: Mapping[str, Any]) -> str:
-    """Name the folder of a finished run within its store: by its request, in there by its inputs."""
-    return f"{folder_name(record['title'], record['request'])}/{inputs_digest(record['inputs'])}"
+def path_of(record: Mapping[str, Any], digest: str = "") -> str:
+    """Name the folder of a run within its store: by its request, in there by its inputs."""
+    name = FAILED if record["status"] == "failed" else digest or inputs_digest(record["inputs"])
+    return f"{folder_name(record['title'], record['request'])}/{name}"
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:
     """Write a record as JSON; a ValueError refuses one that wouldn't be believed when it is read again."""
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    if len(text) > LARGEST or read_record(text) is None:
+    if read_record(text) is None:
         raise ValueError(
-            f"expected results and figures as record and record_figure write them, in at most {LARGEST} "
-            f"bytes; got {len(text)} bytes that can't be read again: {text[:200]!r}"
+            "expected results and figures as record and record_figure write them; "
+            f"got {len(text)} bytes that can't be read again: {text[:200]!r}"
         )
     return text
 

@@ -1,34 +1,52 @@
-"""Nested records as the rows of a Parquet file, and back: every value comes out as it went in."""
+"""Nested records as columns with dotted names, and as the rows of a Parquet file that keeps every value."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.encoding import decode, encode
-from gradtricks.lab.storage.dotted import join_name, quote, split_name
 
 if TYPE_CHECKING:
     import duckdb
 
-_COMPLETE = (
-    "parameters"  # every run has all of them, so that NULL is None there; elsewhere nothing was recorded
-)
+Dotted = tuple[str, ...]
+
+# Every run has all parameters, so that NULL is None there; elsewhere it means that nothing was recorded.
+_COMPLETE = "parameters"
+_PART = re.compile(r'"(?:[^"]|"")*"|[^.]+')
 _MISSING = object()
 _TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
 _INT64 = range(-(2**63), 2**63)
+
+
+def join_name(path: Dotted) -> str:
+    """Write the name of a column: a group and the keys within it, joined by dots.
+
+    A key that holds a dot or a quotation mark itself stands in quotation marks, as it has to in SQL:
+    ``results.share."0.1"``.
+    """
+    return ".".join(part if part and not set('."') & set(part) else quote(part) for part in path)
+
+
+def split_name(name: str) -> Dotted:
+    """Undo `join_name`."""
+    parts = _PART.findall(name)
+    return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
+
+
+def quote(name: str) -> str:
+    """Write a name for SQL, in quotation marks."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
     """Write records as Parquet: a row each, nested names joined by dots.
 
     Numbers, texts and lists of them have types of their own. What has none, or would be another value when it
-    is read again, is JSON, as `gradtricks.lab.encoding.encode` writes it.
-
-    Args:
-        records: At least one.
-        path: Of the file. Equal records make equal files.
+    is read again, is JSON, as `gradtricks.lab.encoding.encode` writes it. Equal records make equal files.
     """
     names = {join_name(place): values for place, values in _columns(records).items()}
     kinds = {name: _type_of(name, values) for name, values in names.items()}
@@ -37,27 +55,25 @@ def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
         f"unnest(CAST(${number} AS {kind}[])) AS {quote(name)}"
         for number, (name, kind) in enumerate(kinds.items(), start=1)
     )
-    target = str(path).replace("'", "''")
     with _connect() as connection:
-        command = f"COPY (SELECT {selected}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
-        connection.execute(command, data)
+        target = str(path).replace("'", "''")
+        connection.execute(f"COPY (SELECT {selected}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)", data)
 
 
 def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
     """Read what `write_rows` wrote, the records of each file; a ValueError says that one is no such file."""
-    with _connect() as connection:  # one for all, since it takes longer than to read a file
-        return [_read(connection, path) for path in paths]
-
-
-def _read(connection: "duckdb.DuckDBPyConnection", path: Path) -> list[dict[str, Any]]:
     import duckdb
 
-    try:
-        answer = connection.execute("SELECT * FROM read_parquet($1)", [str(path)])
-        columns = [(split_name(name), str(kind)) for name, kind, *_ in answer.description or ()]
-        return [_record(columns, row) for row in answer.fetchall()]
-    except (duckdb.Error, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"expected runs in {path}; got {error}") from error
+    found = []
+    with _connect() as connection:  # one for all, since it takes longer than to read a file
+        for path in paths:
+            try:
+                answer = connection.execute("SELECT * FROM read_parquet($1)", [str(path)])
+                columns = [(split_name(name), str(kind)) for name, kind, *_ in answer.description or ()]
+                found.append([_record(columns, row) for row in answer.fetchall()])
+            except (duckdb.Error, ValueError, TypeError, AttributeError) as error:
+                raise ValueError(f"expected runs in {path}; got {error}") from error
+    return found
 
 
 def _connect() -> "duckdb.DuckDBPyConnection":
@@ -66,7 +82,7 @@ def _connect() -> "duckdb.DuckDBPyConnection":
     return duckdb.connect(config={"python_enable_replacements": False, "threads": 1})
 
 
-def _columns(records: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], list[Any]]:
+def _columns(records: Sequence[dict[str, Any]]) -> dict[Dotted, list[Any]]:
     rows = [dict(_leaves(record)) for record in records]
     paths = dict.fromkeys(path for row in rows for path in row)
     spelled = Counter(join_name(path).lower() for path in paths)
@@ -78,9 +94,7 @@ def _columns(records: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], list[An
     return {path: [row.get(path, _MISSING) for row in rows] for path in paths}
 
 
-def _leaves(
-    value: Any, whole: Iterable[str] = (), path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(value: Any, whole: Iterable[str] = (), path: Dotted = ()) -> Iterator[tuple[Dotted, Any]]:
     """Take nested dicts apart, but not an empty one, nor one that stands for a value, such as NaN."""
     special = isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$")
     if not isinstance(value, dict) or not value or special or (path and path[0] in whole):
@@ -114,7 +128,7 @@ def _as_sql(value: Any, kind: str) -> Any:
     return json.dumps(value, ensure_ascii=False) if kind == "JSON" else decode(value)
 
 
-def _record(columns: Iterable[tuple[tuple[str, ...], str]], row: Iterable[Any]) -> dict[str, Any]:
+def _record(columns: Iterable[tuple[Dotted, str]], row: Iterable[Any]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for (path, kind), value in zip(columns, row, strict=True):
         if value is None and (kind == "JSON" or path[0] != _COMPLETE):

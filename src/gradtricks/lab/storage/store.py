@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from gradtricks.lab.storage.folders import RECORD, folder_at
-from gradtricks.lab.storage.lookups import only_one, run_at
+from gradtricks.lab.storage.places import RECORD, checkpoints_of, place_at
 from gradtricks.lab.storage.records import (
-    LONGEST_TITLE,
+    FAILED,
     Installed,
     StoredRun,
     folder_name,
@@ -28,11 +27,11 @@ from gradtricks.lab.storage.troubles import StoreError, explained, is_url, publi
 
 __all__ = ["RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
-_FAILED = "failed"
 _SWEEPS = ".sweeps"
-_SWEEP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]{0,99}")
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]*")
-_LISTED = 5  # damaged records
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]{0,99}")
+_REQUEST = re.compile(r"[0-9a-f]{4,64}")
+_IN_NAME = 12  # digits of a request
+_LISTED = 5  # that a message shows
 
 
 class RecordWarning(UserWarning):
@@ -62,16 +61,15 @@ class Store:
 
     def __init__(self, location: str | Path) -> None:
         self.location = str(location)
-        self._folder = folder_at(self.location)
-        self._warned: set[str] = set()
+        self._place = place_at(self.location)
 
     def find(self, run: Requested) -> StoredRun | None:
         """Find a finished run that is still valid."""
-        return self._find_all([run], "finished").get(run.request)
+        return self.find_all([run]).get(run.request)
 
     def failure(self, run: Requested) -> StoredRun | None:
         """Find the last failure of a run, unless what may have been its reason has changed since."""
-        return self._find_all([run], "failed").get(run.request)
+        return self.failures([run]).get(run.request)
 
     def find_all(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
         """Find many finished runs that are still valid, by their request."""
@@ -87,15 +85,22 @@ class Store:
         Of records that can't be believed it warns.
         """
         names = self._requests()
-        if stem and _PLAIN.fullmatch(stem):  # then a title begins with it
-            names = [name for name in names if name.startswith(stem[:LONGEST_TITLE])]
+        if stem and _NAME.fullmatch(stem):  # then a title begins with it
+            names = [name for name in names if name.startswith(stem)]
         damaged = []
         for path, stored in self._read(names):
             if stored is None:
                 damaged.append(path)
             elif stem is None or stored.record["stem"] == stem:
                 yield stored
-        self._warn(damaged)
+        if damaged:
+            listed = ", ".join(damaged[:_LISTED]) + (", …" if len(damaged) > _LISTED else "")
+            warnings.warn(
+                f"expected whole records in {public(self.location)}; got {len(damaged)} torn or edited, "
+                f"which are left out: {listed}; remedy: gradtricks clean",
+                RecordWarning,
+                stacklevel=2,
+            )
 
     def lookup(self, text: str) -> StoredRun:
         """Find the one run that a text means: a title or its beginning, that of a request, a path or a URL.
@@ -103,8 +108,12 @@ class Store:
         Of several with the same request it is the valid one, else the newest. A StoreError says that there is
         none, or that several are meant.
         """
-        if stored := run_at(text):
-            return stored
+        if "/" in text or Path(text).is_dir():
+            location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", text)
+            with explained(location):
+                record = read_record(place_at(location).read(RECORD))
+            if record:
+                return StoredRun(location, record)
         return only_one(text, self._requests(), self._runs_for, self.location)
 
     @contextmanager
@@ -116,7 +125,7 @@ class Store:
         folder_name(run.title, run.request)  # refuses what would leave the store
         with ExitStack() as stack:
             with explained(self.location):
-                folder = stack.enter_context(self._folder.claim(run.request))
+                folder = stack.enter_context(self._place.claim(run.request))
             yield folder  # what goes wrong in there isn't the store's trouble
 
     def commit(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
@@ -126,55 +135,51 @@ class Store:
         """
         path = path_of(record)
         with explained(self.location):
-            there = read_record(self._folder.read(f"{path}/{RECORD}"))
-            done = there is not None and _belongs(path, there, {})
-            stored = self._stored(path, there) if there and done else self._place(folder, path, record)
+            there = self._believed(path, self._place.read(f"{path}/{RECORD}"), {})
+            stored = there or self._put(folder, record)
         self.drop_checkpoints(folder)
         return stored
+
+    def keep_failure(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
+        """Keep a failed run, instead of an older failure of the same one."""
+        with explained(self.location):
+            return self._put(folder, record)
 
     def checkpoints(self, folder: Path) -> Path:
         """Name the folder of this machine in which the attempts at a run leave checkpoints to one another.
 
         Nobody has made it yet where no attempt needed it. At a URL it ends with the claim.
         """
-        return self._folder.checkpoints(folder)
+        return checkpoints_of(folder)
 
     def keeps_checkpoints(self, folder: Path) -> bool:
         """Say whether a run has left checkpoints that its next attempt will find; never at a URL."""
-        return not is_url(self.location) and self.checkpoints(folder).exists()
+        return not is_url(self.location) and checkpoints_of(folder).exists()
 
     def drop_checkpoints(self, folder: Path) -> None:
         """Delete the checkpoints of a run."""
-        shutil.rmtree(self.checkpoints(folder), ignore_errors=True)
-
-    def keep_failure(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
-        """Keep a failed run, instead of an older failure of the same one."""
-        path = f"{folder_name(record['title'], record['request'])}/{_FAILED}"
-        with explained(self.location):
-            return self._place(folder, path, record)
+        shutil.rmtree(checkpoints_of(folder), ignore_errors=True)
 
     def claimed(self) -> set[str]:
         """List the requests that processes of this machine are running now; at a URL none."""
         with explained(self.location):
-            return self._folder.claimed()
+            return self._place.claimed()
 
     def write_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep the plan of a sweep, instead of an older one; refuse a name that could leave the store."""
-        if not _SWEEP_NAME.fullmatch(name):
+        if not _NAME.fullmatch(name):
             raise StoreError(f"expected a sweep's name of letters, digits and _.=,+-; got {name!r}")
         text = json.dumps(plan, indent=1, ensure_ascii=False, allow_nan=False)
         with explained(self.location):
-            self._folder.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
+            self._place.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        """Read the plans of all sweeps, by name; those that can't be read are left out."""
+        """Read the plans of all sweeps, by name, but for those that can't be read."""
         plans: dict[str, dict[str, Any]] = {}
-        for file in self._folder.names(_SWEEPS):
+        for file in self._place.names(_SWEEPS):
             name, _, ending = file.rpartition(".")
-            if ending != "json" or not _SWEEP_NAME.fullmatch(name):
-                continue
             with suppress(ValueError):
-                plan = from_json(self._folder.read(f"{_SWEEPS}/{file}") or b"null")
+                plan = from_json(self._place.read(f"{_SWEEPS}/{file}") or b"") if ending == "json" else None
                 plans |= {name: plan} if isinstance(plan, dict) else {}
         return plans
 
@@ -195,20 +200,20 @@ class Store:
         """
         installed = Installed()
         with explained(self.location):
-            gone = self._folder.leftovers()
-            if not dry_run:
-                for path in gone:
-                    self._folder.discard(path)
+            gone = self._place.leftovers()
+            for path in () if dry_run else gone:
+                self._place.discard(path)
             for path, stored in self._read(self._requests()):
                 wanted = (
                     stored is None
                     or (failed and stored.status == "failed")
                     or (stale and not installed.matches(stored.record["inputs"]))
                 )
-                if wanted and not self._is_busy(path):
+                digits = path.partition("/")[0][-_IN_NAME:]
+                if wanted and not any(request.startswith(digits) for request in self.claimed()):
                     gone.append(path)
                     if not dry_run:
-                        self._folder.remove(path)
+                        self._place.remove(path)
         return [f"{public(self.location)}/{path}" for path in gone]
 
     def _find_all(self, runs: Iterable[Requested], status: str) -> dict[str, StoredRun]:
@@ -224,58 +229,67 @@ class Store:
             and installed.matches(stored.record["inputs"])
         }
 
-    def _is_busy(self, path: str) -> bool:
-        digits = path.partition("/")[0][-12:]
-        return any(request.startswith(digits) for request in self.claimed())
-
     def _requests(self) -> list[str]:
         with explained(self.location):
-            return [name for name in self._folder.subfolders() if not name.startswith(".")]
+            return [name for name in self._place.names(folders=True) if not name.startswith(".")]
 
     def _read(self, names: Iterable[str]) -> Iterator[tuple[str, StoredRun | None]]:
+        known: dict[str, dict[str, Any]] = {}
         with explained(self.location):
-            known: dict[str, dict[str, Any]] = {}
-            for path, text in self._folder.records(names):
-                record = read_record(text, known.get(path.rpartition("/")[2]))
-                yield path, self._stored(path, record) if record and _belongs(path, record, known) else None
+            for path, text in self._place.records(names):
+                yield path, self._believed(path, text, known)
 
-    def _runs_for(self, name: str) -> list[StoredRun]:
-        return [stored for _, stored in self._read([name]) if stored]
+    def _believed(self, path: str, text: bytes | None, known: dict[str, dict[str, Any]]) -> StoredRun | None:
+        """Take a text for a record if it is a whole one that belongs here; inputs are known by digest."""
+        name = path.rpartition("/")[2]
+        record = read_record(text, known.get(name))
+        if record is None:
+            return None
+        digest = name if record["inputs"] is known.get(name) else inputs_digest(record["inputs"])
+        if path_of(record, digest) != path:
+            return None
+        known[digest] = record["inputs"]
+        return self._stored(path, record)
+
+    def _runs_for(self, request: str) -> list[StoredRun]:
+        return [stored for _, stored in self._read([request]) if stored]
 
     def _stored(self, path: str, record: dict[str, Any]) -> StoredRun:
         return StoredRun(f"{self.location.rstrip('/')}/{path}", record)
 
-    def _place(self, folder: Path, path: str, record: Mapping[str, Any]) -> StoredRun:
-        text = write_record(record)
+    def _put(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
+        text, path = write_record(record), path_of(record)
         (folder / RECORD).write_bytes(text)
         if record["status"] == "finished":
-            self._folder.remove(f"{path.partition('/')[0]}/{_FAILED}")
-        self._folder.place(folder, path)
+            self._place.remove(f"{path.partition('/')[0]}/{FAILED}")
+        self._place.put(folder, path)
         return self._stored(path, read_record(text) or {})
 
-    def _warn(self, damaged: Iterable[str]) -> None:
-        new = sorted(set(damaged) - self._warned)
-        self._warned.update(new)
-        if new:
-            listed = ", ".join([*new[:_LISTED], *(["…"] if len(new) > _LISTED else [])])
-            warnings.warn(
-                f"expected whole records in {public(self.location)}; got {len(new)} torn or edited, which "
-                f"are left out: {listed}; remedy: gradtricks clean",
-                RecordWarning,
-                stacklevel=3,
-            )
 
+def only_one(
+    text: str, folders: Iterable[str], read: Callable[[str], Iterable[StoredRun]], location: str
+) -> StoredRun:
+    """Find the run that a text means by its title, its request or the beginning of one of them.
 
-def _belongs(path: str, record: Mapping[str, Any], known: dict[str, dict[str, Any]]) -> bool:
-    """Say whether a record lies where it says that it belongs; inputs that were digested before are known."""
-    folder, _, name = path.partition("/")
-    if folder != folder_name(record["title"], record["request"]):
-        return False
-    if record["status"] == "failed":
-        return name == _FAILED
-    if record["inputs"] is known.get(name):
-        return True
-    if inputs_digest(record["inputs"]) != name:
-        return False
-    known[name] = record["inputs"]
-    return True
+    ``folders`` are the names of all that were run, title and request, and ``read`` gives the runs in one.
+    """
+    folders = sorted(folders)
+    digits = text if _REQUEST.fullmatch(text) else "-"
+    names = [name for name in folders if text in (name, name[: -_IN_NAME - 1])] or [
+        name for name in folders if name.startswith(text) or name[-_IN_NAME:].startswith(digits[:_IN_NAME])
+    ]
+    if len(names) > 1:
+        listed = "\n".join(f"  {name}" for name in names[:_LISTED])
+        raise StoreError(
+            f"expected one run in {public(location)}; got {len(names)} called {text!r}:\n{listed}\n"
+            "remedy: give more of its name"
+        )
+    # A folder's name has only the first digits of a request.
+    long = digits if len(digits) > _IN_NAME else ""
+    found = [stored for name in names for stored in read(name) if stored.request.startswith(long)]
+    if not found:
+        raise StoreError(
+            f"expected a run in {public(location)}; got none called {text!r}; "
+            "remedy: gradtricks table lists them"
+        )
+    return max(found, key=lambda each: (each.status == "finished", each.valid(), each.record["started"]))

@@ -7,14 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeGuard
 
-_REMEDIES = {
-    errno.ENOSPC: "free some space, or choose another store",
-    errno.EDQUOT: "free some of your quota, or choose another store",
-    errno.EROFS: "choose a store that can be written to",
-    errno.EACCES: "choose a store that you may write to",
-    errno.EPERM: "choose a store that you may write to",
-    errno.EIO: "look after the disk, or choose another store",
-}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
 class StoreError(RuntimeError):
@@ -23,7 +16,7 @@ class StoreError(RuntimeError):
 
 def is_trouble(error: BaseException, folder: Path) -> TypeGuard[OSError]:
     """Say whether an error means that files can't be written to a folder: the disk, not what was run."""
-    if not isinstance(error, OSError) or error.errno not in _REMEDIES:
+    if not isinstance(error, OSError) or error.errno not in _DISK:
         return False
     # What can't be written to says no name: only what can't be opened does.
     return error.filename is None or Path(str(error.filename)).is_relative_to(folder)
@@ -44,11 +37,12 @@ def explained(location: str) -> Iterator[None]:
 
 def trouble(location: str, error: Exception) -> StoreError:
     """Say what is wrong with a store, in an error that names it."""
-    number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
-    remedy = _REMEDIES.get(number or 0, "see that it can be reached, and run again")
+    remedy = "see that it can be reached, and run again"
+    if getattr(error, "errno", None) in _DISK:
+        remedy = "free some space, make it writable, or choose another store"
+    reason = getattr(error, "strerror", None) or repr(error)
     return StoreError(
-        f"expected a store to read and write at {public(location)}; got: {reason or repr(error)}; "
-        f"remedy: {remedy}"
+        f"expected a store to read and write at {public(location)}; got: {reason}; remedy: {remedy}"
     )
 
 

@@ -1,0 +1,244 @@
+"""The cell tagged ``parameters``, read from its syntax: what isn't a literal or a type is never evaluated."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, timezone
+from types import NoneType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+)
+
+from gradtricks.lab.notebooks.texts import READERS, ParameterError, Plain
+
+_WORDS = {
+    "gt": "above {}",
+    "ge": "at least {}",
+    "lt": "below {}",
+    "le": "at most {}",
+    "multiple_of": "a multiple of {}",
+    "min_length": "of length at least {}",
+    "max_length": "of length at most {}",
+    "allow_inf_nan": "",
+}
+
+
+def parse_cell(source: str) -> tuple[list[ast.stmt], dict[int, str]]:
+    """Parse a cell: its statements, and its comments by their lines.
+
+    What IPython reads otherwise than Python, such as ``%matplotlib inline``, is no obstacle. A ParameterError
+    says what can't be read.
+    """
+    try:
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:
+            from IPython.core.inputtransformer2 import TransformerManager  # slow to import
+
+            source = TransformerManager().transform_cell(re.sub(r"\A\s*%%.*", "", source))
+            tree = ast.parse(source)
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        return tree.body, {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else error
+        raise ParameterError(f"the parameters cell can't be read: {said}") from error
+
+
+def resolve(node: ast.expr) -> tuple[Any, str]:
+    """Turn an annotation into a type for pydantic, and into words, such as ``float above 0 and at most 1``.
+
+    The type reads `Plain` texts, and with a context quoted dates. A LookupError says that values can't be
+    checked by it, a ValueError that its range makes no sense.
+    """
+    text, name = ast.unparse(node), _last_name(node)
+    if text == "None":
+        return _NONE
+    if name in _NAMED:
+        return _NAMED[name]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return resolve(parse_annotation(node.value))
+    if len(members := _members(node)) > 1:
+        return _union(*map(resolve, members))
+    if isinstance(node, ast.Subscript):
+        items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        match _last_name(node.value):
+            case "Literal" if choices := [ast.literal_eval(item) for item in items]:
+                if {type(choice) for choice in choices} <= {bool, int, str, NoneType}:
+                    return Annotated[Literal[tuple(choices)], BeforeValidator(_chooser(choices))], text
+            case "Annotated" if len(items) == 2:
+                return _annotated(*items)
+            case "Union":
+                return _union(*map(resolve, items))
+            case "Optional" if len(items) == 1:
+                return optional(*resolve(items[0]))
+            case "list" | "List" if len(items) == 1:
+                item, words = resolve(items[0])
+                return _reading(list, list[item]), f"list[{words}]"  # type: ignore[valid-type]  # made here
+            case "dict" | "Dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
+                item, words = resolve(items[1])
+                return _reading(dict, dict[str, item]), f"dict[str, {words}]"  # type: ignore[valid-type]
+    raise LookupError(text)
+
+
+def parse_annotation(text: str) -> ast.expr:
+    """Parse an annotation in a text or a comment; a LookupError says that it is none."""
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise LookupError(text) from error
+
+
+def infer(default: Any) -> tuple[Any, str]:
+    """Take the type of a parameter that declares none from its default, as `resolve`; None says nothing."""
+    return _NAMED["Any" if default is None else type(default).__name__]
+
+
+def optional(type_: Any, words: str) -> tuple[Any, str]:
+    """Let a type, as `resolve` gives it, take None too."""
+    return _union((type_, words), _NONE)
+
+
+def read_default(node: ast.expr) -> Any:
+    """Read a default: a literal, ``float("nan")`` and its like, ``date(...)`` or ``datetime(...)``.
+
+    Anything else raises ValueError, TypeError, OverflowError or SyntaxError.
+    """
+    match node:
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))], keywords=[]):
+            return float(text)
+        case ast.Call(func=ast.Name(id="date" | "datetime" as name)):
+            arguments = [ast.literal_eval(argument) for argument in node.args]
+            options = {option.arg or "**": _option(option.value) for option in node.keywords}
+            return {"date": date, "datetime": datetime}[name](*arguments, **options)
+        case ast.List():
+            return [read_default(item) for item in node.elts]
+        case ast.Dict() if None not in node.keys:
+            keys = [ast.literal_eval(key) for key in node.keys if key is not None]
+            return dict(zip(keys, [read_default(value) for value in node.values]))
+    return ast.literal_eval(node)
+
+
+def plainest(value: Any) -> Any:
+    """Read texts of which nothing is declared; only a declared bool can be meant by ``no``."""
+    if isinstance(value, list):
+        return [plainest(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plainest(item) for name, item in value.items()}
+    if not isinstance(value, Plain):
+        return _with_offset(value) if isinstance(value, datetime) else value
+    for kind in (NoneType, bool, int, float, list) if value.lower() not in ("yes", "no", "on", "off") else ():
+        with suppress(ValueError):
+            return plainest(READERS[kind](value))
+    return str(value)
+
+
+def without_range(raw: Any, type_: Any) -> Any:
+    """Read what doesn't fit a type, so that it can be shown."""
+    if isinstance(raw, Plain):
+        with suppress(ValueError, KeyError):
+            return READERS[get_args(type_)[0]](raw)
+    return plainest(raw)
+
+
+def _option(node: ast.expr) -> Any:
+    return UTC if ast.unparse(node) in ("UTC", "timezone.utc") else ast.literal_eval(node)
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return ``List`` for ``typing.List`` and for ``List``."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _reading(kind: type, type_: Any) -> Any:
+    """Have a type read texts as those of a kind; what can't be read stays, and is refused."""
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Plain) or (info.context and isinstance(value, str) and kind in (date, datetime)):
+            with suppress(ValueError):
+                return READERS[kind](value)
+        return value
+
+    return Annotated[type_, BeforeValidator(read)]
+
+
+def _chooser(choices: list[Any]) -> Callable[[Any], Any]:
+    def choose(value: Any) -> Any:
+        for choice in choices if isinstance(value, Plain) else ():
+            with suppress(ValueError):
+                if READERS[type(choice)](value) == choice:
+                    return choice
+        return value
+
+    return choose
+
+
+def _with_offset(value: datetime) -> datetime:
+    """Give a time the one kind of zone that can be written out: an offset."""
+    offset = value.utcoffset()
+    return value.replace(tzinfo=None if offset is None else timezone(offset))
+
+
+def _members(node: ast.expr) -> list[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return [*_members(node.left), *_members(node.right)]
+    return [node]
+
+
+def _union(*members: tuple[Any, str]) -> tuple[Any, str]:
+    types, words = zip(*members)
+    in_order = sorted(types, key=lambda type_: _ORDER.index(_kind(type_)))
+    one: Any = Union[tuple(in_order)]  # noqa: UP007  # the operator needs types
+    return Annotated[one, Field(union_mode="left_to_right")], " | ".join(words)
+
+
+def _kind(type_: Any) -> Any:
+    bare = get_args(type_)[0]
+    return get_origin(bare) or bare
+
+
+def _annotated(base: ast.expr, field: ast.expr) -> tuple[Any, str]:
+    """Read ``Annotated[base, Field(gt=0)]``, where all arguments of ``Field`` are literals."""
+    type_, words = resolve(base)
+    if not isinstance(field, ast.Call) or _last_name(field.func) != "Field":
+        return type_, words  # somebody else's
+    options = {option.arg or "**": ast.literal_eval(option.value) for option in field.keywords}
+    if field.args or not options.keys() <= _WORDS.keys():
+        raise ValueError(f"Field takes {', '.join(_WORDS)}, all by name; got {ast.unparse(field)}")
+    said = [_WORDS[name].format(value) for name, value in options.items() if _WORDS[name]]
+    if options.get("allow_inf_nan") is False:
+        words = f"finite {words}"
+    if "multiple_of" in options and _kind(type_) is float:
+        options["allow_inf_nan"] = False  # pydantic would let NaN pass as a multiple of anything
+    bare, *reading = get_args(type_)
+    return Annotated[bare, Field(**options), *reading], f"{words} {' and '.join(said)}".rstrip()
+
+
+_ORDER = (NoneType, bool, int, float, date, datetime, list, dict, Literal, Union, str, Any)  # of trying
+_NONE = _reading(NoneType, NoneType), "None"
+_ANY = Annotated[Any, BeforeValidator(plainest)]
+_LIST, _DICT = (_reading(list, list[_ANY]), "list"), (_reading(dict, dict[str, _ANY]), "dict")
+_NAMED: dict[str, tuple[Any, str]] = {
+    **{kind.__name__: (_reading(kind, kind), kind.__name__) for kind in (bool, int, float, str, date)},
+    "datetime": (Annotated[_reading(datetime, datetime), AfterValidator(_with_offset)], "datetime"),
+    "PositiveInt": (_reading(int, PositiveInt), "int above 0"),
+    "NonNegativeInt": (_reading(int, NonNegativeInt), "int at least 0"),
+    "PositiveFloat": (_reading(float, PositiveFloat), "float above 0"),
+    "NonNegativeFloat": (_reading(float, NonNegativeFloat), "float at least 0"),
+    "Any": (_ANY, "any plain value"),
+    "list": _LIST,
+    "List": _LIST,
+    "dict": _DICT,
+    "Dict": _DICT,
+}
