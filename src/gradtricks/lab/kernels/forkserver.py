@@ -114,7 +114,6 @@ def main() -> None:
     names = [Path(path).name for path in sys.path]
     installed = (i for i, name in enumerate(names) if name in ("site-packages", "dist-packages"))
     sys.path.insert(next(installed, len(names)), "")
-    outbox.flush()  # nobody wants what the imports said
     forks = _Forks(new_shell(), outbox)
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that it looks at

@@ -1,7 +1,5 @@
 """Ending a process with all that it started."""
 
-import os
-import signal
 import time
 from contextlib import suppress
 
@@ -16,25 +14,21 @@ def end_tree(pid: int) -> None:
     It is stopped first, so that it can't start more; and what a process of it has left behind is given to it
     where it has asked the system for that.
     """
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + _PATIENCE_S
-    while (left := _descendants(pid)) and time.monotonic() < deadline:
-        for process in left:
-            with suppress(psutil.Error):  # gone already, or another user's by now
-                process.kill()
-        time.sleep(0.001)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
-        return [each for each in psutil.Process(pid).children(recursive=True) if _is_alive(each)]
-    return []
+        process = psutil.Process(pid)
+        process.suspend()
+        deadline = time.monotonic() + _PATIENCE_S
+        while (left := _alive_below(process)) and time.monotonic() < deadline:
+            for each in left:
+                with suppress(psutil.Error):  # gone already, or another user's by now
+                    each.kill()
+            time.sleep(0.001)
+        process.kill()
 
 
-def _is_alive(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
+def _alive_below(process: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for each in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += [each] * (each.status() != psutil.STATUS_ZOMBIE)
+    return found

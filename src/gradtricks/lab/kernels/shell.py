@@ -63,7 +63,7 @@ class Shell(InteractiveShell):
         """Run a cell; as in a Jupyter kernel, an event loop runs meanwhile, and the cell may await."""
         result = self.loop.run_until_complete(self._execute(source))
         self.outbox.end_cell()
-        if self.outbox.is_fork():  # the cell forked, and this is the child
+        if self.outbox.is_fork:  # the cell forked, and this is the child
             os._exit(not result.success)
 
     async def _execute(self, source: str) -> ExecutionResult:

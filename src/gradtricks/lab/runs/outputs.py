@@ -39,7 +39,7 @@ def finish(output: Path) -> dict[str, dict[str, Any]]:
         ``inputs`` (what the run used), and ``provenance`` (processor time and memory).
 
     Raises:
-        OutputError: Something was recorded twice, a figure was too large, or what the run used isn't said.
+        OutputError: Something was recorded twice, a figure is missing, or what the run used isn't said.
     """
     node = nbformat.read(output, as_version=4)
     report = _take_report(node)
@@ -94,8 +94,7 @@ def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
             _refuse_twice({tag["figure"]} & figures.keys())
             if not _figure_file(tag["figure"], output.data):
                 raise OutputError(
-                    f"expected figure {tag['figure']} as SVG or PNG; got none, or one too large for its "
-                    "cell; remedy: draw less, or with rasterized=True"
+                    f"expected figure {tag['figure']} as SVG or PNG; got none; remedy: call record_figure"
                 )
             figures[tag["figure"]] = tag["alt"]
     kept, varying = results.values()
