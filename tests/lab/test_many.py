@@ -132,21 +132,22 @@ def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store
         execute_all(runs, store, workers=0)
 
 
-def test_any_executor_of_the_standard_library_does_the_runs(notebook, store, stand_in, monkeypatch):
-    names = set()
-    stand_in(lambda run: names.add(threading.current_thread().name) or StoredRun("", {}))
+def test_any_executor_of_the_standard_library_does_the_runs_in_their_order(
+    notebook, store, stand_in, monkeypatch
+):
+    order, names = [], set()
+
+    def execute(run):
+        order.append(run.parameters["seed"])
+        names.add(threading.current_thread().name)
+        return StoredRun("", {})
+
+    stand_in(execute)
     with ThreadPoolExecutor(2, thread_name_prefix="theirs") as theirs:
         monkeypatch.setattr("gradtricks.lab.runs.here.Threads", lambda: theirs)
-        runs = execute_all(plan(notebook, 6), store, workers=2)
-    assert [run.state for run in runs] == ["finished"] * 6
-    assert names <= {"theirs_0", "theirs_1"}
-
-
-def test_the_order_is_kept(notebook, store, stand_in):
-    order = []
-    stand_in(lambda run: order.append(run.parameters["seed"]) or StoredRun("", {}))
-    execute_all(plan(notebook, 50), store, workers=1)
+        execute_all(plan(notebook, 50), store, workers=1)
     assert order == list(range(50))
+    assert names <= {"theirs_0", "theirs_1"}
 
 
 def test_whatever_goes_wrong_with_one_run_the_others_go_on(notebook, store, stand_in):
@@ -303,10 +304,8 @@ def interrupted_while_it_waits(notebook, store):
 
 def test_another_thread_can_execute_too(notebook, store, stand_in):
     stand_in(lambda run: StoredRun("", {}))
-    runs = []
-    thread = threading.Thread(target=lambda: runs.extend(execute_all(plan(notebook, 2), store)))
-    thread.start()
-    thread.join(30)
+    with ThreadPoolExecutor() as pool:
+        runs = pool.submit(execute_all, plan(notebook, 2), store).result(30)
     assert [run.state for run in runs] == ["finished", "finished"]
 
 
@@ -381,24 +380,18 @@ def test_a_sweep_that_is_ended_takes_no_other_one_with_it(cluster, notebook, sto
         end(other)
 
 
-def test_workers_with_other_packages_are_refused(cluster, notebook, store, monkeypatch):
-    here = clusters.environment() | {"numpy": "0.1"}
+def test_other_packages_are_refused(cluster, notebook, store, monkeypatch):
+    here, seen = clusters.environment() | {"numpy": "0.1", "distributed": "0.1"}, []
     monkeypatch.setattr(clusters, "environment", lambda: here)
-    seen, scheduler = [], Scheduler(**cluster.known_as)
-    with pytest.raises(SchedulerError, match=r"(?s)numpy: expected 0.1, got \d.*remedy: install the same"):
-        execute_all(plan(notebook, 2), store, scheduler=scheduler, on_change=seen.append)
+    options = {"scheduler": Scheduler(**cluster.known_as), "on_change": seen.append}
+    with pytest.raises(SchedulerError, match=r"(?s)numpy: expected 0.1, got \d.*remedy: install") as caught:
+        execute_all(plan(notebook, 2), store, **options)
+    assert "the scheduler: distributed: expected 0.1, got 2" in str(caught.value)
     # A worker that comes later isn't asked before, and says so itself.
     monkeypatch.setattr(clusters, "_check_workers", lambda *_: None)
     with pytest.raises(SchedulerError, match=r"(?s)w\d/1 must .* numpy: expected 0.1, got \d"):
-        execute_all(plan(notebook, 2), store, scheduler=scheduler, on_change=seen.append)
+        execute_all(plan(notebook, 2), store, **options)
     assert seen == []
-
-
-def test_a_scheduler_with_other_packages_is_refused(cluster, notebook, store, monkeypatch):
-    here = clusters.environment() | {"distributed": "0.1"}
-    monkeypatch.setattr(clusters, "environment", lambda: here)
-    with pytest.raises(SchedulerError, match=r"the scheduler: distributed: expected 0.1, got \d"):
-        execute_all(plan(notebook, 2), store, scheduler=Scheduler(**cluster.known_as))
 
 
 def test_a_store_that_a_cluster_can_not_write_to_is_said(cluster, notebook, tmp_path):

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,6 @@ def execute(
     try:
         with (kernels or shared()).start(nb, environment, log) as kernel:
             _run(manager, kernel, client, timeout_s, options.get("execution_timeout"))
-            kernel.leave()
     except BaseException as error:
         with suppress(OSError):  # a disk that is full mustn't hide why
             manager.fail(error)
@@ -92,10 +91,8 @@ def execute(
 class _Manager(NotebookExecutionManager):
     """papermill's bookkeeping, which saves more seldom, and knows where it is."""
 
-    def __init__(self, nb: NotebookNode, **options: Any) -> None:
-        self._due_at: datetime | None = None
-        self._index: int | None = None
-        super().__init__(nb, **options)
+    _due_at = datetime.min.replace(tzinfo=UTC)
+    _index: int | None = None
 
     def cell_start(self, cell: NotebookNode, cell_index: int | None = None, **said: Any) -> None:
         """Note that a cell begins."""
@@ -105,7 +102,7 @@ class _Manager(NotebookExecutionManager):
     def save(self, **said: Any) -> None:
         """Save, unless that was done just now."""
         began = self.now()
-        if self.end_time or self._due_at is None or began >= self._due_at:
+        if self.end_time or began >= self._due_at:
             super().save(**said)
             took = self.now() - began
             self._due_at = began + max(timedelta(seconds=_SAVE_EVERY_S), 10 * took)

@@ -15,27 +15,24 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from importlib import metadata
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from distributed import Client, KilledWorker, get_worker
 from distributed.comm.core import CommClosedError
-from packaging.requirements import Requirement
 
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.recording import package_digests
 from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.provenance import describe_libraries
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
-from gradtricks.lab.storage.records import installed_version
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import explained, is_url
 
 _TOPIC = "gradtricks"
-_UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
 _LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
 
@@ -212,6 +209,7 @@ def _quiet() -> Iterator[None]:
 # In a worker
 
 _lock = threading.Lock()
+_threads: dict[int, int] = {}  # their numbers, as people see them
 _kernels: dict[str, Kernels] = {}  # of each sweep that runs here, or was the last one that did
 _busy: Counter[str] = Counter()
 _ended: set[str] = set()
@@ -223,8 +221,9 @@ def _perform(orders: _Orders, spec: Spec, *, again: bool) -> StoredRun:
     A SchedulerError says that this worker, which may have come late, has other packages than the driver. The
     others are those of `gradtricks.lab.runs.execution.execute`.
     """
-    worker, thread = get_worker(), threading.current_thread().name.rpartition("-")[2]
-    name = f"{worker.name}/{int(thread) + 1}"
+    worker = get_worker()
+    with _lock:
+        name = f"{worker.name}/{_threads.setdefault(threading.get_ident(), len(_threads) + 1)}"
     with _lent(orders.sweep) as kernels:
         if different := _differences(orders):
             raise _unfit(name, [different])
@@ -276,14 +275,11 @@ def _differences(orders: _Orders, probe: str | None = None, names: tuple[str, ..
 
 def environment() -> dict[str, str]:
     """Describe what has to be the same where a run is planned and where it is executed."""
-    requirements = map(Requirement, metadata.requires("gradtricks") or ())
-    extras = tuple(f'extra == "{extra}"' for extra in _UNRELATED)
-    needed = {r.name for r in requirements if not any(extra in str(r.marker) for extra in extras)}
     return {
         "python": platform.python_version(),
         "gradtricks's files": _digest(),
         "gradtricks.lab as imported": _IMPORTED,
-        **{name: installed_version(name) or "none" for name in sorted({"dask", *needed})},
+        **describe_libraries(),
     }
 
 
