@@ -38,7 +38,8 @@ def modules_of(node: NotebookNode) -> tuple[str, ...]:
     found = {name for name in names if name == RECORDING or _is_installed(name.partition(".")[0])}
     tops = {name.partition(".")[0] for name in found}
     has_ours = any(name.partition(".")[0] == "gradtricks" for name in names)
-    if has_ours and (framework := set(filter(_is_installed, _FRAMEWORKS.get(values.get("backend"), ())))):
+    framework = {name for name in _FRAMEWORKS.get(str(values.get("backend")), ()) if _is_installed(name)}
+    if has_ours and framework:
         tops = framework | (tops & {"matplotlib"})
         found = framework | (found & {"matplotlib.pyplot", RECORDING})
     return tuple(sorted({*found, *(late for top in tops for late in _LATE.get(top, ()))}))
