@@ -7,9 +7,9 @@ import pickle
 import re
 import shutil
 import subprocess
-import threading
-from contextlib import closing, contextmanager
-from datetime import UTC, date, datetime, timedelta, timezone
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -20,7 +20,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nbclient.exceptions import DeadKernelError
 
-from gradtricks.book.numbers import format_result
 from gradtricks.lab.commands.overviews import describe, list_experiments
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
@@ -28,12 +27,11 @@ from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.notebooks.literals import inject
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import record, record_figure, record_varying
-from gradtricks.lab.runs import execution as runs
 from gradtricks.lab.runs import provenance
 from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
-from gradtricks.lab.runs.reproduction import ABSENT, compare, recorded_source, reproduce
+from gradtricks.lab.runs.reproduction import ABSENT, compare, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from notebooks import BODY, write_notebook
@@ -83,25 +81,6 @@ def write(tmp_path):
 
 
 # Plans
-
-
-def test_all_that_is_wrong_is_said_at_once(tmp_path):
-    notebook = write_notebook(tmp_path / "experiments" / "small.ipynb")
-    wrong = {
-        "sead": 1,
-        "seed": "1",
-        "rate": "fast",
-        "backend": "jax",
-        "label": 3,
-        "sizes": [1, "2"],
-        "share": True,
-    }
-    with pytest.raises(ParameterError) as caught:
-        plan_run(notebook, wrong)
-    lines = str(caught.value).splitlines()
-    assert lines[0] == f"{notebook}: nothing was run."
-    assert {line.partition(":")[0] for line in lines[1:]} == set(wrong)
-    assert "seed: expected int (seeds nothing); got '1'" in lines
 
 
 def test_many_configurations_are_checked_together(notebook):
@@ -161,19 +140,8 @@ def test_a_notebook_says_how_it_is_to_be_run(notebook):
     run = plan_run(notebook, {})
     assert (run.threads, run.alone, run.expected_s) == (2, True, 1.5)
     assert plan_run(notebook, {}, threads=3).threads == 3
-    with_metadata(notebook, {"threads": "2", "alone": 1, "expected_s": -1})
-    with pytest.raises(ParameterError) as caught:
-        plan_run(notebook, {})
-    assert str(caught.value).splitlines()[1:] == [
-        f"{notebook}: threads: expected a whole number from 1 to 1024; got '2'",
-        f"{notebook}: alone: expected true or false; got 1",
-        f"{notebook}: expected_s: expected a number of seconds; got -1",
-    ]
     with pytest.raises(ParameterError, match="threads: expected a whole number from 1 to 1024; got 0"):
         plan_run(notebook, {}, threads=0)
-    with_metadata(notebook, {"fresh_kernel": 1})
-    with pytest.raises(ParameterError, match="fresh_kernel: expected true or false; got 1"):
-        plan_run(notebook, {})
 
 
 @pytest.mark.parametrize(
@@ -188,6 +156,13 @@ def test_a_notebook_says_how_it_is_to_be_run(notebook):
         ({"frozen": True}, "frozen: unknown; the metadata take"),
         ({"quick": [1]}, r"quick: expected parameters by name; got \[1\]"),
         ({"expected_s": "1"}, "expected_s: expected a number of seconds; got '1'"),
+        ({"expected_s": -1}, "expected_s: expected a number of seconds; got -1"),
+        ({"threads": "2"}, "threads: expected a whole number from 1 to 1024; got '2'"),
+        ({"fresh_kernel": 1}, "fresh_kernel: expected true or false; got 1"),
+        *(
+            ({"reads": reads}, "reads: expected a list of patterns such as")
+            for reads in ("data/*.json", [""], ["/etc/passwd"], ["../a.json"], ["data/**.json"], [1])
+        ),
     ],
 )
 def test_metadata_that_mean_nothing_are_refused_by_name(notebook, said, message):
@@ -236,17 +211,18 @@ def test_files_that_a_notebook_reads_are_part_of_it(notebook, store, kernels):
     data.write_text("1")
     with_metadata(notebook, {"reads": ["**/a.json", "nothing/like/it.csv"]})
     assert plan_run(notebook, {}).request == requests[3], "the same file, and no other"
-    for reads in ("data/*.json", [""], ["/etc/passwd"], ["../a.json"], ["data/**.json"], [1]):
-        with_metadata(notebook, {"reads": reads})
-        with pytest.raises(ParameterError, match="reads: expected a list of patterns such as"):
-            plan_run(notebook, {})
+
+
+def commit_all(folder):
+    """Make a checkout of a folder."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init"], ["add", "."], [*who, "commit", "-m", "first"]):
+        subprocess.run(["git", "-C", str(folder), *command], check=True, capture_output=True)
 
 
 def test_a_plan_says_which_commit_it_comes_from(notebook, monkeypatch):
     assert plan_run(notebook, {}).provenance == {"commit": None, "dirty": None}
-    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for command in (["init"], ["add", "."], [*who, "commit", "-m", "first"]):
-        subprocess.run(["git", "-C", str(notebook.parent), *command], check=True, capture_output=True)
+    commit_all(notebook.parent)
     clean = plan_run(notebook, {}).provenance
     assert re.fullmatch("[0-9a-f]{40}", clean["commit"])
     assert clean["dirty"] is False
@@ -261,9 +237,7 @@ def test_what_the_readme_says_makes_no_checkout_dirty(notebook):
     (output,) = (word for word in command.split() if word.endswith(".ipynb") and "/" not in word)
     folder = notebook.parent
     shutil.copy(ROOT / ".gitignore", folder)
-    who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for arguments in (["init"], ["add", "."], [*who, "commit", "-m", "first"]):
-        subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+    commit_all(folder)
     shutil.copy(notebook, folder / output)
     assert plan_run(notebook, {}).provenance["dirty"] is False
 
@@ -289,10 +263,9 @@ def test_a_title_is_safe_in_file_names(stem, parameters):
 def test_a_title_says_what_is_not_at_its_default(tmp_path):
     notebook = write_notebook(tmp_path / "experiments" / "small.ipynb")
     given = {"seed": 3, "rate": 1e-5, "sizes": [4, 5], "label": "x y/z", "share": 0.5, "fate": "well"}
-    assert plan_run(notebook, {}).title == "small-torch"
-    title = plan_run(notebook, given | {"backend": "tensorflow"}).title
-    assert title == "small-tensorflow-seed=3,rate=1e-05,label=x_y_z,share=0.5,sizes=4,_5"
-    assert plan_run(notebook, {"backend": "tensorflow"}).name == "small-tensorflow"
+    run = plan_run(notebook, given | {"backend": "tensorflow"})
+    assert run.title == "small-tensorflow-seed=3,rate=1e-05,label=x_y_z,share=0.5,sizes=4,_5"
+    assert run.name == "small-tensorflow"
 
 
 # Values
@@ -336,6 +309,7 @@ def test_numpy_results_become_plain_ones():
     [
         *({1}, b"a", 1j, {1: 2}, "\ud800", {"\ud800": 1}, [object()]),
         *(np.datetime64("2026-01-31"), datetime(2026, 1, 31, tzinfo=ZoneInfo("Europe/Berlin"))),
+        datetime(2026, 1, 1, tzinfo=timezone(timedelta(microseconds=1))),  # Python doesn't read it back
     ],
 )
 def test_what_a_record_cannot_keep_exactly_is_refused(value):
@@ -352,17 +326,12 @@ def test_a_figure_s_name_cannot_leave_its_folder():
 
 def test_recording_by_hand_prints(capsys):
     record(a=1)
-    record_varying(seconds=0.123456)
-    assert capsys.readouterr().out == "a = 1\nseconds = 0.1235\n"
+    record_varying(seconds=0.123456, big=10**5000)
+    assert capsys.readouterr().out == "a = 1\nseconds = 0.1235\nbig = an integer of 16,610 bits\n"
     with pytest.raises(ValueError, match="name must be lower-case letters"):
         record_figure("../a", None, alt="x")
     with pytest.raises(ValueError, match="alt must say what the figure 'a' shows"):
         record_figure("a", None, alt=" ")
-
-
-def test_a_date_is_quoted_as_a_date():
-    assert format_result(date(2026, 1, 31)) == ("2026-01-31", None)
-    assert format_result(datetime(2026, 1, 31, 12), "%d.%m.%Y") == ("31.01.2026", None)
 
 
 # Runs
@@ -380,12 +349,8 @@ def test_a_run_is_recorded_and_not_done_again(run_it, notebook, store):
     assert stored.record["figures"] == {"sizes": "the sizes"}
     assert b"<svg" in collect_figures(stored.read_notebook())["sizes.svg"]
     inputs, origin = stored.record["inputs"], stored.record["provenance"]
-    assert "lab/recording.py" in inputs["files"]
-    assert (
-        inputs["files"]
-        .keys()
-        .isdisjoint({"lab/storage/store.py", "lab/runs/execution.py", "torch/scaling.py"})
-    )
+    of_lab = {name for name in inputs["files"] if name.startswith("lab/") and name.endswith(".py")}
+    assert of_lab == {"lab/__init__.py", "lab/encoding.py", "lab/recording.py"}, "not what the kernel imports"
     assert inputs["versions"]["numpy"] == np.__version__
     assert origin["threads"] == 1
     assert origin["cpu_s"] > 0
@@ -487,10 +452,6 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
             "import gradtricks.lab.recording as lab\nlab.report = lambda: None",
             "what the run used; got nothing",
         ),
-        (
-            "from IPython.display import display\ndisplay({MIME: [1]}, raw=True)",
-            "expected results and files as record and record_file write them; got",
-        ),
         (f"{GLUE}from gradtricks.lab import record\nrecord(a=1)\nglue('a', 1)", "recorded twice: a"),
         (
             "from IPython.display import display\n"
@@ -501,9 +462,8 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
         (
             "from IPython.display import display\n"
             "about = {'gradtricks': {'figure': 'a', 'alt': ''}}\n"
-            "for _ in range(2):\n"
-            "    display({'image/svg+xml': 'x' * 20_000_000}, metadata=about, raw=True)",
-            "expected figure a as SVG or PNG; got none, or one too large for its cell; remedy: draw less",
+            "display({'image/png': 'x'}, metadata=about, raw=True)",
+            "expected figure a as SVG or PNG; got none; remedy: call record_figure",
         ),
     ],
 )
@@ -539,15 +499,10 @@ def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
         execute(run, store, Broken(OSError(errno.ENOSPC, "full")))
 
 
-def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, store):
-    run = plan_run(notebook, {})
-    for mistake in (
-        TypeError("of ours"),
-        AttributeError("of ours"),
-        UnicodeDecodeError("utf-8", b"", 0, 1, ""),
-    ):
-        with pytest.raises(type(mistake)):
-            execute(run, store, Broken(mistake))
+@pytest.mark.parametrize("mistake", [TypeError("ours"), UnicodeDecodeError("utf-8", b"", 0, 1, "")])
+def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, store, mistake):
+    with pytest.raises(type(mistake)):
+        execute(plan_run(notebook, {}), store, Broken(mistake))
     assert list(store.runs()) == []
     assert list(Path(store.location, ".unfinished").iterdir()) == []
 
@@ -583,21 +538,12 @@ def test_an_interruption_is_no_failure(notebook, store):
     run = plan_run(notebook, {"fate": "sleep"})
     with closing(Kernels()) as kernels:
         started = Path(store.location, ".unfinished", run.request, "notebook.ipynb")
-        raised = []
-
-        def work():
-            try:
-                execute(run, store, kernels)
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        wait_for(started.exists)
-        assert store.claimed() == {run.request}
-        kernels.close()
-        thread.join(60)
-    assert [type(error) for error in raised] == [KernelsClosed]
+        with ThreadPoolExecutor() as pool:
+            going = pool.submit(execute, run, store, kernels)
+            wait_for(started.exists)
+            assert store.claimed() == {run.request}
+            kernels.close()
+        assert type(going.exception()) is KernelsClosed
     assert list(store.runs()) == []
     assert store.claimed() == set()
     assert list(Path(store.location, ".unfinished").iterdir()) == []
@@ -606,47 +552,15 @@ def test_an_interruption_is_no_failure(notebook, store):
 def test_two_sweeps_do_not_meet_the_same_failure_twice(write, store, kernels, tmp_path):
     count = tmp_path / "count"
     run = plan_run(write(f"open({str(count)!r}, 'a').write('.')\nimport time; time.sleep(0.5); 1 / 0"), {})
-    raised = []
-
-    def work():
-        try:
-            execute(run, store, kernels)
-        except RunError as error:
-            raised.append(str(error))
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor() as pool:
+        both = [pool.submit(execute, run, store, kernels) for _ in range(2)]
+    raised = [str(one.exception()) for one in both]
     assert count.read_text() == "."
-    assert len(raised) == 2
     assert all("ZeroDivisionError" in message for message in raised)
     assert sum("failed in another process" in message for message in raised) == 1
     with pytest.raises(RunError, match="failed in cell 4"):
         execute(run, store, kernels)
     assert count.read_text() == ".."
-
-
-class Backwards(datetime):
-    """A clock that goes backwards by a day at each look."""
-
-    looks = 0
-
-    @classmethod
-    def now(cls, tz=None):
-        cls.looks += 1
-        return datetime.now(tz) - timedelta(days=cls.looks)
-
-
-def test_a_clock_that_goes_backwards_breaks_nothing(run_it, store, notebook, monkeypatch):
-    monkeypatch.setattr(runs, "datetime", Backwards)
-    first, second = run_it(seed=1), run_it(seed=2)
-    assert first.record["started"] > second.record["started"]
-    assert first.record["duration_s"] > 0
-    assert run_it(seed=1) == first
-    found = store.find_all(plan_runs(notebook, [{"seed": 1}, {"seed": 2}]))
-    assert list(found.values()) == [first, second]
 
 
 def test_a_disk_that_fills_up_while_a_run_goes_on(write, kernels, tmp_path):
@@ -664,13 +578,12 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(write, kernels, tmp_path):
 # Reruns
 
 
-@contextmanager
 def experiment(write, tmp_path, recorded):
-    """Write a notebook whose results come from a file, and yield that file and the plan."""
+    """Write a notebook whose results come from a file, and return that file and the plan."""
     file = tmp_path / "results.json"
     file.write_text(json.dumps(recorded))
     body = f"import json\nfrom gradtricks.lab import record\nrecord(**json.load(open({str(file)!r})))"
-    yield file, plan_run(write(body), {"label": "it's", "rate": float("nan")})
+    return file, plan_run(write(body), {"label": "it's", "rate": float("nan")})
 
 
 @pytest.mark.parametrize(
@@ -683,17 +596,15 @@ def experiment(write, tmp_path, recorded):
     ],
 )
 def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, before, after, verdict, names):
-    with experiment(write, tmp_path, before) as (file, run):
-        stored = execute(run, store, kernels)
-        run.notebook.unlink()  # what was recorded is run again, whatever became of the notebook
-        file.write_text(json.dumps(after))
-        said = reproduce(stored, kernels)
-        assert said.verdict == verdict
-        assert [difference.name for difference in said.differences] == names
-        assert said.environment == ()
-        assert said.title == stored.title
-        assert said.count == len(re.findall(r"[\w.\"]+(?=[,\]}])", json.dumps(after)))
-        assert reproduce(stored, kernels, rtol=1.0).verdict in (verdict, "within tolerance")
+    file, run = experiment(write, tmp_path, before)
+    stored = execute(run, store, kernels)
+    run.notebook.unlink()  # what was recorded is run again, whatever became of the notebook
+    file.write_text(json.dumps(after))
+    said = reproduce(stored, kernels)
+    assert (said.verdict, said.title, said.environment) == (verdict, stored.title, ())
+    assert [difference.name for difference in said.differences] == names
+    assert said.count == len(re.findall(r"[\w.\"]+(?=[,\]}])", json.dumps(after)))
+    assert reproduce(stored, kernels, rtol=1.0).verdict in (verdict, "within tolerance")
 
 
 def test_a_rerun_says_what_else_differs(run_it, kernels, tmp_path):
@@ -727,20 +638,11 @@ def test_a_rerun_needs_what_was_run(run_it, kernels):
 
 
 def test_a_rerun_that_fails_says_so(write, store, kernels, tmp_path):
-    with experiment(write, tmp_path, {"a": 1}) as (file, run):
-        stored = execute(run, store, kernels)
-        file.write_text("{")
-        with pytest.raises(
-            RunError, match=r"expected own-.* to finish as it did before; got JSONDecodeError"
-        ):
-            reproduce(stored, kernels)
-
-
-def test_the_source_of_an_executed_notebook_has_nothing_of_the_run(run_it):
-    source = recorded_source(run_it(seed=3).read_notebook())
-    assert all(not cell.get("outputs") for cell in source.cells)
-    assert "seed = 3" not in "".join(cell.source for cell in source.cells)
-    assert "papermill" not in source.metadata
+    file, run = experiment(write, tmp_path, {"a": 1})
+    stored = execute(run, store, kernels)
+    file.write_text("{")
+    with pytest.raises(RunError, match=r"expected own-.* to finish as it did before; got JSONDecodeError"):
+        reproduce(stored, kernels)
 
 
 @settings(max_examples=200)
@@ -788,13 +690,3 @@ def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(tmp_path,
         store, run = Store(tmp_path / "runs"), plan_run(path, {})
         execute(run, store, kernels)
         assert store.find(run) is not None
-
-
-def test_an_offset_that_python_does_not_read_back_is_refused():
-    with pytest.raises(TypeError, match=r"dates \(with a fixed offset"):
-        encode(datetime(2026, 1, 1, tzinfo=timezone(timedelta(microseconds=1))), "x")
-
-
-def test_a_result_of_thousands_of_digits_is_shown_by_its_size(capsys):
-    record(big=10**5000)
-    assert capsys.readouterr().out == "big = an integer of 16,610 bits\n"

@@ -116,17 +116,13 @@ def test_what_was_cut_short_is_logged_anew(stored, tracking, monkeypatch):
     assert {run.info.status for run in logged_runs(client, name).values()} == {"FINISHED", "FAILED"}
 
 
-def test_a_server_that_is_not_there(stored, tracking, monkeypatch):
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:1", "http://me:secret@127.0.0.1:1", "no://w"])
+def test_a_server_that_is_not_there(stored, tracking, monkeypatch, uri):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(RunError, match=r"expected MLflow at http://127.0.0.1:1 .*; remedy: start its server"):
-        log_to_mlflow("http://127.0.0.1:1", stored)
-    with pytest.raises(RunError, match=r"expected MLflow at http://127.0.0.1:1 ") as caught:
-        log_to_mlflow("http://me:secret@127.0.0.1:1", stored)
+    shown = uri.replace("me:secret@", "")
+    with pytest.raises(RunError, match=f"expected MLflow at {shown} .*; remedy: start its server") as caught:
+        log_to_mlflow(uri, stored)
     assert "secret" not in str(caught.value)
-    with pytest.raises(
-        ParameterError, match="expected the address of an MLflow server or database; got 'no://w'"
-    ):
-        log_to_mlflow("no://w", stored)
 
 
 def test_without_mlflow_the_remedy_is_said(stored, monkeypatch):

@@ -6,9 +6,9 @@ and again pays for the imports each time, as without us: a process that outlives
 found, trusted, aged and ended, and somebody who runs often enough to gain from that has ``gradtricks sweep``.
 
 A notebook's outputs are those of papermill's own engine, with these exceptions: widgets show no more than
-their text, since nobody is there to move them; a cell's output has a limit; what libraries print past Python
-goes to standard error; and NumPy's own threads are off unless ``OPENBLAS_NUM_THREADS`` says how many, with
-which a process can't be forked and each run imports all it needs.
+their text, since nobody is there to move them; a cell prints two million characters at most; what libraries
+print past Python goes to standard error; and NumPy's own threads are off unless ``OPENBLAS_NUM_THREADS`` says
+how many, with which a process can't be forked and each run imports all it needs.
 
 papermill imports this module, and each other one that registers an engine, whenever it is imported itself.
 """

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from nbformat.v4 import new_output, output_from_msg
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, NotebookExecutionManager
 from papermill.exceptions import PapermillExecutionError
+from papermill.iorw import LocalHandler, papermill_io
 
 from gradtricks.lab.kernels.choosing import Kernels, shared
 from gradtricks.lab.kernels.warm import Kernel
-from gradtricks.lab.kernels.writing import write_whole
 from gradtricks.lab.recording import REPORT_CELL
 
 _SAVE_EVERY_S = 1.0
@@ -49,10 +49,10 @@ def execute(
     timeout_s: float | None = None,
     **options: Any,
 ) -> NotebookNode:
-    """Execute a notebook as papermill's own engine does, but in a fork.
+    """Execute a notebook as papermill's own engine does, but in a fork; papermill raises what cells raised.
 
     Args:
-        nb: The notebook, parameterized; its outputs go into it. papermill raises what its cells have raised.
+        nb: The notebook, parameterized; its outputs go into it, and it is returned.
         kernel_name: Of its kernel; one that isn't this Python's is left to papermill's own engine.
         kernels: Where to fork; None means those that this process shares.
         environment: Of the run; None means this process's.
@@ -61,9 +61,6 @@ def execute(
             process is there; None for no limit.
         **options: Of papermill's own engine.
 
-    Returns:
-        The notebook.
-
     Raises:
         DeadKernelError: The process ended.
         TimeoutError: A cell, or the run, took too long.
@@ -71,7 +68,7 @@ def execute(
     """
     if kernels is None and not is_own_kernel(kernel_name):
         return NBClientEngine.execute_notebook(nb, kernel_name, **options)
-    write_whole(options.get("output_path"))
+    _write_whole(options.get("output_path"))
     nb.metadata.language_info = _LANGUAGE
     if not isinstance(nb.metadata.papermill.get("input_path"), str):
         nb.metadata.papermill.pop("input_path", None)  # papermill puts a notebook that has no path in itself
@@ -83,7 +80,6 @@ def execute(
     try:
         with (kernels or shared()).start(nb, environment, log) as kernel:
             _run(manager, kernel, client, timeout_s, options.get("execution_timeout"))
-            kernel.leave()
     except BaseException as error:
         with suppress(OSError):  # a disk that is full mustn't hide why
             manager.fail(error)
@@ -95,10 +91,8 @@ def execute(
 class _Manager(NotebookExecutionManager):
     """papermill's bookkeeping, which saves more seldom, and knows where it is."""
 
-    def __init__(self, nb: NotebookNode, **options: Any) -> None:
-        self._due_at: datetime | None = None
-        self._index: int | None = None
-        super().__init__(nb, **options)
+    _due_at = datetime.min.replace(tzinfo=UTC)
+    _index: int | None = None
 
     def cell_start(self, cell: NotebookNode, cell_index: int | None = None, **said: Any) -> None:
         """Note that a cell begins."""
@@ -108,7 +102,7 @@ class _Manager(NotebookExecutionManager):
     def save(self, **said: Any) -> None:
         """Save, unless that was done just now."""
         began = self.now()
-        if self.end_time or self._due_at is None or began >= self._due_at:
+        if self.end_time or began >= self._due_at:
             super().save(**said)
             took = self.now() - began
             self._due_at = began + max(timedelta(seconds=_SAVE_EVERY_S), 10 * took)
@@ -191,3 +185,27 @@ def is_own_kernel(name: str) -> bool:
         program.name == str(program) and program.name.startswith("python")
     )
     return ours and "ipykernel_launcher" in spec.argv and not spec.env and hasattr(os, "fork")
+
+
+class _WholeFiles(LocalHandler):
+    """Local files, each written beside and moved into its place, so that no notebook is ever torn."""
+
+    def __init__(self, local: LocalHandler) -> None:
+        super().__init__()
+        self._local = local
+
+    def write(self, buf: str, path: str) -> None:
+        """Write a text; what no encoding can write becomes a question mark."""
+        folder = self._local.cwd(None)  # where papermill was called; its way of asking is to set it
+        self._local.cwd(folder)
+        target = Path(folder or "", path).absolute()
+        beside = target.with_name(f"{target.name}.saving")
+        super().write(buf.encode(errors="replace").decode(), str(beside))
+        beside.replace(target)
+
+
+def _write_whole(path: str | None) -> None:
+    """Let papermill write a file of this machine so from now on; every file, where the path is absolute."""
+    local = papermill_io.get_handler("local")
+    if path is not None and papermill_io.get_handler(path) is local:
+        papermill_io.register("/" if path.startswith("/") else path, _WholeFiles(local))

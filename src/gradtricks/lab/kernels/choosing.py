@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,6 @@ _PINNED = _DEFAULTS | {
 _SERVERS = 4  # that are kept; each holds what it has imported
 
 LOG = "kernel.log"
-LOG_LIMIT = 2_000_000  # bytes that are kept of what libraries write past the notebook
 
 
 class KernelsClosed(Exception):  # noqa: N818  what happened isn't an error
@@ -94,7 +93,7 @@ class Kernels:
         pinned = dict.fromkeys(_THREAD_VARIABLES, str(threads)) | _PINNED
         folders = {FILES: str(kept), CHECKPOINTS: str(left.absolute())}
         papermill_engines.register("warm", WarmEngine)  # where this package isn't installed, only imported
-        with _log_to(output.with_name(LOG)) as log:
+        with output.with_name(LOG).open("wb") as log:
             papermill.execute_notebook(
                 _prepare(source, parameters),
                 str(output).replace("{", "{{").replace("}", "}}"),  # papermill formats paths
@@ -104,7 +103,7 @@ class Kernels:
                 autosave_cell_every=1,
                 kernels=self,
                 environment={**os.environ, **pinned, **folders},
-                log=log,
+                log=log.fileno(),
                 timeout_s=timeout_s,
             )
 
@@ -185,18 +184,3 @@ def _prepare(source: NotebookNode, parameters: Mapping[str, Any]) -> NotebookNod
     node.metadata.papermill = {**about, **node.metadata.papermill}
     node.cells.append(nbformat.v4.new_code_cell(REPORT_CELL))
     return node
-
-
-@contextmanager
-def _log_to(path: Path) -> Iterator[int]:
-    """Open a file for what libraries print past Python; only its beginning is kept."""
-    with path.open("wb") as file:
-        try:
-            yield file.fileno()
-        finally:
-            with suppress(OSError):  # on a full disk
-                left_out = path.stat().st_size - LOG_LIMIT
-                if left_out > 0:
-                    os.truncate(path, LOG_LIMIT)
-                    file.seek(0, os.SEEK_END)
-                    file.write(f"\n[left out: {left_out:,} more bytes]\n".encode())

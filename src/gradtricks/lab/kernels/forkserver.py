@@ -14,6 +14,7 @@ import random
 import signal
 import socket
 import sys
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +24,9 @@ import psutil
 
 from gradtricks.lab.kernels import RECORDING
 from gradtricks.lab.kernels.outbox import Outbox
-from gradtricks.lab.kernels.processes import end_tree
 from gradtricks.lab.kernels.shell import Shell, new_shell
 
+_PATIENCE_S = 5.0  # for processes that were killed to be gone
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _END = signal.SIGUSR1  # from the driver
@@ -81,12 +82,12 @@ class _Forks:
                     os.close(report)
             for orphan in psutil.Process().children():
                 if orphan.pid not in self._reports:
-                    end_tree(orphan.pid)
+                    _end_tree(orphan.pid)
 
     def _end(self, *_: Any) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         for child in self._reports:
-            end_tree(child)
+            _end_tree(child)
         os._exit(0)
 
 
@@ -114,7 +115,6 @@ def main() -> None:
     names = [Path(path).name for path in sys.path]
     installed = (i for i, name in enumerate(names) if name in ("site-packages", "dist-packages"))
     sys.path.insert(next(installed, len(names)), "")
-    outbox.flush()  # nobody wants what the imports said
     forks = _Forks(new_shell(), outbox)
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that it looks at
@@ -125,6 +125,32 @@ def _may_fork() -> bool:
     """A lock that another thread holds would stay locked in the child for ever, and CUDA can't be forked."""
     torch = sys.modules.get("torch")
     return psutil.Process().num_threads() == 1 and not (torch and torch.cuda.is_initialized())
+
+
+def _end_tree(pid: int) -> None:
+    """End a process, which may be gone already, and all that it started.
+
+    It is stopped first, so that it can't start more; and what a process of it has left behind is given to it
+    where it has asked the system for that.
+    """
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        process.suspend()
+        deadline = time.monotonic() + _PATIENCE_S
+        while (left := _alive_below(process)) and time.monotonic() < deadline:
+            for each in left:
+                with suppress(psutil.Error):  # gone already, or another user's by now
+                    each.kill()
+            time.sleep(0.001)
+        process.kill()
+
+
+def _alive_below(process: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for each in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += [each] * (each.status() != psutil.STATUS_ZOMBIE)
+    return found
 
 
 def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) -> NoReturn:

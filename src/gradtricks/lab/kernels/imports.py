@@ -5,13 +5,11 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
-from packaging.requirements import Requirement
 
 from gradtricks.lab.kernels import RECORDING
 from gradtricks.lab.notebooks.schema import read_settings
@@ -21,14 +19,16 @@ _LATE = {
     "torch": ("torch._dynamo",),
     "matplotlib": ("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 }
+# What a notebook's ``backend`` stands for.
+_FRAMEWORKS = {"torch": ("numba", "torch"), "tensorflow": ("keras", "numba", "tensorflow")}
 
 
 def modules_of(node: NotebookNode) -> tuple[str, ...]:
     """List the modules that a parameterized notebook imports at the top level of its cells, sorted.
 
     Modules that aren't installed stay out: they may be edited from run to run, or be others in another
-    folder. A ``backend`` that is an extra of this package means what that extra installs, and figures, but
-    nothing else: so all notebooks of a backend fork from one process.
+    folder. With this package, a ``backend`` means the framework and figures, but nothing else: so all
+    notebooks of a backend fork from one process.
     """
     if sys.platform != "linux" or read_settings(node, "the notebook").fresh_kernel:
         return ()
@@ -38,9 +38,10 @@ def modules_of(node: NotebookNode) -> tuple[str, ...]:
     found = {name for name in names if name == RECORDING or _is_installed(name.partition(".")[0])}
     tops = {name.partition(".")[0] for name in found}
     has_ours = any(name.partition(".")[0] == "gradtricks" for name in names)
-    if has_ours and (backend := _modules_for(values.get("backend"))):
-        tops = backend | (tops & {"matplotlib"})
-        found = backend | (found & {"matplotlib.pyplot", RECORDING})
+    framework = {name for name in _FRAMEWORKS.get(str(values.get("backend")), ()) if _is_installed(name)}
+    if has_ours and framework:
+        tops = framework | (tops & {"matplotlib"})
+        found = framework | (found & {"matplotlib.pyplot", RECORDING})
     return tuple(sorted({*found, *(late for top in tops for late in _LATE.get(top, ()))}))
 
 
@@ -83,18 +84,3 @@ def _is_installed(name: str) -> bool:
     places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
     installed = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
     return any(Path(str(place)).is_relative_to(folder) for place in places for folder in installed)
-
-
-@cache
-def _modules_for(extra: str | int | float | None) -> set[str]:
-    """Return the modules that an extra of this package installs, if it is one."""
-    requirements = map(Requirement, metadata.requires("gradtricks") or ())
-    wanted = {
-        requirement.name
-        for requirement in requirements
-        if isinstance(extra, str)
-        and requirement.marker
-        and requirement.marker.evaluate({"extra": extra})
-        and not requirement.marker.evaluate({"extra": ""})
-    }
-    return {name for name in wanted if _is_installed(name)}

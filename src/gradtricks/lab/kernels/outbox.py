@@ -1,4 +1,4 @@
-"""What a cell prints and shows, on its way out of the process: in order, and within limits."""
+"""What a cell prints and shows, on its way out of the process: in order."""
 
 import fcntl
 import io
@@ -10,9 +10,9 @@ import threading
 import time
 from typing import Any
 
-from gradtricks.lab.kernels.limits import OutputLimit
-
-_DELAY_S = 0.1  # printed text waits so long at most
+TEXT_LIMIT = 2_000_000  # characters that a cell may print; a line says how many more there were
+_DELAY_S = 0.1  # printed text waits so long at most,
+_MOST = 1 << 16  # and so many characters
 
 
 class Outbox:
@@ -25,70 +25,70 @@ class Outbox:
 
     def __init__(self) -> None:
         self._channel: socket.socket | None = None
-        self._limit = OutputLimit()
-        self.lock = threading.RLock()
-        self._is_looked_after = False
-        self.streams = [_Stream(_Printed(self, name), self) for name in ("stdout", "stderr")]
-        for stream, other in zip(self.streams, reversed(self.streams)):
-            stream.other = other
+        self._lock = threading.RLock()
+        self._waiting, self._stream = io.StringIO(), "stdout"
+        self._printed = 0  # characters of this cell
+        self._has_thread = False
+        self.is_fork = False  # whether this process was forked by the notebook
+        self.streams = [_Stream(self, name) for name in ("stdout", "stderr")]
 
     def connect(self, channel: socket.socket) -> None:
         """Send from here on."""
-        self._channel, self._owner = channel, os.getpid()
+        self.flush()  # nobody wants what the imports said
+        self._channel, self._printed = channel, 0
         # A lock on a file is gone with the process that holds it.
         self._turn = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
-        release = self.lock.release
+        release = self._lock.release
         os.register_at_fork(before=self._hold, after_in_parent=release, after_in_child=self._be_forked)
 
-    def is_fork(self) -> bool:
-        """Return whether this process was forked by the notebook."""
-        return os.getpid() != self._owner
+    def print(self, stream: str, text: str) -> None:
+        """Take a text for ``stdout`` or ``stderr``; it is sent soon."""
+        with self._lock:
+            if stream != self._stream:
+                self.flush()
+                self._stream = stream
+            self._waiting.write(text)
+            if self._waiting.tell() > _MOST or (self.is_fork and "\n" in text):
+                self.flush()
+            elif not (self._has_thread or self.is_fork or self._channel is None):
+                self._has_thread = True  # a run that prints nothing does without
+                threading.Thread(target=self._flush_now_and_then, daemon=True).start()
 
     def flush(self) -> None:
         """Send what was printed."""
-        for stream in self.streams:
-            stream.flush()
+        with self._lock:
+            if self._waiting.tell():
+                text, self._waiting = self._waiting.getvalue(), io.StringIO()
+                room = max(0, TEXT_LIMIT - self._printed)
+                self._printed += len(text)
+                if room:
+                    self._emit("stream", {"name": self._stream, "text": text[:room]})
 
     def send(self, kind: str, content: dict[str, Any]) -> None:
         """Send a message, after whatever was printed before it."""
-        if self.is_fork():
-            return
-        with self.lock:
-            self.flush()
-            if kind == "clear_output":
-                self._limit.clear()
-            trimmed = self._limit.trim(kind, content)
-            if trimmed is not None:
-                self._emit(kind, trimmed)
-
-    def look_after(self) -> None:
-        """Let a thread send what waits, from the first print on: a run that prints nothing does without."""
-        if self._channel is not None and not self._is_looked_after:
-            self._is_looked_after = True
-            threading.Thread(target=self._flush_now_and_then, daemon=True).start()
-
-    def send_text(self, name: str, text: str) -> None:
-        """Send what was printed to ``stdout`` or ``stderr``, as far as there is room for it."""
-        with self.lock:
-            if self._channel is not None and (text := self._limit.cut(text)):
-                self._emit("stream", {"name": name, "text": text})
+        if not self.is_fork:
+            with self._lock:
+                self.flush()
+                if kind == "clear_output":
+                    self._printed = 0
+                self._emit(kind, content)
 
     def end_cell(self) -> None:
         """Send what is left of a cell."""
-        with self.lock:
+        with self._lock:
             self.flush()
-            if note := self._limit.note():
+            left_out, self._printed = self._printed - TEXT_LIMIT, 0
+            if left_out > 0:
+                note = f"\n[left out: {left_out:,} more characters; a cell may print {TEXT_LIMIT:,}]\n"
                 self._emit("stream", {"name": "stdout", "text": note})
-            self._limit.clear()
 
     def _hold(self) -> None:
-        self.lock.acquire()
+        self._lock.acquire()
         self.flush()  # else both processes would send it
 
     def _be_forked(self) -> None:
-        self.lock.release()
-        for stream in self.streams:  # no thread looks after them here
-            stream.reconfigure(line_buffering=True)
+        self._lock.release()
+        self.is_fork = True
 
     def _flush_now_and_then(self) -> None:
         while True:
@@ -107,8 +107,10 @@ class Outbox:
             fcntl.lockf(self._turn, fcntl.LOCK_UN)
 
 
-class _Printed(io.RawIOBase):
-    """Bytes of a stream, on their way into an outbox."""
+class _Stream(io.TextIOBase):
+    """What stands for ``sys.stdout`` or ``sys.stderr``."""
+
+    encoding = "utf-8"
 
     def __init__(self, outbox: Outbox, name: str) -> None:
         self._outbox, self.name = outbox, name
@@ -116,22 +118,9 @@ class _Printed(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
-        self._outbox.send_text(self.name, bytes(data).decode(errors="replace"))
-        return len(data)
-
-
-class _Stream(io.TextIOWrapper):
-    """What stands for ``sys.stdout`` or ``sys.stderr``; the two stay in order."""
-
-    other: "_Stream"
-
-    def __init__(self, printed: _Printed, outbox: Outbox) -> None:
-        super().__init__(printed, encoding="utf-8", errors="replace", newline="\n")
-        self._outbox = outbox
-
     def write(self, text: str) -> int:
-        with self._outbox.lock:
-            self.other.flush()
-            self._outbox.look_after()
-            return super().write(text)
+        self._outbox.print(self.name, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._outbox.flush()

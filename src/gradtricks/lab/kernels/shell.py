@@ -6,7 +6,6 @@ import builtins
 import getpass
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from IPython.core.displayhook import DisplayHook
@@ -57,13 +56,13 @@ class Shell(InteractiveShell):
         self.outbox = outbox
         self.loop = asyncio.new_event_loop()
         sys.stdout, sys.stderr = outbox.streams
-        builtins.input, getpass.getpass = _refuser("input"), _refuser("getpass")
+        builtins.input = getpass.getpass = _refuse
 
     def execute(self, source: str) -> None:
         """Run a cell; as in a Jupyter kernel, an event loop runs meanwhile, and the cell may await."""
         result = self.loop.run_until_complete(self._execute(source))
         self.outbox.end_cell()
-        if self.outbox.is_fork():  # the cell forked, and this is the child
+        if self.outbox.is_fork:  # the cell forked, and this is the child
             os._exit(not result.success)
 
     async def _execute(self, source: str) -> ExecutionResult:
@@ -103,11 +102,8 @@ def new_shell() -> Shell:
     return Shell.instance(config=Config({"HistoryManager": off, "HistoryAccessor": off}))
 
 
-def _refuser(name: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise StdinNotImplementedError(f"{name}: nobody is there to answer; remedy: make it a parameter")
-
-    return refuse
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise StdinNotImplementedError("expected no questions: nobody answers; remedy: make it a parameter")
 
 
 def _encoded(data: dict[str, Any]) -> dict[str, Any]:

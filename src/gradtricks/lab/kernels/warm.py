@@ -16,8 +16,6 @@ from typing import Any
 
 from nbclient.exceptions import DeadKernelError
 
-from gradtricks.lab.kernels.processes import end_tree
-
 _START_S = 300.0  # for a server to import all it has to
 _PATIENCE_S = 5.0  # for a process to end by itself
 _CHUNK = 1 << 18
@@ -59,24 +57,20 @@ class ForkServer:
         kernel, but None, where the server can't fork safely, or is gone.
         """
         channel, theirs = socket.socketpair()
-        report, reported = os.pipe()
-        try:
+        report, reported = socket.socketpair()
+        with channel, report:
+            with theirs, reported:
+                pid = self._ask_for_fork(theirs.fileno(), log, reported.fileno())
+            if not pid:
+                yield None
+                return
+            kernel, patience_s = Kernel(pid, channel, report), 0.0
             try:
-                pid = self._ask_for_fork(theirs.fileno(), log, reported)
-            finally:
-                theirs.close()
-                os.close(reported)
-            kernel = Kernel(pid, channel, report) if pid else None
-            try:
-                if kernel:
-                    kernel.send({"folder": str(Path.cwd()), "environment": dict(environment)})
+                kernel.send({"folder": str(Path.cwd()), "environment": dict(environment)})
                 yield kernel
+                patience_s = _PATIENCE_S
             finally:
-                if kernel:
-                    kernel.end()
-        finally:
-            channel.close()
-            os.close(report)
+                kernel.end(patience_s)
 
     def close(self) -> None:
         """End the server, and the forks that go on."""
@@ -108,10 +102,10 @@ class Kernel:
     Args:
         pid: Of the process.
         channel: To its shell.
-        report: Descriptor to which the server reports how the process ended.
+        report: From the server, which reports how the process ended.
     """
 
-    def __init__(self, pid: int, channel: socket.socket, report: int) -> None:
+    def __init__(self, pid: int, channel: socket.socket, report: socket.socket) -> None:
         self._pid, self._channel, self._report = pid, channel, report
         self._deadline = 0.0
         self._lines = self._read_lines()
@@ -124,10 +118,8 @@ class Kernel:
     def execute(self, source: str, deadline: float) -> Iterator[dict[str, Any]]:
         """Run a cell, and yield what it shows, as Jupyter's messages.
 
-        Raises:
-            DeadKernelError: The process ended, or nothing more can be heard of it.
-            KernelLostError: It ended with the process that it was forked from.
-            TimeoutError: It took longer than to the deadline, by `time.monotonic`; the process goes on.
+        A DeadKernelError says how the process ended, or that nothing more can be heard of it; a TimeoutError
+        that the deadline, by `time.monotonic`, is over, and the process goes on.
         """
         self._deadline = deadline
         self.send(source)
@@ -144,26 +136,22 @@ class Kernel:
                 yield message | {"header": header, "parent_header": {"msg_id": None}}
         raise self._how_it_ended()
 
-    def leave(self) -> None:
-        """Tell the process that there are no more cells, and let it end in an orderly way."""
+    def end(self, patience_s: float) -> None:
+        """Tell the process that there are no more cells, and end it if it is there after so many seconds."""
         self._channel.close()
-        _wait_for([self._report], _PATIENCE_S)
-
-    def end(self) -> None:
-        """End the process, if it is there."""
-        self._channel.close()
-        if not _wait_for([self._report], 0):
-            end_tree(self._pid)
+        if not _wait_for([self._report], patience_s):
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)  # the server ends what that leaves behind
             _wait_for([self._report], _PATIENCE_S)
 
     def _read_lines(self) -> Iterator[bytes]:
         """Yield what the process sends, until it has ended."""
         parts: list[bytes] = []
         # A process that the notebook forked may hold the channel open after the notebook's own has ended.
-        while ready := _wait_for([self._channel.fileno(), self._report], self._deadline - time.monotonic()):
+        while ready := _wait_for([self._channel, self._report], self._deadline - time.monotonic()):
             chunk = b""
             with suppress(ConnectionError):
-                chunk = self._channel.recv(_CHUNK) if self._channel.fileno() in ready else b""
+                chunk = self._channel.recv(_CHUNK) if self._channel in ready else b""
             if not chunk:
                 return
             first, *others = chunk.split(b"\n")
@@ -177,7 +165,7 @@ class Kernel:
         died = "Kernel died: its process "
         if not _wait_for([self._report], 1):
             return DeadKernelError(f"{died}closed the channel to the lab")
-        status = os.read(self._report, 4)
+        status = self._report.recv(4)
         if not status:
             return KernelLostError(f"{died}ended with the one that it was forked from")
         code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
@@ -187,9 +175,10 @@ class Kernel:
         return DeadKernelError(f"{died}was ended by {names.get(-code, f'signal {-code}')}")
 
 
-def _wait_for(descriptors: list[int], seconds: float) -> list[int]:
+def _wait_for(sockets: list[socket.socket], seconds: float) -> list[socket.socket]:
     """Wait until something can be read from one of them; return which, none where time is up."""
     poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return [ready for ready, _ in poll.poll(min(max(seconds, 0.0), 1e6) * 1000)]
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    ready = dict(poll.poll(min(max(seconds, 0.0), 1e6) * 1000))
+    return [each for each in sockets if each.fileno() in ready]

@@ -1,26 +1,50 @@
-"""Runs on a dask cluster that somebody else has started: how it is reached, and whether it fits."""
+"""Runs on a dask cluster that somebody else has started: how it is reached and checked, and what workers do.
 
+A worker does runs in warm kernels that its threads share, if it has what the driver has.
+"""
+
+import hashlib
+import json
 import logging
+import platform
 import secrets
-from collections.abc import Callable, Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from distributed import Client, KilledWorker
+from distributed import Client, KilledWorker, get_worker
 from distributed.comm.core import CommClosedError
 
+from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.warm import KernelLostError
-from gradtricks.lab.runs import worker
+from gradtricks.lab.recording import package_digests
+from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.provenance import describe_libraries
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.storage.troubles import explained, is_url
 
+_TOPIC = "gradtricks"
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
 _LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
+
+
+@dataclass(frozen=True)
+class _Orders:
+    """What the runs of a sweep have in common."""
+
+    sweep: str  # its name, unlike any other
+    store: str
+    timeout_s: float | None
+    environment: dict[str, str] = field(hash=False)  # of the driver
 
 
 @contextmanager
@@ -35,14 +59,11 @@ def cluster(
     """Connect, wait for a worker, and check that all of them can do what is to be done.
 
     Another thread tells ``begun`` the request of a run that begins, and who does it. ``limit`` says how many
-    go on at once; None means as many as workers have threads.
-
-    Raises:
-        SchedulerError: Nobody answers, there is no worker, or one doesn't fit.
-        StoreError: The store can't be written to.
+    go on at once; None means as many as workers have threads. A SchedulerError says that nobody answers,
+    there is no worker, or one doesn't fit.
     """
     location = store.location if is_url(store.location) else str(Path(store.location).resolve())
-    orders = worker.Orders(secrets.token_hex(8), location, timeout_s, worker.environment())
+    orders = _Orders(secrets.token_hex(8), location, timeout_s, environment())
 
     def hear(event: tuple[float, Any]) -> None:
         if event[1]["sweep"] == orders.sweep:  # drivers that share a cluster hear each other's workers
@@ -54,7 +75,7 @@ def cluster(
         except TimeoutError as error:
             raise _no_workers(scheduler) from error
         _check_workers(client, scheduler, orders)
-        client.subscribe_topic(worker.TOPIC, hear)
+        client.subscribe_topic(_TOPIC, hear)
         yield Cluster(client, scheduler, orders, limit)
 
 
@@ -64,12 +85,10 @@ class Cluster:
     cores = float("inf")  # whoever starts workers says how many runs each takes
     lost: tuple[type[Exception], ...] = (KernelLostError, KilledWorker)
 
-    def __init__(
-        self, client: Client, scheduler: Scheduler, orders: worker.Orders, limit: int | None
-    ) -> None:
+    def __init__(self, client: Client, scheduler: Scheduler, orders: _Orders, limit: int | None) -> None:
         self._client, self._scheduler, self._orders, self._limit = client, scheduler, orders, limit
         self.executor = client.get_executor(pure=False)
-        self.perform = partial(worker.perform, orders)
+        self.perform = partial(_perform, orders)
         self._peopled = monotonic()
 
     def room(self) -> int:
@@ -87,7 +106,7 @@ class Cluster:
     def end(self) -> None:
         """End what goes on of this sweep."""
         with suppress(Exception):  # a worker that can't be reached any more has stopped in any case
-            self._client.run(worker.end, self._orders.sweep, on_error="ignore")
+            self._client.run(_end, self._orders.sweep, on_error="ignore")
 
 
 @contextmanager
@@ -96,10 +115,13 @@ def _connected(scheduler: Scheduler) -> Iterator[Client]:
     try:
         client = Client(scheduler.address, security=security, timeout=patience, set_as_default=False)
     except OSError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # distributed wraps the first reason several times
+            cause = cause.__cause__
         raise SchedulerError(
             f"expected a dask scheduler at {scheduler.address}; got none within {patience:.0f} s "
-            f"({_cause(error)}); remedy: start one with `dask scheduler`, and see that address and "
-            "certificates are right"
+            f"({type(cause).__name__}: {cause}); remedy: start one with `dask scheduler`, and see that "
+            "address and certificates are right"
         ) from error
     try:
         yield client
@@ -114,30 +136,22 @@ def _connected(scheduler: Scheduler) -> Iterator[Client]:
             client.close(timeout=5)
 
 
-def _check_workers(client: Client, scheduler: Scheduler, orders: worker.Orders) -> None:
+def _check_workers(client: Client, scheduler: Scheduler, orders: _Orders) -> None:
     with _probe(orders.store) as probe:
-        answers: dict[str, Any] = client.run(worker.inspect, probe, on_error="return")
+        answers: dict[str, Any] = client.run(_differences, orders, probe, on_error="return")
     try:  # it runs nothing, but unpacks each task that it passes on
-        theirs, _ = client.run_on_scheduler(worker.inspect, None)
-        ours, its = ({name: each[name] for name in _OF_SCHEDULER} for each in (orders.environment, theirs))
-        said = worker.describe_difference(ours, its)
+        answers["the scheduler"] = client.run_on_scheduler(_differences, orders, None, _OF_SCHEDULER)
     except OSError as error:  # it has ended meanwhile
         raise _gone(scheduler) from error
     except Exception as error:  # whatever it is that keeps it from answering
-        said = f"{type(error).__name__}: {error}"
-    problems = [f"the scheduler: {said}"] * bool(said)
-    for address, answer in answers.items():
-        if isinstance(answer, CommClosedError):  # it has ended meanwhile; others may be there
-            continue
-        if isinstance(answer, BaseException):
-            problems.append(f"{address}: {type(answer).__name__}: {answer}")
-            continue
-        theirs, sees = answer
-        difference = worker.describe_difference(orders.environment, theirs)
-        problems += [f"{address}: {difference}"] * bool(difference)
-        problems += [f"{address}: doesn't see the store {orders.store}"] * (not sees)
+        answers["the scheduler"] = error
+    problems = [
+        f"{place}: {answer if isinstance(answer, str) else f'{type(answer).__name__}: {answer}'}"
+        for place, answer in answers.items()
+        if answer and not isinstance(answer, CommClosedError)  # a worker that has ended; others may be there
+    ]
     if problems:
-        raise worker.unfit(scheduler.address, problems)
+        raise _unfit(scheduler.address, problems)
 
 
 @contextmanager
@@ -146,15 +160,23 @@ def _probe(store: str) -> Iterator[str | None]:
     if is_url(store):
         yield None
         return
-    folder = Path(store)
-    path = folder / f".probe-{secrets.token_hex(8)}"
+    path = Path(store, f".probe-{secrets.token_hex(8)}")
     with explained(store):
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     try:
         yield str(path)
     finally:
         path.unlink(missing_ok=True)
+
+
+def _unfit(place: str, problems: Iterable[str]) -> SchedulerError:
+    lines = "\n".join(f"  {problem}" for problem in problems)
+    return SchedulerError(
+        f"scheduler and workers at {place} must have the same packages as this process, and see "
+        f"the same store; got\n{lines}\n  remedy: install the same versions there, put the store where all "
+        "see it, and start them again"
+    )
 
 
 def _gone(scheduler: Scheduler) -> SchedulerError:
@@ -171,22 +193,100 @@ def _no_workers(scheduler: Scheduler) -> SchedulerError:
     )
 
 
-def _cause(error: BaseException) -> str:
-    """Find the first reason: distributed wraps it several times."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {error}"
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep dask from printing tracebacks of what is said in a sentence here, or concerns no user."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
+    before = {logger: logger.level for logger in map(logging.getLogger, _LOGGERS)}
+    for logger in before:
         logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, before):
+        for logger, level in before.items():
             logger.setLevel(level)
+
+
+# In a worker
+
+_lock = threading.Lock()
+_threads: dict[int, int] = {}  # their numbers, as people see them
+_kernels: dict[str, Kernels] = {}  # of each sweep that runs here, or was the last one that did
+_busy: Counter[str] = Counter()
+_ended: set[str] = set()
+
+
+def _perform(orders: _Orders, spec: Spec, *, again: bool) -> StoredRun:
+    """Execute a run in this process's kernels, and tell the driver who does it.
+
+    A SchedulerError says that this worker, which may have come late, has other packages than the driver. The
+    others are those of `gradtricks.lab.runs.execution.execute`.
+    """
+    worker = get_worker()
+    with _lock:
+        name = f"{worker.name}/{_threads.setdefault(threading.get_ident(), len(_threads) + 1)}"
+    with _lent(orders.sweep) as kernels:
+        if different := _differences(orders):
+            raise _unfit(name, [different])
+        # distributed itself adds its name of the worker, under "worker".
+        worker.log_event(_TOPIC, {"sweep": orders.sweep, "request": spec.request, "by": name})
+        return execute(spec, Store(orders.store), kernels, timeout_s=orders.timeout_s, again=again)
+
+
+def _end(sweep: str) -> None:
+    """End the runs of a sweep that are going on in this process, and begin no more of them."""
+    with _lock:
+        _ended.add(sweep)
+        kernels = _kernels.pop(sweep, None)
+    if kernels is not None:
+        kernels.close()
+
+
+@contextmanager
+def _lent(sweep: str) -> Iterator[Kernels]:
+    """Lend the kernels of a sweep; those of sweeps that run nothing here make room for a new one."""
+    with _lock:
+        if sweep in _ended:
+            raise KernelsClosed("the sweep was ended")
+        if sweep not in _kernels:
+            for idle in [name for name in _kernels if not _busy[name]]:
+                _kernels.pop(idle).close()
+            _kernels[sweep] = Kernels()
+        kernels = _kernels[sweep]
+        _busy[sweep] += 1
+    try:
+        yield kernels
+    finally:
+        with _lock:
+            _busy[sweep] -= 1
+
+
+@cache
+def _differences(orders: _Orders, probe: str | None = None, names: tuple[str, ...] = ()) -> str:
+    """Say how this process differs from the driver's, in all or some names, and whether a file isn't seen."""
+    expected, got = orders.environment, environment()
+    said = [
+        f"{name}: expected {expected.get(name)}, got {got.get(name)}"
+        for name in names or sorted({*expected, *got})
+        if expected.get(name) != got.get(name)
+    ]
+    blind = probe is not None and not Path(probe).exists()
+    return "; ".join(said + [f"doesn't see the store {orders.store}"] * blind)
+
+
+def environment() -> dict[str, str]:
+    """Describe what has to be the same where a run is planned and where it is executed."""
+    return {
+        "python": platform.python_version(),
+        "gradtricks's files": _digest(),
+        "gradtricks.lab as imported": _IMPORTED,
+        **describe_libraries(),
+    }
+
+
+def _digest(of: str = "") -> str:
+    files = {name: digest for name, digest in package_digests().items() if name.startswith(of)}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12]
+
+
+# A worker lives long: what it has imported may be older than what is in the files by now.
+_IMPORTED = _digest("lab/")

@@ -11,7 +11,7 @@ from gradtricks.lab.storage.store import Store, StoredRun
 _RECENT = 64  # records of each notebook and backend that are compared with
 _ENOUGH = 3  # runs that were just done say more than any record
 
-
+# Of runs that are expected to take equally long: name, seconds of similar ones, seconds that its author says.
 Kind = tuple[str, float | None, float | None]
 
 
@@ -30,7 +30,7 @@ class Pace:
         self._seconds[spec.name] += seconds
 
     def kind(self, spec: Spec) -> Kind:
-        """Say what runs have in common that are expected to take equally long."""
+        """Say what kind a run is of."""
         return spec.name, self._recorded.get(spec.request), spec.expected_s
 
     def expected_s(self, kind: Kind) -> float | None:

@@ -5,25 +5,23 @@ import shutil
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient.exceptions import DeadKernelError
-from packaging.requirements import Requirement
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.notebooks.schema import shown
-from gradtricks.lab.recording import package_digests
-from gradtricks.lab.runs.outputs import OutputError, finish, strip_report
+from gradtricks.lab.recording import REPORT_CELL, package_digests
+from gradtricks.lab.runs.outputs import OutputError, finish
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.runs.provenance import describe_libraries, describe_machine
 from gradtricks.lab.storage.places import KEPT
-from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, installed_version, write_record
+from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, write_record
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.storage.troubles import is_trouble, public, trouble
 
@@ -62,18 +60,15 @@ def execute(
         kernels: Where the cells run.
         timeout_s: How long it may take, counted from when its process is there.
         again: Whether a run that ends with the process that it was forked from is to be done again; then
-            nothing is kept of it but its checkpoints.
+            nothing is kept of it but its checkpoints, and a KernelLostError says so.
 
     Returns:
         The finished run.
 
     Raises:
         RunError: A cell failed, the kernel died, or time was up; the store keeps the notebook.
-        KernelLostError: With ``again``: its process ended with another one.
         StoreError: The store can't be written to; nothing is kept.
     """
-    if finished := store.find(spec):
-        return finished
     failed = store.failure(spec)
     with store.claim(spec) as folder:
         if finished := store.find(spec):
@@ -107,9 +102,10 @@ def _execute(
             raise trouble(store.location, error) from error
         if isinstance(error, OutputError):  # after the last cell: there is nothing to go on with
             store.drop_checkpoints(folder)
-        where = _where(error, output)
-        _strip(output)
-        record |= {"status": "failed", "error": reason_of(error), "inputs": _inputs_of_failure(before)}
+        where = _close(output, error)
+        # It can't say what it used: any file and any library may have been the reason.
+        inputs = {"files": before, "versions": describe_libraries()}
+        record |= {"status": "failed", "error": reason_of(error), "inputs": inputs}
         record["duration_s"] = round(time.monotonic() - clock, 3)
         stored = store.keep_failure(folder, record)
         more = _CHECKPOINTED if store.keeps_checkpoints(folder) else ""
@@ -155,20 +151,6 @@ def _about(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _inputs_of_failure(files: Mapping[str, str | None]) -> dict[str, Any]:
-    """A run that failed can't say what it used: any file and any library may have been the reason."""
-    names = {Requirement(text).name for text in metadata.requires("gradtricks") or ()}
-    versions = {name: version for name in sorted(names) if (version := installed_version(name))}
-    return {"files": dict(files), "versions": versions}
-
-
-def _strip(output: Path) -> None:
-    """Take the lab's own last cell off the notebook of a failed run, and leave out its files."""
-    shutil.rmtree(output.with_name(KEPT), ignore_errors=True)
-    if output.exists():
-        nbformat.write(strip_report(nbformat.read(output, as_version=4)), output)
-
-
 def _message(spec: Spec, where: str, stored: StoredRun) -> str:
     given = "\n".join(f"    {name} = {shown(value)}" for name, value in spec.parameters.items())
     return (
@@ -177,19 +159,20 @@ def _message(spec: Spec, where: str, stored: StoredRun) -> str:
     )
 
 
-def _where(error: Exception, output: Path) -> str:
+def _close(output: Path, error: Exception) -> str:
+    """Take the lab's own last cell off the notebook of a failed run, leave out its files, and say where."""
+    shutil.rmtree(output.with_name(KEPT), ignore_errors=True)
     if not output.exists():
         return "before its first cell"
-    if isinstance(error, PapermillExecutionError):
-        return f"in cell {error.exec_count} ({_first_line(error.source)})"
+    node = nbformat.read(output, as_version=4)
+    node.cells = [cell for cell in node.cells if cell.source != REPORT_CELL]
+    nbformat.write(node, output)
     if isinstance(error, OutputError):
         return "after its last cell"
-    started = [
-        cell
-        for cell in nbformat.read(output, as_version=4).cells
-        if cell.cell_type == "code" and cell.metadata.get("papermill", {}).get("start_time")
-    ]
-    return f"in cell {len(started)} ({_first_line(started[-1].source if started else '')})"
+    cells = [cell for cell in node.cells if cell.cell_type == "code"]
+    started = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
+    first_line = next(iter(started[-1].source.strip().splitlines()), "") if started else ""
+    return f"in cell {len(started)} ({first_line})"
 
 
 def reason_of(error: Exception) -> str:
@@ -200,7 +183,3 @@ def reason_of(error: Exception) -> str:
         text = str(error) if isinstance(error, OutputError) else f"{type(error).__name__}: {error}"
     text = text.encode(errors="replace").decode()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
-
-
-def _first_line(source: str) -> str:
-    return next(iter(source.strip().splitlines()), "")

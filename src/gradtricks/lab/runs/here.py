@@ -1,13 +1,10 @@
 """Runs on this machine: a thread for each, which waits for its fork."""
 
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,25 +19,6 @@ _PATIENCE_S = 5.0  # for runs that were ended
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "MICROSECONDS PERIOD", or "max PERIOD"
 
 
-class Places:
-    """Numbers for those who work at once, from 1 on, each the lowest that is free."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.taken: set[int] = set()
-
-    @contextmanager
-    def one(self) -> Iterator[int]:
-        """Take a number, for as long as the block lasts."""
-        with self._lock:
-            number = next(n for n in count(1) if n not in self.taken)
-            self.taken.add(number)
-        try:
-            yield number
-        finally:
-            self.taken.discard(number)
-
-
 class Threads(Executor):
     """Begins each call at once, in a thread.
 
@@ -51,16 +29,16 @@ class Threads(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         """Begin a call."""
         future: Future[Any] = Future()
-        threading.Thread(target=_do, args=(future, partial(fn, *args, **kwargs)), daemon=True).start()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
         return future
-
-
-def _do(future: "Future[Any]", call: Callable[[], Any]) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
 
 
 class Here:
@@ -82,7 +60,8 @@ class Here:
         timeout_s: float | None,
     ) -> None:
         self._store, self._begun, self._timeout_s = store, begun, timeout_s
-        self._kernels, self._places = Kernels(), Places()
+        self._kernels, self._lock = Kernels(), threading.Lock()
+        self._taken: set[int] = set()  # numbers of those who work
         self.executor: Executor = Threads()
         self._workers = workers or count_workers(specs)
         # Who says how many there are knows better than the number of cores.
@@ -93,14 +72,19 @@ class Here:
         """End what goes on, and wait a while for that."""
         self.end()
         deadline = time.monotonic() + _PATIENCE_S
-        while self._places.taken and time.monotonic() < deadline:
+        while self._taken and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def perform(self, spec: Spec, *, again: bool) -> StoredRun:
         """Execute a run, which is submitted ``again`` if its process is lost."""
-        with self._places.one() as number:
+        with self._lock:
+            number = next(n for n in count(1) if n not in self._taken)
+            self._taken.add(number)
+        try:
             self._begun(spec.request, str(number))
             return execution.execute(spec, self._store, self._kernels, timeout_s=self._timeout_s, again=again)
+        finally:
+            self._taken.discard(number)
 
     def room(self) -> int:
         """Count the runs that can go on at once."""
@@ -121,20 +105,3 @@ def count_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, period = _QUOTA.read_text().split() if _QUOTA.exists() else ("max", "")
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
-
-
-@contextmanager
-def on_signal(act: Callable[[], None]) -> Iterator[None]:
-    """Act on Ctrl-C and SIGTERM, instead of what is done otherwise; other threads than the main one can't."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, lambda *_: act())
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            # None is a handler that wasn't installed from Python; it can't be installed again.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,18 +1,20 @@
 """Many runs: given to an executor as there is room for them, and told of as they begin and end."""
 
 import queue
+import signal
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import Here, on_signal
+from gradtricks.lab.runs.here import Here
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.store import Store, StoredRun
@@ -52,11 +54,9 @@ class Run:
     @property
     def state(self) -> str:
         """``waiting``, ``going``, ``finished`` or ``failed``."""
-        if self.stored is not None:
-            return "finished"
-        if self.error is not None:
-            return "failed"
-        return "going" if self.worker else "waiting"
+        if self.missing:
+            return "going" if self.worker else "waiting"
+        return "failed" if self.stored is None else "finished"
 
     @property
     def missing(self) -> bool:
@@ -72,52 +72,20 @@ class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
         super().__init__(f"interrupted: {left} of {len(runs)} runs are left; the same command does them")
 
 
-def _ignore(*_: object) -> None:
-    """Nobody wants to be told."""
-
-
 def execute_all(
-    specs: Sequence[Spec],
-    store: Store,
-    *,
-    workers: int | None = None,
-    scheduler: Scheduler | None = None,
-    timeout_s: float | None = None,
-    retry_failed: bool = False,
-    on_change: Callable[[Run], object] = _ignore,
+    specs: Sequence[Spec], store: Store, *, retry_failed: bool = False, **options: Any
 ) -> list[Run]:
-    """Execute runs, several at once; one that fails doesn't stop the others.
-
-    Ctrl-C or SIGTERM once: no further run starts, and those that are going on are finished and kept. Twice:
-    they are ended. Either way the same call does later what is left.
-
-    Args:
-        specs: What is to be run. What is finished already isn't done again.
-        store: Where runs are kept.
-        workers: How many runs go on at once; None means as many as there are cores for. With a scheduler it
-            is a limit, and None means none.
-        scheduler: Of a dask cluster that sees the same store; None means this machine.
-        timeout_s: Ends a run that takes longer.
-        retry_failed: Try those again that have failed before.
-        on_change: Called in this thread with a run whenever that begins or ends.
-
-    Returns:
-        What came of each.
-
-    Raises:
-        Interrupted: By Ctrl-C or SIGTERM.
-        SchedulerError: The cluster can't be used, or is gone.
-        ValueError: ``workers`` isn't positive.
-    """
+    """Execute runs with the options of `execute_missing`, and return what came of each."""
     runs = look_up(specs, store, retry_failed=retry_failed)
-    execute_missing(
-        runs, store, workers=workers, scheduler=scheduler, timeout_s=timeout_s, on_change=on_change
-    )
+    execute_missing(runs, store, **options)
     return runs
 
 
 def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[Run]:
-    """Find what is known of runs before any is started: a run each; what is asked for twice is one."""
+    """Find what is known of runs before any is started: a run each; what is asked for twice is one.
+
+    Those that have failed before count as not tried if they are to be tried again.
+    """
     finished = store.find_all(specs)
     failed = {} if retry_failed else store.failures(spec for spec in specs if spec.request not in finished)
 
@@ -139,14 +107,30 @@ def execute_missing(
     workers: int | None = None,
     scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
-    on_change: Callable[[Run], object] = _ignore,
-    on_stop: Callable[[], object] = _ignore,
+    on_change: Callable[[Run], object] = lambda run: None,
+    on_stop: Callable[[], object] = lambda: None,
     then: Callable[[int], Iterable[Run]] = lambda room: (),
 ) -> None:
-    """Execute what `look_up` didn't find, as `execute_all` does; the runs change as they begin and end.
+    """Execute what `look_up` didn't find, several at once; one that fails doesn't stop the others.
 
-    ``on_stop`` is called in this thread when no further run will be started. ``then`` is asked first, and
-    whenever a run has ended, for further runs; it is told how many can go on.
+    Ctrl-C or SIGTERM once: no further run starts, and those that are going on are finished and kept. Twice:
+    they are ended. Either way the same call does later what is left.
+
+    Args:
+        runs: What is wanted; they change as they begin and end.
+        store: Where runs are kept.
+        workers: How many runs go on at once; None means as many as there are cores for. With a scheduler it
+            is a limit, and None means none.
+        scheduler: Of a dask cluster that sees the same store; None means this machine.
+        timeout_s: Ends a run that takes longer.
+        on_change: Called in this thread with a run whenever that begins or ends.
+        on_stop: Called in this thread when no further run will be started.
+        then: Asked first, and whenever a run has ended, for further runs; it is told how many can go on.
+
+    Raises:
+        Interrupted: By Ctrl-C or SIGTERM.
+        SchedulerError: The cluster can't be used, or is gone.
+        ValueError: ``workers`` isn't positive.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")
@@ -161,7 +145,7 @@ def execute_missing(
         from gradtricks.lab.runs.cluster import cluster  # dask takes a second to import
 
         pool = cluster(scheduler, store, driver.hear, limit=workers, timeout_s=timeout_s)
-    with pool as opened, on_signal(driver.hear_signal):
+    with pool as opened, _on_signal(driver.hear_signal):
         driver.execute(opened)
     if driver.signals:
         raise Interrupted(driver.runs)
@@ -192,7 +176,7 @@ class _Driver:
         """Execute all of them, or those that go on when somebody interrupts."""
         self._pool = pool
         self._look()
-        self._add(self.then(self._room))
+        self._add_more()
         while self._going or (not self.signals and self._waiting):
             while not self.signals and (run := self._next()):
                 self._submit(run)
@@ -229,11 +213,10 @@ class _Driver:
             self._deadline = min(self._deadline, monotonic() + _PATIENCE_S)
             self._pool.end()
 
-    def _add(self, runs: Iterable[Run]) -> None:
-        for run in runs:
-            self.runs.append(run)
-            if run.missing:
-                self._waiting.append(run)
+    def _add_more(self) -> None:
+        more = list(self.then(self._room))
+        self.runs += more
+        self._waiting += [run for run in more if run.missing]
 
     def _look(self) -> None:
         self._looked = monotonic()
@@ -287,4 +270,19 @@ class _Driver:
             run.error = f"{run.spec.title}: {type(error).__name__}: {error}"
         self.on_change(run)
         if not (run.missing or self.signals):
-            self._add(self.then(self._room))
+            self._add_more()
+
+
+@contextmanager
+def _on_signal(act: Callable[[], None]) -> Iterator[None]:
+    """Act on Ctrl-C and SIGTERM, instead of what is done otherwise; other threads than the main one can't."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: act()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # None is a handler that wasn't installed from Python; it can't be installed again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

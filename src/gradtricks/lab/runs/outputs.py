@@ -2,7 +2,7 @@
 
 import binascii
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.recording import (
-    FIGURE_NAME,
-    FILES_MIME,
-    REPORT_CELL,
-    REPORT_MIME,
-    RESULTS_MIME,
-    VARYING_MIME,
-)
+from gradtricks.lab.recording import FIGURE_NAME, FILES_MIME, REPORT_MIME, RESULTS_MIME, VARYING_MIME
 
-__all__ = ["OutputError", "collect_figures", "finish", "strip_report"]
+__all__ = ["OutputError", "collect_figures", "finish"]
 
 # What scrapbook's ``glue`` shows of a value, as papermill's users record results.
 _SCRAPS = tuple(f"application/scrapbook.scrap.{encoder}+json" for encoder in ("json", "text"))
@@ -34,29 +27,23 @@ class OutputError(ValueError):
 def finish(output: Path) -> dict[str, dict[str, Any]]:
     """Read what came out of a run, and take the lab's own last cell off its notebook.
 
-    Returns:
-        Parts of a record, by their names: ``results``, ``varying``, ``figures`` (what each shows), ``files``,
-        ``inputs`` (what the run used), and ``provenance`` (processor time and memory).
-
-    Raises:
-        OutputError: Something was recorded twice, a figure was too large, or what the run used isn't said.
+    Returns parts of a record, by their names: ``results``, ``varying``, ``figures`` (what each shows),
+    ``files``, ``inputs`` (what the run used), and ``provenance`` (processor time and memory). An OutputError
+    says what was recorded twice, or can't be kept, or that what the run used isn't said.
     """
     node = nbformat.read(output, as_version=4)
-    report = _take_report(node)
+    outputs = node.cells.pop().get("outputs", []) if node.cells else []
+    report = next((dict(o.data[REPORT_MIME]) for o in outputs if REPORT_MIME in o.get("data", {})), None)
+    if report is None:
+        raise OutputError(
+            "expected gradtricks.lab.recording.report() to say at the end what the run used; got nothing; "
+            "remedy: don't exit in a cell, and leave the lab's modules and IPython's display as they are"
+        )
     parts = _collect(node)
     node.metadata.get("papermill", {}).pop("output_path", None)  # it won't stay there
     nbformat.write(node, output)
-    return parts | {
-        "inputs": {name: report.pop(name) for name in ("files", "versions")},
-        "provenance": report,
-    }
-
-
-def strip_report(node: NotebookNode) -> NotebookNode:
-    """Take the lab's own last cell off a notebook, if it is there."""
-    if node.cells and node.cells[-1].source == REPORT_CELL:
-        node.cells.pop()
-    return node
+    inputs = {name: report.pop(name) for name in ("files", "versions")}
+    return parts | {"inputs": inputs, "provenance": report}
 
 
 def collect_figures(node: NotebookNode) -> dict[str, bytes]:
@@ -74,42 +61,30 @@ def collect_figures(node: NotebookNode) -> dict[str, bytes]:
 
 
 def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
-    results: dict[str, dict[str, Any]] = {RESULTS_MIME: {}, VARYING_MIME: {}}
+    results: dict[str, Any] = {}
+    varying: dict[str, Any] = {}
     scraps: dict[str, Any] = {}
     figures: dict[str, str] = {}
-    files: dict[str, dict[str, Any]] = {}
+    files: dict[str, Any] = {}
     for output in _outputs(node):
-        tag = _said(output.get("metadata", {}), "gradtricks")
-        for mime, kept in results.items():
-            new = _said(output.get("data", {}), mime)
-            _refuse_twice(new.keys() & {name for there in results.values() for name in there})
+        data, tag = output.get("data", {}), output.get("metadata", {}).get("gradtricks", {})
+        for mime, kept in ((RESULTS_MIME, results), (VARYING_MIME, varying)):
+            new = data.get(mime, {})
+            _refuse_twice(new.keys() & {*results, *varying})
             kept.update(new)
-        for mime in _SCRAPS:
-            if "name" in (scrap := _said(output.get("data", {}), mime)):
-                scraps[str(scrap["name"])] = scrap.get("data")  # of the same name the last one counts
-        files.update(_said(output.get("data", {}), FILES_MIME))
+        for scrap in (data[mime] for mime in _SCRAPS if mime in data):
+            scraps[scrap["name"]] = scrap["data"]  # of the same name the last one counts
+        files.update(data.get(FILES_MIME, {}))
         if "figure" in tag:
-            if not isinstance(tag["figure"], str) or "alt" not in tag:
-                raise OutputError(f"expected figures as record_figure writes them; got {tag!r}")
             _refuse_twice({tag["figure"]} & figures.keys())
-            if not _figure_file(tag["figure"], output.data):
+            if not _figure_file(tag["figure"], data):
                 raise OutputError(
-                    f"expected figure {tag['figure']} as SVG or PNG; got none, or one too large for its "
-                    "cell; remedy: draw less, or with rasterized=True"
+                    f"expected figure {tag['figure']} as SVG or PNG; got none; remedy: call record_figure"
                 )
             figures[tag["figure"]] = tag["alt"]
-    kept, varying = results.values()
-    _refuse_twice(scraps.keys() & {*kept, *varying})
-    kept |= {name: encode(data, name) for name, data in scraps.items()}
-    return {"results": kept, "varying": varying, "figures": figures, "files": files}
-
-
-def _said(there: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Take what a notebook wrote by our functions, or in our name."""
-    said = there.get(name, {})
-    if not isinstance(said, dict):
-        raise OutputError(f"expected results and files as record and record_file write them; got {said!r}")
-    return said
+    _refuse_twice(scraps.keys() & {*results, *varying})
+    results |= {name: encode(data, name) for name, data in scraps.items()}
+    return {"results": results, "varying": varying, "figures": figures, "files": files}
 
 
 def _figure_file(name: str, data: NotebookNode) -> dict[str, bytes]:
@@ -127,17 +102,6 @@ def _refuse_twice(names: set[str]) -> None:
         raise OutputError(
             f"recorded twice: {', '.join(sorted(names))}; remedy: give each result and figure its own name"
         )
-
-
-def _take_report(node: NotebookNode) -> dict[str, Any]:
-    outputs = node.cells.pop().get("outputs", []) if node.cells else []
-    report = next((o.data[REPORT_MIME] for o in outputs if REPORT_MIME in o.get("data", {})), None)
-    if report is None:
-        raise OutputError(
-            "expected gradtricks.lab.recording.report() to say at the end what the run used; got nothing; "
-            "remedy: don't exit in a cell, and leave the lab's modules and IPython's display as they are"
-        )
-    return dict(report)
 
 
 def _outputs(node: NotebookNode) -> Iterator[NotebookNode]:

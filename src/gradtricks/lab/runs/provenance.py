@@ -4,8 +4,15 @@ import os
 import platform
 import subprocess
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from packaging.requirements import Requirement
+
+from gradtricks.lab.storage.records import installed_version
+
+_UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 
 
 def describe_source(folder: Path) -> dict[str, Any]:
@@ -24,6 +31,15 @@ def describe_source(folder: Path) -> dict[str, Any]:
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
     changed = any(not line.startswith("# ") for line in lines)
     return {"commit": None if commit == "(initial)" else commit, "dirty": changed}
+
+
+def describe_libraries() -> dict[str, str]:
+    """List the versions of all installed libraries that a run's result may depend on."""
+    extras = tuple(f'extra == "{extra}"' for extra in _UNRELATED)
+    requirements = map(Requirement, metadata.requires("gradtricks") or ())
+    names = {r.name for r in requirements if not any(extra in str(r.marker) for extra in extras)}
+    versions = {name: installed_version(name) for name in sorted({*names, "dask"})}
+    return {name: version for name, version in versions.items() if version}
 
 
 @cache

@@ -1,7 +1,7 @@
 """Run a recorded run again, and say whether the same came out."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -38,49 +38,28 @@ ABSENT = _Absent()
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that isn't what it was.
+    """One value that isn't what it was."""
 
-    Attributes:
-        name: Dotted, such as ``results.curve.3`` or ``versions.numpy``.
-        recorded: What it was; `ABSENT` where it wasn't there.
-        now: What it is; `ABSENT` where it isn't there any more.
-        relative: Between two floats: their distance by the larger one's magnitude; otherwise None.
-    """
-
-    name: str
-    recorded: Any
-    now: Any
-    relative: float | None = None
+    name: str  # dotted, such as ``results.curve.3`` or ``versions.numpy``
+    recorded: Any  # `ABSENT` where it wasn't there
+    now: Any  # `ABSENT` where it isn't there any more
+    relative: float | None = None  # between two floats: their distance by the larger one's magnitude
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rerun said.
+    """What a rerun said."""
 
-    Attributes:
-        title: Of the run.
-        verdict: ``identical``, ``within tolerance`` or ``different``.
-        count: How many values were compared.
-        differences: Results that differ, however little.
-        environment: What differs in the package's files, the versions of libraries, the machine, and the
-            files that the notebook says it reads.
-        rtol: The largest relative difference of two floats that counts as the same.
-    """
-
-    title: str
-    verdict: str
-    count: int
-    differences: tuple[Difference, ...]
-    environment: tuple[Difference, ...]
-    rtol: float
+    title: str  # of the run
+    verdict: str  # ``identical``, ``within tolerance`` or ``different``
+    count: int  # of the values that were compared
+    differences: tuple[Difference, ...]  # of results, however little
+    environment: tuple[Difference, ...]  # files of the package, versions, machine, files that are read
+    rtol: float  # the largest relative difference of two floats that counts as the same
 
 
 def reproduce(
-    stored: StoredRun,
-    kernels: Kernels,
-    *,
-    rtol: float = 1e-5,
-    timeout_s: float | None = None,
+    stored: StoredRun, kernels: Kernels, *, rtol: float = 1e-5, timeout_s: float | None = None
 ) -> Verdict:
     """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
 
@@ -121,8 +100,15 @@ def reproduce(
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     near = all(each.relative is not None and each.relative <= rtol for each in differences)
     verdict = "identical" if not differences else "within tolerance" if near else "different"
-    environment = (*_compare_environment(stored.record, parts["inputs"]), *files)
-    return Verdict(stored.title, verdict, _count(now), differences, environment, rtol)
+    machine = describe_machine()
+    told = {"machine": {name: stored.record["provenance"][name] for name in machine}} | stored.record[
+        "inputs"
+    ]
+    found = {"machine": machine, **parts["inputs"]}
+    environment = [
+        each for name in ("machine", "versions", "files") for each in compare(told[name], found[name], name)
+    ]
+    return Verdict(stored.title, verdict, _count(now), differences, (*environment, *files), rtol)
 
 
 def recorded_source(executed: NotebookNode) -> NotebookNode:
@@ -187,10 +173,3 @@ def _rerun(
                 f"expected {stored.title} to finish as it did before; got {reason_of(error)}; "
                 f"remedy: compare with the notebook of then, {public(stored.location)}/notebook.ipynb"
             ) from error
-
-
-def _compare_environment(record: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Difference]:
-    before, machine = record["provenance"], describe_machine()
-    yield from compare({name: before[name] for name in machine}, machine, "machine")
-    for name in ("versions", "files"):
-        yield from compare(record["inputs"][name], inputs[name], name)

@@ -1,14 +1,16 @@
 """Where a dask scheduler listens that somebody else has started, and what can be wrong with it."""
 
 import ipaddress
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from distributed.security import Security
+
+_ADDRESS = re.compile(r"(tls|tcp)://(?:\[([\da-fA-F:.]+)\]|([^\[\]:/@]+)):\d+")
 
 
 class SchedulerError(RuntimeError):
@@ -21,19 +23,15 @@ class Scheduler:
 
     Whoever reaches a scheduler can run any code as its user. With ``tls://`` only those are let in who have a
     certificate; with ``tcp://`` everybody is, so that one is refused unless the address is this machine's own
-    or ``plain_tcp`` says that the network is trusted.
+    or ``plain_tcp`` says that the network is trusted. A ValueError says what can't be used.
 
     Attributes:
         address: Such as ``tls://scheduler.example.org:8786``.
-        ca_file: Certificate of the authority that signed all others; where neither this nor the next two are
-            given, dask's own configuration has to name them.
+        ca_file: Certificate of the authority that signed all others.
         cert: Our certificate.
         key: Its private key.
         plain_tcp: Every machine that can reach the scheduler or a worker is trusted.
         patience_s: How long to wait for the scheduler, and for a worker where there is none.
-
-    Raises:
-        ValueError: The address or the files can't be used.
     """
 
     address: str
@@ -45,19 +43,16 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         """Check what can be checked without asking anybody."""
-        try:
-            parts = urlsplit(self.address)
-            complete = parts.hostname is not None and parts.port is not None
-        except ValueError:  # a port that is no number, or half an address
-            parts, complete = urlsplit(""), False
-        if parts.scheme not in ("tls", "tcp") or not complete:
+        parts = _ADDRESS.fullmatch(self.address)
+        if parts is None:
             raise ValueError(f"scheduler must look like tls://host:port; got {self.address!r}")
-        given = {"ca_file": self.ca_file, "cert": self.cert, "key": self.key}
-        if parts.scheme == "tls":
-            _check_files({name: path for name, path in given.items() if path is not None})
-        elif any(given.values()):
+        files = {"ca_file": self.ca_file, "cert": self.cert, "key": self.key}
+        if parts[1] == "tls":
+            if wrong := [f"{name}={file}" for name, file in files.items() if not Path(file or "").is_file()]:
+                raise ValueError(f"tls:// needs ca_file, cert and key, each a file; got {', '.join(wrong)}")
+        elif any(files.values()):
             raise ValueError(f"certificates are for tls://; got {self.address!r}")
-        elif not self.plain_tcp and not _is_loopback(str(parts.hostname)):
+        elif not self.plain_tcp and not _is_loopback(parts[2] or parts[3]):
             raise ValueError(
                 f"{self.address}: over tcp:// whoever reaches the scheduler or a worker can run any code "
                 "there; remedy: tls:// with certificates, an SSH tunnel to 127.0.0.1, or plain_tcp=True "
@@ -71,23 +66,12 @@ class Scheduler:
         if not self.address.startswith("tls"):
             return None
         files = {"tls_ca_file": self.ca_file, "tls_client_cert": self.cert, "tls_client_key": self.key}
-        given = {name: str(path) for name, path in files.items() if path is not None}
-        security = Security(require_encryption=True, **given)
+        security = Security(require_encryption=True, **{name: str(path) for name, path in files.items()})
         try:
-            context = security.get_connection_args("client")["ssl_context"]
+            security.get_connection_args("client")
         except OSError as error:  # ssl.SSLError is one
             raise ValueError(f"the certificates for {self.address} can't be used: {error}") from error
-        if context is None:
-            raise ValueError(f"tls:// needs ca_file, cert and key; got none for {self.address}")
         return security
-
-
-def _check_files(given: dict[str, Path | str]) -> None:
-    if given and len(given) < 3:
-        raise ValueError(f"tls:// needs ca_file, cert and key together; got only {', '.join(given)}")
-    for name, path in given.items():
-        if not Path(path).is_file():
-            raise ValueError(f"{name} must be a file; got {path}, and there is none")
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import nbformat
 
-from gradtricks.lab.encoding import decode
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.troubles import StoreError, public
@@ -22,18 +21,17 @@ if TYPE_CHECKING:
 
     from gradtricks.lab.storage.store import StoredRun
 
-EXPERIMENT = "gradtricks"
 _LONGEST = 5000  # characters of a value that a server takes
 _METRICS = 1000  # that it takes at once
 
 
-def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str = EXPERIMENT) -> int:
+def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str = "gradtricks") -> int:
     """Log runs to an MLflow server or database, each of them once, and return how many were new to it.
 
     Numbers among the results become metrics, lists of them with steps, nested ones with dotted names; results
     that vary have ``varying.`` before theirs. The record, the executed notebook and its files become
     artifacts. No runs at all check the connection and make the experiment. A ParameterError says that MLflow
-    isn't installed, or the address can't be one; a RunError that it can't be reached, or refuses.
+    isn't installed; a RunError that it can't be reached, or refuses.
     """
     # Nobody asked MLflow to report its use to its makers, nor to print an address for each run; and seven
     # retries, as it has them, would keep people waiting for minutes before they hear that no server is there.
@@ -49,21 +47,14 @@ def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str 
         ) from error
     try:
         client = MlflowClient(tracking_uri=uri)
-    except MlflowException as error:
-        raise ParameterError(
-            f"expected the address of an MLflow server or database; got {public(uri)!r} "
-            f"({str(error).replace(uri, public(uri))}); "
-            "remedy: for instance http://127.0.0.1:5000 or sqlite:///mlflow.db"
-        ) from error
-    try:
         found = client.get_experiment_by_name(experiment)
         place = str(found.experiment_id if found else client.create_experiment(experiment))
         return sum(_log(client, place, stored) for stored in stored_runs)
     except MlflowException as error:
         raise RunError(
-            f"expected MLflow at {public(uri)} to take the runs; got "
-            f"{str(error).replace(uri, public(uri))}; remedy: start its server there, "
-            "then log them again: what is there already isn't logged twice"
+            f"expected MLflow at {public(uri)} to take the runs; got {str(error).replace(uri, public(uri))}; "
+            "remedy: start its server there, or give another address, such as http://127.0.0.1:5000 or "
+            "sqlite:///mlflow.db; then log them again: what is there already isn't logged twice"
         ) from error
 
 
@@ -80,13 +71,13 @@ def _log(client: "MlflowClient", place: str, stored: "StoredRun") -> bool:
     tags |= {f"gradtricks.{name}": record[name][:_LONGEST] for name in ("stem", "error") if name in record}
     begin = int(datetime.fromisoformat(record["started"]).timestamp() * 1000)
     run_id = client.create_run(place, begin, tags, record["title"]).info.run_id
-    for name, value in _flat(decode(record["parameters"])):
+    for name, value in _flat(stored.parameters):
         client.log_param(run_id, name, str(value)[:_LONGEST])
-    results = decode(record["results"]) | {"varying": decode(record["varying"])}
     metrics = [
         Metric(name, float(number), begin, step)
-        for name, value in _flat(results)
-        if all(map(_is_number, numbers := value if isinstance(value, list) else [value]))
+        for name, value in _flat(stored.results | {"varying": stored.varying})
+        for numbers in [value if isinstance(value, list) else [value]]
+        if all(map(_is_number, numbers))
         for step, number in enumerate(numbers)
     ]
     for first in range(0, len(metrics), _METRICS):
