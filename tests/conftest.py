@@ -1,5 +1,6 @@
 """Fixtures: each framework, and each way in which a framework differentiates."""
 
+import signal
 from contextlib import closing
 
 import pytest
@@ -20,6 +21,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("gradtricks")
+
+
+def pytest_configure():
+    """Let processes of tests be interrupted, also where the shell began them in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

@@ -536,7 +536,7 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
     monkeypatch.chdir(tmp_path)
     write_notebook(tmp_path / "experiments" / "masking.ipynb", PARAMETERS, "")
     asked = {}
-    monkeypatch.setattr("gradtricks.lab.commands.running.run", lambda *a, **rest: asked.update(rest, given=a))
+    monkeypatch.setattr("gradtricks.lab.run", lambda *a, **rest: asked.update(rest, given=a))
     record = {"parameters": CARRIED, "provenance": {"threads": 3}}
     program, *arguments = shlex.split(command_of("masking", record))
     assert program == "gradtricks"

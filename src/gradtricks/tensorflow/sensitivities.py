@@ -37,8 +37,7 @@ def input_gradients(
         x: ``[B, ...]``, floating-point.
         check: Refuse coupled samples, as by batch normalization while training; that asks for float32 at
             least. A coupling whose parts cancel under the weights passes. Without, the derivatives are those
-            of sums over the samples. In a graph a check costs
-            two backward passes.
+            of sums over the samples. In a graph a check costs two backward passes.
 
     Returns:
         Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples

@@ -38,8 +38,7 @@ def input_gradients(
         x: ``[B, ...]``, floating-point.
         check: Refuse coupled samples, as by batch normalization while training; that asks for float32 at
             least. A coupling whose parts cancel under the weights passes. Without, the derivatives are those
-            of sums over the samples. Compiled or under a
-            transform a check costs two backward passes.
+            of sums over the samples. Compiled or under a transform a check costs two backward passes.
 
     Returns:
         Shape and dtype of ``x``. Where nothing can be raised, compiled or under a transform, coupled samples
@@ -140,8 +139,9 @@ def _unless_coupled(
 
     error, rounding = error_with(weights), _ROUNDING * torch.finfo(found.dtype).eps * _largest(found)
     # Under a tracer there may be no values to look at, nor are they those of the next call.
-    traced = derivatives.is_meta or torch._C._len_torch_dispatch_stack()
-    raises = in_plain_reverse(derivatives) and not traced
+    raises = in_plain_reverse(derivatives) and not (
+        derivatives.is_meta or torch._C._len_torch_dispatch_stack()
+    )
     if raises and error <= rounding:
         return derivatives
     # Where the function itself rounds more, one weight for all shows by how much.
