@@ -422,7 +422,6 @@ def test_an_address_where_nobody_is_is_said(notebook, store):
 
 # distributed drops the socket of a connection that is refused.
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_scheduler_and_workers_that_go_are_missed(notebook, store, tmp_path, monkeypatch):
     with Cluster(tmp_path, workers=1) as cluster:
         known = cluster.known_as | {"patience_s": 3}
