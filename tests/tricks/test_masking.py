@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from agreeing import assert_close
 from backends import COMPILER
 from gradtricks import reference
 
@@ -57,8 +58,7 @@ def test_step_agrees_with_the_reference(backend, options, data):
         if wanted is not None:
             np.testing.assert_allclose(backend.array(result), wanted, **TOLERANCE)
     slopes = reference.masked_adam_step_vjp(cotangent, *arguments, v_max=v_max, **options)
-    for got, wanted in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(got, wanted, **TOLERANCE)
+    assert_close(gradients, slopes, **TOLERANCE)
 
 
 def test_the_slope_of_the_step_at_rest(backend):
@@ -72,8 +72,7 @@ def test_the_slope_of_the_step_at_rest(backend):
     arguments = (parameter, gradient, zero, zero, np.zeros(3, int), mask)
     np.testing.assert_array_equal(value, np.ones(3))
     np.testing.assert_allclose(gradients[1], [0, 0, -1e-3 / 1e-8], rtol=1e-10)
-    for got, wanted in zip(gradients, reference.masked_adam_step_vjp(np.ones(3), *arguments), strict=True):
-        np.testing.assert_allclose(got, wanted, **TOLERANCE)
+    assert_close(gradients, reference.masked_adam_step_vjp(np.ones(3), *arguments), **TOLERANCE)
 
 
 STATE = [  # m, v, step, trainable_mask
@@ -95,10 +94,8 @@ def test_the_step_in_a_handful_of_ways(common):
     value, gradients = common.value_and_vjp(new_parameter, [START, GRADIENT], GRADIENT)
     options["v_max"] = 2 * STATE[1]
     expected = reference.masked_adam_step(START, GRADIENT, *STATE, **options)[0]
-    np.testing.assert_allclose(value, expected, rtol=common.rtol)
-    wanted = reference.masked_adam_step_vjp(GRADIENT, START, GRADIENT, *STATE, **options)
-    for got, slope in zip(gradients, wanted, strict=True):
-        np.testing.assert_allclose(got, slope, rtol=common.rtol, atol=1e-12)
+    slopes = reference.masked_adam_step_vjp(GRADIENT, START, GRADIENT, *STATE, **options)
+    assert_close([value, *gradients], [expected, *slopes], rtol=common.rtol, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", [o for o in OPTIONS if "maximize" not in o])
