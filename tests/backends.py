@@ -40,13 +40,6 @@ def ran(rank, meeting):
 _OTHER = "import json, runpy, sys; print(json.dumps(runpy.run_path(sys.argv[1])['ran'](1, sys.argv[2])))"
 
 
-def check_vjp(differentiate, function, inputs, cotangent, value, gradients, rtol=1e-10, atol=1e-10):
-    """Compare a value and the gradients, however they are taken, with those of a reference."""
-    found = differentiate(function, inputs, cotangent)
-    for one, wanted in zip((found[0], *found[1]), (value, *gradients), strict=True):
-        np.testing.assert_allclose(one, wanted, rtol=rtol, atol=atol)
-
-
 class Backend:
     """What is the same in every framework."""
 

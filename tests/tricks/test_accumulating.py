@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from agreeing import assert_close
 from gradtricks import reference
-
-TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def squares_by_hand(parameters, part):
@@ -41,9 +40,7 @@ def test_agrees_with_the_reference_and_the_whole_batch(backend, data):
         reference.accumulate_gradients(squares_by_hand, values, parts),
         reference.accumulate_gradients(squares_by_hand, values, [rows]),
     ):
-        np.testing.assert_allclose(backend.array(loss), wanted_loss, **TOLERANCE)
-        for got, expected in zip(gradients, wanted, strict=True):
-            np.testing.assert_allclose(backend.array(got), expected, **TOLERANCE)
+        assert_close(map(backend.array, [loss, *gradients]), [wanted_loss, *wanted])
 
 
 def test_parts_may_come_from_a_generator_and_weigh_what_they_like(backend):

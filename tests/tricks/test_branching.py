@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from agreeing import assert_agrees_twice, assert_close
 from gradtricks import reference
-from transforms import numerical_second_vjp
 
 
 def root(x):
@@ -48,10 +48,9 @@ def test_agrees_with_the_reference(backend, data, function, slope):
         [x, fallback],
         cotangent,
     )
-    np.testing.assert_allclose(value, reference.safe_where(condition, x, function, fallback), rtol=1e-10)
-    expected = reference.safe_where_vjp(cotangent, condition, x, slope, fallback)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+    slopes = reference.safe_where_vjp(cotangent, condition, x, slope, fallback)
+    expected = [reference.safe_where(condition, x, function, fallback), *slopes]
+    assert_close([value, *gradients], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -154,9 +153,8 @@ def test_what_flows_where_is_the_chain_rule(backend, compiled):
         return backend.tricks.where_gradients(x > 0, x, backend.operator("log"), 0.0)
 
     report = backend.compiled(report) if compiled else report
-    flow = [backend.array(field) for field in report(backend.tensor(X))]
-    for ours, theirs in zip(flow, reference.where_gradients(X > 0, X, inverse, 0.0), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    flow = map(backend.array, report(backend.tensor(X)))
+    assert_close(flow, reference.where_gradients(X > 0, X, inverse, 0.0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -225,10 +223,9 @@ def test_in_common_ways(common):
         return common.tricks.safe_where(t > 0, t, root, f) + nothing
 
     value, gradients = common.value_and_vjp(choose, [X, fallback], COTANGENT)
-    np.testing.assert_allclose(value, reference.safe_where(X > 0, X, root, fallback) - 2, rtol=common.rtol)
-    expected = reference.safe_where_vjp(COTANGENT, X > 0, X, root_slope, fallback)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=common.rtol)
+    slopes = reference.safe_where_vjp(COTANGENT, X > 0, X, root_slope, fallback)
+    expected = [reference.safe_where(X > 0, X, root, fallback) - 2, *slopes]
+    assert_close([value, *gradients], expected, rtol=common.rtol)
 
 
 def test_what_flows_where_under_every_transform(way):
@@ -243,31 +240,23 @@ def test_what_flows_where_under_every_transform(way):
 
 
 def test_twice_in_common_ways(twice):
-    directions = [np.array([0.3, 0.7, -0.1, 0.4]), np.array([0.2, -0.4, 0.6, 1.0])]
     inputs = [X, np.array([0.5, -1.0, 2.0, 3.0])]
 
     def vjp(cotangent, x, fallback):
         value = reference.safe_where(X > 0, x, root, fallback)
         return reference.safe_where_vjp(3 * value**2 * cotangent, X > 0, x, root_slope, fallback)
 
-    gradients = twice.second_vjp(
-        lambda t, f: twice.tricks.safe_where(t > 0, t, root, f) ** 3, inputs, COTANGENT, directions
-    )
-    expected = numerical_second_vjp(vjp, inputs, COTANGENT, directions)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    def cubed(t, f):
+        return twice.tricks.safe_where(t > 0, t, root, f) ** 3
+
+    assert_agrees_twice(twice, cubed, inputs, COTANGENT, vjp)
 
 
 def test_what_flows_where_twice_under_every_transform(second):
     def vjp(cotangent, x):
         return reference.where_gradients_vjp(cotangent, X > 0, x, root_curvature)
 
-    gradients = second.second_vjp(
-        lambda t: second.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient,
-        [X],
-        COTANGENT,
-        [np.array([0.3, 0.7, -0.1, 0.4])],
-    )
-    expected = numerical_second_vjp(vjp, [X], COTANGENT, [np.array([0.3, 0.7, -0.1, 0.4])])
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    def safe_gradient(t):
+        return second.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient
+
+    assert_agrees_twice(second, safe_gradient, [X], COTANGENT, vjp, atol=1e-5)

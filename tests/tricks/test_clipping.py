@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from backends import check_vjp
+from agreeing import assert_agrees, assert_close
 from gradtricks import reference
 
 FLOATS = st.floats(-9, 9, allow_subnormal=False)
@@ -52,16 +52,9 @@ def test_norms_agree_with_the_reference(backend, name, data, norm):
     cotangent = data.draw(arrays(np.float64, x.shape, elements=NUMBERS))
     axes = st.sets(st.integers(-x.ndim, -1), min_size=1) if x.ndim else st.none()
     axis = data.draw(st.none() | axes.map(lambda s: s and tuple(s)))
-    check_vjp(
-        backend.value_and_vjp,
-        lambda t: getattr(backend.tricks, name)(t, norm, axis=axis),
-        [x],
-        cotangent,
-        getattr(reference, name)(x, norm, axis=axis),
-        [getattr(reference, f"{name}_vjp")(cotangent, x, norm, axis=axis)],
-        # What lies along x cancels in a projection, up to rounding.
-        atol=1e-14 * np.abs(cotangent).sum() if name == "project_to_max_norm" else 1e-300,
-    )
+    # What lies along x cancels in a projection, up to rounding.
+    atol = 1e-14 * np.abs(cotangent).sum() if name == "project_to_max_norm" else 1e-300
+    assert_agrees(backend, name, [x], cotangent, norm, axis=axis, atol=atol)
 
 
 @given(data=st.data(), max_norm=NORMS)
@@ -70,8 +63,7 @@ def test_clip_by_global_norm_agrees_with_the_reference(backend, data, max_norm):
     clipped, norm = backend.tricks.clip_by_global_norm([backend.tensor(g) for g in gradients], max_norm)
     expected, expected_norm = reference.clip_by_global_norm(gradients, max_norm)
     np.testing.assert_allclose(backend.array(norm), expected_norm, rtol=1e-10)
-    for one, other in zip(clipped, expected, strict=True):
-        np.testing.assert_allclose(backend.array(one), other, rtol=1e-10, atol=1e-300)
+    assert_close(map(backend.array, clipped), expected, atol=1e-300)
 
 
 @pytest.mark.parametrize("max_norm", [2.0, 50.0])
@@ -127,10 +119,7 @@ def test_structures_and_missing_gradients_are_kept(backend):
 @pytest.mark.parametrize("name", CASES)
 def test_in_common_ways(common, name):
     # Not below the bounds, so that a Jacobian's rows aren't clipped otherwise than what they add up to.
-    x, cotangent = np.ones((3, 2)), ROWS
-    expected = x, [getattr(reference, f"{name}_vjp")(cotangent, x, *CASES[name])]
-    trick = getattr(common.tricks, name)
-    check_vjp(common.value_and_vjp, lambda t: trick(t, *CASES[name]), [x], cotangent, *expected)
+    assert_agrees(common, name, [np.ones((3, 2))], ROWS, *CASES[name])
 
 
 # Extremes

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from agreeing import assert_agrees
+from agreeing import assert_agrees, assert_agrees_twice, assert_close
 from gradtricks import reference
 from gradtricks._core.structures import pairs
-from transforms import numerical_second_vjp
 
 NUMBERS = st.floats(-9, 9)
 RATES = st.floats(0, 3) | st.sampled_from([0.0, 1e-45, 1.0, 1e30])
@@ -87,9 +86,6 @@ def test_sparse_gradients_are_made_dense(backend):
     gradient = backend.sparse_gradient(table, [1, 1, 3])
     moved = backend.tricks.gradient_descent_step({"w": table}, {"w": gradient}, 1.0)["w"]
     np.testing.assert_array_equal(backend.array(moved).sum(1), [0, -4, 0, -2])
-
-
-# Published numbers
 
 
 # Errors
@@ -192,15 +188,11 @@ def test_a_structure_in_common_ways(common):
         return stepped["w"][0] + stepped["w"][1] + stepped["b"]
 
     value, gradients = common.value_and_vjp(through_a_structure, INPUTS[:2], cotangent)
-    np.testing.assert_allclose(value, 4 * INPUTS[0] - 0.6 * INPUTS[1], rtol=common.rtol)
-    for ours, theirs in zip(gradients, [4 * cotangent, -0.6 * cotangent], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=common.rtol)
+    expected = [4 * INPUTS[0] - 0.6 * INPUTS[1], 4 * cotangent, -0.6 * cotangent]
+    assert_close([value, *gradients], expected, rtol=common.rtol)
 
 
 def test_twice_in_common_ways(twice):
-    cotangent = np.array([1.0, -3.0, 2.0])
-    directions = [np.array([0.3, 0.7, -0.1]), np.array([0.2, -0.4, 0.6]), np.array([0.5])]
-
     def function(parameter, gradient, rate):
         return twice.tricks.gradient_descent_step(parameter**3, gradient, rate[0]) ** 2
 
@@ -210,7 +202,4 @@ def test_twice_in_common_ways(twice):
         inner, *rest = reference.gradient_descent_step_vjp(outer, parameter**3, gradient, rate)
         return [3 * np.square(parameter) * inner, *rest]
 
-    gradients = twice.second_vjp(function, INPUTS, cotangent, directions)
-    expected = numerical_second_vjp(vjp, INPUTS, cotangent, directions)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert_agrees_twice(twice, function, INPUTS, np.array([1.0, -3.0, 2.0]), vjp)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from backends import check_vjp
+from agreeing import assert_agrees, assert_close
 from gradtricks import reference
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -52,16 +52,7 @@ def test_the_loss_agrees_with_the_reference(backend, data, ratio, normalize):
     mask = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 1.0, 0.25])))
     clip = None if ratio == "none" else data.draw(st.sampled_from([None, 0.2, (0.1, 0.3)]))
     options = {"ratio": ratio, "clip": clip, "normalize": normalize}
-    others = [backend.tensor(x) for x in (old, advantages, mask)]
-    arguments = (log_probs, old, advantages, mask)
-    check_vjp(
-        backend.value_and_vjp,
-        lambda x: backend.tricks.token_policy_loss(x, *others, **options),
-        [log_probs],
-        2.0,
-        reference.token_policy_loss(*arguments, **options),
-        [reference.token_policy_loss_vjp(2.0, *arguments, **options)],
-    )
+    assert_agrees(backend, "token_policy_loss", [log_probs], 2.0, old, advantages, mask, **options)
 
 
 @given(data=st.data(), estimator=st.sampled_from(ESTIMATORS), slope=st.sampled_from([None, *ESTIMATORS]))
@@ -70,27 +61,20 @@ def test_penalties_agree_with_the_reference(backend, data, estimator, slope):
     shape = data.draw(array_shapes(min_dims=0, max_dims=2, max_side=4))
     log_probs, other = (data.draw(arrays(np.float64, shape, elements=st.floats(-6, 0))) for _ in range(2))
     cotangent = np.cos(np.arange(log_probs.size, dtype=float)).reshape(shape)
-    check_vjp(
-        backend.value_and_vjp,
+    value, gradients = backend.value_and_vjp(
         lambda x: backend.tricks.kl_penalty(x, backend.tensor(other), estimator=estimator, slope=slope),
         [log_probs],
         cotangent,
-        reference.kl_penalty(log_probs, other, estimator=estimator),
-        [reference.kl_penalty_vjp(cotangent, log_probs, other, estimator=estimator, slope=slope)],
     )
+    expected = reference.kl_penalty(log_probs, other, estimator=estimator)
+    vjp = reference.kl_penalty_vjp(cotangent, log_probs, other, estimator=estimator, slope=slope)
+    assert_close([value, *gradients], [expected, vjp])
 
 
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 def test_averages_agree_with_the_reference(backend, normalize):
     x, _, _, mask = drawn()
-    check_vjp(
-        backend.value_and_vjp,
-        lambda t: backend.tricks.average_tokens(t, backend.tensor(mask), normalize=normalize),
-        [x],
-        3.0,
-        reference.average_tokens(x, mask, normalize=normalize),
-        [reference.average_tokens_vjp(3.0, x, mask, normalize=normalize)],
-    )
+    assert_agrees(backend, "average_tokens", [x], 3.0, mask, normalize=normalize)
 
 
 @WAYS

@@ -6,9 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from backends import check_vjp
+from agreeing import assert_agrees_twice, assert_close
 from gradtricks import reference
-from transforms import numerical_second_vjp
 
 STEPS, BATCH, STATE, ACTIONS, BINS = 4, 3, 5, 2, 6
 
@@ -103,16 +102,11 @@ def check_unroll(backend, rtol=1e-10, **options):
     (outputs, predictions), state = reference.unroll(
         recurrent(np, WEIGHTS), ROOT, TWO_ACTIONS, prediction_fn=lambda state: state @ PREDICT
     )
-    check_vjp(
-        backend.value_and_vjp,
-        unrolled(getattr(backend, "backend", backend), **options),
-        [ROOT, WEIGHTS],
-        cotangent,
-        np.concatenate([x.ravel() for x in (outputs, predictions, state)]),
-        unrolled_vjp(cotangent, ROOT, WEIGHTS, **options),
-        rtol,
-        rtol,
-    )
+    function = unrolled(getattr(backend, "backend", backend), **options)
+    value, gradients = backend.value_and_vjp(function, [ROOT, WEIGHTS], cotangent)
+    expected = np.concatenate([x.ravel() for x in (outputs, predictions, state)])
+    slopes = unrolled_vjp(cotangent, ROOT, WEIGHTS, **options)
+    assert_close([value, *gradients], [expected, *slopes], rtol, rtol)
 
 
 @pytest.mark.parametrize("hidden_scale", [0.5, 0.0, 1.0, 1 / 3])
@@ -182,14 +176,11 @@ def test_each_variant_of_the_loss_agrees_with_the_reference(backend, kind, optio
     tensors = [backend.tensor(t) for t in targets]
     given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
     weights = {name: x for name, x in options.items() if name.endswith("weight")}
-    check_vjp(
-        backend.value_and_vjp,
-        lambda *p: backend.tricks.muzero_loss(*p, *tensors, **given),
-        drawn,
-        cotangent,
-        reference.muzero_loss(*drawn, *targets, **weights),
-        reference.muzero_loss_vjp(cotangent, *drawn, *targets, **options),
+    value, gradients = backend.value_and_vjp(
+        lambda *p: backend.tricks.muzero_loss(*p, *tensors, **given), drawn, cotangent
     )
+    slopes = reference.muzero_loss_vjp(cotangent, *drawn, *targets, **options)
+    assert_close([value, *gradients], [reference.muzero_loss(*drawn, *targets, **weights), *slopes])
 
 
 LOSS_INPUTS = [  # K = 1, B = 1: value, reward, policy logits
@@ -218,16 +209,12 @@ def test_muzero_loss_in_common_ways(common):
     expected = reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS)
     expected = expected + reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS, value_weight=0.5)
     slopes = two_losses_vjp(cotangent, *LOSS_INPUTS)
-    check_vjp(common.value_and_vjp, two_losses(common), LOSS_INPUTS, cotangent, expected, slopes)
+    value, gradients = common.value_and_vjp(two_losses(common), LOSS_INPUTS, cotangent)
+    assert_close([value, *gradients], [expected, *slopes])
 
 
 def test_muzero_loss_twice_in_common_ways(twice):
-    cotangent = np.array([2.0])
-    directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in LOSS_INPUTS]
-    got = twice.second_vjp(two_losses(twice), LOSS_INPUTS, cotangent, directions)
-    wanted = numerical_second_vjp(two_losses_vjp, LOSS_INPUTS, cotangent, directions)
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+    assert_agrees_twice(twice, two_losses(twice), LOSS_INPUTS, np.array([2.0]), two_losses_vjp)
 
 
 def test_an_impossible_class_adds_nothing(backend):

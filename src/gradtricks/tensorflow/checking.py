@@ -1,4 +1,9 @@
-"""Checking a gradient against differences of its function."""
+"""Checking a gradient against differences of its function.
+
+One element moves at a time, by steps ``h`` of many sizes; ``y`` is an output, or a weighted sum of them::
+
+    dy / dx_i = (y(x_i + h) - y(x_i - h)) / 2h        and apart (y(x_i + h) - y(x_i)) / h, on either side
+"""
 
 from collections.abc import Callable, Sequence
 

@@ -109,23 +109,22 @@ class _OverrideMap(AbstractContextManager):
         }
 
     def __enter__(self) -> None:
-        if not _ACTIVE.outer:
+        if len(_ACTIVE.maps) == 1:
             context.context().add_op_callback(_after_op)
             _PATCHES.enter()
-        _ACTIVE.outer.append(_ACTIVE.names)
-        _ACTIVE.names = {**_ACTIVE.names, **self.names}
+        _ACTIVE.maps.append(_ACTIVE.maps[-1] | self.names)
 
     def __exit__(self, *exception: object) -> None:
-        _ACTIVE.names = _ACTIVE.outer.pop()
-        if not _ACTIVE.outer:
+        _ACTIVE.maps.pop()
+        if len(_ACTIVE.maps) == 1:
             context.context().remove_op_callback(_after_op)
             _PATCHES.exit()
 
 
 class _Active(threading.local):
     def __init__(self) -> None:
-        self.names: dict[str, str] = {}  # of gradients, by types of operators
-        self.outer: list[dict[str, str]] = []  # those around each block
+        # Names of gradients, by types of operators: outside of all blocks, and in each block that is entered.
+        self.maps: list[dict[str, str]] = [{}]
 
 
 _ACTIVE = _Active()
@@ -135,7 +134,7 @@ def _after_op(
     op_type: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
 ) -> None:
     op_type = tf.compat.as_str(op_type)  # bytes from some eager operators
-    name = _ACTIVE.names.get(op_type)
+    name = _ACTIVE.maps[-1].get(op_type)
     if name is None:
         if graph is None:
             _refuse_foreign_function(op_type)
@@ -149,7 +148,7 @@ def _after_op(
 
 def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., None]:
     def recording(op_type: Any, inputs: Any, attributes: Any, outputs: Any) -> None:
-        name = _ACTIVE.names.get(tf.compat.as_str(op_type))
+        name = _ACTIVE.maps[-1].get(tf.compat.as_str(op_type))
         if name is None:
             record_gradient(op_type, inputs, attributes, outputs)
         else:
@@ -161,7 +160,7 @@ def _recording_gradients(record_gradient: Callable[..., None]) -> Callable[..., 
 def _keyed_by_maps(make_function_context: Callable[..., Any]) -> Callable[..., Any]:
     # A tf.function looks for an earlier trace under this key.
     def keyed(scope_type: Any = None) -> Any:
-        made, names = make_function_context(scope_type), _ACTIVE.names
+        made, names = make_function_context(scope_type), _ACTIVE.maps[-1]
         return made._replace(scope_type=(scope_type, *sorted(names.items()))) if names else made
 
     return keyed
@@ -196,7 +195,7 @@ _PATCHES = _Patches()
 def _refuse_foreign_function(name: str) -> None:
     if name.startswith("__backward") or not context.context().has_function(name):
         return
-    kept = sorted(_operators_within(name) & _ACTIVE.names.keys())
+    kept = sorted(_operators_within(name) & _ACTIVE.maps[-1].keys())
     if kept:
         raise RuntimeError(
             f"gradient_override_map can't reach the {', '.join(kept)} of a function traced outside of it; "

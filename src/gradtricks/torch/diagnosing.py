@@ -1,4 +1,8 @@
-"""Naming what is wrong with the gradients of a training."""
+"""Naming what is wrong with the gradients of a training.
+
+A healthy step is ``w <- w - rate * f(dL/dw)``: once for each weight, with this step's gradient alone, where
+``0 < |dL/dw| < infinity`` and the sum isn't rounded away. What breaks any of this is named, with its line.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any

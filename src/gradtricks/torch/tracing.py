@@ -1,4 +1,8 @@
-"""Naming the operation that cut the path of a gradient."""
+"""Naming the operation that cut the path of a gradient.
+
+Along a path ``x -> u -> ... -> y`` the gradient is ``dL/dy * ... * du/dx``, and several paths add up. Where
+an operation hands on no slope, the path is cut; named too is the factor that makes 0, infinity or NaN of it.
+"""
 
 import sys
 import threading
