@@ -593,6 +593,7 @@ def experiment(write, tmp_path, recorded):
         ({"a": 1.0}, {"a": 1.000001}, "within tolerance", ["results.a"]),
         ({"a": 1.0, "n": {"b": [0, 0.5]}}, {"a": 1.0, "n": {"b": [0, 0.6]}}, "different", ["results.n.b.1"]),
         ({"a": 1, "b": 2}, {"a": 1}, "different", ["results.b"]),
+        ({}, {}, "nothing to compare", []),
     ],
 )
 def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, before, after, verdict, names):
@@ -605,6 +606,12 @@ def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, befor
     assert [difference.name for difference in said.differences] == names
     assert said.count == len(re.findall(r"[\w.\"]+(?=[,\]}])", json.dumps(after)))
     assert reproduce(stored, kernels, rtol=1.0).verdict in (verdict, "within tolerance")
+
+
+def test_an_empty_list_is_a_result_too(write, store, kernels, tmp_path):
+    _, run = experiment(write, tmp_path, {"a": []})
+    said = reproduce(execute(run, store, kernels), kernels)
+    assert (said.verdict, said.count) == ("identical", 1)
 
 
 def test_a_rerun_says_what_else_differs(run_it, kernels, tmp_path):

@@ -272,7 +272,8 @@ def reproduce(
 ) -> Shown:
     """Run a recorded run again, and say value by value: identical, within tolerance, or different.
 
-    It also says what differs in the environment. Nothing of the rerun is kept.
+    It also says what differs in the environment. Nothing of the rerun is kept. A run that
+    recorded nothing leaves nothing to compare, which proves nothing: exit code 1.
     """
     from gradtricks.lab.commands.publishing import verdict_of
     from gradtricks.lab.notebooks.texts import ParameterError
@@ -283,7 +284,7 @@ def reproduce(
     code = 0
     for found in lab.reproduce_book(**how) if name is None else [lab.reproduce(name, **how)]:
         yield verdict_of(found)
-        code |= found.verdict == "different"
+        code |= found.verdict in ("different", "nothing to compare")
     raise typer.Exit(code)
 
 

@@ -18,7 +18,7 @@ app = typer.Typer(
 _EXIT_CODES = """\
 [bold]Exit codes[/bold]
   0  all that was asked for is there
-  1  a run failed, or a result differs
+  1  a run failed, or a result differs or is missing
   2  the request is wrong, and nothing was started
   130  interrupted; the same command goes on later"""
 

@@ -120,7 +120,8 @@ def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = 
         store: Of the runs.
 
     Returns:
-        Whether it is identical, within tolerance or different, in what, and what differs in the environment.
+        Whether it is identical, within tolerance or different, in what, and what differs in the environment;
+        or that there was nothing to compare, where a run recorded no result and kept no file.
 
     Raises:
         ParameterError: The text means no run, or several.
@@ -175,10 +176,11 @@ def reproduce_book(
 
 def verdict_of(verdict: Verdict) -> RenderableType:
     """Show what a rerun said: first the verdict, then every value that differs, then the environment."""
-    style = "red" if verdict.verdict == "different" else "green"
-    head = Text.assemble(
-        f"{verdict.title}: ", (verdict.verdict, style), f" ({verdict.count} values compared)"
-    )
+    said, compared = verdict.verdict, f"{verdict.count} values compared"
+    style = {"different": "red", "nothing to compare": "yellow"}.get(said, "green")
+    if said == "nothing to compare":
+        compared = "neither then nor now did it record a result or keep a file"
+    head = Text.assemble(f"{verdict.title}: ", (said, style), f" ({compared})")
     rows = [
         (d.name, short(d.recorded), short(d.now), "" if d.relative is None else f"{d.relative:.1g}")
         for d in (*verdict.differences, *verdict.environment)
