@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gradtricks.lab.commands.progress import Board, execute
-from gradtricks.lab.runs.estimates import Pace, estimate_s
+from gradtricks.lab.commands.progress import Board, Pace, estimate_s, execute
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run, execute_all
 from gradtricks.lab.storage.store import Store, StoredRun

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.notebooks.literals import TAG, inject, literal
+from gradtricks.lab.kernels import INJECTED
+from gradtricks.lab.kernels.choosing import Kernels, inject
 from gradtricks.lab.notebooks.schema import (
     ParameterError,
     check_parameters,
@@ -25,7 +25,7 @@ from gradtricks.lab.notebooks.schema import (
     read_parameters,
     shown,
 )
-from gradtricks.lab.notebooks.texts import Plain, read_json, read_yaml, split_values
+from gradtricks.lab.notebooks.texts import Plain, literal, read_json, read_yaml, split_values
 from notebooks import write_notebook
 
 RANGES = """\
@@ -488,7 +488,7 @@ def test_one_cell_is_injected_behind_the_parameters():
         "# Set by gradtricks: the parameters of this run.\nx = 1",
         "2",
     ]
-    assert (first.cells[2].metadata.tags, first.cells[2].id) == ([TAG], TAG)
+    assert (first.cells[2].metadata.tags, first.cells[2].id) == ([INJECTED], INJECTED)
     second = inject(first, {"x": float("nan")})
     assert [cell.source.rpartition("\n")[2] for cell in second.cells] == [
         "1",

@@ -18,13 +18,11 @@ from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.planning import Spec, plan_runs
-from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.runs.planning import Spec, describe_source, plan_runs
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
-from gradtricks.lab.storage.published import open_store
-from gradtricks.lab.storage.store import Store
-from gradtricks.lab.storage.troubles import public
+from gradtricks.lab.storage.places import public
+from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep

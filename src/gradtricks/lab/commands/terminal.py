@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradtricks.lab.storage.troubles import public
+from gradtricks.lab.storage.places import public
 
 _WIDE = 10_000  # letters, where it is no terminal: a file or another program wants whole lines
 _SHOWN = 20  # rows of a long table
@@ -114,7 +114,7 @@ def _exit_code(error: Exception) -> int | None:
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
     from gradtricks.lab.runs.many import Interrupted, SchedulerError
-    from gradtricks.lab.storage.troubles import StoreError
+    from gradtricks.lab.storage.places import StoreError
 
     codes: dict[int, Any] = {  # subclasses first
         2: (FileNotFoundError, ParameterError),

@@ -25,9 +25,8 @@ from gradtricks.lab.notebooks.declarations import (
     resolve,
     without_range,
 )
-from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.texts import ParameterError as ParameterError  # also for who imports this one
-from gradtricks.lab.notebooks.texts import Plain, Problems
+from gradtricks.lab.notebooks.texts import Plain, Problems, literal
 
 _TYPE_COMMENT = re.compile(r"type:\s*([\w.]+(?:\[.*\])?)\s*(.*)")
 _SHOWN = 120  # characters of a wrong value

@@ -12,16 +12,15 @@ from typing import Any
 from nbformat import NotebookNode
 
 from gradtricks.lab.encoding import decode
+from gradtricks.lab.kernels import INJECTED
 from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.notebooks.literals import TAG
 from gradtricks.lab.notebooks.schema import read_settings
-from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
+from gradtricks.lab.runs.execution import FAILURES, RunError, describe_machine, reason_of
 from gradtricks.lab.runs.outputs import finish
 from gradtricks.lab.runs.planning import digests, note_reads, source_digest
-from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, request_digest
-from gradtricks.lab.storage.troubles import StoreError, public
 
 __all__ = ["ABSENT", "Difference", "Verdict", "compare", "reproduce"]
 
@@ -118,7 +117,7 @@ def reproduce(
 def recorded_source(executed: NotebookNode) -> NotebookNode:
     """Take the source out of an executed notebook, as it was before parameters were put in."""
     node = deepcopy(executed)
-    node.cells = [cell for cell in node.cells if TAG not in cell.metadata.get("tags", [])]
+    node.cells = [cell for cell in node.cells if INJECTED not in cell.metadata.get("tags", [])]
     node.metadata.pop("papermill", None)
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
