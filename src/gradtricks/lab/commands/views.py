@@ -135,13 +135,16 @@ def plot(
         ParameterError: There is no such sweep, or no result that could be drawn.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import grouping, plots, tables
+    from gradtricks.lab.results import grouping, tables
 
     opened = open_store(store)
     name = find_sweep(opened, sweep)
     plan = opened.plans()[name]
     read, frame = tables.read_plan(plan), tables.table(opened, plan=plan)
-    drawn = plots.plot_results(grouping.find_results(frame, read.varied, shown or read.shown))
+    results = grouping.find_results(frame, read.varied, shown or read.shown)
+    from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
+
+    drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
     elsewhere = "://" in opened.location or plan.get("published")
     beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
