@@ -50,7 +50,7 @@ def execute(
     """
     runs = look_up(specs, store, retry_failed=retry_failed)
     board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
-    with board.shown():
+    with board.live():
         execute_missing(runs, store, on_change=board.tell, on_stop=board.stop, **options)
     return runs
 
@@ -74,7 +74,7 @@ class Board:
         self._printed = monotonic()
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def live(self) -> Iterator[None]:
         """Show it for as long as it takes."""
         found = sum(run.stored is not None for run in self._runs)
         if found and len(self._runs) > 1:

@@ -45,11 +45,11 @@ def plan_book(experiments: Path) -> list[Spec]:
             f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
         )
     source = describe_source(experiments)
-    planned = together(*(partial(_plan_shown, path, source) for path in notebooks))
+    planned = together(*(partial(_plan_notebook, path, source) for path in notebooks))
     return [run for runs in planned for run in runs]
 
 
-def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
+def _plan_notebook(path: Path, source: Mapping[str, Any]) -> list[Spec]:
     """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
     node = read_notebook(path)
     backend = read_parameters(node, str(path)).get("backend")

@@ -20,7 +20,7 @@ from papermill.exceptions import PapermillExecutionError
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.kernels.warm import KernelLostError
-from gradtricks.lab.notebooks.schema import shown
+from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.recording import REPORT_CELL, package_digests
 from gradtricks.lab.runs.outputs import OutputError, finish
 from gradtricks.lab.runs.planning import Spec
@@ -156,7 +156,7 @@ def _about(spec: Spec) -> dict[str, Any]:
 
 
 def _message(spec: Spec, where: str, stored: StoredRun) -> str:
-    given = "\n".join(f"    {name} = {shown(value)}" for name, value in spec.parameters.items())
+    given = "\n".join(f"    {name} = {excerpt(value)}" for name, value in spec.parameters.items())
     return (
         f"{spec.notebook} failed {where}\n  {stored.record['error']}\n  with parameters\n{given}\n"
         f"  The notebook as far as it came: {public(stored.location)}/notebook.ipynb"

@@ -19,10 +19,10 @@ from gradtricks.lab.notebooks.schema import (
     ParameterError,
     Settings,
     check_parameters,
+    excerpt,
     read_notebook,
     read_parameters,
     read_settings,
-    shown,
 )
 from gradtricks.lab.notebooks.texts import literal
 from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
@@ -210,7 +210,7 @@ def _name(stem: str, parameters: Mapping[str, Any]) -> str:
 
 
 def _spoken(value: Any) -> str:
-    text = str(value) if isinstance(value, str | date) else shown(value)
+    text = str(value) if isinstance(value, str | date) else excerpt(value)
     return _UNSAFE.sub("_", text)[:LONGEST_TITLE].strip("_")
 
 
