@@ -85,7 +85,8 @@ def with_path():
 
 def main():
     """Be that process."""
-    from gradtricks.lab.runs.many import Interrupted, Scheduler, SchedulerError, execute_all
+    from gradtricks.lab.runs.many import Interrupted, SchedulerError, execute_all
+    from gradtricks.lab.runs.schedulers import Scheduler
     from gradtricks.lab.storage.store import Store
 
     orders = json.loads(sys.argv[1])
@@ -153,7 +154,7 @@ class Cluster:
 
     @property
     def known_as(self):
-        """What `gradtricks.lab.runs.many.Scheduler` takes."""
+        """What `gradtricks.lab.runs.schedulers.Scheduler` takes."""
         return {"address": self.address, **self.certificates, "patience_s": 15}
 
     def mend(self):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradtricks.lab.cli import app
-from gradtricks.lab.commands.options import DEFAULT_STORE, Shown, StoreLocation, Workers, command, manual
+from gradtricks.lab.commands.options import DEFAULT_STORE, Printed, StoreLocation, Workers, command, manual
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @command("Run", "gradtricks book", "gradtricks book --workers 1")
-def book(workers: Workers = None, store: StoreLocation = DEFAULT_STORE) -> Shown:
+def book(workers: Workers = None, store: StoreLocation = DEFAULT_STORE) -> Printed:
     """Run what the book shows and what hasn't been run with the same inputs before; then build the book."""
     from gradtricks.book.building import build_book
     from gradtricks.lab.commands.terminal import output
@@ -27,7 +27,7 @@ def book(workers: Workers = None, store: StoreLocation = DEFAULT_STORE) -> Shown
 
 
 @command("Run", "gradtricks pdf")
-def pdf() -> Shown:
+def pdf() -> Printed:
     """Print the chapters of the built book into one PDF, with Chromium."""
     from gradtricks.book.building import print_book
 
@@ -62,7 +62,7 @@ def evaluate(
             min=0, help="Pong: 1 draws moves as in training, 0 takes the likeliest; none given: 0.5."
         ),
     ] = None,
-) -> Shown:
+) -> Printed:
     """Let trained agents play games with seeds that training never used.
 
     A return is, in Pong, the points won minus the points lost, from -21 to 21; in
@@ -107,7 +107,7 @@ def watch(
     sticky: Annotated[
         float, typer.Option(min=0, max=1, help="Probability that a frame repeats the last move.")
     ] = 0.0,
-) -> Shown:
+) -> Printed:
     """Film a trained agent in a game of Pong, for a browser to show; the agent is on the right."""
     from gradtricks.agents.evaluation import FrozenPolicy
     from gradtricks.agents.evaluation import film as play

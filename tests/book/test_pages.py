@@ -31,8 +31,8 @@ from gradtricks.book.quotes import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import plan_sweeps
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.schema import check_parameters, parse_values, read_notebook, read_parameters
+from gradtricks.lab.notebooks.texts import literal
 from gradtricks.lab.results.quoting import RecordError, result_from
 from notebooks import write_notebook
 

@@ -31,6 +31,7 @@ from gradtricks.lab.results.tables import tabulate
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import execute_all
 from gradtricks.lab.runs.planning import plan_run
+from gradtricks.lab.runs.reproduction import Verdict
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook
 from sweeping import wait_for
@@ -623,6 +624,14 @@ def test_reproduce_says_identical_or_what_differs(swept, tmp_path, invoke):
     assert code == 1
     assert said.splitlines()[0] == "small-seed=1: different (2 values compared)"
     assert re.search(r"^results.loss +2.5 +1.1 +0.6", said, re.MULTILINE)
+
+
+def test_a_run_that_recorded_nothing_proves_nothing(monkeypatch):
+    found = Verdict("bare", "nothing to compare", 0, (), (), 0.0)
+    monkeypatch.setattr("gradtricks.lab.reproduce", lambda name, **how: found)
+    answer = CliRunner().invoke(app, ["reproduce", "bare"])
+    said = "bare: nothing to compare (neither then nor now did it record a result or keep a file)\n"
+    assert (answer.exit_code, answer.output) == (1, said)
 
 
 def test_all_that_the_book_shows_is_reproduced(project, invoke):

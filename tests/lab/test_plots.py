@@ -254,6 +254,13 @@ def test_many_curves_have_a_panel_each_before_all_of_them():
     assert plot.alt.count("rate = ") == 2, "of many curves the first and the last are named"
 
 
+def test_a_long_name_of_a_panel_is_broken_not_cut():
+    names = ["recipe with a decision every eight frames", *"abcd"]
+    plot = drawn({"kind": names}, lambda v, s: {"losses": [1.0, 2.0]}, ["losses"], seeds=1)
+    titles = [panel.get_title("left") for panel in plot.figure.axes]
+    assert titles[0] == "recipe with a\ndecision every\neight frames"
+
+
 @pytest.mark.parametrize(
     ("column", "title"),
     [

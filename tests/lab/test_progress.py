@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gradtricks.lab.commands.progress import Board, execute
-from gradtricks.lab.runs.estimates import Pace, estimate_s
+from gradtricks.lab.commands.progress import Board, Pace, estimate_s, execute
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run, execute_all
 from gradtricks.lab.storage.store import Store, StoredRun
@@ -90,7 +89,7 @@ def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, mo
 def test_a_terminal_shows_who_does_what(notebook, store):
     specs = [replace(spec, expected_s=60.0) for spec in plan(notebook, 40)]
     shown, runs, screen = board(specs, store, workers=20, terminal=True)
-    with shown.shown():
+    with shown.live():
         for number, run in enumerate(runs[:20]):
             run.worker, run.began = str(number), time.monotonic()
             shown.tell(run)

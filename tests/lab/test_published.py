@@ -32,12 +32,11 @@ from gradtricks.lab.commands.views import find_run, table
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
-from gradtricks.lab.storage.keeping import write_published
 from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
-from gradtricks.lab.sweeps.publication import FOLDER, as_published
+from gradtricks.lab.sweeps.publication import FOLDER, as_published, write_published
 from notebooks import write_notebook
 
 PARAMETERS = """\

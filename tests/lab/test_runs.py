@@ -22,15 +22,12 @@ from nbclient.exceptions import DeadKernelError
 
 from gradtricks.lab.commands.overviews import describe, list_experiments
 from gradtricks.lab.encoding import decode, encode
-from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
-from gradtricks.lab.kernels.imports import modules_of
-from gradtricks.lab.notebooks.literals import inject
+from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed, inject, modules_of
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import record, record_figure, record_varying
-from gradtricks.lab.runs import provenance
-from gradtricks.lab.runs.execution import RunError, execute
+from gradtricks.lab.runs.execution import RunError, describe_machine, execute
 from gradtricks.lab.runs.outputs import collect_figures
-from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
+from gradtricks.lab.runs.planning import describe_source, make_title, plan_run, plan_runs
 from gradtricks.lab.runs.reproduction import ABSENT, compare, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
@@ -229,7 +226,7 @@ def test_a_plan_says_which_commit_it_comes_from(notebook, monkeypatch):
     (notebook.parent / "more").touch()
     assert plan_run(notebook, {}).provenance == clean | {"dirty": True}
     monkeypatch.setenv("PATH", "/nowhere")
-    assert provenance.describe_source(notebook.parent) == {"commit": None, "dirty": None}
+    assert describe_source(notebook.parent) == {"commit": None, "dirty": None}
 
 
 def test_what_the_readme_says_makes_no_checkout_dirty(notebook):
@@ -243,9 +240,9 @@ def test_what_the_readme_says_makes_no_checkout_dirty(notebook):
 
 
 def test_a_machine_without_cpuinfo_is_described_all_the_same(monkeypatch):
-    assert provenance.describe_machine() is provenance.describe_machine()
+    assert describe_machine() is describe_machine()
     monkeypatch.setattr(Path, "exists", lambda path: False)
-    assert provenance.describe_machine.__wrapped__()["processor"]
+    assert describe_machine.__wrapped__()["processor"]
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=150)
@@ -593,6 +590,7 @@ def experiment(write, tmp_path, recorded):
         ({"a": 1.0}, {"a": 1.000001}, "within tolerance", ["results.a"]),
         ({"a": 1.0, "n": {"b": [0, 0.5]}}, {"a": 1.0, "n": {"b": [0, 0.6]}}, "different", ["results.n.b.1"]),
         ({"a": 1, "b": 2}, {"a": 1}, "different", ["results.b"]),
+        ({}, {}, "nothing to compare", []),
     ],
 )
 def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, before, after, verdict, names):
@@ -607,6 +605,12 @@ def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, befor
     assert reproduce(stored, kernels, rtol=1.0).verdict in (verdict, "within tolerance")
 
 
+def test_an_empty_list_is_a_result_too(write, store, kernels, tmp_path):
+    _, run = experiment(write, tmp_path, {"a": []})
+    said = reproduce(execute(run, store, kernels), kernels)
+    assert (said.verdict, said.count) == ("identical", 1)
+
+
 def test_a_rerun_says_what_else_differs(run_it, kernels, tmp_path):
     stored = run_it()
     changed = json.loads(json.dumps(stored.record))
@@ -618,7 +622,7 @@ def test_a_rerun_says_what_else_differs(run_it, kernels, tmp_path):
     assert said.verdict == "identical"
     found = {each.name: (each.recorded, each.now) for each in said.environment}
     assert found == {
-        "machine.processor": ("another", provenance.describe_machine()["processor"]),
+        "machine.processor": ("another", describe_machine()["processor"]),
         "versions.numpy": ("0.1", np.__version__),
         "files.gone.py": ("0" * 64, ABSENT),
     }

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.notebooks.literals import TAG, inject, literal
+from gradtricks.lab.kernels import INJECTED
+from gradtricks.lab.kernels.choosing import Kernels, inject
 from gradtricks.lab.notebooks.schema import (
     ParameterError,
     check_parameters,
+    excerpt,
     parse_values,
     read_notebook,
     read_parameters,
-    shown,
 )
-from gradtricks.lab.notebooks.texts import Plain, read_json, read_yaml, split_values
+from gradtricks.lab.notebooks.texts import Plain, literal, read_json, read_yaml, split_values
 from notebooks import write_notebook
 
 RANGES = """\
@@ -99,7 +99,7 @@ def test_what_is_out_of_the_declared_range_is_refused_in_words(ranges, name, exp
         with pytest.raises(ParameterError) as caught:
             check_parameters(ranges, {name: value})
         assert f"{name}: expected {expected}" in str(caught.value)
-        assert f"; got {shown(value)}" in str(caught.value)
+        assert f"; got {excerpt(value)}" in str(caught.value)
 
 
 @given(
@@ -303,9 +303,9 @@ def test_a_zone_becomes_an_offset(ranges):
 
 
 def test_a_wrong_value_of_any_size_can_be_shown():
-    assert shown(10**5000).startswith("0x3")
-    assert shown("a" * 1000).endswith("… (1002 characters)")
-    assert shown([10**5000]) == "a list"
+    assert excerpt(10**5000).startswith("0x3")
+    assert excerpt("a" * 1000).endswith("… (1002 characters)")
+    assert excerpt([10**5000]) == "a list"
 
 
 # Texts
@@ -488,7 +488,7 @@ def test_one_cell_is_injected_behind_the_parameters():
         "# Set by gradtricks: the parameters of this run.\nx = 1",
         "2",
     ]
-    assert (first.cells[2].metadata.tags, first.cells[2].id) == ([TAG], TAG)
+    assert (first.cells[2].metadata.tags, first.cells[2].id) == ([INJECTED], INJECTED)
     second = inject(first, {"x": float("nan")})
     assert [cell.source.rpartition("\n")[2] for cell in second.cells] == [
         "1",

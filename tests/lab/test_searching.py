@@ -14,7 +14,7 @@ import pytest
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.many import Scheduler
+from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.searching import search

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
-from gradtricks.lab.sweeps.expansion import expand
 from gradtricks.lab.sweeps.files import Domain, SweepFile
-from gradtricks.lab.sweeps.plans import plan_of, plan_sweep, read_sweep
+from gradtricks.lab.sweeps.plans import expand, plan_of, plan_sweep, read_sweep
 from notebooks import write_notebook
 
 PARAMETERS = """\

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradtricks.lab.storage.places import public
 from gradtricks.lab.storage.records import inputs_digest, read_record, write_record
 from gradtricks.lab.storage.store import RecordWarning, Store, StoredRun, StoreError
-from gradtricks.lab.storage.troubles import public
 from stored import PROVENANCE, asked, put, put_failure, record_of, small_disk
 
 

@@ -14,10 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradtricks.book.markup import code, escape
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.markup import code, escape, one_line
 from gradtricks.lab.results.queries import ask
-from gradtricks.lab.results.tables import as_csv, as_series, export, read_plan, table, tabulate, values_of
+from gradtricks.lab.results.tables import (
+    as_csv,
+    as_series,
+    export,
+    one_line,
+    read_plan,
+    table,
+    tabulate,
+    values_of,
+)
 from gradtricks.lab.storage.rows import join_name, split_name
 from gradtricks.lab.storage.store import Store, StoreError
 from synthetic import PROVENANCE, make_run, put

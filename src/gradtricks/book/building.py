@@ -12,13 +12,12 @@ from gradtricks.book.pdf import chapters, print_pdf
 from gradtricks.book.site import build
 from gradtricks.book.sources import lay_out
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import execute
+from gradtricks.lab.commands.progress import estimate_s, execute
 from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
 from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.commands.terminal import duration
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.results.tables import runs_of
-from gradtricks.lab.runs.estimates import estimate_s
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.planning import Spec

@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 from gradtricks.book.moving import Drawn
 from gradtricks.book.numbers import number_text
 from gradtricks.book.quotes import figure_of, result_of
-from gradtricks.lab.notebooks.schema import shown
+from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.results.quoting import RecordError
 
 __all__ = ["Explorable", "payload", "setup"]
@@ -57,7 +57,7 @@ def payload(value: Any, *, x: str, y: str, log: str = "", start: str = "") -> di
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in error.errors()]
         raise RecordError(
-            f"expected a result with sliders, x and curves; {'; '.join(problems)}; got {shown(value)}"
+            f"expected a result with sliders, x and curves; {'; '.join(problems)}; got {excerpt(value)}"
         ) from error
     texts = [[_text(value) for value in slider.values] for slider in found.sliders]
     wanted = [text.strip() for text in start.split(",")] if start else [each[0] for each in texts]
@@ -107,7 +107,7 @@ def _drawn(curve: _Curve, lengths: Sequence[int], most: int, log: str) -> dict[s
         if fits and all(item is None or _is_number(item) for item in value):
             return [_rounded(item, log="y" in log) for item in value]
         what = f"{lengths[0]} lists, one for each value of a slider" if lengths else f"1 to {most} numbers"
-        raise RecordError(f"expected {what} in the curve {curve.name!r}; got {shown(value)}")
+        raise RecordError(f"expected {what} in the curve {curve.name!r}; got {excerpt(value)}")
 
     lists = {"y": curve.y, "low": curve.low, "high": curve.high}
     drawn = {

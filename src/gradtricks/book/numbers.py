@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from gradtricks.lab.notebooks.schema import shown
+from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.results.quoting import RecordError
 
 __all__ = ["format_result", "markdown_table", "number_text", "superscript"]
@@ -65,5 +65,6 @@ def _apply(value: str | float | date, spec: str) -> str:
         return format(value, spec)
     except ValueError as error:
         raise RecordError(
-            f"expected a format that fits {shown(value)}; got {spec!r} ({error}); remedy: for instance ':.3f'"
+            f"expected a format that fits {excerpt(value)}; got {spec!r} ({error}); "
+            "remedy: for instance ':.3f'"
         ) from error

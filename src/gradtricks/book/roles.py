@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxRole
 from gradtricks.book.margins import provenance
 from gradtricks.book.numbers import format_result, markdown_table, superscript
 from gradtricks.book.quotes import Showing, figure_of, problem, result_of
-from gradtricks.lab.notebooks.schema import shown
+from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.results.quoting import RecordError
 
 __all__ = ["ResultRole", "ResultTable", "RunFigure", "setup"]
@@ -48,7 +48,7 @@ class ResultTable(Showing):
         is_table = isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows)
         if not is_table or len({len(row) for row in rows}) > 1:
             raise RecordError(
-                f"expected rows of one length, heads first; got {shown(rows)}; remedy: record some, as in "
+                f"expected rows of one length, heads first; got {excerpt(rows)}; remedy: record some, as in "
                 'record(table=[["what", "seconds"], ["norm", 0.1]])'
             )
         return self.parse_text_to_nodes(markdown_table([[_cell(cell, spec) for cell in row] for row in rows]))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.book.entries import FRAMEWORKS
+from gradtricks.book.markup import code, escape
 from gradtricks.book.numbers import markdown_table, number_text
 from gradtricks.book.origins import costs_of, origin_of, period_of
 from gradtricks.lab.encoding import encode
@@ -26,7 +27,6 @@ from gradtricks.lab.results.grouping import (
     text_of,
     varies_within,
 )
-from gradtricks.lab.results.markup import code, escape
 from gradtricks.lab.results.plots import PlotResult, plot_results
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import split_name

@@ -12,7 +12,7 @@ import typer
 
 from gradtricks import lab
 from gradtricks.lab.commands import options as given
-from gradtricks.lab.commands.options import DEFAULT_STORE, Shown, app, command, manual
+from gradtricks.lab.commands.options import DEFAULT_STORE, Printed, app, command, manual
 
 if TYPE_CHECKING:
     from gradtricks.lab.sweeps.plans import Sweep
@@ -40,7 +40,7 @@ def main() -> None:
 @command("Look", "gradtricks list", "gradtricks list --experiments my/notebooks", name="list")
 def list_(
     experiments: given.Experiments = Path("experiments"), store: given.StoreLocation = DEFAULT_STORE
-) -> Shown:
+) -> Printed:
     """List the experiments: how long a run takes, how many are finished, which sweeps there are."""
     from gradtricks.lab.commands.terminal import duration, table
 
@@ -59,7 +59,7 @@ def list_(
 
 
 @command("Look", "gradtricks describe experiments/unrolling.ipynb")
-def describe(notebook: given.Notebook) -> Shown:
+def describe(notebook: given.Notebook) -> Printed:
     """Show what a notebook takes: each parameter's type and range, default and meaning."""
     yield lab.describe(notebook)
 
@@ -77,7 +77,7 @@ def run(
     timeout: given.Timeout = None,
     store: given.StoreLocation = DEFAULT_STORE,
     mlflow: given.Mlflow = None,
-) -> Shown:
+) -> Printed:
     """Run a notebook, unless the same run is finished already, and say where it is kept.
 
     Values are read by the types that the notebook declares; lists and dicts
@@ -118,7 +118,7 @@ def sweep(
     plain_tcp: given.PlainTcp = False,
     store: given.StoreLocation = DEFAULT_STORE,
     mlflow: given.Mlflow = None,
-) -> Shown:
+) -> Printed:
     """Run a notebook over many values, several runs at once, and draw what came out.
 
     A file says what varies; the book's chapter on sweeps says how. A run that
@@ -171,7 +171,7 @@ def publish(
     retry: given.Retry = None,
     dry_run: given.DryRun = False,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> Shown:
+) -> Printed:
     """Run the sweeps that are too long for the book's build, and keep their records with the sources.
 
     They are those whose files say [bold]published: true[/bold]. When all runs of one have
@@ -196,7 +196,7 @@ def publish(
 
 
 @command("Results", "gradtricks status", "gradtricks status --watch")
-def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> Shown:
+def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> Printed:
     """Show how far each sweep of a store is, whichever process runs it: done, failed, running now, left."""
     from gradtricks.lab.commands import overviews
 
@@ -221,7 +221,7 @@ def table(
     to: given.To = None,
     path: given.Output = None,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> Shown:
+) -> Printed:
     """Tabulate what a sweep found: the mean, its interval and the number of runs of each configuration.
 
     Without a sweep, list the runs of the store. --all, --sql and files have a row for each
@@ -244,7 +244,7 @@ def plot(
     shown: given.Results = None,
     folder: given.Folder = None,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> Shown:
+) -> Printed:
     """Draw what a sweep has found so far, as SVG and PNG."""
     yield from map(str, lab.plot(sweep_name, shown=shown or (), folder=folder, store=store))
 
@@ -252,7 +252,7 @@ def plot(
 @command("Results", "gradtricks show masking-torch --no-open")
 def show(
     name: given.StoredName, no_open: given.NoOpen = False, store: given.StoreLocation = DEFAULT_STORE
-) -> Shown:
+) -> Printed:
     """Show what a run recorded, and open its executed notebook in the browser."""
     from gradtricks.lab.commands.terminal import near
     from gradtricks.lab.commands.views import record_of
@@ -269,10 +269,11 @@ def reproduce(
     book: given.Book = False,
     timeout: given.Timeout = None,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> Shown:
+) -> Printed:
     """Run a recorded run again, and say value by value: identical, within tolerance, or different.
 
-    It also says what differs in the environment. Nothing of the rerun is kept.
+    It also says what differs in the environment. Nothing of the rerun is kept. A run that
+    recorded nothing leaves nothing to compare, which proves nothing: exit code 1.
     """
     from gradtricks.lab.commands.publishing import verdict_of
     from gradtricks.lab.notebooks.texts import ParameterError
@@ -283,7 +284,7 @@ def reproduce(
     code = 0
     for found in lab.reproduce_book(**how) if name is None else [lab.reproduce(name, **how)]:
         yield verdict_of(found)
-        code |= found.verdict == "different"
+        code |= found.verdict in ("different", "nothing to compare")
     raise typer.Exit(code)
 
 
@@ -293,7 +294,7 @@ def clean(
     stale: given.Stale = False,
     dry_run: given.DryRun = False,
     store: given.StoreLocation = DEFAULT_STORE,
-) -> Shown:
+) -> Printed:
     """Delete from a store what killed processes left behind, damaged records, and what is asked for."""
     gone = lab.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
     yield from gone

@@ -9,7 +9,7 @@ import typer
 
 DEFAULT_STORE = "_build/runs"
 
-Shown = Iterator[Any]  # what a command yields: texts, and what else Rich lays out
+Printed = Iterator[Any]  # what a command yields: texts, and what else Rich lays out
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
@@ -18,15 +18,15 @@ app = typer.Typer(
 _EXIT_CODES = """\
 [bold]Exit codes[/bold]
   0  all that was asked for is there
-  1  a run failed, or a result differs
+  1  a run failed, or a result differs or is missing
   2  the request is wrong, and nothing was started
   130  interrupted; the same command goes on later"""
 
 
 def manual(*examples: str) -> str:
     """Write the end of a command's help: command lines, as they are typed, and the exit codes."""
-    shown = "\n".join(f"  {line}" for line in examples).replace("[", r"\[")
-    return f"[bold]Examples[/bold]\n{shown}\n\n{_EXIT_CODES}"
+    lines = "\n".join(f"  {line}" for line in examples).replace("[", r"\[")
+    return f"[bold]Examples[/bold]\n{lines}\n\n{_EXIT_CODES}"
 
 
 def command(panel: str, *examples: str, name: str | None = None) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def command(panel: str, *examples: str, name: str | None = None) -> Callable[...
         name: Where it isn't the function's.
     """
 
-    def declare(function: Callable[..., Shown]) -> Callable[..., Shown]:
+    def declare(function: Callable[..., Printed]) -> Callable[..., Printed]:
         @app.command(name, rich_help_panel=panel, epilog=manual(*examples))
         @wraps(function)
         def called(*arguments: Any, **options: Any) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, output, table
 from gradtricks.lab.notebooks.schema import Parameter, Settings, read_notebook, read_parameters, read_settings
-from gradtricks.lab.storage.published import open_store
+from gradtricks.lab.storage.store import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 
 _LOOK_EVERY_S = 1.0

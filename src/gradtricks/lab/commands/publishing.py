@@ -18,13 +18,11 @@ from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.planning import Spec, plan_runs
-from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.runs.planning import Spec, describe_source, plan_runs
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
-from gradtricks.lab.storage.published import open_store
-from gradtricks.lab.storage.store import Store
-from gradtricks.lab.storage.troubles import public
+from gradtricks.lab.storage.places import public
+from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep
@@ -47,11 +45,11 @@ def plan_book(experiments: Path) -> list[Spec]:
             f"expected notebooks in {experiments}; got none; remedy: run in the project's root"
         )
     source = describe_source(experiments)
-    planned = together(*(partial(_plan_shown, path, source) for path in notebooks))
+    planned = together(*(partial(_plan_notebook, path, source) for path in notebooks))
     return [run for runs in planned for run in runs]
 
 
-def _plan_shown(path: Path, source: Mapping[str, Any]) -> list[Spec]:
+def _plan_notebook(path: Path, source: Mapping[str, Any]) -> list[Spec]:
     """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
     node = read_notebook(path)
     backend = read_parameters(node, str(path)).get("backend")
@@ -120,7 +118,8 @@ def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = 
         store: Of the runs.
 
     Returns:
-        Whether it is identical, within tolerance or different, in what, and what differs in the environment.
+        Whether it is identical, within tolerance or different, in what, and what differs in the environment;
+        or that there was nothing to compare, where a run recorded no result and kept no file.
 
     Raises:
         ParameterError: The text means no run, or several.
@@ -175,10 +174,11 @@ def reproduce_book(
 
 def verdict_of(verdict: Verdict) -> RenderableType:
     """Show what a rerun said: first the verdict, then every value that differs, then the environment."""
-    style = "red" if verdict.verdict == "different" else "green"
-    head = Text.assemble(
-        f"{verdict.title}: ", (verdict.verdict, style), f" ({verdict.count} values compared)"
-    )
+    said, compared = verdict.verdict, f"{verdict.count} values compared"
+    style = {"different": "red", "nothing to compare": "yellow"}.get(said, "green")
+    if said == "nothing to compare":
+        compared = "neither then nor now did it record a result or keep a file"
+    head = Text.assemble(f"{verdict.title}: ", (said, style), f" ({compared})")
     rows = [
         (d.name, short(d.recorded), short(d.now), "" if d.relative is None else f"{d.relative:.1g}")
         for d in (*verdict.differences, *verdict.environment)

@@ -10,20 +10,21 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import execute
+from gradtricks.lab.commands.progress import estimate_s, execute
 from gradtricks.lab.commands.terminal import duration, near, requested, table
-from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError, parse_values
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.many import Run, Scheduler
+from gradtricks.lab.runs.here import count_workers
+from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.planning import plan_run
-from gradtricks.lab.storage.published import store_of_runs
 from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.store import Store, store_of_runs
 from gradtricks.lab.sweeps.plans import Sweep, plan_of, read_sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from gradtricks.lab.runs.schedulers import Scheduler
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def sweep(
     source: str | Path | Sweep,
     *,
     workers: int | None = None,
-    scheduler: Scheduler | None = None,
+    scheduler: "Scheduler | None" = None,
     timeout_s: float | None = None,
     retry_failed: bool = False,
     store: str | Path = DEFAULT_STORE,
@@ -158,6 +159,8 @@ def sweep(
     result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
     if not result.finished:
         return result
+    from gradtricks.lab.commands.views import plot
+
     try:
         return replace(result, plots=tuple(plot(result.name, store=opened.location)))
     except ParameterError as error:  # nothing that could be drawn; the runs are there all the same
@@ -166,12 +169,14 @@ def sweep(
 
 def cluster_at(
     address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, plain_tcp: bool
-) -> Scheduler | None:
+) -> "Scheduler | None":
     """Check what is said of a dask cluster, without asking anybody; no address means this machine."""
     if address is None:
         if ca_file or cert or key or plain_tcp:
             raise ParameterError("expected --scheduler too, which the certificates are for; got none")
         return None
+    from gradtricks.lab.runs.schedulers import Scheduler
+
     with requested():
         found = Scheduler(address, ca_file, cert, key, plain_tcp=plain_tcp)
         found.security()  # reads the certificates
@@ -185,9 +190,6 @@ def freeze(planned: Sweep, store: Store) -> None:
 
 def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
     """Show what a sweep would run, and how long that takes."""
-    from gradtricks.lab.runs.estimates import estimate_s
-    from gradtricks.lab.runs.here import count_workers
-
     if how := planned.optuna:
         ranges = {name: str(domain) for name, domain in how.parameters.items()}
         trials = f"{how.trials} trials of {len(planned.given)} run{'s' * (len(planned.given) > 1)}"

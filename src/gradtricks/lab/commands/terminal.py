@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradtricks.lab.storage.troubles import public
+from gradtricks.lab.storage.places import public
 
 _WIDE = 10_000  # letters, where it is no terminal: a file or another program wants whole lines
-_SHOWN = 20  # rows of a long table
+_MOST_ROWS = 20  # rows of a long table
 _LONGEST = 120  # letters of a value
 
 
@@ -66,8 +66,8 @@ def table(
 
     Of a long one the middle is left out, and that is said in its place, unless it is wanted as a ``whole``.
     """
-    aligned, rows, half = set(right), list(rows), _SHOWN // 2
-    if (more := len(rows) - _SHOWN) > 0 and not whole:
+    aligned, rows, half = set(right), list(rows), _MOST_ROWS // 2
+    if (more := len(rows) - _MOST_ROWS) > 0 and not whole:
         rows[half:-half] = [[f"… {more} more"]]
     made = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(header):
@@ -114,7 +114,7 @@ def _exit_code(error: Exception) -> int | None:
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
     from gradtricks.lab.runs.many import Interrupted, SchedulerError
-    from gradtricks.lab.storage.troubles import StoreError
+    from gradtricks.lab.storage.places import StoreError
 
     codes: dict[int, Any] = {  # subclasses first
         2: (FileNotFoundError, ParameterError),

@@ -13,16 +13,16 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.storage.published import Published, open_store, published_at
+from gradtricks.lab.storage.places import StoreError
 from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.store import Store
-from gradtricks.lab.storage.troubles import StoreError
+from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
+    from gradtricks.lab.storage.published import Published
 
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
@@ -135,13 +135,16 @@ def plot(
         ParameterError: There is no such sweep, or no result that could be drawn.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import grouping, plots, tables
+    from gradtricks.lab.results import grouping, tables
 
     opened = open_store(store)
     name = find_sweep(opened, sweep)
     plan = opened.plans()[name]
     read, frame = tables.read_plan(plan), tables.table(opened, plan=plan)
-    drawn = plots.plot_results(grouping.find_results(frame, read.varied, shown or read.shown))
+    results = grouping.find_results(frame, read.varied, shown or read.shown)
+    from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
+
+    drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
     elsewhere = "://" in opened.location or plan.get("published")
     beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
@@ -191,15 +194,17 @@ def record_of(run: StoredRun) -> RenderableType:
     return Group(Text(run.title, style="bold"), laid_out(("", ""), rows.items(), whole=True))
 
 
-def find_run(store: Store | Published, text: str) -> StoredRun:
+def find_run(store: "Store | Published", text: str) -> StoredRun:
     """Find the run that a text means, as it was typed; a ParameterError says if there is none, or several."""
+    from gradtricks.lab.storage.published import published_at
+
     try:
         return published_at(text) or store.lookup(text)
     except StoreError as error:
         raise ParameterError(str(error)) from error
 
 
-def find_sweep(store: Store | Published, name: str | Path | None) -> str:
+def find_sweep(store: "Store | Published", name: str | Path | None) -> str:
     """Name the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
     there = sorted(store.plans())
     if name is None and len(there) == 1:
@@ -215,8 +220,7 @@ def find_sweep(store: Store | Published, name: str | Path | None) -> str:
 
 def _whole(frame: "pandas.DataFrame") -> str:
     """Show every column and every row, a line each however long; quick where there are thousands."""
-    from gradtricks.lab.results.markup import one_line
-    from gradtricks.lab.results.tables import values_of
+    from gradtricks.lab.results.tables import one_line, values_of
 
     named = [(str(name), values_of(column)) for name, column in frame.items()]
     columns = [[name, *(one_line(short(value)) for value in values)] for name, values in named]

@@ -15,9 +15,10 @@ papermill imports this module, and each other one that registers an engine, when
 
 from typing import Any
 
-__all__ = ["RECORDING", "WarmEngine"]
+__all__ = ["INJECTED", "RECORDING", "WarmEngine"]
 
 RECORDING = "gradtricks.lab.recording"  # the one module of this package that may be there before a fork
+INJECTED = "injected-parameters"  # the tag of the cell that sets a notebook's parameters
 
 
 class WarmEngine:

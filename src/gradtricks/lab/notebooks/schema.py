@@ -25,12 +25,11 @@ from gradtricks.lab.notebooks.declarations import (
     resolve,
     without_range,
 )
-from gradtricks.lab.notebooks.literals import literal
 from gradtricks.lab.notebooks.texts import ParameterError as ParameterError  # also for who imports this one
-from gradtricks.lab.notebooks.texts import Plain, Problems
+from gradtricks.lab.notebooks.texts import Plain, Problems, literal
 
 _TYPE_COMMENT = re.compile(r"type:\s*([\w.]+(?:\[.*\])?)\s*(.*)")
-_SHOWN = 120  # characters of a wrong value
+_LONGEST = 120  # characters of a wrong value
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Parameter:
         except (ValidationError, TypeError) as error:
             meaning = f" ({self.meaning})" if self.meaning else ""
             raise ParameterError(
-                f"{self.name}: expected {self.expected}{meaning}; got {shown(value)}"
+                f"{self.name}: expected {self.expected}{meaning}; got {excerpt(value)}"
             ) from error
 
 
@@ -111,7 +110,7 @@ def read_notebook(path: Path) -> NotebookNode:
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             if not isinstance(cell.metadata.get("tags", []), list):
-                raise ValueError(f"tags of a cell that are {shown(cell.metadata.tags)}")
+                raise ValueError(f"tags of a cell that are {excerpt(cell.metadata.tags)}")
         return notebook
     except (ValueError, TypeError, AttributeError, nbformat.ValidationError) as error:
         raise ParameterError(f"expected a notebook at {path}; got a file that isn't one ({error})") from error
@@ -156,7 +155,7 @@ def read_settings(notebook: NotebookNode, path: str, **instead: Any) -> Settings
     said = notebook.metadata.get("gradtricks", {})
     if not isinstance(said, dict):
         raise ParameterError(
-            f"{path}: expected metadata named gradtricks to hold settings by name; got {shown(said)}"
+            f"{path}: expected metadata named gradtricks to hold settings by name; got {excerpt(said)}"
         )
     given = {**said, **instead}
     try:
@@ -166,7 +165,7 @@ def read_settings(notebook: NotebookNode, path: str, **instead: Any) -> Settings
     fields = Settings.model_fields
     known = [name for name in fields if name not in ("read", "folder")]
     problems = [
-        f"{name}: expected {fields[name].description}; got {shown(given[name])}"
+        f"{name}: expected {fields[name].description}; got {excerpt(given[name])}"
         if name in fields
         else f"{name}: unknown{alike(name, known)}; the metadata take {', '.join(known)}"
         for name in wrong
@@ -238,13 +237,13 @@ def split_names(given: Iterable[str], problems: Problems) -> dict[str, str]:
     return values
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """Write a wrong value of any size for a message: its ``repr``, or the beginning of it."""
     try:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python writes
         text = hex(value) if isinstance(value, int) else f"a {type(value).__name__}"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
 
 def _parameter(
@@ -276,5 +275,5 @@ def _parameter(
             type_, expected = optional(type_, expected)
             return replace(parameter, type=type_, expected=expected)
         raise ParameterError(
-            f"its default doesn't fit its type: expected {expected}; got {shown(default)}"
+            f"its default doesn't fit its type: expected {expected}; got {excerpt(default)}"
         ) from error

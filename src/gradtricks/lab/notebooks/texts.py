@@ -1,11 +1,12 @@
-"""Values as users type them, in sweep files and on the command line; what they mean, a type tells later."""
+"""Values as texts: as users type them, which a type tells the meaning of later, and as Python source."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import date, datetime, timezone
 from types import NoneType
 from typing import Any
 
@@ -15,6 +16,10 @@ MAX_CHARACTERS = 1_000_000  # of a sweep file
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)")
+# Bits: Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones.
+_LONG = 2000
+_MATH = '__import__("math")'
+_NOT_FINITE = {"nan": f"{_MATH}.nan", "inf": f"{_MATH}.inf", "-inf": f"-{_MATH}.inf"}
 
 
 class Plain(str):
@@ -101,6 +106,42 @@ def split_values(text: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
+def literal(value: Any) -> str:
+    """Write a value as Python source.
+
+    What JSON lacks is reached through ``__import__``, because a notebook may have another ``float`` or
+    ``datetime`` by then. Nothing of a value is ever outside of quotes or brackets.
+
+    Args:
+        value: As `check_parameters` returns it: None, bool, int, float, str, date, datetime (naive or with a
+            fixed offset), or lists and dicts of them, of exactly these types; others raise TypeError.
+
+    Returns:
+        One line of printable characters that evaluates to the value.
+
+    Example:
+        >>> print(literal({"a": [1, -0.0, "it's", float("inf")]}))
+        {'a': [1, -0.0, "it's", __import__("math").inf]}
+    """
+    kind = type(value)
+    if value is None or kind in (bool, str):
+        return repr(value)
+    if kind is int:
+        return repr(value) if value.bit_length() < _LONG else hex(value)
+    if kind is float:
+        return repr(value) if math.isfinite(value) else _NOT_FINITE[repr(value)]
+    if kind is list:
+        return f"[{', '.join(map(literal, value))}]"
+    if kind is dict and all(type(key) is str for key in value):
+        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
+    if kind is date or (kind is datetime and _is_plain(value)):
+        return repr(value).replace("datetime.", '__import__("datetime").')
+    raise TypeError(
+        "expected None, bool, int, float, str, date, datetime (with a fixed offset or none), "
+        f"or lists and dicts of them; got {value!r} of type {kind.__name__}"
+    )
+
+
 def _read_integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
@@ -162,3 +203,9 @@ class _Loader(yaml.BaseLoader):
             return _without_twins([(str(key), value) for key, value in pairs])
         except ValueError as error:
             raise ParameterError(f"line {node.start_mark.line + 1}: {error}") from error
+
+
+def _is_plain(value: datetime) -> bool:
+    """Return whether the zone is a fixed offset without a name, so that ``repr`` says all of it."""
+    offset = value.utcoffset()
+    return value.tzinfo is None or (offset is not None and repr(value.tzinfo) == repr(timezone(offset)))

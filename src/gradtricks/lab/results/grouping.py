@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.markup import one_line
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
-from gradtricks.lab.results.tables import CASE, kind_of, values_of
+from gradtricks.lab.results.tables import CASE, kind_of, one_line, values_of
 from gradtricks.lab.storage.rows import join_name, split_name
 
 if TYPE_CHECKING:

@@ -203,10 +203,12 @@ def _panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
 def _curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn:
     """Draw a curve with its band for each value of the first parameter: a few together, many in panels."""
     drawn = [curve for curve in curves if curve.n]
-    names = [drawable(curve.values[0], 2 * _NAME) if axes else "" for curve in drawn]
     together = len(drawn) <= _MOST_TOGETHER
+    names = [drawable(curve.values[0], (2 if together else 3) * _NAME) if axes else "" for curve in drawn]
+    names = names if together else [wrapped(name, _NAME) for name in names]
     count, across = (1, 1) if together else (len(drawn), _ABREAST)
-    height = 3.3 if together else 0.8 + 1.75 * -(-count // across)
+    third = 0.16 * any(name.count("\n") > 1 for name in names)  # inches, for a third line above each panel
+    height = 3.3 if together else 0.8 + (1.75 + third) * -(-count // across)
     figure, panels = new_figure(height, count, across, sharex=True, sharey=True)
     seen: list[float] = []
     for place, curve in enumerate(drawn):
@@ -214,7 +216,7 @@ def _curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn
         if not together:
             for other in drawn:
                 panel.plot(other.mean, color="0.55", alpha=0.4, lw=0.7)
-            panel.set_title(wrapped(names[place], _NAME), fontsize="medium", fontweight="normal")
+            panel.set_title(names[place], fontsize="medium", fontweight="normal")
         seen += _draw_curve(panel, curve, f"C{place if together else 0}").tolist()
     set_result_axis(panels[0], "y", seen)
     if together:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "text": "VARCHAR"}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SHOWN = 80  # columns in a message
+_LISTED = 80  # columns in a message
 
 
 def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
@@ -50,8 +50,8 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
             rows, found = answer.fetchall(), [column[0] for column in answer.description or ()]
         except duckdb.Error as error:
             names = list(_names(nested))
-            more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-            listed = "\n  ".join(names[:_SHOWN] + more)
+            more = [f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
+            listed = "\n  ".join(names[:_LISTED] + more)
             raise ParameterError(f"{error}\nThe columns of runs are:\n  {listed}") from None
     columns = [
         [float(row[place]) if isinstance(row[place], Decimal) else row[place] for row in rows]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.rows import Dotted, join_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
@@ -21,11 +21,14 @@ from gradtricks.lab.storage.store import Requested, Store, StoreError
 if TYPE_CHECKING:
     import pandas
 
+    from gradtricks.lab.storage.published import Published
+
 CASE = "case"  # the column that says what a configuration is called
 FORMATS = ("parquet", "csv")
 
 _FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
 _ORDER = (CASE, *_FIRST, "parameters", "results", "varying", "provenance", *_LAST)
+_LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _INT64, _EXACT_AS_FLOAT = range(-(2**63), 2**63), range(-(2**53), 2**53 + 1)
 
 
@@ -50,7 +53,7 @@ def read_plan(plan: Mapping[str, Any]) -> Plan:
 
 
 def table(
-    store: Store | Published, *, stem: str | None = None, plan: Mapping[str, Any] | None = None
+    store: "Store | Published", *, stem: str | None = None, plan: Mapping[str, Any] | None = None
 ) -> "pandas.DataFrame":
     """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order."""
     if plan is None:
@@ -61,7 +64,7 @@ def table(
     return tabulate(there, {run.request: run.case for run in planned if run.case})
 
 
-def runs_of(store: Store | Published, runs: Sequence[Requested]) -> list[StoredRun]:
+def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
     """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
     found = finished | store.failures(run for run in runs if run.request not in finished)
@@ -203,6 +206,15 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, date):
         return value.isoformat()
     return as_json(value) if isinstance(value, bool | int | list | tuple | dict) else str(value)
+
+
+def one_line(text: str) -> str:
+    """Write a text in one line, with a space for each line's end.
+
+    Signs that can't be seen, or that turn the direction of writing, are shown by their number.
+    """
+    joined = _LINE_ENDS.sub(" ", text.strip())
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in joined)
 
 
 def as_json(value: Any) -> str:

@@ -16,14 +16,12 @@ from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import Here
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
+from gradtricks.lab.storage.places import public
 from gradtricks.lab.storage.store import Store, StoredRun
-from gradtricks.lab.storage.troubles import public
 
 if TYPE_CHECKING:
     from gradtricks.lab.runs.cluster import Cluster
-
-__all__ = ["Interrupted", "Run", "Scheduler", "SchedulerError", "execute_all", "execute_missing"]
+    from gradtricks.lab.runs.schedulers import Scheduler
 
 _LOOK_EVERY_S = 1.0
 _PATIENCE_S = 10.0  # for runs to end that were told to
@@ -62,6 +60,10 @@ class Run:
     def missing(self) -> bool:
         """Whether it is still to be done."""
         return self.stored is None and self.error is None
+
+
+class SchedulerError(RuntimeError):
+    """A cluster can't be used, or is gone; what was finished until then is kept."""
 
 
 class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
@@ -105,7 +107,7 @@ def execute_missing(
     store: Store,
     *,
     workers: int | None = None,
-    scheduler: Scheduler | None = None,
+    scheduler: "Scheduler | None" = None,
     timeout_s: float | None = None,
     on_change: Callable[[Run], object] = lambda run: None,
     on_stop: Callable[[], object] = lambda: None,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -12,24 +13,24 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from gradtricks.lab.notebooks.literals import TAG, literal
+from gradtricks.lab.kernels import INJECTED
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
     Settings,
     check_parameters,
+    excerpt,
     read_notebook,
     read_parameters,
     read_settings,
-    shown,
 )
-from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.notebooks.texts import literal
 from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
 from gradtricks.lab.storage.store import Requested
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=,+-]+")
 _LISTED = 5  # configurations behind each problem
-_TAGS = {TAG, "papermill-error-cell-tag"}  # of cells that an earlier run of papermill put in
+_TAGS = {INJECTED, "papermill-error-cell-tag"}  # of cells that an earlier run of papermill put in
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,24 @@ def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, 
     return _UNSAFE.sub("_", title)[:LONGEST_TITLE].lstrip(".") or "run"
 
 
+def describe_source(folder: Path) -> dict[str, Any]:
+    """Say which commit the code in a folder is of, and whether there are changes: ``commit`` and ``dirty``.
+
+    Both are None outside of a git checkout.
+    """
+    # Optional locks would get in the way of somebody who commits meanwhile, and a checkout could name any
+    # program as its monitor.
+    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
+    command = ["git", *options, "status", "--porcelain=v2", "--branch"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return {"commit": None, "dirty": None}
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
+    changed = any(not line.startswith("# ") for line in lines)
+    return {"commit": None if commit == "(initial)" else commit, "dirty": changed}
+
+
 def note_reads(node: NotebookNode, notebook: Path, settings: Settings) -> None:
     """Write into a notebook what the files say that it reads, for those who repeat the run."""
     if settings.reads:
@@ -191,7 +210,7 @@ def _name(stem: str, parameters: Mapping[str, Any]) -> str:
 
 
 def _spoken(value: Any) -> str:
-    text = str(value) if isinstance(value, str | date) else shown(value)
+    text = str(value) if isinstance(value, str | date) else excerpt(value)
     return _UNSAFE.sub("_", text)[:LONGEST_TITLE].strip("_")
 
 

@@ -12,16 +12,15 @@ from typing import Any
 from nbformat import NotebookNode
 
 from gradtricks.lab.encoding import decode
+from gradtricks.lab.kernels import INJECTED
 from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.notebooks.literals import TAG
 from gradtricks.lab.notebooks.schema import read_settings
-from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
+from gradtricks.lab.runs.execution import FAILURES, RunError, describe_machine, reason_of
 from gradtricks.lab.runs.outputs import finish
 from gradtricks.lab.runs.planning import digests, note_reads, source_digest
-from gradtricks.lab.runs.provenance import describe_machine
+from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, request_digest
-from gradtricks.lab.storage.troubles import StoreError, public
 
 __all__ = ["ABSENT", "Difference", "Verdict", "compare", "reproduce"]
 
@@ -51,7 +50,7 @@ class Verdict:
     """What a rerun said."""
 
     title: str  # of the run
-    verdict: str  # ``identical``, ``within tolerance`` or ``different``
+    verdict: str  # ``identical``, ``within tolerance``, ``different`` or ``nothing to compare``
     count: int  # of the values that were compared
     differences: tuple[Difference, ...]  # of results, however little
     environment: tuple[Difference, ...]  # files of the package, versions, machine, files that are read
@@ -98,8 +97,12 @@ def reproduce(
         for results, kept in ((stored.record["results"], stored.files), (parts["results"], parts["files"]))
     )
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
+    count = sum(_count(value) for part in now.values() for value in part.values())
     near = all(each.relative is not None and each.relative <= rtol for each in differences)
-    verdict = "identical" if not differences else "within tolerance" if near else "different"
+    if not differences:
+        verdict = "identical" if count else "nothing to compare"
+    else:
+        verdict = "within tolerance" if near else "different"
     machine = describe_machine()
     told = {"machine": {name: stored.record["provenance"][name] for name in machine}} | stored.record[
         "inputs"
@@ -108,13 +111,13 @@ def reproduce(
     environment = [
         each for name in ("machine", "versions", "files") for each in compare(told[name], found[name], name)
     ]
-    return Verdict(stored.title, verdict, _count(now), differences, (*environment, *files), rtol)
+    return Verdict(stored.title, verdict, count, differences, (*environment, *files), rtol)
 
 
 def recorded_source(executed: NotebookNode) -> NotebookNode:
     """Take the source out of an executed notebook, as it was before parameters were put in."""
     node = deepcopy(executed)
-    node.cells = [cell for cell in node.cells if TAG not in cell.metadata.get("tags", [])]
+    node.cells = [cell for cell in node.cells if INJECTED not in cell.metadata.get("tags", [])]
     node.metadata.pop("papermill", None)
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
@@ -154,9 +157,9 @@ def _relative(recorded: Any, now: Any) -> float | None:
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, dict | list):
-        return sum(map(_count, value.values() if isinstance(value, dict) else value))
-    return 1
+    """Count the values in a result; an empty list is one too."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(_count, parts)) or 1
 
 
 def _rerun(

@@ -14,7 +14,7 @@ import nbformat
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.storage.troubles import StoreError, public
+from gradtricks.lab.storage.places import StoreError, public
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,17 +11,13 @@ from typing import Annotated, Any
 from filelock import FileLock
 from pydantic import StringConstraints
 
-from gradtricks.lab.storage.places import flush, replace
+from gradtricks.lab.storage.places import MANIFEST, UNFINISHED, StoreError, flush, manifests, replace, staged
 from gradtricks.lab.storage.records import Inputs, KeptFile, Provenance, Record, Strict, inputs_digest
-from gradtricks.lab.storage.troubles import StoreError
 
-ENDING = ".json"
 LABEL = "run"  # column: what the table calls a run
 CASE = "case"  # column: what its configuration is called
 INPUTS = "inputs"  # column: digest of what it used
 
-_FOLDER = ".unfinished"  # of files that wait under their digests until a manifest means them
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHARED = ("schema_version", "stem", "name", "status", "figures")  # parts that many records have alike
 
 
@@ -56,14 +51,9 @@ class Manifest(Strict):
         return next((path, kept.sha256) for path, kept in self.files.items() if kept.run is None)
 
 
-def manifests(root: Path) -> list[str]:
-    """Name the sweeps that are published in a folder, sorted."""
-    return sorted(path.name.removesuffix(ENDING) for path in root.glob(f"[!.]*{ENDING}"))
-
-
 def read_manifest(root: Path, sweep: str) -> Manifest:
     """Read the manifest of a sweep; a StoreError says that somebody edited it."""
-    path = root / f"{sweep}{ENDING}"
+    path = root / f"{sweep}{MANIFEST}"
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
         places = {path.split("/")[0] for path in manifest.files}
@@ -144,15 +134,10 @@ def _ordered(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 @contextmanager
 def alone(root: Path, *, timeout_s: float = -1) -> Iterator[Path]:
     """Wait until nobody else publishes in a folder, or raise Timeout; yield one for what isn't finished."""
-    folder = root / _FOLDER
+    folder = root / UNFINISHED
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "lock", timeout=timeout_s):
         yield folder
-
-
-def staged(root: Path) -> list[Path]:
-    """List the files that aren't at their names yet."""
-    return [path for path in (root / _FOLDER).glob("*") if _DIGEST.fullmatch(path.name)]
 
 
 def stage(path: Path) -> str:
@@ -168,7 +153,7 @@ def put(root: Path, name: str, data: bytes) -> None:
     """Write a file in one step."""
     path = root / name
     path.parent.mkdir(exist_ok=True)
-    replace(path, data, root / _FOLDER / "new")
+    replace(path, data, root / UNFINISHED / "new")
 
 
 def settle(root: Path) -> None:
@@ -181,7 +166,7 @@ def settle(root: Path) -> None:
             understood = False
             continue
         for name, kept in files.items():
-            waiting = root / _FOLDER / kept.sha256
+            waiting = root / UNFINISHED / kept.sha256
             if waiting.exists():
                 put(root, name, waiting.read_bytes())
         for path in (root / sweep).glob("*"):
@@ -194,7 +179,7 @@ def settle(root: Path) -> None:
 def find(root: Path, name: str, digest: str) -> Path | None:
     """Find a file that a manifest means by path and digest, wherever it is by now; None where it is gone."""
     # It may be moved from the second place to the first one meanwhile.
-    places = (root / name, root / _FOLDER / digest, root / name)
+    places = (root / name, root / UNFINISHED / digest, root / name)
     return next((path for path in places if path.is_file() and digest_of(path) == digest), None)
 
 

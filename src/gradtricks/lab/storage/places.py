@@ -1,36 +1,38 @@
-"""Where runs are kept: a folder of this machine, or a URL that fsspec knows."""
+"""Where runs are kept: a folder of this machine, or what a URL names; and what can go wrong there."""
 
+import errno
 import fcntl
 import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeGuard
 
 from filelock import FileLock, Timeout
 
-from gradtricks.lab.storage.troubles import is_url
+if TYPE_CHECKING:
+    from gradtricks.lab.storage.remote import RemotePlace
 
 RECORD = "record.json"
 KEPT = "files"  # folder of what a run kept
+UNFINISHED = ".unfinished"  # folder of what isn't in its place yet
+MANIFEST = ".json"  # how the manifest of a published sweep ends
+RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")  # all else there is nobody's business
 
-_UNFINISHED = ".unfinished"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHECKPOINTS = ".checkpoints"
-_RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")  # all else there is nobody's business
-_FEW = 16  # folders at a URL that are listed one by one
-_AT_ONCE = 256  # records at a URL that are fetched together
-_PAUSES_S = (0, 1)  # before something is tried again
-_Answer = TypeVar("_Answer")
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
 def place_at(location: str) -> "LocalPlace | RemotePlace":
     """Return the files at a location, a path or a URL that fsspec knows."""
-    return RemotePlace(location) if is_url(location) else LocalPlace(location.removeprefix("file://"))
+    if not is_url(location):
+        return LocalPlace(location.removeprefix("file://"))
+    from gradtricks.lab.storage.remote import RemotePlace
+
+    return RemotePlace(location)
 
 
 class LocalPlace:
@@ -62,7 +64,7 @@ class LocalPlace:
     def records(self, folders: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield path and text of each record two levels below here, in the named folders."""
         for path in (f"{folder}/{name}" for folder in folders for name in self.names(folder, folders=True)):
-            if _RUN.fullmatch(path):
+            if RUN.fullmatch(path):
                 text = self.read(f"{path}/{RECORD}")
                 if text is not None or (self._root / path).exists():  # it may just have been replaced
                     yield path, text
@@ -93,10 +95,10 @@ class LocalPlace:
     @contextmanager
     def claim(self, key: str) -> Iterator[Path]:
         """Wait until nobody else has the key; then yield an empty folder, which is deleted at the end."""
-        unfinished = self._root / _UNFINISHED
+        unfinished = self._root / UNFINISHED
         unfinished.mkdir(parents=True, exist_ok=True)
         for path in self.leftovers():
-            if path.startswith(_UNFINISHED):
+            if path.startswith(UNFINISHED):
                 self.discard(path)
         folder, lock = unfinished / key, unfinished / f"{key}.lock"
         with FileLock(lock):
@@ -110,26 +112,26 @@ class LocalPlace:
 
     def claimed(self) -> set[str]:
         """List the keys that processes have claimed now."""
-        locks = (self._root / _UNFINISHED).glob("*.lock")
+        locks = (self._root / UNFINISHED).glob("*.lock")
         return {lock.stem for lock in locks if _is_locked(lock)}
 
     def leftovers(self) -> list[str]:
         """List what killed processes left behind, and checkpoints: a claim ends with its process."""
-        left = {path.name.removesuffix(".lock") for path in (self._root / _UNFINISHED).glob("*")}
-        found = {_UNFINISHED: left, _CHECKPOINTS: set(self.names(_CHECKPOINTS, folders=True))}
+        left = {path.name.removesuffix(".lock") for path in (self._root / UNFINISHED).glob("*")}
+        found = {UNFINISHED: left, _CHECKPOINTS: set(self.names(_CHECKPOINTS, folders=True))}
         claimed = self.claimed()
         return [f"{folder}/{key}" for folder, keys in found.items() for key in sorted(keys - claimed)]
 
     def discard(self, path: str) -> None:
         """Delete something that was left behind, unless it has just been claimed again."""
-        lock = self._root / _UNFINISHED / f"{Path(path).name}.lock"
+        lock = self._root / UNFINISHED / f"{Path(path).name}.lock"
         with suppress(Timeout, PermissionError), FileLock(lock, timeout=0):  # or it is another user's
             _delete(self._root / path)
             lock.unlink(missing_ok=True)
 
     def _take_away(self, path: str) -> None:
         """Delete a folder in one step, as far as others can see."""
-        there, away = self._root / path, self._root / _UNFINISHED / path.replace("/", "-")
+        there, away = self._root / path, self._root / UNFINISHED / path.replace("/", "-")
         if there.is_dir():
             away.parent.mkdir(exist_ok=True)
             _delete(away)
@@ -138,94 +140,21 @@ class LocalPlace:
             _delete(away)
 
 
-class RemotePlace:
-    """What fsspec reaches by a URL; there, a record is written after all else, and nothing can be claimed.
+def manifests(root: Path) -> list[str]:
+    """Name the sweeps that are published in a folder, sorted."""
+    return sorted(path.name.removesuffix(MANIFEST) for path in root.glob(f"[!.]*{MANIFEST}"))
 
-    Passwords and keys belong into fsspec's configuration, or into the environment.
-    """
 
-    def __init__(self, location: str) -> None:
-        self._location = location.rstrip("/")
+def staged(root: Path) -> list[Path]:
+    """List the files that aren't at their names yet."""
+    return [path for path in (root / UNFINISHED).glob("*") if _DIGEST.fullmatch(path.name)]
 
-    def names(self, path: str = "", *, folders: bool = False) -> list[str]:
-        """List the names of files, or of folders; nothing where there is no such folder."""
-        try:
-            found = self._do(lambda files, folder: files.ls(folder, detail=True), path)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        kind = "directory" if folders else "file"
-        return sorted(each["name"].rstrip("/").rpartition("/")[2] for each in found if each["type"] == kind)
 
-    def read(self, path: str) -> bytes | None:
-        """Read a file; None where there is none."""
-        with suppress(FileNotFoundError, IsADirectoryError):
-            return self._do(lambda files, name: files.cat_file(name), path)
-        return None
-
-    def records(self, folders: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Yield path and text of each record two levels below here, in the named folders."""
-        wanted = dict.fromkeys(folders)
-        listed = wanted if len(wanted) <= _FEW else [""]  # one long listing is faster than many short ones
-        found = [name for each in listed for name in self._do(lambda files, place: files.find(place), each)]
-        runs = sorted({"/".join(name.split("/")[-3:-1]) for name in found if name.endswith(f"/{RECORD}")})
-        paths = [run for run in runs if _RUN.fullmatch(run) and run.partition("/")[0] in wanted]
-        for start in range(0, len(paths), _AT_ONCE):
-            yield from self._do(partial(_read_all, paths[start : start + _AT_ONCE]))
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file."""
-        self._do(partial(_write, data), path)
-
-    def put(self, folder: Path, path: str) -> None:
-        """Upload a folder, its record last."""
-        self.remove(path)
-        files = (file for file in folder.rglob("*") if file.is_file())
-        for file in sorted(files, key=lambda file: file == folder / RECORD):
-            self.write(f"{path}/{file.relative_to(folder).as_posix()}", file.read_bytes())
-
-    def remove(self, path: str) -> None:
-        """Delete a run's folder, its record first: what is half deleted isn't believed."""
-        self._do(_remove_run, path)
-
-    discard = remove
-
-    @contextmanager
-    def claim(self, key: str) -> Iterator[Path]:
-        """Yield an empty folder of this machine."""
-        with TemporaryDirectory(prefix="gradtricks-") as own, LocalPlace(own).claim(key) as folder:
-            yield folder
-
-    def claimed(self) -> set[str]:
-        """Return nothing: nobody can tell what others are doing there."""
-        return set()
-
-    def leftovers(self) -> list[str]:
-        """List uploads that have no record; one that is going on looks the same."""
-        requests = self.names(folders=True)
-        paths = (f"{each}/{name}" for each in requests for name in self.names(each, folders=True))
-        return [path for path in paths if _RUN.fullmatch(path) and RECORD not in self.names(path)]
-
-    def _do(self, action: Callable[[Any, str], _Answer], path: str = "") -> _Answer:
-        """Do something that may be done twice: a connection that idled while a run went on may be gone."""
-        from fsspec.core import url_to_fs  # slow to import
-        from fsspec.registry import get_filesystem_class
-
-        def act() -> _Answer:
-            # Asked for each time: a connection belongs to one thread of one process.
-            files, root = url_to_fs(self._location)
-            files.invalidate_cache()
-            return action(files, f"{root.rstrip('/')}/{path}".rstrip("/"))
-
-        for pause_s in _PAUSES_S:
-            try:
-                return act()
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                raise
-            except Exception:
-                protocol = self._location.partition("://")[0].rpartition("::")[2]
-                get_filesystem_class(protocol).clear_instance_cache()
-                time.sleep(pause_s)
-        return act()
+def is_published(location: str | Path) -> bool:
+    """Say whether runs are published in a folder: whether there are manifests and tables."""
+    root = Path(location)
+    there = not is_url(str(location)) and bool(manifests(root))
+    return there and bool(staged(root) or [*root.glob("*.parquet")])
 
 
 def checkpoints_of(claimed: Path) -> Path:
@@ -272,26 +201,47 @@ def _is_locked(lock: Path) -> bool:
     return False
 
 
-def _write(data: bytes, files: Any, name: str) -> None:
-    files.makedirs(name.rpartition("/")[0], exist_ok=True)
-    files.pipe_file(name, data)
+class StoreError(RuntimeError):
+    """The store can't be written to, or doesn't hold what was asked for."""
 
 
-def _remove_run(files: Any, folder: str) -> None:
-    for name in sorted(files.find(folder), key=lambda name: not name.endswith(f"/{RECORD}")):
-        with suppress(FileNotFoundError):  # somebody else has just deleted it
-            files.rm_file(name)
-    for empty in (f"{folder}/{KEPT}", folder, folder.rpartition("/")[0]):
-        with suppress(Exception):  # it isn't there, other runs are in it, or there are no folders
-            files.rmdir(empty)
+def is_trouble(error: BaseException, folder: Path) -> TypeGuard[OSError]:
+    """Say whether an error means that files can't be written to a folder: the disk, not what was run."""
+    if not isinstance(error, OSError) or error.errno not in _DISK:
+        return False
+    # What can't be written to says no name: only what can't be opened does.
+    return error.filename is None or Path(str(error.filename)).is_relative_to(folder)
 
 
-def _read_all(paths: Iterable[str], files: Any, root: str) -> list[tuple[str, bytes]]:
-    names = {path: f"{root}/{path}/{RECORD}" for path in paths}
-    found = files.cat(list(names.values()), on_error="return")
-    for name, text in found.items():
-        # One odd thing in place of a record stops nobody; a connection that is gone does.
-        with suppress(FileNotFoundError):
-            if isinstance(text, Exception) and files.info(name)["type"] == "file":
-                raise text
-    return [(path, found[name]) for path, name in names.items() if isinstance(found.get(name), bytes)]
+@contextmanager
+def explained(location: str) -> Iterator[None]:
+    """Turn errors of reading and writing into a StoreError that names the store."""
+    # Each of fsspec's file systems has exceptions of its own.
+    errors = Exception if is_url(location) else OSError
+    try:
+        yield
+    except StoreError:
+        raise
+    except errors as error:
+        raise trouble(location, error) from error
+
+
+def trouble(location: str, error: Exception) -> StoreError:
+    """Say what is wrong with a store, in an error that names it."""
+    remedy = "see that it can be reached, and run again"
+    if getattr(error, "errno", None) in _DISK:
+        remedy = "free some space, make it writable, or choose another store"
+    reason = getattr(error, "strerror", None) or repr(error)
+    return StoreError(
+        f"expected a store to read and write at {public(location)}; got: {reason}; remedy: {remedy}"
+    )
+
+
+def public(location: str) -> str:
+    """Take the passwords out of a path or URL that is to be shown."""
+    return re.sub(r"://[^/]*@", "://", location)  # a chain of URLs may have several
+
+
+def is_url(location: str) -> bool:
+    """Say whether fsspec is needed to reach a location, because it isn't a folder of this machine."""
+    return "://" in location and not location.startswith("file://")

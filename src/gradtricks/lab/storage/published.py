@@ -13,22 +13,19 @@ from nbformat import NotebookNode
 from gradtricks.lab.notebooks.schema import read_notebook
 from gradtricks.lab.storage.manifests import (
     CASE,
-    ENDING,
     LABEL,
     Manifest,
     alone,
     find,
     inputs_of,
-    manifests,
     read_manifest,
     record_of,
     settle,
-    staged,
 )
-from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest
+from gradtricks.lab.storage.places import MANIFEST, StoreError, is_published, is_url, manifests, staged
+from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, only_one
 from gradtricks.lab.storage.rows import read_rows
-from gradtricks.lab.storage.store import Requested, Store, only_one
-from gradtricks.lab.storage.troubles import StoreError, is_url
+from gradtricks.lab.storage.store import Requested
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ class Published:
             for (sweep, manifest), rows in zip(new.items(), found, strict=True):
                 self._known[sweep] = manifest, runs_in(self._root, sweep, manifest, rows)
         except (ValueError, KeyError) as error:
-            raise _edited(self._root / f"{', '.join(new)}{ENDING}", error) from error
+            raise _edited(self._root / f"{', '.join(new)}{MANIFEST}", error) from error
         return [self._known[sweep] for sweep in sweeps]
 
 
@@ -141,28 +138,6 @@ class _Plans(Mapping[str, dict[str, Any]]):
 
     def __len__(self) -> int:
         return len(self._sweeps)
-
-
-def is_published(location: str | Path) -> bool:
-    """Say whether runs are published in a folder: whether there are manifests and tables."""
-    root = Path(location)
-    there = not is_url(str(location)) and bool(manifests(root))
-    return there and bool(staged(root) or [*root.glob("*.parquet")])
-
-
-def open_store(location: str | Path) -> Store | Published:
-    """Open runs to be read: those of a store, or published ones."""
-    return Published(location) if is_published(location) else Store(location)
-
-
-def store_of_runs(location: str | Path) -> Store:
-    """Open a store to be written to; a StoreError refuses published runs, and folders among them."""
-    if any(map(is_published, (location, Path(location).resolve().parent))):
-        raise StoreError(
-            f"expected a store of runs; got published ones in {location}, which nothing but "
-            "gradtricks publish changes; remedy: leave out --store"
-        )
-    return Store(location)
 
 
 def published_at(path: str) -> PublishedRun | None:

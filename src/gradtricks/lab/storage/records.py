@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
@@ -16,15 +16,17 @@ from pydantic_core import from_json
 
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE, file_digests
-from gradtricks.lab.storage.places import KEPT, place_at
-from gradtricks.lab.storage.troubles import StoreError, public
+from gradtricks.lab.storage.places import KEPT, StoreError, place_at, public
 
 SCHEMA_VERSION = 2
 LONGEST_TITLE = 100
+IN_NAME = 12  # digits of a request
+LISTED = 5  # that a message shows
 FAILED = "failed"  # folder of a request's last failure, beside those of finished runs
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
+_REQUEST = re.compile(r"[0-9a-f]{4,64}")
 _STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
 _PACKAGE_FILE = re.compile(r"\w[\w.-]{0,60}(/\w[\w.-]{0,60}){0,10}", re.ASCII)  # that no file system refuses
 
@@ -212,7 +214,7 @@ def folder_name(title: str, request: str) -> str:
     """Name the folder of all that was run for one request; refuse what would leave the store."""
     if not _TITLE.fullmatch(title) or not _DIGEST.fullmatch(request):
         raise StoreError(f"expected a title and a digest made by plan_run; got {title!r} and {request!r}")
-    return f"{title}-{request[:12]}"
+    return f"{title}-{request[:IN_NAME]}"
 
 
 def inputs_digest(inputs: Mapping[str, Any]) -> str:
@@ -257,3 +259,32 @@ def read_record(text: bytes | None, inputs: dict[str, Any] | None = None) -> dic
         return record if record["status"] == "finished" or isinstance(record["error"], str) else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
+
+
+def only_one(
+    text: str, folders: Iterable[str], read: Callable[[str], Iterable[StoredRun]], location: str
+) -> StoredRun:
+    """Find the run that a text means by its title, its request or the beginning of one of them.
+
+    ``folders`` are the names of all that were run, title and request, and ``read`` gives the runs in one.
+    """
+    folders = sorted(folders)
+    digits = text if _REQUEST.fullmatch(text) else "-"
+    names = [name for name in folders if text in (name, name[: -IN_NAME - 1])] or [
+        name for name in folders if name.startswith(text) or name[-IN_NAME:].startswith(digits[:IN_NAME])
+    ]
+    if len(names) > 1:
+        listed = "\n".join(f"  {name}" for name in names[:LISTED])
+        raise StoreError(
+            f"expected one run in {public(location)}; got {len(names)} called {text!r}:\n{listed}\n"
+            "remedy: give more of its name"
+        )
+    # A folder's name has only the first digits of a request.
+    long = digits if len(digits) > IN_NAME else ""
+    found = [stored for name in names for stored in read(name) if stored.request.startswith(long)]
+    if not found:
+        raise StoreError(
+            f"expected a run in {public(location)}; got none called {text!r}; "
+            "remedy: gradtricks table lists them"
+        )
+    return max(found, key=lambda each: (each.status == "finished", each.valid(), each.record["started"]))

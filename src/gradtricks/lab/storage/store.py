@@ -4,34 +4,45 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from gradtricks.lab.storage.places import RECORD, checkpoints_of, place_at
+from gradtricks.lab.storage.places import (
+    RECORD,
+    StoreError,
+    checkpoints_of,
+    explained,
+    is_published,
+    is_url,
+    place_at,
+    public,
+)
 from gradtricks.lab.storage.records import (
     FAILED,
+    IN_NAME,
+    LISTED,
     Installed,
     StoredRun,
     folder_name,
     inputs_digest,
+    only_one,
     path_of,
     read_record,
     write_record,
 )
-from gradtricks.lab.storage.troubles import StoreError, explained, is_url, public
+
+if TYPE_CHECKING:
+    from gradtricks.lab.storage.published import Published
 
 __all__ = ["RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
 _SWEEPS = ".sweeps"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]{0,99}")
-_REQUEST = re.compile(r"[0-9a-f]{4,64}")
-_IN_NAME = 12  # digits of a request
-_LISTED = 5  # that a message shows
 
 
 class RecordWarning(UserWarning):
@@ -94,7 +105,7 @@ class Store:
             elif stem is None or stored.record["stem"] == stem:
                 yield stored
         if damaged:
-            listed = ", ".join(damaged[:_LISTED]) + (", …" if len(damaged) > _LISTED else "")
+            listed = ", ".join(damaged[:LISTED]) + (", …" if len(damaged) > LISTED else "")
             warnings.warn(
                 f"expected whole records in {public(self.location)}; got {len(damaged)} torn or edited, "
                 f"which are left out: {listed}; remedy: gradtricks clean",
@@ -209,7 +220,7 @@ class Store:
                     or (failed and stored.status == "failed")
                     or (stale and not installed.matches(stored.record["inputs"]))
                 )
-                digits = path.partition("/")[0][-_IN_NAME:]
+                digits = path.partition("/")[0][-IN_NAME:]
                 if wanted and not any(request.startswith(digits) for request in self.claimed()):
                     gone.append(path)
                     if not dry_run:
@@ -266,30 +277,20 @@ class Store:
         return self._stored(path, read_record(text) or {})
 
 
-def only_one(
-    text: str, folders: Iterable[str], read: Callable[[str], Iterable[StoredRun]], location: str
-) -> StoredRun:
-    """Find the run that a text means by its title, its request or the beginning of one of them.
+def open_store(location: str | Path) -> "Store | Published":
+    """Open runs to be read: those of a store, or published ones."""
+    if not is_published(location):
+        return Store(location)
+    from gradtricks.lab.storage.published import Published
 
-    ``folders`` are the names of all that were run, title and request, and ``read`` gives the runs in one.
-    """
-    folders = sorted(folders)
-    digits = text if _REQUEST.fullmatch(text) else "-"
-    names = [name for name in folders if text in (name, name[: -_IN_NAME - 1])] or [
-        name for name in folders if name.startswith(text) or name[-_IN_NAME:].startswith(digits[:_IN_NAME])
-    ]
-    if len(names) > 1:
-        listed = "\n".join(f"  {name}" for name in names[:_LISTED])
+    return Published(location)
+
+
+def store_of_runs(location: str | Path) -> Store:
+    """Open a store to be written to; a StoreError refuses published runs, and folders among them."""
+    if any(map(is_published, (location, Path(location).resolve().parent))):
         raise StoreError(
-            f"expected one run in {public(location)}; got {len(names)} called {text!r}:\n{listed}\n"
-            "remedy: give more of its name"
+            f"expected a store of runs; got published ones in {location}, which nothing but "
+            "gradtricks publish changes; remedy: leave out --store"
         )
-    # A folder's name has only the first digits of a request.
-    long = digits if len(digits) > _IN_NAME else ""
-    found = [stored for name in names for stored in read(name) if stored.request.startswith(long)]
-    if not found:
-        raise StoreError(
-            f"expected a run in {public(location)}; got none called {text!r}; "
-            "remedy: gradtricks table lists them"
-        )
-    return max(found, key=lambda each: (each.status == "finished", each.valid(), each.record["started"]))
+    return Store(location)

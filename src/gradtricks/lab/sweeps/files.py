@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from gradtricks.lab.notebooks.schema import Parameter, ParameterError, alike, shown
+from gradtricks.lab.notebooks.schema import Parameter, ParameterError, alike, excerpt
 from gradtricks.lab.notebooks.texts import MAX_CHARACTERS, Problems, read_yaml
 
 ENDING = ".sweep.yaml"
@@ -49,7 +49,7 @@ class Domain(BaseModel):
         name, ends = parameter.name, [self.low, self.high]
         listed = bool(self.choices) and ends == [None, None] and not self.log
         if not (listed if self.choices is not None else None not in ends):
-            got = shown(self.model_dump(exclude_unset=True))
+            got = excerpt(self.model_dump(exclude_unset=True))
             raise ParameterError(f"{name}: expected low and high, or choices (at least one); got {got}")
         if self.choices:
             return Domain(choices=[parameter.check(parameter.read(choice)) for choice in self.choices])
@@ -216,7 +216,7 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ParameterError(str(error)) from error
     if not isinstance(raw, dict):
-        raise ParameterError(f"expected 'notebook: PATH' and what varies; got {shown(raw)}")
+        raise ParameterError(f"expected 'notebook: PATH' and what varies; got {excerpt(raw)}")
     return raw
 
 
@@ -243,14 +243,14 @@ def _explained(error: ValidationError) -> Iterator[str]:
             yield f"{where}: missing"
         else:
             said = re.sub(r"^\w+ should (be|have)", "expected", detail["msg"])
-            yield f"{where}: {said}; got {shown(detail['input'])}"
+            yield f"{where}: {said}; got {excerpt(detail['input'])}"
 
 
 def unreadable(results: Iterable[str], part: str, *, short: bool = False) -> list[str]:
     """Say which names can't be those of results; a short one is ``loss`` for ``results.loss``."""
     pattern = _SHORT_RESULT if short else _RESULT
     return [
-        f"{part}: expected the name of a result, such as results.loss; got {shown(name)}"
+        f"{part}: expected the name of a result, such as results.loss; got {excerpt(name)}"
         for name in results
         if not pattern.fullmatch(name)
     ]

@@ -15,8 +15,8 @@ from gradtricks.lab.notebooks.schema import ParameterError, read_notebook
 from gradtricks.lab.results.quoting import RecordError, result_from
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs, source_digest
+from gradtricks.lab.storage.places import public
 from gradtricks.lab.storage.store import Store, StoredRun
-from gradtricks.lab.storage.troubles import public
 from gradtricks.lab.sweeps.files import Domain, Optuna
 from gradtricks.lab.sweeps.plans import Sweep
 
