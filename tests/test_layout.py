@@ -245,6 +245,26 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
     assert sorted(stem for stem in set(stems) if stems.count(stem) > 1) == []
 
 
+# A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
+MOST_LINES = {
+    "src/gradtricks/torch": 4_700,
+    "src/gradtricks/tensorflow": 4_750,
+    "src/gradtricks/reference": 1_450,
+    "src/gradtricks/_core": 2_770,
+    "src/gradtricks/agents": 4_050,
+    "src/gradtricks/lab": 9_550,
+    "src/gradtricks/book": 2_550,
+    "tests": 23_900,
+}
+
+
+@pytest.mark.parametrize("room", MOST_LINES)
+def test_no_room_grows_and_no_module_is_long(room):
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / room).rglob("*.py")}
+    assert sum(lines.values()) <= MOST_LINES[room]
+    assert room == "tests" or max(lines.values()) <= 300
+
+
 # The lab's rooms, each of which may use those before it.
 ROOMS = [
     "encoding",
