@@ -272,7 +272,7 @@ def reproduce(
 ) -> Printed:
     """Run a recorded run again, and say value by value: identical, within tolerance, or different.
 
-    It also says what differs in the environment. Nothing of the rerun is kept. Nothing to compare is exit code 1.
+    It also says what differs in the environment. It keeps nothing. Nothing to compare: exit code 1.
     """
     from gradtricks.lab.commands.publishing import verdict_of
     from gradtricks.lab.notebooks.texts import ParameterError
