@@ -414,7 +414,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 import duckdb  # once, before the forks
-from gradtricks.lab.storage import keeping
+from gradtricks.lab.sweeps.publication import write_published
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun
 from synthetic import make_run
@@ -434,7 +434,7 @@ def publish(root, loss):
     found = list(runs(loss))
     plan = {"name": "small", "title": "", "question": "", "notebook": "../a.ipynb", "shown": []}
     plan["varied"], plan["runs"] = ["seed"], [{"request": run.request, "title": run.title} for run in found]
-    keeping.write_published(root, plan, found, [str(seed) for seed in range(loss)])
+    write_published(root, plan, found, [str(seed) for seed in range(loss)])
 
 def mortal(function, left):
     def call(*arguments, **options):
