@@ -525,7 +525,7 @@ class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay, name="accumulator 
         return self.differentiate_columns(tensors, self.backend.tensor(1.0), jvp)[1]
 
 
-def numerical_second_vjp(vjp, inputs, cotangent, directions):
+def numerical_second_vjp(vjp, inputs, cotangent, directions, step=1e-6):
     """Return what ``SecondWay.second_vjp`` has to, to about 1e-6, by central differences.
 
     A reference's ``vjp(cotangent, *inputs)`` returns one array, or one for each input.
@@ -536,7 +536,7 @@ def numerical_second_vjp(vjp, inputs, cotangent, directions):
         gradients = gradients if isinstance(gradients, tuple | list) else [gradients]
         return sum(np.sum(g * d) for g, d in zip(gradients, directions))
 
-    seconds, step = [], 1e-6
+    seconds = []
     for index, x in enumerate(inputs):
         x = np.asarray(x, np.float64)
         moved = [

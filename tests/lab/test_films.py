@@ -165,7 +165,7 @@ def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("films")
     notebook = write_notebook(folder / "experiments" / "small.ipynb", body=BODY)
     with closing(Kernels()) as kernels, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradtricks.lab.kernels.choosing._FRAMEWORKS", {})  # it needs no framework
+        patch.setattr("gradtricks.lab.kernels.imports._FRAMEWORKS", {})  # it needs no framework
         return execute(plan_run(notebook, {}), Store(folder / "runs"), kernels)
 
 

@@ -22,7 +22,8 @@ from papermill.engines import papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.kernels import WarmEngine
-from gradtricks.lab.kernels.choosing import LOG, Kernels, KernelsClosed, modules_of
+from gradtricks.lab.kernels.choosing import LOG, Kernels, KernelsClosed
+from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.outbox import TEXT_LIMIT
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.recording import PACKAGE

@@ -22,12 +22,14 @@ from nbclient.exceptions import DeadKernelError
 
 from gradtricks.lab.commands.overviews import describe, list_experiments
 from gradtricks.lab.encoding import decode, encode
-from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed, inject, modules_of
+from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed, inject
+from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import record, record_figure, record_varying
-from gradtricks.lab.runs.execution import RunError, describe_machine, execute
+from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.outputs import collect_figures
-from gradtricks.lab.runs.planning import describe_source, make_title, plan_run, plan_runs
+from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
+from gradtricks.lab.runs.provenance import describe_machine, describe_source
 from gradtricks.lab.runs.reproduction import ABSENT, compare, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError

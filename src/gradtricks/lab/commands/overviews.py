@@ -138,7 +138,6 @@ def watch(store: str | Path) -> None:
 
 
 def _title(node: nbformat.NotebookNode, path: Path) -> str:
-    """Return a notebook's first heading, or the name of its file."""
     lines = (line for cell in node.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
     return next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), None) or path.stem
 

@@ -218,7 +218,6 @@ def estimate_s(specs: Sequence[Spec], store: Store, workers: int) -> float | Non
 
 
 def _earlier(specs: Iterable[Spec], store: Store) -> defaultdict[str, list[StoredRun]]:
-    """Collect the newest finished runs of each notebook and backend."""
     found: defaultdict[str, list[StoredRun]] = defaultdict(list)
     for stem in {spec.stem for spec in specs}:
         for stored in store.runs(stem):

@@ -18,7 +18,8 @@ from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.planning import Spec, describe_source, plan_runs
+from gradtricks.lab.runs.planning import Spec, plan_runs
+from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
 from gradtricks.lab.storage.places import public

@@ -230,7 +230,6 @@ def clean(
 def _search(
     wanted: Sweep, store: Store, console: "Console | None", **options: Any
 ) -> tuple[list[Run], list[StoredRun]]:
-    """Search for good parameters, keeping the plan as it grows."""
     from gradtricks.lab.sweeps.searching import search
 
     ended = count(1)
@@ -252,7 +251,6 @@ def _check_mlflow(uri: str | None) -> None:
 
 
 def _log(uri: str | None, runs: Sequence[Run], store: Store | None) -> None:
-    """Log what is kept of runs, finished and failed, to MLflow."""
     if uri is None:
         return
     from gradtricks.lab.runs.tracking import log_to_mlflow

@@ -25,9 +25,10 @@ from distributed.comm.core import CommClosedError
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.recording import package_digests
-from gradtricks.lab.runs.execution import describe_libraries, execute
+from gradtricks.lab.runs.execution import execute
 from gradtricks.lab.runs.many import SchedulerError
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.provenance import describe_libraries
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.places import explained, is_url
 from gradtricks.lab.storage.store import Store, StoredRun

@@ -1,20 +1,15 @@
 """One run: a notebook and its parameters, executed by papermill and recorded."""
 
 import hashlib
-import os
-import platform
 import shutil
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient.exceptions import DeadKernelError
-from packaging.requirements import Requirement
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.encoding import encode
@@ -24,8 +19,9 @@ from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.recording import REPORT_CELL, package_digests
 from gradtricks.lab.runs.outputs import OutputError, finish
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.provenance import describe_libraries, describe_machine
 from gradtricks.lab.storage.places import KEPT, is_trouble, public, trouble
-from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, installed_version, write_record
+from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, write_record
 from gradtricks.lab.storage.store import Store
 
 __all__ = ["RunError", "execute"]
@@ -34,7 +30,6 @@ __all__ = ["RunError", "execute"]
 FAILURES = (PapermillExecutionError, DeadKernelError, OSError, OutputError)
 
 _LONGEST_REASON = 2000
-_UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
 _CHECKPOINTED = (
     "\n  It left checkpoints, from which the next attempt goes on.\n  To begin anew: gradtricks clean"
 )
@@ -187,30 +182,3 @@ def reason_of(error: Exception) -> str:
         text = str(error) if isinstance(error, OutputError) else f"{type(error).__name__}: {error}"
     text = text.encode(errors="replace").decode()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
-
-
-def describe_libraries() -> dict[str, str]:
-    """List the versions of all installed libraries that a run's result may depend on."""
-    extras = tuple(f'extra == "{extra}"' for extra in _UNRELATED)
-    requirements = map(Requirement, metadata.requires("gradtricks") or ())
-    names = {r.name for r in requirements if not any(extra in str(r.marker) for extra in extras)}
-    versions = {name: installed_version(name) for name in sorted({*names, "dask"})}
-    return {name: version for name, version in versions.items() if version}
-
-
-@cache
-def describe_machine() -> dict[str, Any]:
-    """Describe the machine that this process runs on."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(terse=True),
-        "processor": _processor(),
-        "cores": os.cpu_count() or 1,
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, "") or platform.processor() or platform.machine()

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -25,6 +24,7 @@ from gradtricks.lab.notebooks.schema import (
     read_settings,
 )
 from gradtricks.lab.notebooks.texts import literal
+from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
 from gradtricks.lab.storage.store import Requested
 
@@ -158,24 +158,6 @@ def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, 
     ]
     title = "-".join([_name(stem, parameters), *filter(None, [",".join(set_here)])])
     return _UNSAFE.sub("_", title)[:LONGEST_TITLE].lstrip(".") or "run"
-
-
-def describe_source(folder: Path) -> dict[str, Any]:
-    """Say which commit the code in a folder is of, and whether there are changes: ``commit`` and ``dirty``.
-
-    Both are None outside of a git checkout.
-    """
-    # Optional locks would get in the way of somebody who commits meanwhile, and a checkout could name any
-    # program as its monitor.
-    options = ["--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
-    command = ["git", *options, "status", "--porcelain=v2", "--branch"]
-    try:
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return {"commit": None, "dirty": None}
-    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
-    changed = any(not line.startswith("# ") for line in lines)
-    return {"commit": None if commit == "(initial)" else commit, "dirty": changed}
 
 
 def note_reads(node: NotebookNode, notebook: Path, settings: Settings) -> None:

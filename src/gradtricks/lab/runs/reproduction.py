@@ -15,9 +15,10 @@ from gradtricks.lab.encoding import decode
 from gradtricks.lab.kernels import INJECTED
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import read_settings
-from gradtricks.lab.runs.execution import FAILURES, RunError, describe_machine, reason_of
+from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
 from gradtricks.lab.runs.outputs import finish
 from gradtricks.lab.runs.planning import digests, note_reads, source_digest
+from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, request_digest
@@ -99,10 +100,8 @@ def reproduce(
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     count = sum(_count(value) for part in now.values() for value in part.values())
     near = all(each.relative is not None and each.relative <= rtol for each in differences)
-    if not differences:
-        verdict = "identical" if count else "nothing to compare"
-    else:
-        verdict = "within tolerance" if near else "different"
+    alike = "identical" if count else "nothing to compare"
+    verdict = alike if not differences else "within tolerance" if near else "different"
     machine = describe_machine()
     told = {"machine": {name: stored.record["provenance"][name] for name in machine}} | stored.record[
         "inputs"
