@@ -495,12 +495,11 @@ def test_a_published_policy_plays_again_as_its_record_says():
     runs = [run for run in Published(published).runs("pong") if run.parameters["keep_policy"]]
     run = min(runs, key=lambda run: run.results["mean_length"]["plain"])
     parameters, results = run.parameters, run.results
-    assert parameters["temperature"] == evaluation.TEMPERATURE, "what the command takes"
     policy = FrozenPolicy.load(published / run.kept["policy.safetensors"])
     assert policy.about["seed"] == parameters["seed"]
-    # Of a hundred games on 25 courts, these are the first; none is twice as long as another.
-    played = evaluation.evaluate(policy, games=25, frame_skip=4)
-    assert played.returns[:15].tolist() == results["returns"]["plain"][:15]
+    how = {name: parameters[name] for name in ("frame_skip", "temperature")}
+    played = evaluation.evaluate(policy, games=parameters["evaluation_games"], **how)
+    assert played.returns.tolist() == results["returns"]["plain"]
 
 
 def test_the_command_refuses_what_it_cant_play(tmp_path):
