@@ -17,6 +17,7 @@ from bs4 import BeautifulSoup
 
 pytest.importorskip("sphinx")
 
+from gradtricks.book import site as module
 from gradtricks.book import sources
 from gradtricks.book.building import build_book, plan_book
 from gradtricks.book.quotes import published_record
@@ -235,6 +236,26 @@ def test_a_book_updated_is_the_book_built_anew_and_only_what_changed_is_read_aga
     assert {page for page, time in when_read(updated).items() if time != first[page]} == {"other"}
     build(Path("book"), anew)
     assert texts(updated) == texts(anew)
+
+
+def test_what_is_saved_while_sphinx_reads_is_read_the_next_time(tmp_path, builds, monkeypatch):
+    write_chapters(tmp_path)
+    site, other = tmp_path / "_build" / "html", tmp_path / "book" / "other.md"
+    run = module.subprocess.run
+
+    def save_and_run(command, **options):
+        other.write_text(other.read_text().replace("says", "wrote"))
+        return run(command, **options)
+
+    monkeypatch.setattr(module.subprocess, "run", save_and_run)
+    build(Path("book"), site)
+    monkeypatch.setattr(module.subprocess, "run", run)
+    builds.clear()
+    build(Path("book"), site)
+    assert builds == ["all"]
+    assert "wrote" in (site / "other.html").read_text()
+    build(Path("book"), site)
+    assert builds == ["all"], "nothing has changed since"
 
 
 @pytest.mark.parametrize(

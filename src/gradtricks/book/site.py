@@ -49,6 +49,8 @@ def build(book: Path, site: Path) -> None:
     if not (chapters and _build_chapters(book, chapters, site, read, fresh)):
         shutil.rmtree(fresh, ignore_errors=True)
         _run_sphinx(book, fresh, "--all")
+    if _digests(book.absolute()) != digests:  # something was saved while Sphinx read: read all the next time
+        summed = ""
     (html / _BUILT_FROM).write_text(summed, encoding="utf-8")
     (made / _BUILT_FROM).write_text(json.dumps(digests), encoding="utf-8")
     for folder in (old, read):
@@ -70,9 +72,7 @@ def _build_chapters(book: Path, chapters: list[str], site: Path, read: Path, fre
     shutil.copytree(site, html, ignore=lambda folder, _: {"_static"} if Path(folder) == site else set())
     _run_sphinx(book, fresh)
     _forget_lost_words(html / "searchindex.js")
-    if (
-        site / _SITEMAP
-    ).is_file():  # the extension that writes it lists the pages of this call of Sphinx only
+    if (site / _SITEMAP).is_file():  # what writes it lists the pages of this call of Sphinx only
         shutil.copyfile(site / _SITEMAP, html / _SITEMAP)
     return all(keeps_what_others_use(chapter, site, html) for chapter in chapters)
 
