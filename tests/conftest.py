@@ -28,6 +28,18 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Trace Python, which makes it several times as slow, only where what is measured can be seen to run."""
+    coverage = getattr(item.config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
+    seen = item.nodeid.startswith(("tests/tricks/", "tests/test_", "src/"))
+    if "torch-compile" in item.nodeid:  # its compiler reads functions, and asks the two edits' whether it does
+        seen = "test_edits" in item.nodeid
+    if coverage and coverage.started != seen:
+        (coverage.resume if seen else coverage.pause)()
+    return (yield)
+
+
 def pytest_addoption(parser):
     """Let the tests that kill processes go on for longer, and pictures of pages be stored anew."""
     parser.addoption("--kills", type=int, default=7, help="processes that lab/test_kills.py kills")

@@ -636,16 +636,6 @@ def test_every_chapter_on_a_trick_says_what_it_has_to_do_with_the_two_edits():
     } == set()
 
 
-@pytest.mark.parametrize("stem", STEMS)
-def test_every_stem_has_its_chapter_experiment_and_api_page(stem):
-    missing = [
-        str(path.relative_to(ROOT))
-        for path in (BOOK / f"{stem}.md", EXPERIMENTS / f"{stem}.ipynb", BOOK / "api" / f"{stem}.md")
-        if not path.is_file()
-    ]
-    assert not missing
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_public_name_is_documented(backend):
     tree = ast.parse((ROOT / f"src/gradtricks/{backend}/__init__.pyi").read_text())

@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from backends import another
 from gradtricks import reference
 from gradtricks._core import checking
+from gradtricks._core.checks import check_integer
 from gradtricks._core.verdicts import CORRECT, INCONCLUSIVE, NOT_DIFFERENTIABLE, SURROGATE, WRONG
 
 AT = np.array([0.5, -1.3, 2.0])
@@ -396,3 +397,8 @@ def test_bad_input_says_what_is_expected(backend, inputs, function, options, err
 def test_where_torch_transforms_or_tensorflow_traces_it_is_refused(backend):
     with pytest.raises(RuntimeError, match="check_gradient must run eagerly"):
         backend.traced(lambda x: backend.tricks.check_gradient(lambda x: x, x), [1.0])
+
+
+def test_an_integer_beyond_its_bounds_is_refused():
+    with pytest.raises(ValueError, match=r"^steps must lie in \[1, 3\]; got 4$"):
+        check_integer("steps", 4, low=1, high=3)
