@@ -33,8 +33,6 @@ def pytest_runtest_protocol(item):
     """Trace Python, which makes it several times as slow, only where what is measured can be seen to run."""
     coverage = getattr(item.config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
     seen = item.nodeid.startswith(("tests/tricks/", "tests/test_", "src/"))
-    if "torch-compile" in item.nodeid:  # its compiler reads functions, and asks the two edits' whether it does
-        seen = "test_edits" in item.nodeid
     if coverage and coverage.started != seen:
         (coverage.resume if seen else coverage.pause)()
     return (yield)
