@@ -85,7 +85,7 @@ def _log(client: "MlflowClient", place: str, stored: "StoredRun") -> bool:
     with TemporaryDirectory(prefix="gradtricks-") as folder:
         _write_artifacts(stored, Path(folder))
         client.log_artifacts(run_id, folder)
-    end = begin + int(1000 * record["duration_s"])
+    end = begin + round(1000 * record["duration_s"])
     client.set_terminated(run_id, record["status"].upper(), end)  # last: what has ended is complete
     return True
 
