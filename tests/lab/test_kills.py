@@ -102,7 +102,7 @@ class Sweep:
     def _kill(self, kind, driver, cluster, dice):
         deadline = time.monotonic() + 60
         wait_for(lambda: driver.poll() is not None or find_victim(kind, driver, cluster, dice), 60)
-        time.sleep(dice.uniform(0, 1))
+        time.sleep(dice.uniform(0, 2))
         while driver.poll() is None and time.monotonic() < deadline:
             victim = find_victim(kind, driver, cluster, dice)
             if victim is not None:

@@ -176,7 +176,7 @@ def test_what_goes_wrong_here_ends_what_was_started(notebook, store):
 
 
 def test_a_run_that_takes_too_long_is_ended_and_the_others_are_not(notebook, store):
-    runs = execute_all([*plan(notebook, 1, pause=60.0), *plan(notebook, 3)], store, timeout_s=3)
+    runs = execute_all([*plan(notebook, 1, pause=60.0), *plan(notebook, 3)], store, timeout_s=5)
     assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
     assert "TimeoutError" in runs[0].error
 
