@@ -628,7 +628,7 @@ def test_reproduce_says_identical_or_what_differs(swept, tmp_path, invoke):
 
 
 def test_a_run_that_recorded_nothing_proves_nothing(monkeypatch):
-    found = Verdict("bare", "nothing to compare", 0, (), (), 0.0)
+    found = Verdict("bare", "nothing to compare", 0, (), ())
     monkeypatch.setattr("gradtricks.lab.reproduce", lambda name, **how: found)
     answer = CliRunner().invoke(app, ["reproduce", "bare"])
     said = "bare: nothing to compare (neither then nor now did it record a result or keep a file)\n"

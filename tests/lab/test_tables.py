@@ -81,7 +81,8 @@ def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(
     put(tmp_path, [*runs, make_run({"seed": 9}, {"loss": 9.0})])
     store = Store(tmp_path)
     wanted = [*runs, make_run({"seed": 4})]
-    found = table(store, plan={"runs": [{"request": run.request, "title": run.title} for run in wanted]})
+    plan = read_plan({"runs": [{"request": run.request, "title": run.title} for run in wanted]})
+    found = table(store, plan=plan)
     assert listed(found["parameters.seed"]) == [3, 1, 2]
     assert list(found["status"]) == ["finished", "failed", "finished"]
 

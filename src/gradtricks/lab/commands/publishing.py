@@ -170,7 +170,7 @@ def reproduce_book(
                 yield repeat(found[request], kernels, timeout_s=timeout_s)
             except RunError as error:
                 failure = Difference("run", "finished", str(error))
-                yield Verdict(found[request].title, "different", 0, (failure,), (), 0.0)
+                yield Verdict(found[request].title, "different", 0, (failure,), ())
 
 
 def verdict_of(verdict: Verdict) -> RenderableType:

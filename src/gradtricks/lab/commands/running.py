@@ -29,25 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What came of a sweep.
-
-    Attributes:
-        name: Of the sweep.
-        store: Where its runs are.
-        runs: What came of each run, in the sweep's order.
-        best: Of a search, the runs of the best trial, one for each seed.
-        plots: Files of its plots.
-        unplotted: Why there are none; None where there are some.
-        published: Where `publish` has kept its runs; None where it hasn't.
-    """
+    """What came of a sweep."""
 
     name: str
-    store: str
-    runs: tuple[Run, ...]
-    best: tuple[StoredRun, ...] = ()
-    plots: tuple[Path, ...] = ()
-    unplotted: str | None = None
-    published: str | None = None
+    store: str  # where its runs are
+    runs: tuple[Run, ...]  # what came of each, in the sweep's order
+    best: tuple[StoredRun, ...] = ()  # of a search, the runs of the best trial, one for each seed
+    plots: tuple[Path, ...] = ()  # their files
+    unplotted: str | None = None  # why there are none; None where there are some
+    published: str | None = None  # where `publish` has kept its runs; None where it hasn't
 
     @property
     def finished(self) -> list[StoredRun]:

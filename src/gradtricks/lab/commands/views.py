@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
+    from gradtricks.lab.results.tables import Plan
     from gradtricks.lab.storage.published import Published
 
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
@@ -49,17 +50,16 @@ def table(
     from gradtricks.lab.results import queries, tables
 
     opened = open_store(store)
-    plan = None if sweep is None else opened.plans()[find_sweep(opened, sweep)]
+    plan = None if sweep is None else _find_plan(opened, sweep)[1]
     found = tables.table(opened, stem=notebook, plan=plan)
     return found if sql is None else queries.ask(found, sql)
 
 
 def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
     """Sort a sweep's runs, at least one, by what it shows, or by how long they took if that isn't there."""
-    from gradtricks.lab.results import grouping, tables
+    from gradtricks.lab.results import grouping
 
-    opened = open_store(store)
-    plan = tables.read_plan(opened.plans()[find_sweep(opened, sweep)])
+    _, plan = _find_plan(open_store(store), sweep)
     try:
         return grouping.find_results(frame, plan.varied, plan.shown)
     except grouping.PlotError:
@@ -138,15 +138,13 @@ def plot(
     from gradtricks.lab.results import grouping, tables
 
     opened = open_store(store)
-    name = find_sweep(opened, sweep)
-    plan = opened.plans()[name]
-    read, frame = tables.read_plan(plan), tables.table(opened, plan=plan)
-    results = grouping.find_results(frame, read.varied, shown or read.shown)
+    name, plan = _find_plan(opened, sweep)
+    results = grouping.find_results(tables.table(opened, plan=plan), plan.varied, shown or plan.shown)
     from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
 
     drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
-    elsewhere = "://" in opened.location or plan.get("published")
+    elsewhere = "://" in opened.location or plan.published
     beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
     place = Path(folder) if folder else beside / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
@@ -204,14 +202,15 @@ def find_run(store: "Store | Published", text: str) -> StoredRun:
         raise ParameterError(str(error)) from error
 
 
-def find_sweep(store: "Store | Published", name: str | Path | None) -> str:
-    """Name the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
-    there = sorted(store.plans())
-    if name is None and len(there) == 1:
-        return there[0]
-    wanted = Path(name or "").name.removesuffix(ENDING)
+def _find_plan(store: "Store | Published", name: str | Path | None) -> "tuple[str, Plan]":
+    """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
+    from gradtricks.lab.results.tables import read_plan
+
+    plans = store.plans()
+    there = sorted(plans)
+    wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
     if wanted in there:
-        return wanted
+        return wanted, read_plan(plans[wanted])
     raise ParameterError(
         f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
         "remedy: gradtricks status lists them"

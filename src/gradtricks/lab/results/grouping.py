@@ -65,7 +65,7 @@ class Group:
     @cached_property
     def summary(self) -> Summary:
         """Of numbers."""
-        return summarize(self.found, strata=self.strata)
+        return summarize(self.found)
 
     @property
     def n(self) -> int:

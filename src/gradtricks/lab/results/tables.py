@@ -38,6 +38,7 @@ class Plan(BaseModel):
     runs: tuple[Requested, ...]
     shown: tuple[str, ...] = ()  # results
     varied: tuple[str, ...] = ()  # parameters
+    published: bool = False
 
 
 def read_plan(plan: Mapping[str, Any]) -> Plan:
@@ -53,15 +54,14 @@ def read_plan(plan: Mapping[str, Any]) -> Plan:
 
 
 def table(
-    store: "Store | Published", *, stem: str | None = None, plan: Mapping[str, Any] | None = None
+    store: "Store | Published", *, stem: str | None = None, plan: Plan | None = None
 ) -> "pandas.DataFrame":
     """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order."""
     if plan is None:
         every = store.runs(stem)
         return tabulate(sorted(every, key=lambda run: (run.record["stem"], run.title, run.location)))
-    planned = read_plan(plan).runs
-    there = (run for run in runs_of(store, planned) if stem in (None, run.record["stem"]))
-    return tabulate(there, {run.request: run.case for run in planned if run.case})
+    there = (run for run in runs_of(store, plan.runs) if stem in (None, run.record["stem"]))
+    return tabulate(there, {run.request: run.case for run in plan.runs if run.case})
 
 
 def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
@@ -171,8 +171,7 @@ def as_csv(frame: "pandas.DataFrame") -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(map(str, frame.columns))
-    columns = (values_of(frame.iloc[:, place]) for place in range(frame.shape[1]))
-    writer.writerows(zip(*(map(as_text, column) for column in columns)))
+    writer.writerows(zip(*(map(as_text, values_of(column)) for _, column in frame.items())))
     return buffer.getvalue()
 
 
