@@ -36,7 +36,7 @@ from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
-from gradtricks.lab.sweeps.publication import FOLDER, as_published, write_published
+from gradtricks.lab.sweeps.publication import FOLDER, as_published, keep
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -280,6 +280,7 @@ def test_nothing_but_publish_changes_published_runs(published, words):
 
 def test_what_changed_since_is_said(published, project, lay_out):
     page = project / "book" / "experiments" / "game-sweep.md"
+    before = read_sweep(project / "experiments" / "game.sweep.yaml")
     (project / "experiments" / "game.sweep.yaml").write_text(RATES.replace("0.2]", "0.2, 0.4]"))
     lay_out()
     assert "Since then `game.sweep.yaml` changed; what is shown is what came out then." in page.read_text()
@@ -288,14 +289,11 @@ def test_what_changed_since_is_said(published, project, lay_out):
     lay_out()
     assert "Since then `game.ipynb` changed;" in page.read_text()
 
-    root = project / "experiments" / FOLDER
-    store = Published(root)
-    plan, runs = store.plans()["game"], list(store.runs())
+    _, runs = as_published(before)
     told = json.loads(json.dumps(runs[0].record))
     told["inputs"]["files"]["lab/recording.py"] = "0" * 64
     told["inputs"]["versions"] |= {f"gone{n}": "1.0" for n in range(5)}
-    labels = [Path(run.location).name for run in runs]
-    write_published(root, plan, [replace(runs[0], record=told), *runs[1:]], labels)
+    keep(before, [replace(runs[0], record=told), *runs[1:]])
     (sweep, runs) = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
     assert len(runs) == 4
     assert sweep.changed == ("game.ipynb", "lab/recording.py", *(f"gone{n}" for n in range(5)))
@@ -414,10 +412,10 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 import duckdb  # once, before the forks
-from gradtricks.lab.sweeps.publication import write_published
+from gradtricks.lab.sweeps.publication import keep
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun
-from synthetic import make_run
+from synthetic import make_run, make_sweep
 
 class Run(StoredRun):
     def read_file(self, name):
@@ -432,9 +430,7 @@ def runs(loss):
 
 def publish(root, loss):
     found = list(runs(loss))
-    plan = {"name": "small", "title": "", "question": "", "notebook": "../a.ipynb", "shown": []}
-    plan["varied"], plan["runs"] = ["seed"], [{"request": run.request, "title": run.title} for run in found]
-    write_published(root, plan, found, [str(seed) for seed in range(loss)])
+    keep(make_sweep(found, ["seed"], [], path=root / "small.sweep.yaml"), found)
 
 def mortal(function, left):
     def call(*arguments, **options):
@@ -460,6 +456,7 @@ def publish_until_killed(root, loss, steps):
     publish(root, loss)
 
 def state(root):
+    root /= "published"
     found = list(Published(root).runs())
     (loss,) = {run.results["loss"] for run in found}
     assert len(found) == loss

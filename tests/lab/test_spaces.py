@@ -359,7 +359,7 @@ def test_a_search_is_read_with_its_types(sweep):
 @given(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3).map(sorted))
 def test_a_proposal_is_rounded_within_its_domain(values):
     low, value, high = values
-    rounded = Domain(low=low, high=high).rounded(value)
+    rounded = Domain(low=low, high=high).value(value)
     assert low <= rounded <= high
     assert math.isclose(rounded, value, rel_tol=1e-5)
 

@@ -200,19 +200,12 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
 
 
 def clean(
-    *,
-    failed: bool = False,
-    stale: bool = False,
-    dry_run: bool = False,
-    store: str | Path = DEFAULT_STORE,
+    *, failed: bool = False, stale: bool = False, dry_run: bool = False, store: str | Path = DEFAULT_STORE
 ) -> list[str]:
     """Delete from a store what killed processes left behind, and damaged records; return what is gone.
 
-    Args:
-        failed: Delete failed runs too.
-        stale: Delete finished runs too whose code or libraries have changed since.
-        dry_run: Delete nothing, and return what would be gone.
-        store: Of the runs; a StoreError refuses published ones.
+    So are, where that is asked for, failed runs, and stale ones, whose code or libraries have changed since.
+    A dry run returns what would be gone. A StoreError refuses published runs.
     """
     return store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
 

@@ -27,6 +27,7 @@ from gradtricks.lab.results.drawing import (
     wrapped,
 )
 from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, key_of
+from gradtricks.lab.storage.places import replace
 
 _UNNAMED = re.compile(r"[^a-z0-9]+")
 _PNG_DPI = 200
@@ -55,22 +56,19 @@ class PlotResult:
 
     def svg(self) -> str:
         """Return the figure as SVG; equal figures are equal texts."""
-        buffer = io.StringIO()
-        self._write(buffer, format="svg", metadata={"Date": None})
-        return buffer.getvalue()
+        return self._saved(format="svg", metadata={"Date": None}).decode()
 
     def save(self, path: Path) -> None:
         """Write the figure, in one step: as SVG without a background, or as PNG on white."""
-        unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-        if path.suffix == ".svg":
-            unfinished.write_text(self.svg(), encoding="utf-8")
-        else:
-            self._write(unfinished, dpi=_PNG_DPI, transparent=False, facecolor="white")
-        os.replace(unfinished, path)
+        png = {"format": "png", "dpi": _PNG_DPI, "transparent": False, "facecolor": "white"}
+        data = self.svg().encode() if path.suffix == ".svg" else self._saved(**png)
+        replace(path, data, path.with_name(f".{path.name}.{os.getpid()}"))
 
-    def _write(self, target: Any, **options: Any) -> None:
+    def _saved(self, **options: Any) -> bytes:
+        buffer = io.BytesIO()
         with book_style():
-            self.figure.savefig(target, **options)
+            self.figure.savefig(buffer, **options)
+        return buffer.getvalue()
 
 
 def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
@@ -252,10 +250,8 @@ def _name_lines(plot: Axes, curves: Sequence[Curve], names: Sequence[str]) -> No
 
 
 def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
-    read = "Lines are single runs."
-    if any(curve.n > 1 for curve in curves):
-        said = interval_said(curves, ", bands their {}s")
-        read = f"Lines are interquartile means ({counted(curves)} each){said}."
+    several = any(curve.n > 1 for curve in curves)
+    read = f"Lines are {means(curves)}{interval_said(curves, ', bands their {}s') if several else ''}."
     pooled = ", ".join(axis.name for axis in axes[1:])
     read += f" Runs with different {pooled} are taken together." if pooled else ""
     if cut := sum(curve.cut for curve in curves):

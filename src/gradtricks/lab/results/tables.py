@@ -5,7 +5,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import Dotted, join_name
+from gradtricks.lab.storage.rows import Dotted, flattened, join_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:
@@ -98,20 +98,11 @@ def _row(run: StoredRun) -> dict[Dotted, Any]:
     row |= {(name,): record.get(name) for name in ("status", "error", "stem")}
     row |= {("parameters", name): value for name, value in run.parameters.items()}
     for group, found in (("results", run.results), ("varying", run.varying)):
-        row |= _flattened(found, (group,))
-    row |= _flattened(record["provenance"], ("provenance",))
+        row |= flattened(found, (group,))
+    row |= flattened(record["provenance"], ("provenance",))
     row["started",] = datetime.fromisoformat(record["started"])
     row["duration_s",] = record["duration_s"]
     return row
-
-
-def _flattened(value: Any, path: Dotted) -> Iterator[tuple[Dotted, Any]]:
-    """Take nested dicts apart, into paths and values; lists stay whole, and an empty dict has no columns."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flattened(item, (*path, key))
-    else:
-        yield path, value
 
 
 def kind_of(values: Iterable[Any]) -> str:

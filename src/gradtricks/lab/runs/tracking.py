@@ -15,6 +15,7 @@ import nbformat
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.places import StoreError, public
+from gradtricks.lab.storage.rows import flattened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -90,14 +91,10 @@ def _log(client: "MlflowClient", place: str, stored: "StoredRun") -> bool:
     return True
 
 
-def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Give dotted names to what is nested, of the letters that MLflow takes."""
-    for name, value in values.items():
-        plain = before + re.sub(r"[^\w.\- ]", "_", name)
-        if isinstance(value, dict):
-            yield from _flat(value, f"{plain}.")
-        else:
-            yield plain[:250].strip(". ") or "_", value
+    for path, value in flattened(values):
+        yield re.sub(r"[^\w.\- ]", "_", ".".join(path))[:250].strip(". ") or "_", value
 
 
 def _is_number(value: Any) -> bool:

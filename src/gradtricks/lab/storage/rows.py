@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,15 @@ def split_name(name: str) -> Dotted:
 def quote(name: str) -> str:
     """Write a name for SQL, in quotation marks."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def flattened(value: Any, path: Dotted = ()) -> Iterator[tuple[Dotted, Any]]:
+    """Take nested dicts apart, into paths and values; lists stay whole, and an empty dict has no columns."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from flattened(item, (*path, key))
+    else:
+        yield path, value
 
 
 def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
