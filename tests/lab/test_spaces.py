@@ -157,7 +157,7 @@ def test_configurations_may_have_names(sweep):
     assert [run["case"] for run in plan_of(found)["runs"]] == list(found.cases.values())
     unnamed = sweep("list: [{}, {width: 16}]")
     assert unnamed.cases == {}
-    assert "case" not in plan_of(unnamed)["runs"][0]
+    assert plan_of(unnamed)["runs"][0]["case"] == ""
 
 
 def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):

@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.tables import as_json, as_series, as_text, kind_of, values_of
-from gradtricks.lab.storage.rows import Column, Dotted, connect, quote, selection, split_name, write_columns
+from gradtricks.lab.storage.rows import Column, Dotted, connect, quote, selection, split_name
 
 if TYPE_CHECKING:
     import pandas
@@ -33,7 +32,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     import pandas as pd
 
     with connect() as connection:
-        columns = _columns(frame)
+        columns = columns_of(frame)
         loaded = [(f"c{place}", kind, values) for place, (_, kind, values) in enumerate(columns)]
         connection.execute(f"CREATE TABLE loaded AS {selection(loaded)}", [values for *_, values in loaded])
         nested = _nest([(split_name(name), f"c{place}") for place, (name, _, _) in enumerate(columns)])
@@ -62,12 +61,8 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     return asked
 
 
-def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
-    """Write a table or an answer as Parquet; a ParameterError says if two columns have one name."""
-    write_columns(_columns(frame), path)
-
-
-def _columns(frame: "pandas.DataFrame") -> list[Column]:
+def columns_of(frame: "pandas.DataFrame") -> list[Column]:
+    """Take a table or an answer apart for DuckDB; a ParameterError says if two columns have one name."""
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if twice:
         raise ParameterError(
@@ -90,18 +85,12 @@ def _as_sql(values: Sequence[Any]) -> tuple[str, list[Any]]:
         inner = [item for value in inner for item in value if item is not None]
     kind = kind_of(inner)
     if kind in _TYPES:
-        return _TYPES[kind] + brackets, [*map(_as_float, values)] if kind == "float" else list(values)
+        return _TYPES[kind] + brackets, list(values)
     if kind == "time" and not brackets:
         return "TIMESTAMP", [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
     if any(isinstance(value, list | dict) for value in values):
         return "JSON", [None if value is None else as_json(value) for value in values]
     return "VARCHAR", [*map(as_text, values)]
-
-
-def _as_float(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_as_float(item) for item in value]
-    return None if value is None else float(value)
 
 
 def _nest(columns: Sequence[tuple[Dotted, str]]) -> dict[str, Any]:

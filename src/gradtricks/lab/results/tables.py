@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import Dotted, flattened, join_name
+from gradtricks.lab.storage.rows import Dotted, flattened, join_name, write_columns
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:
@@ -177,9 +177,9 @@ def export(frame: "pandas.DataFrame", to: str, path: Path) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         if to == "parquet":
-            from gradtricks.lab.results.queries import write_parquet
+            from gradtricks.lab.results.queries import columns_of
 
-            write_parquet(frame, unfinished)
+            write_columns(columns_of(frame), unfinished)
         else:
             unfinished.write_text(as_csv(frame), encoding="utf-8", newline="")
         os.replace(unfinished, path)

@@ -61,13 +61,8 @@ def reproduce(
     """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
 
     Files that it kept are compared by their digests: one other bit, and the verdict is "different". What was
-    recorded as varying isn't judged, and figures aren't either.
-
-    Args:
-        stored: A finished run.
-        kernels: Where the cells run.
-        rtol: The largest relative difference of two floats that counts as the same.
-        timeout_s: How long it may take.
+    recorded as varying isn't judged, and figures aren't either. Two floats are within tolerance whose
+    difference is at most ``rtol`` of the larger one.
 
     Raises:
         StoreError: The run has failed, or its notebook can't be read or was edited.

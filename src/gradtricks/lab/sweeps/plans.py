@@ -112,19 +112,11 @@ def plan_sweep(
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
     """Say which runs belong to a sweep, as a store keeps it."""
-    return {
-        "name": sweep.name,
-        "notebook": str(sweep.notebook),
-        "title": sweep.title,
-        "question": sweep.question,
-        "shown": list(sweep.shown),
-        "varied": list(sweep.varied),
-        "runs": [
-            {"request": spec.request, "title": spec.title}
-            | ({"case": sweep.cases[spec.request]} if sweep.cases else {})
-            for spec in sweep.runs
-        ],
-    }
+    runs = [
+        {"request": spec.request, "title": spec.title, "case": sweep.cases.get(spec.request, "")}
+        for spec in sweep.runs
+    ]
+    return {"runs": runs, "shown": sweep.shown, "varied": sweep.varied}
 
 
 def _plan(
