@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradtricks.book.markup import code, escape
+from gradtricks.lab.commands.views import write
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.queries import ask
 from gradtricks.lab.results.tables import (
     as_csv,
     as_series,
-    export,
     one_line,
     read_plan,
     table,
@@ -285,7 +285,7 @@ def test_parquet_has_the_same_names_and_values(tmp_path):
     import duckdb
 
     path = tmp_path / "it's.parquet"
-    export(frame_of(FOUND, {}), "parquet", path)
+    list(write(frame_of(FOUND, {}), "parquet", path))
     answer = duckdb.read_parquet(str(path))
     row = dict(zip(answer.columns, answer.fetchall()[0], strict=True))
     assert row["results.loss"] == FOUND["loss"]
@@ -315,7 +315,7 @@ def test_what_only_sql_has_is_text_in_files(sql, text, tmp_path):
 
     answer = ask(frame_of({}), f"SELECT {sql} AS x")
     assert list(csv.reader(io.StringIO(as_csv(answer)))) == [["x"], [text]]
-    export(answer, "parquet", tmp_path / "x.parquet")
+    list(write(answer, "parquet", tmp_path / "x.parquet"))
     assert duckdb.read_parquet(str(tmp_path / "x.parquet")).columns == ["x"]
 
 
@@ -323,7 +323,7 @@ def test_two_columns_of_one_name_are_no_parquet(tmp_path):
     answer = ask(frame_of({}), "SELECT 1 AS a, 2 AS a")
     assert as_csv(answer) == "a,a\n1,2\n"
     with pytest.raises(ParameterError, match=r"columns of different names; got several called a; remedy: "):
-        export(answer, "parquet", tmp_path / "a.parquet")
+        list(write(answer, "parquet", tmp_path / "a.parquet"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -331,9 +331,9 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("old")
     with pytest.raises(AttributeError):
-        export(None, "csv", path)
+        list(write(None, "csv", path))
     assert path.read_text() == "old"
-    export(frame_of({"loss": 1.0}), "csv", path)
+    list(write(frame_of({"loss": 1.0}), "csv", path))
     assert "results.loss" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
 

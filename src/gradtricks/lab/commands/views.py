@@ -1,5 +1,6 @@
 """What runs have found: as a table, as plots, or one run by itself."""
 
+import os
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.storage.places import StoreError
+from gradtricks.lab.storage.places import StoreError, replace
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -96,24 +97,28 @@ def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> Renderabl
 
 
 def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Iterator[str]:
-    """Write every row and column of a table to a file, or yield them as text to be printed.
+    """Write every row and column of a table to a file, in one step, or yield them as text to be printed.
 
     Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
-    text, or that it doesn't take the table.
+    text, or that it doesn't take the table, and a FileNotFoundError that there is no folder for the file.
     """
-    from gradtricks.lab.results.tables import FORMATS, as_csv, export
+    from gradtricks.lab.results.queries import as_parquet
+    from gradtricks.lab.results.tables import as_csv
 
     form = to or (path.suffix.removeprefix(".") if path else None)
     if form is None:
         yield _whole(frame)
-    elif form not in FORMATS:
-        raise ParameterError(f"expected --to or an ending: one of {', '.join(FORMATS)}; got {path}")
-    elif path is not None:
-        export(frame, form, path)
-    elif form == "csv":
+    elif form not in ("parquet", "csv"):
+        raise ParameterError(f"expected --to or an ending: one of parquet, csv; got {path}")
+    elif path is None:
+        if form != "csv":
+            raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
         yield as_csv(frame).removesuffix("\n")
+    elif not path.parent.is_dir():
+        raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
     else:
-        raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
+        data = as_csv(frame).encode() if form == "csv" else as_parquet(frame)
+        replace(path, data, path.with_name(f".{path.name}.{os.getpid()}.new"))
 
 
 def plot(

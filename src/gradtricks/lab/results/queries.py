@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.tables import as_json, as_series, as_text, kind_of, values_of
-from gradtricks.lab.storage.rows import Column, Dotted, connect, quote, selection, split_name
+from gradtricks.lab.storage.rows import Column, Dotted, connect, quote, selection, split_name, write_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -32,7 +34,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     import pandas as pd
 
     with connect() as connection:
-        columns = columns_of(frame)
+        columns = _columns(frame)
         loaded = [(f"c{place}", kind, values) for place, (_, kind, values) in enumerate(columns)]
         connection.execute(f"CREATE TABLE loaded AS {selection(loaded)}", [values for *_, values in loaded])
         nested = _nest([(split_name(name), f"c{place}") for place, (name, _, _) in enumerate(columns)])
@@ -61,8 +63,15 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     return asked
 
 
-def columns_of(frame: "pandas.DataFrame") -> list[Column]:
-    """Take a table or an answer apart for DuckDB; a ParameterError says if two columns have one name."""
+def as_parquet(frame: "pandas.DataFrame") -> bytes:
+    """Write a table or an answer as Parquet; a ParameterError says if two columns have one name."""
+    with TemporaryDirectory(prefix="gradtricks-") as folder:
+        path = Path(folder, "table")
+        write_columns(_columns(frame), path)
+        return path.read_bytes()
+
+
+def _columns(frame: "pandas.DataFrame") -> list[Column]:
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if twice:
         raise ParameterError(

@@ -3,19 +3,17 @@
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import Dotted, flattened, join_name, write_columns
+from gradtricks.lab.storage.rows import Dotted, flattened, join_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from gradtricks.lab.storage.published import Published
 
 CASE = "case"  # the column that says what a configuration is called
-FORMATS = ("parquet", "csv")
 
 _FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
 _ORDER = (CASE, *_FIRST, "parameters", "results", "varying", "provenance", *_LAST)
@@ -164,27 +161,6 @@ def as_csv(frame: "pandas.DataFrame") -> str:
     writer.writerow(map(str, frame.columns))
     writer.writerows(zip(*(map(as_text, values_of(column)) for _, column in frame.items())))
     return buffer.getvalue()
-
-
-def export(frame: "pandas.DataFrame", to: str, path: Path) -> None:
-    """Write a table or an answer to a file, ``parquet`` or ``csv``, which is replaced in one step.
-
-    It raises FileNotFoundError where there is no such folder, and ParameterError where two columns have the
-    same name, which Parquet doesn't take.
-    """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        if to == "parquet":
-            from gradtricks.lab.results.queries import columns_of
-
-            write_columns(columns_of(frame), unfinished)
-        else:
-            unfinished.write_text(as_csv(frame), encoding="utf-8", newline="")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def as_text(value: Any) -> str | None:
