@@ -23,7 +23,7 @@ from gradtricks.lab.results.drawing import (
     place_of,
     scale_of,
     set_parameter_axis,
-    set_result_axis,
+    set_scale,
     wrapped,
 )
 from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, key_of
@@ -120,7 +120,7 @@ def _points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
         _means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.n], upright=axis.numeric)
         figure.legend(loc="outside upper right", ncols=2, handletextpad=0.4, columnspacing=1.4)
     set_parameter_axis(plot, axis, side)
-    set_result_axis(plot, other, [value for _, value in points])
+    set_scale(plot, other, [value for _, value in points])
     plot.set_title(drawable(title))
     if axis.numeric:
         plot.margins(y=0.12)
@@ -192,7 +192,7 @@ def _panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
             for label in panel.get_xticklabels():
                 label.set(horizontalalignment="right", rotation_mode="anchor")
         panel.margins(x=0.15)
-    set_result_axis(panels[0], "y", values)
+    set_scale(panels[0], "y", values)
     figure.suptitle(_titled(title, groups))
     read = f"Each point is a configuration, and stands once in each panel: {means(groups)}."
     return figure, read + lost(groups)
@@ -216,7 +216,7 @@ def _curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn
                 panel.plot(other.mean, color="0.55", alpha=0.4, lw=0.7)
             panel.set_title(names[place], fontsize="medium", fontweight="normal")
         seen += _draw_curve(panel, curve, f"C{place if together else 0}").tolist()
-    set_result_axis(panels[0], "y", seen)
+    set_scale(panels[0], "y", seen)
     if together:
         _name_lines(panels[0], drawn, names)
     several = f" ({counted(drawn)} each)" if any(curve.n > 1 for curve in drawn) else ""
