@@ -69,17 +69,12 @@ def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[Store
 
 
 def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) -> "pandas.DataFrame":
-    """Tabulate runs, one in a row.
+    """Tabulate runs, finished or failed, one in a row; ``cases`` names configurations by a run's request.
 
-    Args:
-        runs: Finished and failed ones.
-        cases: What configurations are called, by the request of a run.
-
-    Returns:
-        Columns ``case`` where configurations have names, ``run``, ``status``, ``error``, ``stem``,
-        ``parameters.<name>``, ``results.<name>``, ``varying.<name>``, ``provenance.<name>``, ``started`` and
-        ``duration_s``. Nested results have dotted names, lists stay lists. What a run lacks is missing there,
-        which isn't NaN.
+    The columns are ``case`` where configurations have names, ``run``, ``status``, ``error``, ``stem``,
+    ``parameters.<name>``, ``results.<name>``, ``varying.<name>``, ``provenance.<name>``, ``started`` and
+    ``duration_s``. Nested results have dotted names, lists stay lists. What a run lacks is missing there,
+    which isn't NaN.
     """
     import pandas as pd
 
