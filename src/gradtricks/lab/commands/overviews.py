@@ -16,6 +16,7 @@ from rich.text import Text
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, output, table
 from gradtricks.lab.notebooks.schema import Parameter, Settings, read_notebook, read_parameters, read_settings
+from gradtricks.lab.results.tables import read_plan, runs_of
 from gradtricks.lab.storage.store import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 
@@ -107,8 +108,6 @@ def list_experiments(
 
 def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     """Say how far the sweeps of a store are, by name, whichever process runs them."""
-    from gradtricks.lab.results.tables import read_plan, runs_of
-
     opened = open_store(store)
     claimed = opened.claimed()
     found = []

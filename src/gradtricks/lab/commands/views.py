@@ -14,7 +14,9 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.results import queries, tables
 from gradtricks.lab.storage.places import StoreError, replace
+from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
-    from gradtricks.lab.results.tables import Plan
-    from gradtricks.lab.storage.published import Published
 
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
@@ -48,8 +48,6 @@ def table(
         ParameterError: There is no such sweep, or DuckDB refuses the query.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import queries, tables
-
     opened = open_store(store)
     plan = None if sweep is None else _find_plan(opened, sweep)[1]
     found = tables.table(opened, stem=notebook, plan=plan)
@@ -102,9 +100,6 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
     text, or that it doesn't take the table, and a FileNotFoundError that there is no folder for the file.
     """
-    from gradtricks.lab.results.queries import as_parquet
-    from gradtricks.lab.results.tables import as_csv
-
     form = to or (path.suffix.removeprefix(".") if path else None)
     if form is None:
         yield _whole(frame)
@@ -113,11 +108,11 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     elif path is None:
         if form != "csv":
             raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
-        yield as_csv(frame).removesuffix("\n")
+        yield tables.as_csv(frame).removesuffix("\n")
     elif not path.parent.is_dir():
         raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
     else:
-        data = as_csv(frame).encode() if form == "csv" else as_parquet(frame)
+        data = tables.as_csv(frame).encode() if form == "csv" else queries.as_parquet(frame)
         replace(path, data, path.with_name(f".{path.name}.{os.getpid()}.new"))
 
 
@@ -140,7 +135,7 @@ def plot(
         ParameterError: There is no such sweep, or no result that could be drawn.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import grouping, tables
+    from gradtricks.lab.results import grouping
 
     opened = open_store(store)
     name, plan = _find_plan(opened, sweep)
@@ -197,25 +192,21 @@ def record_of(run: StoredRun) -> RenderableType:
     return Group(Text(run.title, style="bold"), laid_out(("", ""), rows.items(), whole=True))
 
 
-def find_run(store: "Store | Published", text: str) -> StoredRun:
+def find_run(store: Store | Published, text: str) -> StoredRun:
     """Find the run that a text means, as it was typed; a ParameterError says if there is none, or several."""
-    from gradtricks.lab.storage.published import published_at
-
     try:
         return published_at(text) or store.lookup(text)
     except StoreError as error:
         raise ParameterError(str(error)) from error
 
 
-def _find_plan(store: "Store | Published", name: str | Path | None) -> "tuple[str, Plan]":
+def _find_plan(store: Store | Published, name: str | Path | None) -> tuple[str, tables.Plan]:
     """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
-    from gradtricks.lab.results.tables import read_plan
-
     plans = store.plans()
     there = sorted(plans)
     wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
     if wanted in there:
-        return wanted, read_plan(plans[wanted])
+        return wanted, tables.read_plan(plans[wanted])
     raise ParameterError(
         f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
         "remedy: gradtricks status lists them"
@@ -224,10 +215,8 @@ def _find_plan(store: "Store | Published", name: str | Path | None) -> "tuple[st
 
 def _whole(frame: "pandas.DataFrame") -> str:
     """Show every column and every row, a line each however long; quick where there are thousands."""
-    from gradtricks.lab.results.tables import one_line, values_of
-
-    named = [(str(name), values_of(column)) for name, column in frame.items()]
-    columns = [[name, *(one_line(short(value)) for value in values)] for name, values in named]
+    named = [(str(name), tables.values_of(column)) for name, column in frame.items()]
+    columns = [[name, *(tables.one_line(short(value)) for value in values)] for name, values in named]
     widths = [max(map(len, column)) for column in columns]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in zip(*columns))
     return "\n".join(line.rstrip() for line in lines)
