@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import Domain, SweepFile
-from gradtricks.lab.sweeps.plans import expand, plan_of, plan_sweep, read_sweep
+from gradtricks.lab.sweeps.plans import expand, plan_sweep, read_sweep
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -147,17 +149,20 @@ def test_zip_and_list_multiply_with_the_rest(sweep):
     ]
 
 
-def test_configurations_may_have_names(sweep):
+def test_configurations_may_have_names(sweep, tmp_path):
     text = "list: {plain: {}, wide: {width: 16}, still: {momentum: 0.0, label: '0'}}\n"
     found = sweep(text + "grid: {rate: [1, 2]}\nseeds: 2")
     assert found.varied == ("width", "momentum", "label", "rate", "seed")
     assert [found.cases[run.request] for run in found.runs] == [
         name for name in ("plain", "wide", "still") for _ in range(4)
     ]
-    assert [run["case"] for run in plan_of(found)["runs"]] == list(found.cases.values())
+    store = Store(tmp_path / "runs")
+    freeze(found, store)
+    assert [run["case"] for run in store.plans()[found.name]["runs"]] == list(found.cases.values())
     unnamed = sweep("list: [{}, {width: 16}]")
     assert unnamed.cases == {}
-    assert plan_of(unnamed)["runs"][0]["case"] == ""
+    freeze(unnamed, store)
+    assert store.plans()[unnamed.name]["runs"][0]["case"] == ""
 
 
 def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):

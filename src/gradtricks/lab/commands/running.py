@@ -22,7 +22,7 @@ from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.runs.tracking import log_to_mlflow
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, store_of_runs
-from gradtricks.lab.sweeps.plans import Sweep, plan_of, read_sweep
+from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.searching import search
 
 
@@ -170,7 +170,11 @@ def cluster_at(
 
 def freeze(planned: Sweep, store: Store) -> None:
     """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`."""
-    store.write_plan(planned.name, plan_of(planned))
+    runs = [
+        {"request": spec.request, "title": spec.title, "case": planned.cases.get(spec.request, "")}
+        for spec in planned.runs
+    ]
+    store.write_plan(planned.name, {"runs": runs, "shown": planned.shown, "varied": planned.varied})
 
 
 def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:

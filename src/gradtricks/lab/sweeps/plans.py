@@ -110,15 +110,6 @@ def plan_sweep(
     return replace(sweep, name=name, title=name)
 
 
-def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """Say which runs belong to a sweep, as a store keeps it."""
-    runs = [
-        {"request": spec.request, "title": spec.title, "case": sweep.cases.get(spec.request, "")}
-        for spec in sweep.runs
-    ]
-    return {"runs": runs, "shown": sweep.shown, "varied": sweep.varied}
-
-
 def _plan(
     where: Path,
     name: str,
