@@ -28,15 +28,25 @@ from gradtricks.lab.sweeps.searching import search
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What came of a sweep."""
+    """What came of a sweep.
+
+    Attributes:
+        name: Of the sweep.
+        store: Where its runs are.
+        runs: What came of each run, in the sweep's order.
+        best: Of a search, the runs of the best trial, one for each seed.
+        plots: Files of its plots.
+        unplotted: Why there are none; None where there are some.
+        published: Where `publish` has kept its runs; None where it hasn't.
+    """
 
     name: str
-    store: str  # where its runs are
-    runs: tuple[Run, ...]  # what came of each, in the sweep's order
-    best: tuple[StoredRun, ...] = ()  # of a search, the runs of the best trial, one for each seed
-    plots: tuple[Path, ...] = ()  # their files
-    unplotted: str | None = None  # why there are none; None where there are some
-    published: str | None = None  # where `publish` has kept its runs; None where it hasn't
+    store: str
+    runs: tuple[Run, ...]
+    best: tuple[StoredRun, ...] = ()
+    plots: tuple[Path, ...] = ()
+    unplotted: str | None = None
+    published: str | None = None
 
     @property
     def finished(self) -> list[StoredRun]:

@@ -29,15 +29,25 @@ _PATIENCE_S = 10.0  # for runs to end that were told to
 
 @dataclass(eq=False)
 class Run:
-    """A run, from when it is wanted to what came of it."""
+    """A run, from when it is wanted to what came of it.
+
+    Attributes:
+        spec: What is to be run.
+        stored: What was found or done; None where it failed, or hasn't ended.
+        error: Why it failed, now or, where it wasn't tried again, before.
+        worker: Who does it, or did; empty where nobody has begun.
+        began: When that was, by `time.monotonic`.
+        seconds: That it took.
+        lost: Whether the process that it ran in was ended once by something else.
+    """
 
     spec: Spec
-    stored: StoredRun | None = None  # what was found or done; None where it failed, or hasn't ended
-    error: str | None = None  # why it failed, now or, where it wasn't tried again, before
-    worker: str = ""  # who does it, or did; empty where nobody has begun
-    began: float = 0.0  # when that was, by `time.monotonic`
-    seconds: float = 0.0  # that it took
-    lost: bool = False  # whether the process that it ran in was ended once by something else
+    stored: StoredRun | None = None
+    error: str | None = None
+    worker: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
+    lost: bool = False
 
     @property
     def state(self) -> str:
