@@ -34,7 +34,7 @@ class Plan(BaseModel):
     runs: tuple[Requested, ...]
     shown: tuple[str, ...] = ()  # results
     varied: tuple[str, ...] = ()  # parameters
-    published: bool = False
+    published: bool = False  # whether its runs are kept with the sources
 
 
 def read_plan(plan: Mapping[str, Any]) -> Plan:
