@@ -133,16 +133,22 @@ def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store
         execute_all(runs, store, workers=0)
 
 
-def test_one_worker_does_the_runs_in_their_order(notebook, store, stand_in):
-    order = []
+def test_any_executor_of_the_standard_library_does_the_runs_in_their_order(
+    notebook, store, stand_in, monkeypatch
+):
+    order, names = [], set()
 
     def execute(run):
         order.append(run.parameters["seed"])
+        names.add(threading.current_thread().name)
         return StoredRun("", {})
 
     stand_in(execute)
-    execute_all(plan(notebook, 50), store, workers=1)
+    with ThreadPoolExecutor(2, thread_name_prefix="theirs") as theirs:
+        monkeypatch.setattr("gradtricks.lab.runs.here.Threads", lambda: theirs)
+        execute_all(plan(notebook, 50), store, workers=1)
     assert order == list(range(50))
+    assert names <= {"theirs_0", "theirs_1"}
 
 
 def test_whatever_goes_wrong_with_one_run_the_others_go_on(notebook, store, stand_in):

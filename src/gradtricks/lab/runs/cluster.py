@@ -9,10 +9,10 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -87,11 +87,9 @@ class Cluster:
 
     def __init__(self, client: Client, scheduler: Scheduler, orders: _Orders, limit: int | None) -> None:
         self._client, self._scheduler, self._orders, self._limit = client, scheduler, orders, limit
-        self._executor, self._peopled = client.get_executor(pure=False), monotonic()
-
-    def submit(self, spec: Spec, *, again: bool) -> "Future[StoredRun]":
-        """Give a run to a worker."""
-        return self._executor.submit(_perform, self._orders, spec, again=again)
+        self.executor = client.get_executor(pure=False)
+        self.perform = partial(_perform, orders)
+        self._peopled = monotonic()
 
     def room(self) -> int:
         """Count the threads of all workers, and be patient where there are none."""

@@ -4,9 +4,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.kernels.warm import KernelLostError
@@ -16,6 +17,28 @@ from gradtricks.lab.storage.store import Store, StoredRun
 
 _PATIENCE_S = 5.0  # for runs that were ended
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "MICROSECONDS PERIOD", or "max PERIOD"
+
+
+class Threads(Executor):
+    """Begins each call at once, in a thread.
+
+    Those of the standard library's own executor would keep this process from ending, while one may be waiting
+    for what another process does.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Begin a call."""
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        return future
 
 
 class Here:
@@ -39,6 +62,7 @@ class Here:
         self._store, self._begun, self._timeout_s = store, begun, timeout_s
         self._kernels, self._lock = Kernels(), threading.Lock()
         self._taken: set[int] = set()  # numbers of those who work
+        self.executor: Executor = Threads()
         self._workers = workers or count_workers(specs)
         # Who says how many there are knows better than the number of cores.
         needed = self._workers * max(spec.threads for spec in specs) if workers else 0
@@ -51,23 +75,8 @@ class Here:
         while self._taken and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def submit(self, spec: Spec, *, again: bool) -> "Future[StoredRun]":
-        """Begin a run at once; whether it is submitted ``again`` if its process is lost."""
-        future: Future[StoredRun] = Future()
-        future.set_running_or_notify_cancel()
-
-        def work() -> None:
-            try:
-                future.set_result(self._perform(spec, again))
-            except BaseException as error:
-                future.set_exception(error)
-
-        # One of the standard library's executor would keep this process from ending, while it may be waiting
-        # for what another process does.
-        threading.Thread(target=work, daemon=True).start()
-        return future
-
-    def _perform(self, spec: Spec, again: bool) -> StoredRun:
+    def perform(self, spec: Spec, *, again: bool) -> StoredRun:
+        """Execute a run, which is submitted ``again`` if its process is lost."""
         with self._lock:
             number = next(n for n in count(1) if n not in self._taken)
             self._taken.add(number)

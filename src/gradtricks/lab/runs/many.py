@@ -1,4 +1,4 @@
-"""Many runs: begun as there is room for them, and told of as they begin and end."""
+"""Many runs: given to an executor as there is room for them, and told of as they begin and end."""
 
 import queue
 import signal
@@ -242,7 +242,7 @@ class _Driver:
     def _submit(self, run: Run) -> None:
         self._waiting.remove(run)
         run.began = monotonic()
-        future = self._pool.submit(run.spec, again=not run.lost)
+        future = self._pool.executor.submit(self._pool.perform, run.spec, again=not run.lost)
         self._going[run.spec.request] = run, future
         future.add_done_callback(lambda _: self._news.put(partial(self._ended, run, future)))
 

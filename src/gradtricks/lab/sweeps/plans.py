@@ -139,19 +139,22 @@ def _plan(
     specs = plan_runs(notebook, configurations, threads=file.threads, source=source) if configurations else []
     names = dict.fromkeys(name for some in file.parts().values() for name in some)
     values = {name: {literal(spec.parameters.get(name)) for spec in specs} for name in names}
-    kept = file.model_dump(include={"question", "labels", "timeout_s", "threads", "published"})
     return Sweep(
         name=name,
         notebook=notebook,
         runs=tuple(specs),
         shown=tuple(file.shown) or ((optuna.objective,) if optuna else ()),
         title=file.title or name,
+        question=file.question,
         varied=(*domains, *["seed"] * (len(given) > 1), *(name for name in names if len(values[name]) > 1)),
+        timeout_s=file.timeout_s,
         meanings=file.shown if isinstance(file.shown, dict) else {},
+        labels=file.labels,
+        published=file.published,
         cases={spec.request: case for spec, case in zip(specs, cases)},
         optuna=optuna,
         given=given,
-        **kept,
+        threads=file.threads,
     )
 
 
