@@ -429,7 +429,7 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invo
     before = failed.stat().st_mtime_ns
     logged = []
     monkeypatch.setattr(
-        "gradtricks.lab.runs.tracking.log_to_mlflow", lambda uri, runs: logged.append([*runs])
+        "gradtricks.lab.commands.running.log_to_mlflow", lambda uri, runs: logged.append([*runs])
     )
     invoke(*sweep, "--mlflow", "sqlite:///x.db", cwd=project, exits=1)
     assert [[run.status for run in runs] for runs in logged] == [[], ["finished", "failed", "finished"]]

@@ -36,7 +36,7 @@ from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
-from gradtricks.lab.sweeps.publication import FOLDER, as_published, write_published
+from gradtricks.lab.sweeps.publication import FOLDER, as_published, keep
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -267,6 +267,7 @@ def test_nothing_but_publish_changes_published_runs(published, words):
 
 def test_what_changed_since_is_said(published, project, lay_out):
     page = project / "book" / "experiments" / "game-sweep.md"
+    before = read_sweep(project / "experiments" / "game.sweep.yaml")
     (project / "experiments" / "game.sweep.yaml").write_text(RATES.replace("0.2]", "0.2, 0.4]"))
     lay_out()
     assert "Since then `game.sweep.yaml` changed; what is shown is what came out then." in page.read_text()
@@ -275,14 +276,11 @@ def test_what_changed_since_is_said(published, project, lay_out):
     lay_out()
     assert "Since then `game.ipynb` changed;" in page.read_text()
 
-    root = project / "experiments" / FOLDER
-    store = Published(root)
-    plan, runs = store.plans()["game"], list(store.runs())
+    _, runs = as_published(before)
     told = json.loads(json.dumps(runs[0].record))
     told["inputs"]["files"]["lab/recording.py"] = "0" * 64
     told["inputs"]["versions"] |= {f"gone{n}": "1.0" for n in range(5)}
-    labels = [Path(run.location).name for run in runs]
-    write_published(root, plan, [replace(runs[0], record=told), *runs[1:]], labels)
+    keep(before, [replace(runs[0], record=told), *runs[1:]])
     (sweep, runs) = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
     assert len(runs) == 4
     assert sweep.changed == ("game.ipynb", "lab/recording.py", *(f"gone{n}" for n in range(5)))
@@ -372,14 +370,16 @@ def test_a_build_says_what_is_to_come_before_the_first_run_ends_and_all_that_it_
         lambda text: "{}",
     ],
 )
-def test_a_manifest_that_was_edited_is_not_believed_and_costs_no_other_sweep(published, lay_out, edit):
-    store, manifest = Published(published), published / "game.json"
-    plan, runs, whole = store.plans()["game"], list(store.runs()), manifest.read_text()
+def test_a_manifest_that_was_edited_is_not_believed_and_costs_no_other_sweep(
+    published, project, lay_out, edit
+):
+    manifest, runs = published / "game.json", list(Published(published).runs())
+    sweep, whole = read_sweep(project / "experiments" / "game.sweep.yaml"), manifest.read_text()
     manifest.write_text(edit(whole))
     before = tree(published)
     with pytest.raises(StoreError, match=r"expected the manifest of published runs in .*game.json; got"):
         lay_out()
-    write_published(published, plan | {"name": "game_steps"}, runs, ["0", "1", "2", "3"])
+    keep(replace(sweep, name="game_steps"), runs)
     assert before.items() <= tree(published).items()
     manifest.write_text(whole)
     assert [len(each["runs"]) for each in Published(published).plans().values()] == [4, 4]
@@ -390,10 +390,10 @@ import itertools, os, shutil, signal, sys
 from hashlib import sha256
 from pathlib import Path
 import duckdb  # once, before the forks
-from gradtricks.lab.sweeps.publication import write_published
+from gradtricks.lab.sweeps.publication import keep
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun
-from synthetic import make_run
+from synthetic import make_run, make_sweep
 
 class Run(StoredRun):
     def read_file(self, name):
@@ -406,9 +406,7 @@ def make(seed, loss):
 
 def publish(root, loss):
     found = [make(seed, loss) for seed in range(loss)]
-    plan = {"name": "small", "title": "", "question": "", "notebook": "../a.ipynb", "shown": []}
-    plan["varied"], plan["runs"] = ["seed"], [{"request": run.request, "title": run.title} for run in found]
-    write_published(root, plan, found, [str(seed) for seed in range(loss)])
+    keep(make_sweep(found, ["seed"], [], path=root / "small.sweep.yaml"), found)
 
 def publish_until_killed(root, loss, steps):
     left = itertools.count(steps, -1)
@@ -430,6 +428,7 @@ def in_a_child(function, *arguments):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 def state(root):
+    root /= "published"
     found = list(Published(root).runs())
     (loss,) = {run.results["loss"] for run in found}
     assert len(found) == loss

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import Domain, SweepFile
-from gradtricks.lab.sweeps.plans import expand, plan_of, plan_sweep, read_sweep
+from gradtricks.lab.sweeps.plans import expand, plan_sweep, read_sweep
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -139,17 +141,20 @@ def test_zip_and_list_multiply_with_the_rest(sweep):
     ]
 
 
-def test_configurations_may_have_names(sweep):
+def test_configurations_may_have_names(sweep, tmp_path):
     text = "list: {plain: {}, wide: {width: 16}, still: {momentum: 0.0, label: '0'}}\n"
     found = sweep(text + "grid: {rate: [1, 2]}\nseeds: 2")
     assert found.varied == ("width", "momentum", "label", "rate", "seed")
     assert [found.cases[run.request] for run in found.runs] == [
         name for name in ("plain", "wide", "still") for _ in range(4)
     ]
-    assert [run["case"] for run in plan_of(found)["runs"]] == list(found.cases.values())
+    store = Store(tmp_path / "runs")
+    freeze(found, store)
+    assert [run["case"] for run in store.plans()[found.name]["runs"]] == list(found.cases.values())
     unnamed = sweep("list: [{}, {width: 16}]")
     assert unnamed.cases == {}
-    assert "case" not in plan_of(unnamed)["runs"][0]
+    freeze(unnamed, store)
+    assert store.plans()[unnamed.name]["runs"][0]["case"] == ""
 
 
 def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):
@@ -334,7 +339,7 @@ def test_a_search_is_read_with_its_types(sweep):
 @given(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3).map(sorted))
 def test_a_proposal_is_rounded_within_its_domain(values):
     low, value, high = values
-    rounded = Domain(low=low, high=high).rounded(value)
+    rounded = Domain(low=low, high=high).value(value)
     assert low <= rounded <= high
     assert math.isclose(rounded, value, rel_tol=1e-5)
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradtricks.book.markup import code, escape
+from gradtricks.lab.commands.views import write
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.queries import ask
 from gradtricks.lab.results.tables import (
     as_csv,
     as_series,
-    export,
     one_line,
     read_plan,
     table,
@@ -77,7 +77,7 @@ def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(
     runs = [make_run({"seed": seed}, error="no" if seed == 1 else None) for seed in (3, 1, 2, 9, 4)]
     put(tmp_path, runs[:4])
     wanted = [{"request": run.request, "title": run.title} for run in runs if run.parameters["seed"] != 9]
-    found = table(Store(tmp_path), plan={"runs": wanted})
+    found = table(Store(tmp_path), plan=read_plan({"runs": wanted}))
     assert listed(found["parameters.seed"]) == [3, 1, 2]
     assert list(found["status"]) == ["finished", "failed", "finished"]
 
@@ -267,7 +267,7 @@ def test_csv_has_every_digit():
 
 def test_parquet_has_the_same_names_and_values(tmp_path):
     path = tmp_path / "it's.parquet"
-    export(frame_of(FOUND, {}), "parquet", path)
+    list(write(frame_of(FOUND, {}), "parquet", path))
     answer = duckdb.read_parquet(str(path))
     row = dict(zip(answer.columns, answer.fetchall()[0], strict=True))
     assert row["results.loss"] == FOUND["loss"]
@@ -295,7 +295,7 @@ SQL_ONLY = {
 def test_what_only_sql_has_is_text_in_files(sql, text, tmp_path):
     answer = ask(frame_of({}), f"SELECT {sql} AS x")
     assert list(csv.reader(io.StringIO(as_csv(answer)))) == [["x"], [text]]
-    export(answer, "parquet", tmp_path / "x.parquet")
+    list(write(answer, "parquet", tmp_path / "x.parquet"))
     assert duckdb.read_parquet(str(tmp_path / "x.parquet")).columns == ["x"]
 
 
@@ -303,7 +303,7 @@ def test_two_columns_of_one_name_are_no_parquet(tmp_path):
     answer = ask(frame_of({}), "SELECT 1 AS a, 2 AS a")
     assert as_csv(answer) == "a,a\n1,2\n"
     with pytest.raises(ParameterError, match=r"columns of different names; got several called a; remedy: "):
-        export(answer, "parquet", tmp_path / "a.parquet")
+        list(write(answer, "parquet", tmp_path / "a.parquet"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -311,9 +311,9 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("old")
     with pytest.raises(AttributeError):
-        export(None, "csv", path)
+        list(write(None, "csv", path))
     assert path.read_text() == "old"
-    export(frame_of({"loss": 1.0}), "csv", path)
+    list(write(frame_of({"loss": 1.0}), "csv", path))
     assert "results.loss" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
 
