@@ -45,7 +45,7 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
             f"expected a browser that prints, one of {', '.join(BROWSERS)}; got none on the path; "
             "remedy: install Chromium"
         )
-    with TemporaryDirectory(dir=target.parent) as folder:  # on one disk, so that the last step is one
+    with TemporaryDirectory(dir=target.parent.absolute()) as folder:  # on one disk: the last step is one
         document, printed = Path(folder, "book.html"), Path(folder, "book.pdf")
         document.write_text(text, encoding="utf-8")
         command = [browser, *_FLAGS, f"--user-data-dir={folder}/profile", "--no-pdf-header-footer"]
