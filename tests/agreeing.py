@@ -27,6 +27,21 @@ def assert_agrees(way, name, inputs, cotangent, *others, rtol=1e-10, atol=1e-10,
     assert_close([value, *gradients], [expected, *slopes], rtol, atol)
 
 
+def assert_each_agrees(backend, name, *others):
+    """Compare what a trick does to a structure with what its reference does to each tensor of it."""
+
+    def trick(h, c):
+        state = getattr(backend.tricks, name)({"h": [h], 0: (c,)}, *others)  # keys that can't be sorted
+        return state["h"][0] + 10 * state[0][0]
+
+    inputs, cotangent = [np.array([3.3, -4.0]), np.array([-6.4, 8.0])], np.array([1.0, -2.0])
+    value, gradients = backend.value_and_vjp(trick, inputs, cotangent)
+    h, c = (getattr(reference, name)(x, *others) for x in inputs)
+    vjp = getattr(reference, f"{name}_vjp")
+    slopes = [vjp(scale * cotangent, x, *others) for x, scale in zip(inputs, (1, 10))]
+    assert_close([value, *gradients], [h + 10 * c, *slopes], atol=1e-12)
+
+
 def assert_agrees_twice(way, function, inputs, cotangent, vjp, rtol=1e-5, atol=1e-7, step=1e-6):
     """Compare the gradient of a gradient with finite differences of a reference's ``vjp``."""
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in inputs]

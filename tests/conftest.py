@@ -87,6 +87,23 @@ def twice(request):
     return request.param(made(request.param.framework))
 
 
+@pytest.fixture
+def store(tmp_path):
+    """An empty store of runs."""
+    from gradtricks.lab.storage.store import Store  # which the tests of the tricks don't need
+
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Warm processes, kept from test to test of a file."""
+    from gradtricks.lab.kernels.choosing import Kernels
+
+    with closing(Kernels()) as kernels:
+        yield kernels
+
+
 @pytest.fixture(scope="module")
 def forks():
     """Sphinx and Jupyter Book, imported once for all tests of a file."""

@@ -155,36 +155,38 @@ def masked_rows_decay():
     return usual(model, optimizer, lambda: functional.cross_entropy(model(tokens), y), clip=mask)
 
 
+def in_parts(model, loss, parts):
+    """A step that adds up the gradients of several parts."""
+    optimizer = AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        for part in parts:
+            loss(part).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
 @issue("https://github.com/huggingface/transformers/issues/24725", "parts of unequal weight", "backward()")
 def accumulated_means_of_unequal_length():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(12, 8), nn.Linear(8, 12))
-    optimizer = AdamW(model.parameters())
     samples = [torch.randint(12, (11,)), torch.randint(12, (101,))]
 
-    def step():
-        optimizer.zero_grad()
-        for tokens in samples:
-            loss = functional.cross_entropy(model(tokens[:-1]), tokens[1:])
-            (loss / len(samples)).backward()
-        optimizer.step()
+    def loss(tokens):
+        return functional.cross_entropy(model(tokens[:-1]), tokens[1:]) / len(samples)
 
-    return step, model, optimizer
+    return in_parts(model, loss, samples)
 
 
 @issue("https://github.com/karpathy/nanoGPT/issues/206", "parts not averaged", "backward()")
 def accumulated_means_not_divided():
     x, y = data()
     model = network()
-    optimizer = AdamW(model.parameters())
-
-    def step():
-        optimizer.zero_grad()
-        for rows, labels in zip(x.split(4), y.split(4)):
-            functional.cross_entropy(model(rows), labels).backward()
-        optimizer.step()
-
-    return step, model, optimizer
+    return in_parts(
+        model, lambda rows: functional.cross_entropy(model(x[rows]), y[rows]), torch.arange(16).split(4)
+    )
 
 
 @issue("https://github.com/pytorch/pytorch/issues/68425", "not finite, backward", "torch.exp")

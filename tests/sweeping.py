@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -173,7 +172,7 @@ class Cluster:
                 self.workers[name] = self._start("worker", *options, nanny)
 
     def _start(self, what, *options):
-        files = [f"--tls-{option}={self.certificates[name]}" for option, name in _TLS.items()]
+        files = [f"--tls-{name.replace('_', '-')}={path}" for name, path in self.certificates.items()]
         command = [*self._prefix, sys.executable, "-m", "distributed.cli.dask_" + what, *options, *files]
         with (self.folder / f"{what}.log").open("ab") as log:
             return subprocess.Popen(
@@ -185,9 +184,6 @@ class Cluster:
             )
 
 
-_TLS = {"ca-file": "ca_file", "cert": "cert", "key": "key"}
-
-
 def end(process):
     """End a process and all that it started."""
     if process is None:
@@ -196,8 +192,7 @@ def end(process):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     for stream in (process.stdout, process.stderr):
         if stream is not None:

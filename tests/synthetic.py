@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import stored
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.storage.records import StoredRun, path_of, write_record
+from gradtricks.lab.storage.records import StoredRun, write_record
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.plans import Sweep
 
 PROVENANCE = stored.PROVENANCE | {"commit": "0123456789abcdef", "dirty": False}
@@ -36,9 +37,7 @@ def make_run(parameters, results=None, *, error=None, stem="small", varying=None
 def put(root, runs):
     """Write runs where a store finds them."""
     for run in runs:
-        folder = Path(root, path_of(run.record))
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_bytes(write_record(run.record))
+        stored.put(Store(root), run, **run.record)
 
 
 def make_sweep(runs, varied, shown, **given):

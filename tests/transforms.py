@@ -526,17 +526,22 @@ class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay, name="accumulator 
 
 
 def numerical_second_vjp(vjp, inputs, cotangent, directions, step=1e-6):
-    """Return what ``SecondWay.second_vjp`` has to, to about 1e-6, by central differences.
+    """Return what ``SecondWay.second_vjp`` has to, to about 1e-6, of a reference's ``vjp``."""
+    return numerical_vjp(partial(vjp, cotangent), inputs, directions, step)
 
-    A reference's ``vjp(cotangent, *inputs)`` returns one array, or one for each input.
+
+def numerical_vjp(function, inputs, cotangents, step=1e-6):
+    """Return the gradient of each input by central differences.
+
+    The function returns one array or several, each with its cotangent.
     """
 
     def along(*arrays):
-        gradients = vjp(cotangent, *arrays)
-        gradients = gradients if isinstance(gradients, tuple | list) else [gradients]
-        return sum(np.sum(g * d) for g, d in zip(gradients, directions))
+        values = function(*arrays)
+        values = values if isinstance(values, tuple | list) else [values]
+        return sum(np.sum(value * cotangent) for value, cotangent in zip(values, cotangents))
 
-    seconds = []
+    gradients = []
     for index, x in enumerate(inputs):
         x = np.asarray(x, np.float64)
         moved = [
@@ -545,5 +550,5 @@ def numerical_second_vjp(vjp, inputs, cotangent, directions, step=1e-6):
             for sign in (1, -1)
         ]
         values = [along(*arrays) for arrays in moved]
-        seconds.append((np.subtract(values[::2], values[1::2]) / (2 * step)).reshape(x.shape))
-    return seconds
+        gradients.append((np.subtract(values[::2], values[1::2]) / (2 * step)).reshape(x.shape))
+    return gradients

@@ -1,13 +1,26 @@
-"""Each framework's agents, on one thread: beside other tests, threads that wait cost more than they bring."""
-
-import importlib
+"""Each framework's agents, and the command, which needs no process of its own."""
 
 import pytest
+from typer.testing import CliRunner
+
+from gradtricks.agents import load
+from gradtricks.cli import app
 
 
-@pytest.fixture(params=["torch", "tensorflow"])
-def agents(request):
-    framework = pytest.importorskip(request.param)
-    if request.param == "torch":
-        framework.set_num_threads(1)
-    return importlib.import_module(f"gradtricks.agents.{request.param}")
+@pytest.fixture
+def agents(backend):
+    """The agents of each framework, on one thread: beside other tests, threads cost more than they bring."""
+    if backend.name == "torch":
+        backend.framework.set_num_threads(1)
+    return load(backend.name)
+
+
+@pytest.fixture
+def gradtricks():
+    """What does as the command does, and returns what it said; an error that has a traceback is raised."""
+
+    def invoke(*arguments, **environment):
+        words = list(map(str, arguments))
+        return CliRunner(env=environment).invoke(app, words, catch_exceptions=False)
+
+    return invoke

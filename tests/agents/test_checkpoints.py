@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from gradtricks.agents.history import History
 from gradtricks.agents.selfplay import SearchOptions
 from gradtricks.agents.supports import Support
 
-SUPPORT = Support(0, 15, 16)
 MUZERO = muzero_training.Options(
     search=SearchOptions(num_simulations=4),
     batch_size=np.int32(8),  # a number of NumPy's, as tables have them
@@ -33,8 +31,7 @@ MUZERO = muzero_training.Options(
 PPO = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2)
 
 
-def make_learner(framework, kind):
-    agents = load(framework)
+def make_learner(agents, kind):
     if kind == "muzero":
         weights = muzero.draw_weights(3, state_size=8, hidden_size=16, support_size=16, head_size=0.1)
         return agents.MuZeroLearner(weights, optimizer="adam", weight_decay=0.0, device="cpu")
@@ -43,23 +40,20 @@ def make_learner(framework, kind):
     return agents.PongPolicy(reinforce.draw_weights(0, hidden_units=8), device="cpu")
 
 
-@cache  # what is compiled for one serves all, set back to its start
-def make_one_for_all(framework, kind):
-    learner = make_learner(framework, kind)
-    return learner, learner.state()
-
-
 def train(kind, learner, path=None, seed=0):
     """Train for a while, and return the state of the learner and what happened."""
     if kind == "muzero":
-        games, options = CartPoleGames(4), {"support": SUPPORT, "measurements": 2, "seed": np.int64(seed)}
+        games, options = (
+            CartPoleGames(4),
+            {"support": Support(0, 15, 16), "measurements": 2, "seed": np.int64(seed)},
+        )
         history = muzero_training.train(learner, games, MUZERO, decisions=160, checkpoint=path, **options)
     elif kind == "ppo":
         games = pong.PongGames(4, seed=11, frame_skip=4, view=pong.CELLS)
-        history = ppo.train(learner, games, decisions=6 * 64, seed=seed, checkpoint=path)
+        history = ppo.train(learner, games, decisions=4 * 64, seed=seed, checkpoint=path)
     else:
-        games, rng = pong.PongGames(8, seed=seed, frame_skip=8), np.random.default_rng(seed)
-        options = {"decisions": 2000, "batch_size": 256, "rng": rng, "checkpoint": path}
+        games, rng = pong.PongGames(4, seed=seed, frame_skip=8), np.random.default_rng(seed)
+        options = {"decisions": 600, "batch_size": 64, "rng": rng, "checkpoint": path}
         history = reinforce.train(learner, games, **options)
     return learner.state(), history
 
@@ -69,8 +63,8 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
     agents, kind, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    framework = agents.__name__.rpartition(".")[2]
-    learner, start = make_one_for_all(framework, kind)
+    learner = make_learner(agents, kind)
+    start = learner.state()
     expected, history = train(kind, learner)
     path, add_loss, updates = tmp_path / "training.safetensors", History.add_loss, []
 
@@ -86,7 +80,7 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
     with pytest.raises(KeyboardInterrupt):
         train(kind, learner, path)
     # As in a new process, with nothing left from before.
-    state, again = train(kind, make_learner(framework, kind), path)
+    state, again = train(kind, make_learner(agents, kind), path)
     assert 0 < len(updates) - stop < len(history.losses)
     assert again == history
     assert np.all(np.diff(again.seconds) > 0)
@@ -100,10 +94,9 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
         train(kind, learner, path)
 
 
-def test_a_checkpoint_of_other_weights_or_games_is_refused(tmp_path, monkeypatch):
-    pytest.importorskip("torch")
+def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    path, learner = tmp_path / "training.safetensors", make_learner("torch", "ppo")
+    path, learner = tmp_path / "training.safetensors", make_learner(load(in_torch.name), "ppo")
     start = learner.state()
 
     def go_on(**games):
@@ -126,7 +119,7 @@ import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_checkpoints import *
 checkpoints._SECONDS_BETWEEN = 0.0
 games = pong.PongGames(4, frame_skip=4, view=pong.CELLS)
-ppo.train(make_learner("torch", "ppo"), games, decisions=10**7, checkpoint=Path({str(path)!r}))
+ppo.train(make_learner(load("torch"), "ppo"), games, decisions=10**7, checkpoint=Path({str(path)!r}))
 """
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:

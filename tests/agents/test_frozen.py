@@ -1,7 +1,5 @@
 """A frozen MuZero agent: saved, loaded, and played by the command."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +23,11 @@ def cartpole_agent(**options):
 
 
 def board_agent(rules):
-    search = SearchOptions(
-        num_simulations=4, discount=1.0, two_players=True, qtransform="by_min_max", min_value=-1, max_value=1
-    )
+    bounds = {"qtransform": "by_min_max", "min_value": -1, "max_value": 1}
+    search = SearchOptions(num_simulations=4, discount=1.0, two_players=True, **bounds)
     sizes = {"observation_size": 2 * rules.squares, "actions": rules.actions, "support_size": 3}
     weights = draw_weights(1, state_size=6, hidden_size=8, **sizes)
     return FrozenAgent(weights, game=rules.name, support=TICTACTOE_SUPPORT, search=search)
-
-
-def gradtricks(*arguments):
-    command = [str(Path(sys.executable).with_name("gradtricks")), "evaluate", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_what_is_loaded_plays_as_what_was_saved(tmp_path):
@@ -51,35 +43,30 @@ def test_what_cant_play_is_refused():
     options = {"support": SUPPORT, "search": SearchOptions()}
     with pytest.raises(ValueError, match=r"game must be one of 'CartPole-v1', .*; got 'chess'"):
         FrozenAgent({}, game="chess", **options)
+    for game, two in (("CartPole-v1", True), ("tic-tac-toe", False)):
+        with pytest.raises(ValueError, match=f"must have two_players={not two}, as the games do; got {two}"):
+            FrozenAgent({}, game=game, support=SUPPORT, search=SearchOptions(two_players=two))
     with pytest.raises(ValueError, match="support"):
         FrozenAgent(draw_weights(0, support_size=5), game="CartPole-v1", **options)
     with pytest.raises(ValueError, match="must be one for two players; got 'CartPole-v1'; remedy: play"):
         cartpole_agent().player()
 
 
-def test_a_search_for_another_number_of_players_is_refused():
-    for game, two_players in (("CartPole-v1", True), ("tic-tac-toe", False)):
-        message = f"must have two_players={not two_players}, as the games do; got {two_players}"
-        with pytest.raises(ValueError, match=message):
-            FrozenAgent({}, game=game, support=SUPPORT, search=SearchOptions(two_players=two_players))
-
-
-def test_the_command_plays_every_game(tmp_path):
+def test_the_command_plays_every_game(gradtricks, tmp_path):
     agents = {"cartpole": cartpole_agent(), "3": board_agent(TIC_TAC_TOE), "4": board_agent(CONNECT_FOUR)}
     for name, agent in agents.items():
         agent.save(tmp_path / name)
-    done = gradtricks(*(tmp_path / name for name in agents), "--games", 6, "--seed", 4)
-    assert done.returncode == 0, done.stderr
+    done = gradtricks("evaluate", *(tmp_path / name for name in agents), "--games", 6, "--seed", 4)
+    assert done.exit_code == 0, done.stderr
     for agent in agents.values():
         assert f"{agent.play(6, 4).mean():+.2f}" in done.stdout
 
 
-def test_what_only_pong_has_is_refused(tmp_path):
+def test_what_only_pong_has_is_refused(gradtricks, tmp_path):
     cartpole_agent().save(tmp_path / "agent")
-    done = gradtricks(tmp_path / "agent", "--sticky", 0.25)
-    assert done.returncode == 2
+    done = gradtricks("evaluate", tmp_path / "agent", "--sticky", 0.25)
+    assert done.exit_code == 2
     assert "expected --sticky with Pong only; got CartPole-v1" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_published_agent_plays_again_as_its_record_says():

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from backends import made
-from gradtricks.agents import load
 from gradtricks.agents.cartpole import collect_episodes
-from gradtricks.agents.muzero import SearchNetwork, draw_weights
+from gradtricks.agents.muzero import HEADS, SearchNetwork, draw_weights
 from gradtricks.agents.replay import Batch, ReplayBuffer
 from gradtricks.agents.supports import TICTACTOE_SUPPORT, expected_value
+from gradtricks.reference import masked_adam_step
 
 DISCOUNT = 0.9
 EPISODES = collect_episodes(24, seed=3)
@@ -23,10 +22,6 @@ WEIGHTS_64 = {name: value.astype(np.float64) for name, value in WEIGHTS.items()}
 
 def sample(steps=4, size=6, seed=0):
     return REPLAY.sample(size, steps, np.random.default_rng(seed))
-
-
-def sample_near_the_end(steps=4):
-    return REPLAY.window(STARTS + LENGTHS - 2, steps, np.random.default_rng(0))
 
 
 def as_float64(batch):
@@ -70,9 +65,14 @@ class TestTargets:
             sample(steps=4).shorten(steps)
 
 
-def one_by_one(learner, batch, hidden_scale, loss_scale):
+@pytest.fixture
+def learner(agents):
+    """In float64."""
+    return agents.MuZeroLearner(WEIGHTS_64, device="cpu")
+
+
+def one_by_one(backend, learner, batch, hidden_scale, loss_scale):
     """Loss and gradients of the pseudocode's update, with its own formula for scales."""
-    backend = made(type(learner).__module__.split(".")[2])
     stop, make, log_softmax = backend.stop, backend.tensor, backend.operator("log_softmax")
 
     def scale(x, factor):
@@ -104,24 +104,18 @@ def one_by_one(learner, batch, hidden_scale, loss_scale):
 
 class TestGradients:
     @pytest.mark.parametrize(("hidden_scale", "loss_scale"), [(0.5, None), (0.3, 0.7), (1.0, 1.0)])
-    def test_batched_equals_one_by_one(self, agents, hidden_scale, loss_scale):
-        learner = agents.MuZeroLearner(WEIGHTS_64, device="cpu")
-        batch = as_float64(sample_near_the_end(steps=3))
-        loss, expected = one_by_one(learner, batch, hidden_scale, 1 / 3 if loss_scale is None else loss_scale)
+    def test_batched_equals_one_by_one(self, backend, learner, hidden_scale, loss_scale):
+        near_the_end = REPLAY.window(STARTS + LENGTHS - 2, 3, np.random.default_rng(0))
+        batch, factor = as_float64(near_the_end), 1 / 3 if loss_scale is None else loss_scale
+        loss, expected = one_by_one(backend, learner, batch, hidden_scale, factor)
         batched, _ = learner.gradients(batch, hidden_scale=hidden_scale, loss_scale=loss_scale)
         assert learner.loss(batch) == pytest.approx(loss, rel=1e-12)
         assert list(batched) == list(WEIGHTS)
         for gradient, reference in zip(batched.values(), expected, strict=True):
             np.testing.assert_allclose(gradient, reference, rtol=1e-9, atol=1e-12)
 
-    def test_scales_leave_the_loss_alone(self, agents):
-        scaled = agents.MuZeroLearner(WEIGHTS_64, hidden_scale=0.1, loss_scale=3.0, device="cpu")
-        plain = agents.MuZeroLearner(WEIGHTS_64, device="cpu")
-        assert scaled.update(sample()) == pytest.approx(plain.loss(sample()), rel=1e-12)
-
-    def test_each_loss_reaches_each_state_with_the_closed_form_weight(self, agents):
-        learner, batch = agents.MuZeroLearner(WEIGHTS_64, device="cpu"), as_float64(sample())
-        h, loss_scale = 0.3, 0.7
+    def test_each_loss_reaches_each_state_with_the_closed_form_weight(self, learner):
+        batch, h, loss_scale = as_float64(sample()), 0.3, 0.7
         for k, only in enumerate(np.eye(5)):
             _, full = learner.gradients(batch, hidden_scale=1.0, loss_scale=1.0, step_scales=only)
             _, scaled = learner.gradients(batch, hidden_scale=h, loss_scale=loss_scale, step_scales=only)
@@ -130,31 +124,16 @@ class TestGradients:
                 np.testing.assert_allclose(scaled[j], weight * full[j], rtol=1e-10, atol=1e-15)
                 assert full[j].any() == (j <= k)
 
-    def test_dynamics_gradient_is_the_closed_form_polynomial(self, agents):
-        # The sum over losses and applications is l * (D_0 + h D_1 + ... + h^(K-1) D_(K-1)).
-        learner, batch = agents.MuZeroLearner(WEIGHTS_64, device="cpu"), as_float64(sample())
-
-        def dynamics_gradient(h, loss_scale):
-            gradients, _ = learner.gradients(batch, hidden_scale=h, loss_scale=loss_scale)
-            return np.concatenate([g.ravel() for n, g in gradients.items() if n.startswith("dynamics")])
-
-        nodes = np.array([0.0, 0.4, 0.8, 1.2])
-        measured = [dynamics_gradient(h, 1.0) for h in nodes]
-        coefficients = np.linalg.solve(np.vander(nodes, increasing=True), measured)
-        expected = 0.25 * 0.5 ** np.arange(4) @ coefficients
-        np.testing.assert_allclose(dynamics_gradient(0.5, None), expected, rtol=1e-9, atol=1e-12)
-
-    def test_head_scale_is_a_hook_on_the_state(self, agents):
+    def test_head_scale_is_a_hook_on_the_state(self, learner):
         # A hook halves all that leaves s_k towards s_(k-1), so loss k arrives at s_j with one more half.
-        learner, batch = agents.MuZeroLearner(WEIGHTS_64, device="cpu"), as_float64(sample(steps=1))
-        only = {"step_scales": [0.0, 1.0], "loss_scale": 1.0}
+        batch, only = as_float64(sample(steps=1)), {"step_scales": [0.0, 1.0], "loss_scale": 1.0}
         batch = batch._replace(target_reward=np.zeros_like(batch.target_reward))
         _, paper = learner.gradients(batch, **only)
         _, hooked = learner.gradients(batch, head_scale=0.5, **only)
         np.testing.assert_allclose(hooked, 0.5 * paper, rtol=1e-12)
 
-    def test_norms_are_those_of_the_gradients(self, agents):
-        learner, batch = agents.MuZeroLearner(WEIGHTS, device="cpu"), sample()
+    def test_norms_are_those_of_the_gradients(self, learner):
+        batch = as_float64(sample())
         gradients, states = learner.gradients(batch)
         norms = learner.gradient_norms(batch)
         assert states.shape == (5, 6, 6)
@@ -165,21 +144,30 @@ class TestGradients:
 
 
 class TestUpdate:
-    def test_is_gradient_descent_with_momentum_and_decay(self, agents):
-        options = {"learning_rate": 0.1, "momentum": 0.8, "weight_decay": 0.01}
-        learner = agents.MuZeroLearner(WEIGHTS_64, device="cpu", **options)
-        weights = {name: value.copy() for name, value in WEIGHTS_64.items()}
-        velocity = dict.fromkeys(weights, 0.0)
-        for seed in range(3):
-            batch = as_float64(sample(seed=seed))
-            gradients, _ = agents.MuZeroLearner(weights, device="cpu").gradients(batch)
-            for name, gradient in gradients.items():
-                velocity[name] = 0.8 * velocity[name] + gradient + 0.01 * weights[name]
-                weights[name] = weights[name] - 0.1 * velocity[name]
-            learner.update(batch)
-        for name, value in learner.copy_weights().items():
-            # Keras has its learning rate in 32 bits.
-            np.testing.assert_allclose(value, weights[name], rtol=1e-6, atol=1e-8)
+    @pytest.mark.parametrize(("optimizer", "other_rate"), [("momentum", None), ("adam", 0.02)])
+    def test_is_the_optimizers_step_down_the_scaled_gradients(self, agents, learner, optimizer, other_rate):
+        scales = {"hidden_scale": 0.3, "loss_scale": 0.7, "head_scale": 0.5, "scale_root_loss": True}
+        options = {"learning_rate": 0.1, "momentum": 0.8, "weight_decay": 0.01, "device": "cpu"}
+        scaled = agents.MuZeroLearner(WEIGHTS_64, optimizer=optimizer, **options, **scales)
+        expected, m, v = dict(WEIGHTS_64), dict.fromkeys(WEIGHTS_64, 0.0), dict.fromkeys(WEIGHTS_64, 0.0)
+        losses, rate = [], other_rate or 0.1
+        for step in range(3):
+            batch = as_float64(sample(seed=step))
+            gradients, _ = scaled.gradients(batch, **scales)
+            for name, weight in expected.items():
+                gradient = gradients[name] + 0.01 * weight
+                if optimizer == "momentum":
+                    m[name] = 0.8 * m[name] + gradient
+                    expected[name] = weight - rate * m[name]
+                else:
+                    moments, how = (m[name], v[name], np.array(step)), {"learning_rate": rate, "beta_1": 0.8}
+                    after = masked_adam_step(weight, gradient, *moments, np.array(True), **how)
+                    expected[name], m[name], v[name] = after[:3]
+            losses.append(scaled.update(batch, learning_rate=other_rate))
+        assert losses[0] == pytest.approx(learner.loss(as_float64(sample())), rel=1e-12)
+        for name, value in scaled.copy_weights().items():
+            # Keras has its rates and the corrections of Adam's moments in 32 bits.
+            np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-6)
 
     def test_lowers_the_loss(self, agents):
         given = {name: value.copy() for name, value in WEIGHTS.items()}
@@ -192,37 +180,27 @@ class TestUpdate:
         for name, value in given.items():
             np.testing.assert_array_equal(value, WEIGHTS[name])
 
-    def test_tensorflow_traces_once(self):
-        pytest.importorskip("tensorflow")
-        learner = load("tensorflow").MuZeroLearner(WEIGHTS, device="cpu")
-        for seed in range(4):
-            learner.update(sample(seed=seed))
-        assert learner._update_graph.experimental_get_tracing_count() == 1
-
-
-def to_numpy(tensor):
-    return tensor.detach().numpy() if hasattr(tensor, "detach") else tensor.numpy()
-
 
 class TestSearchNetwork:
-    def test_equals_the_learners(self, agents):
-        learner, network = agents.MuZeroLearner(WEIGHTS_64, device="cpu"), SearchNetwork(WEIGHTS_64)
+    def test_equals_the_learners(self, backend, learner):
+        network, actions = SearchNetwork(WEIGHTS_64), np.array([0, 1, 1, 0, 1, 0])
         observations = sample().observation.astype(np.float64)
-        actions = np.array([0, 1, 1, 0, 1, 0])
-        tensor = {"torch": "as_tensor", "tensorflow": "convert_to_tensor"}[agents.__name__.split(".")[-1]]
-        make = getattr(pytest.importorskip(agents.__name__.split(".")[-1]), tensor)
-        value, logits, state = map(to_numpy, learner.initial_inference(make(observations)))
+        value, logits, state = map(backend.array, learner.initial_inference(backend.tensor(observations)))
         root = network.look(observations)
-        np.testing.assert_allclose(root.value, expected_value(value), rtol=1e-10)
-        np.testing.assert_allclose(root.prior_logits, logits, rtol=1e-10)
-        np.testing.assert_allclose(root.embedding, state, rtol=1e-10)
-        step = learner.recurrent_inference(make(state), make(actions))
-        value, reward, logits, next_state = map(to_numpy, step)
-        output = network.imagine(root.embedding, actions)
-        np.testing.assert_allclose(output.value, expected_value(value), rtol=1e-10)
-        np.testing.assert_allclose(output.reward, expected_value(reward), rtol=1e-10)
-        np.testing.assert_allclose(output.prior_logits, logits, rtol=1e-10)
-        np.testing.assert_allclose(output.embedding, next_state, rtol=1e-10)
+        expected = [logits, expected_value(value), state]
+        for found, wanted in zip(root, expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-10)
+        step = learner.recurrent_inference(backend.tensor(state), backend.tensor(actions))
+        value, reward, logits, state = map(backend.array, step)
+        expected = [expected_value(value), expected_value(reward), logits, state]
+        for found, wanted in zip(network.imagine(root.embedding, actions), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+    def test_heads_can_begin_small(self):
+        small, usual = draw_weights(3, head_size=0.1), draw_weights(3)
+        for name, value in usual.items():
+            size = 0.1 if name.rpartition("/")[0] in HEADS else 1.0
+            np.testing.assert_allclose(small[name], size * value, rtol=1e-6)
 
     def test_the_heads_have_the_size_of_the_support(self):
         with pytest.raises(ValueError, match="dynamics/reward/bias must have the shape of the support"):
@@ -268,8 +246,7 @@ class TestErrors:
             ({"target_policy": np.zeros((4, 6, 2), np.float32)}, "target_policy must have the shape"),
         ],
     )
-    def test_batches(self, agents, changes, message):
-        learner = agents.MuZeroLearner(WEIGHTS, device="cpu")
+    def test_batches(self, learner, changes, message):
         with pytest.raises(ValueError, match=message):
             learner.loss(sample()._replace(**changes))
         with pytest.raises(ValueError, match=r"step_scales must have the shape of \[K\+1\], \(5,\)"):

@@ -1,5 +1,7 @@
 """The replay against its definitions one by one, and the supports of values."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -46,21 +48,20 @@ class TestSupports:
         np.testing.assert_allclose(expected_value(logits, support), x, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(expected_value(logits + 1000, support), x, rtol=1e-4, atol=1e-4)
 
-    @pytest.mark.parametrize("x", [-0.1, 500.0, np.nan])
-    def test_two_hot_refuses_what_lies_outside(self, x):
-        with pytest.raises(ValueError, match=r"transformed values must lie in \[0, 20\]"):
-            two_hot(x)
-
-    def test_two_hot_names_its_support(self):
-        with pytest.raises(ValueError, match=r"transformed values must lie in \[-1, 1\]; got 2"):
-            two_hot(restore_value(2.0), TICTACTOE_SUPPORT)
+    @pytest.mark.parametrize(
+        ("support", "x"), [(CARTPOLE_SUPPORT, x) for x in (-0.1, 500.0, np.nan)] + [(TICTACTOE_SUPPORT, 5.0)]
+    )
+    def test_two_hot_refuses_what_lies_outside(self, support, x):
+        bounds, got = rf"\[{support.low:g}, {support.high:g}\]", transform_value(x)
+        message = f"transformed values must lie in {bounds}; got {got:g} to {got:g}"
+        with pytest.raises(ValueError, match=message):
+            two_hot(x, support)
 
     @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
     def test_clipped_values_lie_within_the_support(self, support):
-        x = np.array([-1e6, -1e-3, 0.0, 0.2, 1e6])
-        clipped = clip_value(x, support)
-        middle = x[2:4] if support.low == 0 else x[1:4]
-        np.testing.assert_array_equal(clipped[-len(middle) - 1 : -1], middle)
+        within = [0.0, *restore_value(np.linspace(support.low, support.high, 7)[1:-1])]
+        clipped = clip_value([-1e6, *within, 1e6], support)
+        np.testing.assert_array_equal(clipped[1:-1], within)
         assert two_hot(clipped, support)[[0, -1], [0, -1]] == pytest.approx(1)
 
     def test_expected_value_refuses_another_size(self):
@@ -105,31 +106,21 @@ class TestValueTargets:
 
 
 class TestWindows:
-    def make(self, episodes, **options):
-        capacity = sum(len(e.actions) for e in episodes)
-        options = {"support": WIDE, "td_steps": 2, "discount": 0.9, "capacity": capacity, **options}
-        buffer = ReplayBuffer(**options)
+    def make(self, episodes, capacity, **options):
+        buffer = ReplayBuffer(capacity, support=WIDE, td_steps=2, discount=0.9, **options)
         for episode in episodes:
             buffer.add(episode)
         return buffer
 
     @pytest.mark.parametrize("two_players", [False, True])
     def test_equal_the_episodes_one_by_one(self, two_players):
-        episodes = [make_episode(n, seed=n, actions=3) for n in (5, 4, 9)]  # the last over the seam
-        buffer = self.make(episodes[1:], two_players=two_players, capacity=14)
-        for episode in episodes:
-            buffer.add(episode)
-        episodes = episodes[1:]
+        _, *episodes = every = [make_episode(n, seed=n, actions=3) for n in (5, 4, 9)]
+        buffer = self.make(every, 14, two_players=two_players)  # the first forgotten, the last over the seam
         batch = buffer.sample(200, 3, np.random.default_rng(0))
         assert [x.dtype.name for x in batch] == ["float32", "int64", "float32", "float32", "float32"]
         assert [x.shape for x in batch] == [(200, 3), (3, 200), (4, 200, 11), (3, 200, 11), (4, 200, 3)]
-        for b in range(200):
-            episode, t = next(
-                (e, t)
-                for e in episodes
-                for t in range(len(e.actions))
-                if (e.observations[t] == batch.observation[b]).all()
-            )
+        places = {row.tobytes(): (e, t) for e in episodes for t, row in enumerate(e.observations)}
+        for b, (episode, t) in enumerate(places[row.tobytes()] for row in batch.observation):
             for k in range(4):
                 inside = t + k < len(episode.actions)
                 value = target_by_definition(episode, t + k, 0.9, 2, two_players) if inside else 0
@@ -142,14 +133,14 @@ class TestWindows:
                     assert batch.actions[k, b] in ([episode.actions[t + k]] if inside else range(3))
 
     def test_actions_past_the_end_are_random(self):
-        buffer = self.make([make_episode(1, actions=3)])
+        buffer = self.make([make_episode(1, actions=3)], 1)
         actions = buffer.sample(3000, 4, np.random.default_rng(0)).actions
         frequencies = np.bincount(actions[1:].ravel(), minlength=3) / actions[1:].size
         np.testing.assert_allclose(frequencies, 1 / 3, atol=0.02)
 
     def test_past_a_time_limit_nothing_is_taught(self):
         episode = make_episode(3, final_value=1.0)
-        batch = self.make([episode]).sample(50, 4, np.random.default_rng(0))
+        batch = self.make([episode], 3).sample(50, 4, np.random.default_rng(0))
         times = [int((episode.observations == o).all(-1).argmax()) for o in batch.observation]
         for b, t in enumerate(times):
             taught = np.arange(5) < 3 - t
@@ -166,31 +157,22 @@ def test_values_of_an_untrained_network_are_clipped():
     episode = make_episode(4)._replace(rewards=np.ones(4), values=np.full(4, 1e4))
     buffer = ReplayBuffer(9, td_steps=1, discount=1.0)
     buffer.add(episode)
-    targets = buffer.sample(50, 1, np.random.default_rng(0)).target_value[0]
-    assert set(targets.argmax(-1)) == {
-        0,
-        20,
-    }  # of 1, which is all that was left in the end, and of the clipped
+    targets = buffer.sample(50, 1, np.random.default_rng(0)).target_value[0].argmax(-1)
+    assert set(targets) == {0, 20}  # of 1, which is all that was left in the end, and of the clipped
 
 
 class TestRing:
-    def test_the_oldest_episodes_make_room(self):
-        buffer, kept = ReplayBuffer(20, support=WIDE), []
+    @pytest.mark.parametrize("capacity", [9, 20])  # the longest episodes fill the smaller one
+    def test_the_oldest_episodes_make_room(self, capacity):
+        buffer, kept = ReplayBuffer(capacity, support=WIDE), []
         for seed in range(60):
             episode = make_episode(1 + seed * 7 % 9, seed)
             buffer.add(episode)
             kept.append(episode)
-            while sum(len(e.actions) for e in kept) > 20:
+            while sum(len(e.actions) for e in kept) > capacity:
                 kept.pop(0)
             assert len(buffer) == sum(len(e.actions) for e in kept)
             assert observations_of(buffer) == {tuple(row) for e in kept for row in e.observations}
-
-    def test_an_episode_may_fill_it(self):
-        buffer = ReplayBuffer(5, support=WIDE)
-        buffer.add(make_episode(5, 0))
-        buffer.add(make_episode(5, 1))
-        assert len(buffer) == 5
-        assert observations_of(buffer) == {tuple(row) for row in make_episode(5, 1).observations}
 
 
 class TestDrawing:
@@ -203,17 +185,13 @@ class TestDrawing:
         np.testing.assert_allclose(counts / 30_000, np.full(6, 1 / 6), atol=0.01)
 
     def test_the_highest_random_number_still_draws_a_step(self):
-        class Highest:
-            def random(self, size):
-                return np.full(size, 1 - 2.0**-53)
-
-            def integers(self, high, size):
-                return np.zeros(size, np.int64)
-
+        highest = SimpleNamespace(
+            random=lambda size: np.full(size, 1 - 2.0**-53), integers=lambda high, size: np.zeros(size, int)
+        )
         buffer = ReplayBuffer(50, support=WIDE)
         for seed in range(70):
             buffer.add(make_episode(1, seed))
-            last = buffer.sample(3, 1, Highest()).observation[0]
+            last = buffer.sample(3, 1, highest).observation[0]
             assert last.tobytes() in {row.tobytes() for row in buffer.state()["column/observations"]}
             assert last.any()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradtricks.agents.scales import CORNERS, LABELS, choose, learning_curve
+from gradtricks.agents.scales import CORNERS, choose, learning_curve
 
 
 @pytest.fixture
@@ -27,15 +27,8 @@ def test_a_configuration_is_chosen_in_the_order_of_its_seeds(runs, corner):
     assert list(chosen["parameters.seed"]) == [1, 2]
     assert set(chosen["parameters.hidden_gradient_scale"]) == {state_scale}
     assert list(chosen["parameters.loss_gradient_scale"].isna()) == [loss_scale is None] * 2
-
-
-@pytest.mark.parametrize("corner", CORNERS)
-def test_without_an_unroll_all_configurations_are_one(runs, corner):
+    # Without an unroll all configurations are one.
     assert list(choose(runs, 1, *CORNERS[corner])["parameters.seed"]) == [1, 2]
-
-
-def test_every_corner_has_words():
-    assert LABELS.keys() == CORNERS.keys()
 
 
 def test_a_curve_is_straight_where_no_game_ended():

@@ -32,18 +32,16 @@ class HashModel:
         return scramble(state, 0), [2 * scramble(state, 2 + a) for a in range(self.actions)]
 
     def step(self, state, action):
-        reward = self.reward_size * scramble(state, 100 + action)
         next_state = (state * 31 + action + 7) * 0x9E3779B1 % 2**61
-        return *self.predict(next_state), reward, next_state
+        value, logits = self.predict(next_state)
+        return value, self.reward_size * scramble(state, 100 + action), logits, next_state
 
     def root(self, states):
         values, logits = zip(*map(self.predict, states))
         return RootFnOutput(np.array(logits), np.array(values), np.array(states, np.int64))
 
     def __call__(self, states, actions):
-        rows = [self.step(s, a) for s, a in zip(states.tolist(), actions.tolist(), strict=True)]
-        values, logits, rewards, next_states = zip(*rows)
-        return np.array(values), np.array(rewards), np.array(logits), np.array(next_states, np.int64)
+        return tuple(map(np.array, zip(*map(self.step, states.tolist(), actions.tolist()))))
 
 
 class Node:
@@ -61,12 +59,23 @@ class Node:
 
 
 class OneByOne:
-    """The pseudocode's run_mcts, with recursion instead of a search path."""
+    """The pseudocode's run_mcts, with recursion instead of a search path; options as for `search`."""
 
-    def __init__(self, model, discount, two_players, pb_c_init, pb_c_base, bounds, by_siblings):
-        self.model, self.discount, self.sign = model, discount, -1 if two_players else 1
-        self.pb_c_init, self.pb_c_base, self.by_siblings = pb_c_init, pb_c_base, by_siblings
-        self.minimum, self.maximum = bounds
+    def __init__(
+        self,
+        model,
+        discount=0.997,
+        two_players=False,
+        qtransform="by_min_max",
+        min_value=None,
+        max_value=None,
+        pb_c_init=1.25,
+        pb_c_base=19652,
+    ):
+        self.model, self.discount = model, -discount if two_players else discount
+        self.pb_c_init, self.pb_c_base, self.qtransform = pb_c_init, pb_c_base, qtransform
+        self.minimum = math.inf if min_value is None else min_value
+        self.maximum = -math.inf if max_value is None else max_value
 
     def run(self, state, num_simulations, valid):
         root = Node(1.0)
@@ -78,7 +87,7 @@ class OneByOne:
         return root
 
     def qvalue(self, child):
-        return child.reward + self.discount * self.sign * child.value()
+        return child.reward + self.discount * child.value() if child.visit_count else 0.0
 
     def simulate(self, node):
         """Return the value that the simulation found, as the node's player sees it."""
@@ -87,12 +96,12 @@ class OneByOne:
         if child.children:
             value = self.simulate(child)
         else:
-            value, logits, reward, state = self.model.step(node.state, action)
+            value, reward, logits, state = self.model.step(node.state, action)
             child.expand(state, reward, logits, range(len(logits)))
             child.value_sum, child.visit_count = value, 1
         self.minimum = min(self.minimum, self.qvalue(child))
         self.maximum = max(self.maximum, self.qvalue(child))
-        value = child.reward + self.discount * self.sign * value
+        value = child.reward + self.discount * value
         node.value_sum += value
         node.visit_count += 1
         return value
@@ -101,7 +110,7 @@ class OneByOne:
         weight = math.log((parent.visit_count + self.pb_c_base + 1) / self.pb_c_base) + self.pb_c_init
         score = weight * math.sqrt(parent.visit_count) / (child.visit_count + 1) * child.prior
         low, high = self.minimum, self.maximum
-        if self.by_siblings:
+        if self.qtransform == "by_parent_and_siblings":
             known = [self.qvalue(c) for c in parent.children.values() if c.visit_count]
             low, high = min([*known, parent.value()]), max([*known, parent.value()])
         if child.visit_count and high > low:
@@ -109,53 +118,27 @@ class OneByOne:
         return score
 
 
-def compare(
-    model,
-    *,
-    states,
-    num_simulations,
-    invalid=None,
-    discount=0.97,
-    two_players=False,
-    by_siblings=False,
-    bounds=(None, None),
-    pb_c_init=1.25,
-    pb_c_base=19652,
-):
+def compare(model, states, num_simulations, invalid=None, **options):
     """Search all states together and one by one, and compare the roots."""
-    summary = search(
-        model.root(states),
-        model,
-        num_simulations=num_simulations,
-        invalid_actions=invalid,
-        discount=discount,
-        two_players=two_players,
-        qtransform="by_parent_and_siblings" if by_siblings else "by_min_max",
-        min_value=bounds[0],
-        max_value=bounds[1],
-        pb_c_init=pb_c_init,
-        pb_c_base=pb_c_base,
-    ).summary()
-    start = (math.inf if bounds[0] is None else bounds[0], -math.inf if bounds[1] is None else bounds[1])
+    given = {"num_simulations": num_simulations, "invalid_actions": invalid}
+    summary = search(model.root(states), model, **given, **options).summary()
     for b, state in enumerate(states):
         valid = [a for a in range(model.actions) if invalid is None or not invalid[b][a]]
-        one = OneByOne(model, discount, two_players, pb_c_init, pb_c_base, start, by_siblings)
+        one = OneByOne(model, **options)
         root = one.run(state, num_simulations, valid)
-        visits = [root.children[a].visit_count if a in valid else 0 for a in range(model.actions)]
-        assert summary.visit_counts[b].tolist() == visits
-        assert summary.value[b] == pytest.approx(root.value(), abs=1e-9)
-        for a in valid:
-            expected = one.qvalue(root.children[a]) if root.children[a].visit_count else 0
-            assert summary.qvalues[b, a] == pytest.approx(expected, abs=1e-9)
+        children = [root.children.get(a, Node(0.0)) for a in range(model.actions)]
+        assert summary.visit_counts[b].tolist() == [child.visit_count for child in children]
+        found, expected = [summary.value[b], *summary.qvalues[b]], [root.value(), *map(one.qvalue, children)]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
 class TestAgainstOneByOne:
     @pytest.mark.parametrize("two_players", [False, True])
     @pytest.mark.parametrize("actions", [1, 2, 3, 9])
-    @pytest.mark.parametrize("num_simulations", [1, 2, 7, 33, 120])
+    @pytest.mark.parametrize("num_simulations", [1, 2, 33, 120])
     def test_sizes(self, actions, num_simulations, two_players):
         states = [scale * 1000 + num_simulations for scale in range(6)]
-        compare(HashModel(actions), states=states, num_simulations=num_simulations, two_players=two_players)
+        compare(HashModel(actions), states, num_simulations, two_players=two_players)
 
     @pytest.mark.parametrize("seed", range(30))
     def test_options(self, seed):
@@ -163,28 +146,26 @@ class TestAgainstOneByOne:
         actions, roots = int(rng.integers(2, 7)), int(rng.integers(1, 9))
         invalid = rng.random((roots, actions)) < 0.4
         invalid[np.arange(roots), rng.integers(0, actions, roots)] = False
+        low, high = [(None, None), (-1.0, 1.0), (None, 3.0), (-0.1, None)][seed % 4]
         compare(
             HashModel(actions, reward_size=float(rng.choice([0.0, 1.0, 20.0]))),
-            states=rng.integers(0, 2**40, roots).tolist(),
-            num_simulations=int(rng.integers(1, 80)),
-            invalid=invalid if seed % 3 else None,
+            rng.integers(0, 2**40, roots).tolist(),
+            int(rng.integers(1, 80)),
+            invalid if seed % 3 else None,
             discount=float(rng.choice([0.5, 0.997, 1.0])),
             two_players=bool(seed % 2),
-            by_siblings=bool(rng.integers(2)),
-            bounds=[(None, None), (-1.0, 1.0), (None, 3.0), (-0.1, None)][seed % 4],
+            qtransform=str(rng.choice(["by_min_max", "by_parent_and_siblings"])),
+            min_value=low,
+            max_value=high,
             pb_c_init=float(rng.choice([0.5, 1.25])),
             pb_c_base=float(rng.choice([10, 19652])),
         )
 
 
 class TestAgainstMctx:
-    @pytest.mark.parametrize("case", MCTX["generated"], ids=lambda case: case["options"]["qtransform"])
+    @pytest.mark.parametrize("case", MCTX["generated"])
     def test_generated_trees(self, case):
-        options, expected = case["options"], case["tree"]
-        model = {name: np.array(x) for name, x in case["model"].items()}
-        bounds = {}
-        if options["qtransform"] == "by_min_max":
-            bounds = {"min_value": -options["bound"], "max_value": options["bound"]}
+        expected, model = case["tree"], {name: np.array(x) for name, x in case["model"].items()}
 
         def recurrent_fn(states, actions):
             following = model["next_state"][states, actions]
@@ -192,58 +173,49 @@ class TestAgainstMctx:
             return *prediction, model["prior_logits"][following], following
 
         states = model["root"]
-        tree = search(
-            RootFnOutput(model["prior_logits"][states], model["value"][states], states),
-            recurrent_fn,
-            num_simulations=options["num_simulations"],
-            invalid_actions=model["invalid_actions"],
-            discount=abs(options["discount"]),
-            two_players=options["discount"] < 0,
-            qtransform=options["qtransform"],
-            **bounds,
-        )
+        root = RootFnOutput(model["prior_logits"][states], model["value"][states], states)
+        tree = search(root, recurrent_fn, invalid_actions=model["invalid_actions"], **case["options"])
         summary = tree.summary()
         np.testing.assert_array_equal(summary.visit_counts, expected["visit_counts"])
-        np.testing.assert_array_equal(tree.parents[:, 1:], np.array(expected["parents"])[:, 1:])
-        actions = np.array(expected["action_from_parent"])[:, 1:]
-        np.testing.assert_array_equal(tree.action_from_parent[:, 1:], actions)
+        for name in ("parents", "action_from_parent"):
+            np.testing.assert_array_equal(getattr(tree, name)[:, 1:], np.array(expected[name])[:, 1:])
         np.testing.assert_allclose(summary.value, expected["value"], atol=1e-10)
         np.testing.assert_allclose(summary.qvalues, expected["qvalues"], atol=1e-10)
 
     def test_published_tree(self):
         """mctx's own test data, where it searched in float32; the fixture names source and licence."""
-        published = MCTX["published"]
-        nodes = published["nodes"]
+        nodes, options = MCTX["published"]["nodes"], MCTX["published"]["options"]
+        columns = {key: np.array([node[key] for node in nodes]) for key in nodes[0]}
         children = {(node["parent"], node["action"]): i for i, node in enumerate(nodes) if i > 0}
-        columns = [np.array([node[key] for node in nodes]) for key in ("raw_value", "reward", "prior_probs")]
-        values, rewards, logits = columns[0], columns[1], np.log(columns[2])
+        values, logits = columns["raw_value"], np.log(columns["prior_probs"])
 
         def recurrent_fn(states, actions):
             following = np.array([children[states[0], actions[0]]])
-            return values[following], rewards[following], logits[following], following
+            return values[following], columns["reward"][following], logits[following], following
 
-        tree = search(
-            RootFnOutput(logits[:1], values[:1], np.zeros(1, np.int64)),
-            recurrent_fn,
-            num_simulations=len(nodes) - 1,
-            discount=published["discount"],
-            qtransform=published["qtransform"],
-        )
-        assert tree.node_visits[0].tolist() == [node["visits"] for node in nodes]
-        assert tree.parents[0, 1:].tolist() == [node["parent"] for node in nodes[1:]]
-        np.testing.assert_allclose(tree.node_values[0], [node["value"] for node in nodes], atol=1e-5)
+        root = RootFnOutput(logits[:1], values[:1], np.zeros(1, np.int64))
+        tree = search(root, recurrent_fn, num_simulations=len(nodes) - 1, **options)
+        np.testing.assert_array_equal(tree.node_visits[0], columns["visits"])
+        np.testing.assert_array_equal(tree.parents[0, 1:], columns["parent"][1:])
+        np.testing.assert_allclose(tree.node_values[0], columns["value"], atol=1e-5)
 
 
-class TestSearch:
-    def test_calls_the_network_once_for_each_simulation(self):
-        model, calls = HashModel(3), []
+def test_the_network_is_called_once_for_each_simulation():
+    model, calls = HashModel(3), []
 
-        def recurrent_fn(states, actions):
-            calls.append(len(states))
-            return model(states, actions)
+    def recurrent_fn(states, actions):
+        calls.append(len(states))
+        return model(states, actions)
 
-        search(model.root([1, 2, 3, 4]), recurrent_fn, num_simulations=9)
-        assert calls == [4] * 9
+    search(model.root([1, 2, 3, 4]), recurrent_fn, num_simulations=9)
+    assert calls == [4] * 9
+
+
+def unmoved(logits):
+    """Return roots with these logits, and a network that expects nothing of any step."""
+    nothing = np.zeros(len(logits))
+    root = RootFnOutput(np.array(logits, float), nothing, np.zeros((len(logits), 5)))
+    return root, lambda states, actions: (nothing, nothing, np.zeros(root.prior_logits.shape), states)
 
 
 class TestPolicy:
@@ -269,13 +241,10 @@ class TestPolicy:
 
     @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
     def test_draws_by_powers_of_the_visits(self, temperature):
-        def recurrent_fn(states, actions):
-            return np.zeros(len(states)), np.zeros(len(states)), np.zeros((len(states), 3)), states
-
         roots = 20_000
-        root = RootFnOutput(np.tile([0.0, 1.0, -1.0], (roots, 1)), np.zeros(roots), np.zeros((roots, 1)))
         options = {"num_simulations": 12, "temperature": temperature, "dirichlet_fraction": 0.0}
-        output = muzero_policy(root, recurrent_fn, np.random.default_rng(0), **options)
+        network = unmoved([[0.0, 1.0, -1.0]] * roots)
+        output = muzero_policy(*network, np.random.default_rng(0), **options)
         expected = output.action_weights[0] ** (1 / temperature)
         expected /= expected.sum()
         frequencies = np.bincount(output.action, minlength=3) / roots
@@ -283,18 +252,11 @@ class TestPolicy:
 
     def test_noise_is_a_dirichlet_variate_among_valid_actions(self):
         roots, alpha, fraction = 20_000, 0.3, 0.25
-        invalid = np.tile([False, False, True, False], (roots, 1))
-        logits = np.log(np.tile([0.4, 0.2, 0.2, 0.2], (roots, 1)))
-
-        def recurrent_fn(states, actions):
-            return np.zeros(roots), np.zeros(roots), np.zeros((roots, 4)), states
-
         output = muzero_policy(
-            RootFnOutput(logits, np.zeros(roots), np.zeros((roots, 1))),
-            recurrent_fn,
+            *unmoved(np.log([[0.4, 0.2, 0.2, 0.2]] * roots)),
             np.random.default_rng(0),
             num_simulations=1,
-            invalid_actions=invalid,
+            invalid_actions=[[False, False, True, False]] * roots,
             dirichlet_alpha=alpha,
             dirichlet_fraction=fraction,
         )
@@ -306,18 +268,8 @@ class TestPolicy:
         np.testing.assert_allclose(noise.mean(0), 1 / 3, atol=0.01)
         np.testing.assert_allclose(noise.var(0), (1 / 3) * (2 / 3) / (3 * alpha + 1), atol=0.005)
 
-    def test_invalid_actions_are_never_taken(self):
-        invalid = np.tile([True, False, True, False], (50, 1))
-        output = self.run(invalid_actions=invalid)
-        assert set(output.action) <= {1, 3}
-        assert not output.action_weights[invalid].any()
 
-
-def simple(states, actions):
-    return np.zeros(2), np.zeros(2), np.zeros((2, 3)), states
-
-
-ROOT = RootFnOutput(np.zeros((2, 3)), np.zeros(2), np.zeros((2, 5)))
+ROOT, NETWORK = unmoved(np.zeros((2, 3)))
 
 
 class TestErrors:
@@ -343,8 +295,9 @@ class TestErrors:
         ],
     )
     def test_options(self, options, message):
+        rng, options = np.random.default_rng(0), {"num_simulations": 4, **options}
         with pytest.raises(ValueError, match=message):
-            muzero_policy(ROOT, simple, np.random.default_rng(0), **{"num_simulations": 4, **options})
+            muzero_policy(ROOT, NETWORK, rng, **options)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -356,38 +309,29 @@ class TestErrors:
     )
     def test_root(self, changes, message):
         with pytest.raises(ValueError, match=message):
-            search(ROOT._replace(**changes), simple, num_simulations=4)
+            search(ROOT._replace(**changes), NETWORK, num_simulations=4)
 
     @pytest.mark.parametrize(
-        ("index", "name", "wrong"),
+        ("index", "wrong", "message"),
         [
-            (0, "value", np.zeros((2, 1))),
-            (1, "reward", np.zeros(3)),
-            (2, "prior_logits", np.zeros((2, 2))),
-            (3, "embedding", np.zeros((2, 4))),
+            (0, np.zeros((2, 1)), "recurrent_fn's value must have the shape of the root's"),
+            (1, np.zeros(3), "recurrent_fn's reward must have the shape of the root's"),
+            (2, np.zeros((2, 2)), "recurrent_fn's prior_logits must have the shape of the root's"),
+            (3, np.zeros((2, 4)), "recurrent_fn's embedding must have the shape of the root's"),
+            *(
+                (index, np.full(shape, bad), "must be finite; got NaN or infinity from the network")
+                for index, shape in enumerate([2, 2, (2, 3)])
+                for bad in (np.nan, np.inf)
+            ),
         ],
     )
-    def test_shapes_of_the_network(self, index, name, wrong):
+    def test_network(self, index, wrong, message):
         def recurrent_fn(states, actions):
-            output = list(simple(states, actions))
+            output = list(NETWORK(states, actions))
             output[index] = wrong
             return output
 
-        with pytest.raises(ValueError, match=f"recurrent_fn's {name} must have the shape of the root's"):
-            search(ROOT, recurrent_fn, num_simulations=4)
-
-    @pytest.mark.parametrize("index", [0, 1, 2])
-    @pytest.mark.parametrize("bad", [np.nan, np.inf])
-    def test_a_diverged_network(self, index, bad):
-        def recurrent_fn(states, actions):
-            output = list(simple(states, actions))
-            output[index] = np.full_like(output[index], bad)
-            return output
-
-        with (
-            np.errstate(invalid="ignore"),
-            pytest.raises(ValueError, match="must be finite; got NaN or infinity from the network"),
-        ):
+        with np.errstate(invalid="ignore"), pytest.raises(ValueError, match=message):
             search(ROOT, recurrent_fn, num_simulations=9)
 
 

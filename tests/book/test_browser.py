@@ -6,8 +6,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +18,7 @@ from gradtricks.reference import branching, clipping, descent, scaling
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("jupyter_book")
 screens = pytest.importorskip("screens", exc_type=ImportError)
+axe = pytest.importorskip("axe_playwright_python")
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
@@ -34,60 +33,68 @@ FLAGS = [
     "--disable-sync",
 ]
 THEMES = ("light", "dark")
-WIDTHS = (1280, 390)
-HEIGHTS = {1280: 800, 390: 844}
+WIDTHS = DESK, PHONE = 1280, 390
+HEIGHTS = {DESK: 800, PHONE: 844}
 # Bytes, as they are stored; a server that compresses sends about a third.
 FIRST_PAINT = 700_000
 STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-# Text in a box that hides what is wider, apart from what is there for screen readers alone.
-CUT_OFF = """[...document.querySelectorAll('main *')].filter(box => box.clientWidth > 1
-    && ['hidden', 'clip'].includes(getComputedStyle(box).overflowX)
-    && box.scrollWidth > box.clientWidth).map(box => box.textContent.trim())"""
-# Names in titles that break in the middle, and cells of tables in which words stand below each other.
-CRUSHED = """[...document.querySelectorAll('main h1 code .pre')]
-    .filter(name => name.getClientRects().length > 1)
-    .concat([...document.querySelectorAll('main :is(td, th)')].filter(cell => cell.checkVisibility()
-        && cell.clientWidth < 72 && cell.clientHeight > 180 && cell.innerText.trim().split(/\\s+/)[4]))
-    .map(box => box.textContent.trim())"""
-# Letters of figures that are too small to be read: texts of drawings, and Matplotlib's outlines. First the
-# page draws its figures for the new width.
-SMALLEST = 11
-SMALL_LETTERS = r"""async (smallest) => {
+SMALLEST = 11  # pixels of a letter in a figure
+LAYOUT = r"""() => {
+    const { scrollWidth, clientWidth } = document.documentElement;
+    const found = scrollWidth > clientWidth ? [`${scrollWidth - clientWidth} px stick out`] : [];
+    const note = (what, selector, wrong) => {
+        for (const box of document.querySelectorAll(selector))
+            if (wrong(box)) found.push(`${what}: ${box.textContent.trim()}`);
+    };
+    // Text in a box that hides what is wider, apart from what is there for screen readers alone.
+    note("cut off", "main *", (box) => box.clientWidth > 1 && box.scrollWidth > box.clientWidth
+        && ["hidden", "clip"].includes(getComputedStyle(box).overflowX));
+    // Names in titles that break in the middle, and cells of tables in which words stand below each other.
+    note("crushed", "main h1 code .pre", (name) => name.getClientRects().length > 1);
+    note("crushed", "main :is(td, th)", (cell) => cell.checkVisibility() && cell.clientWidth < 72
+        && cell.clientHeight > 180 && cell.innerText.trim().split(/\s+/)[4]);
+    return found;
+}"""
+FIGURES = r"""async (smallest) => {
+    // First the page draws its figures for the new width.
     await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
     const found = [];
-    const note = (size, of) => size < smallest - 0.05 && found.push(`${size.toFixed(1)} px in ${of}`);
-    for (const text of document.querySelectorAll('main svg text'))
+    // Letters that are too small to be read: texts of drawings, and Matplotlib's outlines.
+    const note = (size, of) =>
+        size < smallest - 0.05 && found.push(`small letters: ${size.toFixed(1)} px in ${of}`);
+    for (const text of document.querySelectorAll("main svg text"))
         if (text.getClientRects().length)
             note(parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a, text.textContent);
-    for (const image of document.querySelectorAll('main img[src$=".svg"]')) {
-        const shrunk = image.getBoundingClientRect().width / image.naturalWidth;
-        if (!shrunk) continue;
-        const svg = await (await fetch(image.src)).text();
-        const points = [...svg.matchAll(/scale\((0\.\d+) -\1\)/g)].map((scale) => 100 * scale[1]);
-        if (points.length) note(Math.min(...points) * 4 / 3 * shrunk, image.src.split('/').at(-1));
-    }
-    return found;
-}"""
-# Words of Matplotlib's figures that the edge of the picture cuts off. Each figure is drawn on the page for a
-# moment, since nobody can look into an image.
-CUT_LABELS = r"""async () => {
-    const found = [];
-    for (const image of document.querySelectorAll('main img[src$=".svg"]')) {
-        const box = document.createElement('div');
-        box.innerHTML = await (await fetch(image.src)).text();
-        const drawn = document.body.appendChild(box).querySelector('svg');
-        const edge = drawn.getBoundingClientRect();
-        for (const words of drawn.querySelectorAll('g[id^="text_"]')) {
-            const { left, right, top, bottom, width } = words.getBoundingClientRect();
-            const over = Math.max(edge.left - left, right - edge.right, edge.top - top, bottom - edge.bottom);
-            const said = [...words.childNodes].find((node) => node.nodeType === Node.COMMENT_NODE);
-            const of = image.src.split('/').at(-1);
-            if (width && over > 2) found.push(`${said?.data.trim()}, by ${over.toFixed(0)} px in ${of}`);
+    for (const image of [...document.images]) {
+        if (!image.alt) found.push(`no alt text: ${image.src}`);
+        if (!image.naturalWidth) found.push(`image doesn't show: ${image.src}`);
+        else if (image.matches('main img[src$=".svg"]')) {
+            const svg = await (await fetch(image.src)).text(), file = image.src.split("/").at(-1);
+            const shrunk = image.getBoundingClientRect().width / image.naturalWidth;
+            const points = [...svg.matchAll(/scale\((0\.\d+) -\1\)/g)].map((scale) => 100 * scale[1]);
+            if (shrunk && points.length) note(Math.min(...points) * 4 / 3 * shrunk, file);
+            // Nobody can look into an image, so it is drawn on the page for a moment.
+            const box = document.createElement("div");
+            box.innerHTML = svg;
+            const drawn = document.body.appendChild(box).querySelector("svg");
+            const edge = drawn.getBoundingClientRect();
+            for (const words of drawn.querySelectorAll('g[id^="text_"]')) {
+                const { left, right, top, bottom, width } = words.getBoundingClientRect();
+                const across = Math.max(edge.left - left, right - edge.right);
+                const over = Math.max(across, edge.top - top, bottom - edge.bottom);
+                const said = [...words.childNodes].find((node) => node.nodeType === Node.COMMENT_NODE);
+                if (width && over > 2)
+                    found.push(`the edge cuts off ${said?.data.trim()}, by ${over.toFixed(0)} px in ${file}`);
+            }
+            box.remove();
         }
-        box.remove();
     }
     return found;
 }"""
+AXE_SCRIPT = Path(axe.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+AXE = """([options, excluded]) => axe.run({exclude: excluded.map(e => [e])}, options).then(result =>
+    result.violations.flatMap(({id, nodes}) =>
+        nodes.map(n => `${id}: ${n.html.slice(0, 200)} ${n.failureSummary}`)))"""
 # What axe-core need not look at, and why.
 ALLOWED = {
     ".katex-html": "hidden from who can't see it, for whom the MathML is; its colour is that of the text",
@@ -216,9 +223,9 @@ SVG = (
 )
 
 
-@pytest.fixture(scope="session")
-def small_site(tmp_path_factory):
-    """One page, built with the book's own configuration and assets."""
+@pytest.fixture(scope="module")
+def small_site(tmp_path_factory, forks):
+    """A few pages, built with the book's own configuration and assets."""
     root = tmp_path_factory.mktemp("small")
     shutil.copyfile(ROOT / "_config.yml", root / "_config.yml")
     book = root / "book"
@@ -236,9 +243,8 @@ def small_site(tmp_path_factory):
     (book / "experiments" / "trial-torch" / "curves.svg").write_text(SVG)
     pages = "".join(f"- file: {name}\n" for name in ("later", "explored", "moving"))
     (book / "_toc.yml").write_text(f"format: jb-book\nroot: index\nchapters:\n{pages}")
-    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(book), "-W", "-n", "--all"]
-    command += ["--keep-going", "--path-output", str(root / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ("-W", "-n", "--all", "--keep-going", "--path-output", root / "out")
+    done = forks.run("jupyter-book", "build", book, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     return root / "out" / "_build" / "html"
 
@@ -276,7 +282,7 @@ def serve():
 
 @pytest.fixture
 def page(browser):
-    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
+    context = browser.new_context(viewport={"width": DESK, "height": 900})
     yield context.new_page()
     context.close()
 
@@ -285,19 +291,13 @@ def page(browser):
 def findings(page):
     """What goes wrong on the page, as it happens: the list grows while the page is used."""
     found = []
-    page.on(
-        "console", lambda m: found.append(f"console: {m.text}") if m.type in ("error", "warning") else None
-    )
+    page.on("console", lambda m: m.type in ("error", "warning") and found.append(f"console: {m.text}"))
     page.on("pageerror", lambda error: found.append(f"script: {error}"))
     # What the next page cuts short is no failure. What isn't there is a response with a status.
-    page.on(
-        "requestfailed",
-        lambda r: None if r.failure == "net::ERR_ABORTED" else found.append(f"failed: {r.url}: {r.failure}"),
-    )
-    page.on("response", lambda r: found.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
-    page.on(
-        "request", lambda r: None if r.url.startswith(("http://127.0.0.1", "data:")) else found.append(r.url)
-    )
+    aborted = "net::ERR_ABORTED"
+    page.on("requestfailed", lambda r: r.failure == aborted or found.append(f"failed: {r.url}: {r.failure}"))
+    page.on("response", lambda r: r.status >= 400 and found.append(f"{r.status}: {r.url}"))
+    page.on("request", lambda r: r.url.startswith(("http://127.0.0.1", "data:")) or found.append(r.url))
     return found
 
 
@@ -315,85 +315,119 @@ def first_paint(page, address):
     return fetched
 
 
-def too_heavy(address, fetched, limit=FIRST_PAINT):
+def too_heavy(fetched, limit=FIRST_PAINT):
     """Say what makes a page heavier than it may be."""
     weight = sum(fetched.values())
     if weight <= limit:
         return []
     heaviest = sorted(fetched, key=fetched.get, reverse=True)[:5]
     parts = ", ".join(f"{urlsplit(url).path} {fetched[url] / 1000:.0f} KB" for url in heaviest)
-    return [f"{address}: {weight / 1000:.0f} KB until it is loaded, at most {limit / 1000:.0f}; {parts}"]
+    return [f"{weight / 1000:.0f} KB until it is loaded, at most {limit / 1000:.0f}; {parts}"]
 
 
-def open_explorables(page):
+def wait_for_explorables(page):
     """Go to the first figure with sliders, as a reader does, and wait until all are there."""
     page.evaluate("document.querySelector('figure.explorable')?.scrollIntoView()")
     page.wait_for_function("!document.querySelector('figure.explorable:not(.live)')")
+
+
+def open_page(page, address):
+    """Open a page, and wait for its figures with sliders."""
+    page.goto(address, wait_until="load")
+    wait_for_explorables(page)
 
 
 def set_theme(page, theme):
     page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
 
 
-def look(page, address):
-    """Open a page in both themes and widths and list what is wrong with how it is laid out."""
-    found = too_heavy(address, first_paint(page, address))
-    open_explorables(page)
+def barriers(page, theme, excluded):
+    """List what axe-core finds on the page: in the second theme only the contrast, which depends on it."""
+    rules = {"type": "tag", "values": STANDARD} if theme == THEMES[0] else ["color-contrast"]
+    # Finding a selector for each element and reading style sheets takes most of its time; we need neither.
+    options = {"runOnly": rules, "resultTypes": ["violations"], "selectors": False, "preload": False}
+    return page.evaluate(AXE, [options, [*ALLOWED, *excluded]])
+
+
+def idle_controls(page):
+    """List the sliders that change no drawing, and the figures that have none and no handle either."""
+    nothing = "figures => figures.filter(f => !f.querySelector('input[type=range], [role=slider]')).length"
+    found = ["a figure without a slider"] * page.locator("figure.explorable").evaluate_all(nothing)
+    for slider in page.locator(".explorable-sliders input[type=range]").all():
+        press(page, slider, "Home", DRAWINGS)
+        before, after = press(page, slider, "End", DRAWINGS)
+        if before == after:
+            found.append(f"idle slider {slider.get_attribute('id')}")
+    return found
+
+
+def look(page, address, *excluded, with_axe=True):
+    """Visit a page and list what is wrong with it, in both widths and themes."""
+    # Or else colours are still on their way from one theme to the other.
+    page.emulate_media(reduced_motion="reduce")
+    page.set_viewport_size({"width": PHONE, "height": 900})
+    found = too_heavy(first_paint(page, address))
+    wait_for_explorables(page)
     # Images further down come only when they are about to be seen.
     page.evaluate("for (const image of document.images) image.loading = 'eager'")
     page.evaluate("Promise.allSettled([...document.images].map(image => image.decode()))")
-    for theme in THEMES:
+    # Or else links that just happen to be below the header, which stays, are too small to be hit.
+    page.evaluate("scrollTo(0, 0)")
+    if with_axe:
+        page.evaluate(AXE_SCRIPT)
+    for width, theme in itertools.product(WIDTHS, THEMES):
+        page.set_viewport_size({"width": width, "height": 900})
         set_theme(page, theme)
-        for width in WIDTHS:
-            page.set_viewport_size({"width": width, "height": 900})
-            sticking_out = page.evaluate(
-                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-            )
-            if sticking_out > 0:
-                found.append(f"{address}, {theme}, {width} px: {sticking_out} px stick out")
-            found += [f"{address}, {theme}, {width} px: cut off: {text}" for text in page.evaluate(CUT_OFF)]
-            found += [f"{address}, {theme}, {width} px: crushed: {text}" for text in page.evaluate(CRUSHED)]
-    small = page.evaluate(SMALL_LETTERS, SMALLEST)
-    found += [f"{address}, {width} px: small letters: {letters}" for letters in small]
-    found += [f"{address}: the edge cuts off {label}" for label in page.evaluate(CUT_LABELS)]
-    nameless = page.evaluate(
-        "[...document.querySelectorAll('img:not([alt]), img[alt=\"\"]')].map(i => i.src)"
-    )
-    broken = page.evaluate("[...document.images].filter(i => !i.naturalWidth).map(i => i.src)")
-    found += [f"{address}: no alt text: {src}" for src in nameless]
-    found += [f"{address}: image doesn't show: {src}" for src in broken]
-    return found
+        wrong = page.evaluate(LAYOUT)
+        if with_axe and width == DESK:
+            wrong += barriers(page, theme, excluded)
+        found += [f"{theme}, {width} px: {finding}" for finding in wrong]
+    found += page.evaluate(FIGURES, SMALLEST) + idle_controls(page)
+    return [f"{address}: {finding}" for finding in found]
 
 
 @pytest.mark.parametrize("name", ["index", "explored", "moving"])
 def test_a_small_page_of_our_configuration_is_sound_and_has_no_barriers(
     name, small_site, serve, page, findings
 ):
-    address = f"{serve(small_site)}/{name}.html"
-    assert look(page, address) + barriers(page, address) + findings == []
+    assert look(page, f"{serve(small_site)}/{name}.html") + findings == []
 
 
-def test_the_look_finds_what_sticks_out_what_is_heavy_and_a_missing_image(tmp_path, serve, page, findings):
+def test_a_look_finds_what_is_wrong(tmp_path, serve, page, findings):
     (tmp_path / "page.html").write_text(
+        '<!doctype html><html lang="en"><title>x</title>'
+        "<style>[data-theme=dark] .pale { color: #eee }</style>"
         '<script src="large.js"></script><img src="gone.png"><div style="width: 1500px">wide</div>'
-        '<main><p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
+        '<main><h1>x</h1><p class="pale">pale</p>'
+        '<p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
         '<table><td style="width: 4em; height: 200px">some words that nobody reads</table>'
         '<svg viewBox="0 0 80 80" width="40" height="40"><text y="20" font-size="16">tiny</text></svg>'
-        '<img src="figure.svg" alt="a figure" width="259"></main>'
+        '<img src="figure.svg" alt="a figure" width="259"><figure class="explorable live"></figure>'
+        '<figure class="explorable live explorable-sliders"><input type="range" id="dead" aria-label="x">'
     )
     words = '<g id="text_1"><!-- too far --><rect x="860" width="60" height="9"/></g>'
     (tmp_path / "figure.svg").write_text(SVG.replace("</svg>", words + "</svg>"))
     (tmp_path / "large.js").write_text(" " * 900_000)
-    found = " ".join(look(page, f"{serve(tmp_path)}/page.html"))
-    assert "page.html: 901 KB until it is loaded, at most 700; /large.js 900 KB, " in found
-    assert "390 px: 1118 px stick out" in found
-    assert "390 px: cut off: too long to be read" in found
-    assert "390 px: crushed: some words" in found
-    assert "390 px: small letters: 8.0 px in tiny" in found
-    assert "390 px: small letters: 4.2 px in figure.svg" in found
-    assert "the edge cuts off too far, by 20 px in figure.svg" in found
-    assert "no alt text" in found
-    assert "image doesn't show" in found
+    root = serve(tmp_path)
+    first, *others = [finding.partition(".html: ")[2] for finding in look(page, f"{root}/page.html")]
+    assert re.match(r"90\d KB until it is loaded, at most 700; /large\.js 900 KB, ", first)
+    of_axe = [finding for finding in others if "Fix " in finding]
+    assert [finding.partition(": <")[0] for finding in of_axe] == [
+        "light, 1280 px: image-alt",
+        "dark, 1280 px: color-contrast",
+    ]
+    assert {
+        *[f"{theme}, 390 px: 1118 px stick out" for theme in THEMES],
+        *[f"{theme}, 390 px: cut off: too long to be read" for theme in THEMES],
+        *[f"{theme}, 390 px: crushed: some words that nobody reads" for theme in THEMES],
+        "small letters: 8.0 px in tiny",
+        "small letters: 4.2 px in figure.svg",
+        "the edge cuts off too far, by 20 px in figure.svg",
+        f"no alt text: {root}/gone.png",
+        f"image doesn't show: {root}/gone.png",
+        "a figure without a slider",
+        "idle slider dead",
+    } - {*others} == set()
     assert any("404" in finding for finding in findings)
 
 
@@ -435,8 +469,7 @@ def press(page, slider, key, seen=CURVES):
 
 
 def test_a_slider_moved_by_a_key_changes_the_picture_and_says_its_value(small_site, serve, page, findings):
-    page.goto(f"{serve(small_site)}/explored.html")
-    open_explorables(page)
+    open_page(page, f"{serve(small_site)}/explored.html")
     figure = page.locator("figure.explorable").first
     scale, k = figure.get_by_label("scale"), figure.get_by_label("K")
     words = figure.locator(".explorable-words")
@@ -457,8 +490,7 @@ def test_a_slider_moved_by_a_key_changes_the_picture_and_says_its_value(small_si
 
 
 def test_values_are_read_aloud_when_the_slider_has_come_to_rest(small_site, serve, page):
-    page.goto(f"{serve(small_site)}/explored.html")
-    open_explorables(page)
+    open_page(page, f"{serve(small_site)}/explored.html")
     words = page.locator(".explorable-words").first
     assert words.get_attribute("aria-live") == "polite"
     said = page.evaluate(
@@ -475,8 +507,7 @@ def test_values_are_read_aloud_when_the_slider_has_come_to_rest(small_site, serv
 
 def test_without_a_script_and_on_paper_the_figure_of_the_run_is_there(small_site, serve, browser, page):
     address = f"{serve(small_site)}/explored.html"
-    page.goto(address)
-    open_explorables(page)
+    open_page(page, address)
     figure, view = page.locator("figure.explorable img").first, page.locator(".explorable-view").first
     assert (figure.is_visible(), view.is_visible()) == (False, True)
     page.emulate_media(media="print")
@@ -496,8 +527,7 @@ def test_without_a_script_and_on_paper_the_figure_of_the_run_is_there(small_site
 @pytest.fixture
 def moving(small_site, serve, page, findings):
     """Return a function that finds a figure of the page with all that move; nothing may go wrong there."""
-    page.goto(f"{serve(small_site)}/moving.html")
-    open_explorables(page)
+    open_page(page, f"{serve(small_site)}/moving.html")
     yield lambda name: page.locator(f"figure.moving-{name}")
     assert findings == []
 
@@ -609,12 +639,9 @@ def test_a_handle_is_dragged_and_stays_in_the_picture(moving, page):
 
 
 def test_a_finger_drags_a_handle_and_not_the_page(small_site, serve, browser):
-    context = browser.new_context(
-        viewport={"width": WIDTHS[1], "height": 844}, has_touch=True, is_mobile=True
-    )
+    context = browser.new_context(viewport={"width": PHONE, "height": 844}, has_touch=True, is_mobile=True)
     page = context.new_page()
-    page.goto(f"{serve(small_site)}/moving.html")
-    open_explorables(page)
+    open_page(page, f"{serve(small_site)}/moving.html")
     figure = page.locator("figure.moving-descent")
     box, scrolled = figure.locator(".knob").bounding_box(), page.evaluate("scrollY")
     touch = functools.partial(context.new_cdp_session(page).send, "Input.dispatchTouchEvent")
@@ -680,55 +707,15 @@ def shape(svg):
     return re.sub(looks, "", svg).replace("><", ">\n<").split("\n")
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_the_picture_for_paper_is_the_first_one_that_is_drawn(name, moving, request):
-    drawn, stored = moving(name).evaluate(STILL), ROOT / "book" / "_assets" / "moving" / f"{name}.svg"
-    if request.config.getoption("--new-screens"):
-        stored.write_text(drawn + "\n")
-    assert shape(drawn) == shape(stored.read_text().rstrip("\n"))
+def test_the_picture_for_paper_is_the_first_one_that_is_drawn(moving, request):
+    for name in DRAWN:
+        drawn, stored = moving(name).evaluate(STILL), ROOT / "book" / "_assets" / "moving" / f"{name}.svg"
+        if request.config.getoption("--new-screens"):
+            stored.write_text(drawn + "\n")
+        assert shape(drawn) == shape(stored.read_text().rstrip("\n"))
 
 
-# Accessibility
-
-
-AXE = """([options, excluded]) => axe.run({exclude: excluded.map(e => [e])}, options).then(result =>
-    result.violations.flatMap(({id, nodes}) =>
-        nodes.map(n => `${id}: ${n.html.slice(0, 200)} ${n.failureSummary}`)))"""
-
-
-def barriers(page, address, *excluded):
-    """Open a page and list what axe-core finds in each theme."""
-    # Or else colours are still on their way from one theme to the other.
-    page.emulate_media(reduced_motion="reduce")
-    page.goto(address, wait_until="load")
-    open_explorables(page)
-    page.evaluate(axe_script().read_text(encoding="utf-8"))
-    # Finding a selector for each element and reading style sheets takes most of its time; we need neither.
-    options = {"resultTypes": ["violations"], "selectors": False, "preload": False}
-    found = []
-    for theme in THEMES:
-        set_theme(page, theme)
-        # What depends on the theme is the contrast.
-        rules = {"type": "tag", "values": STANDARD} if theme == THEMES[0] else ["color-contrast"]
-        given = [options | {"runOnly": rules}, [*ALLOWED, *excluded]]
-        found += [f"{address}, {theme}: {finding}" for finding in page.evaluate(AXE, given)]
-    return found
-
-
-def axe_script():
-    return Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js")
-
-
-def test_barriers_are_found_in_each_theme(tmp_path, serve, page):
-    (tmp_path / "page.html").write_text(
-        '<!doctype html><html lang="en"><title>x</title><style>[data-theme=dark] p { color: #eee }</style>'
-        '<main><h1>x</h1><p>pale</p><img src="data:image/gif;base64,R0lGODlhAQABAAAAACw="></main></html>'
-    )
-    found = barriers(page, f"{serve(tmp_path)}/page.html")
-    assert [finding.partition(", ")[2].partition(": <")[0] for finding in found] == [
-        "light: image-alt",
-        "dark: color-contrast",
-    ]
+# The finished book
 
 
 def built_pages():
@@ -743,52 +730,27 @@ needs_the_book = pytest.mark.skipif(
 
 
 @needs_the_book
-def test_every_page_of_the_book_is_sound(serve, page, findings):
-    root = serve(SITE)
-    found = [finding for path in built_pages() for finding in look(page, f"{root}/{path}")]
+@pytest.mark.parametrize("part", range(4))  # the workers of `make test` share them
+def test_every_page_of_the_book_is_sound_and_has_no_barriers(part, serve, page, findings):
+    root, found, pages = serve(SITE), [], built_pages()
+    # Generated pages are alike but for code and numbers: for axe-core every fifth stands for the others.
+    generated = [path for path in pages if "/" in path]
+    alike = {*generated} - {*generated[::5]}
+    for path in pages[part::4]:
+        # The list of chapters is the same on each page; code in notebooks has the colours of chapters.
+        known = [] if path == "masking.html" else ["#pst-primary-sidebar"]
+        known += [".highlight"] if path.startswith("experiments/") else []
+        found += look(page, f"{root}/{path}", *known, with_axe=path not in alike)
     assert found + findings == []
 
 
 @needs_the_book
-def test_every_slider_of_the_book_answers_to_the_keyboard(serve, page, findings):
-    root, idle, count = serve(SITE), [], 0
-    for path in built_pages():
-        if "figures.js" not in (SITE / path).read_text(encoding="utf-8"):
-            continue
-        page.goto(f"{root}/{path}")
-        open_explorables(page)
-        for slider in page.locator(".explorable-sliders input[type=range]").all():
-            count += 1
-            moved = [press(page, slider, key, DRAWINGS) for key in ("Home", "End")]
-            if moved[1][0] == moved[1][1]:
-                idle.append((path, slider.get_attribute("id")))
-    assert count > 0
-    assert idle + findings == []
-
-
-@needs_the_book
-@pytest.mark.parametrize("part", range(2))  # the two workers of `make test` share them
-def test_no_page_of_the_book_has_barriers(part, serve, page):
-    root = serve(SITE)
-    found = []
-    # Pages that are generated are alike but for code and numbers, so every fifth stands for the others.
-    chapters = [path for path in built_pages() if "/" not in path]
-    generated = [path for path in built_pages() if "/" in path]
-    for path in [*chapters, *generated[::5]][part::2]:
-        # The list of chapters is the same on each page; code in notebooks has the colours of chapters.
-        known = [] if path == "masking.html" else ["#pst-primary-sidebar"]
-        known += [".highlight"] if path.startswith("experiments/") else []
-        found += barriers(page, f"{root}/{path}", *known)
-    assert found == []
-
-
-@needs_the_book
 def test_results_of_a_search_fit_on_a_phone(serve, page, findings):
-    page.set_viewport_size({"width": WIDTHS[1], "height": 900})
+    page.set_viewport_size({"width": PHONE, "height": 900})
     page.goto(f"{serve(SITE)}/search.html?q=adam")
     page.get_by_text("Search finished").wait_for(timeout=20_000)
     width = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    assert page.evaluate(width) == [WIDTHS[1], WIDTHS[1]]
+    assert page.evaluate(width) == [PHONE, PHONE]
     assert findings == []
 
 
@@ -799,7 +761,7 @@ BELOW = """(limit) => [...document.querySelectorAll(
 
 @needs_the_book
 def test_the_landing_page_says_shows_and_asks_all_on_the_first_screen(serve, page, findings):
-    page.set_viewport_size({"width": WIDTHS[0], "height": 800})
+    page.set_viewport_size({"width": DESK, "height": 800})
     page.goto(f"{serve(SITE)}/index.html", wait_until="load")
     assert page.evaluate(BELOW, 800) == []
     assert page.locator(".landing-lead pre").count() == page.locator(".landing-moving figure").count() == 1
@@ -814,8 +776,7 @@ def test_the_landing_page_says_shows_and_asks_all_on_the_first_screen(serve, pag
 @needs_the_book
 def test_pong_opens_with_who_can_play_and_shows_stills_to_who_asks_for_less_motion(serve, page):
     page.emulate_media(reduced_motion="reduce")
-    page.goto(f"{serve(SITE)}/index.html")
-    open_explorables(page)
+    open_page(page, f"{serve(SITE)}/index.html")
     figure = page.locator(".moving-pong")
     assert figure.get_by_label("after learning").is_checked()
     figure.get_by_label("time", exact=True).evaluate(
@@ -852,28 +813,19 @@ FOUND_BY = {
 
 
 FOUND = "[...document.querySelectorAll('#search-results li a')].map(a => new URL(a.href).pathname)"
-
-
-AGAIN = """query => {
+SEARCH = """query => {
     DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;  // it would fetch each page that it finds
     document.querySelector('#search-results').replaceChildren();
     Search.performSearch(query);
 }"""
 
 
-def search(page, root, query):
-    """Return the pages that a search finds, best first."""
-    page.goto(f"{root}/search.html?q={query}")
-    page.get_by_text("Search finished").wait_for(timeout=20_000)
-    return page.evaluate(FOUND)
-
-
 @needs_the_book
 def test_search_finds_every_stem(serve, page):
-    search(page, serve(SITE), "gradient")
+    page.goto(f"{serve(SITE)}/search.html")
     missing = []
     for stem, name in FOUND_BY.items():
-        page.evaluate(AGAIN, name)
+        page.evaluate(SEARCH, name)
         page.get_by_text("Search finished").wait_for(timeout=20_000)
         if f"/api/{stem}.html" not in page.evaluate(FOUND):
             missing.append(stem)
@@ -881,19 +833,21 @@ def test_search_finds_every_stem(serve, page):
 
 
 @needs_the_book
-def test_search_puts_the_chapter_first_that_answers(serve, page):
-    asked = {
-        "freeze layer": "masking",
-        "gradient None": "tracing",
-        "nan where": "branching",
-        "clip hidden state": "clipping",
-        "negative reward": "policy_gradients",
-        "hessian": "curvature",
-    }
-    root = serve(SITE)
-    assert {words: search(page, root, words)[0] for words in asked} == {
-        words: f"/{chapter}.html" for words, chapter in asked.items()
-    }
+@pytest.mark.parametrize(
+    ("words", "chapter"),
+    [
+        ("freeze layer", "masking"),
+        ("gradient None", "tracing"),
+        ("nan where", "branching"),
+        ("clip hidden state", "clipping"),
+        ("negative reward", "policy_gradients"),
+        ("hessian", "curvature"),
+    ],
+)
+def test_search_puts_the_chapter_first_that_answers(words, chapter, serve, page):
+    page.goto(f"{serve(SITE)}/search.html?q={words}")
+    page.locator("#search-results li").first.wait_for(timeout=20_000)
+    assert page.evaluate(FOUND)[0] == f"/{chapter}.html"
 
 
 # Screens
@@ -934,33 +888,33 @@ def pinned(page):
     return page
 
 
-def take(page, root, name, width, theme, style=""):
-    """Open a page of the book and take its picture, as it is on the screen."""
+def pictures(page, root, name, width, themes, style=""):
+    """Open a page of the book and take its picture in each theme, as it is on the screen."""
     address, where = SCREENS[name]
     page.set_viewport_size({"width": width, "height": HEIGHTS[width]})
-    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-    page.goto(f"{root}/{address}", wait_until="load")
-    open_explorables(page)
-    return screens.photograph(page, where, style)
+    page.emulate_media(color_scheme=themes[0], reduced_motion="reduce")
+    open_page(page, f"{root}/{address}")
+    for theme in themes:
+        page.emulate_media(color_scheme=theme)
+        yield screens.photograph(page, where, style)
 
 
 @needs_the_book
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_looks_as_it_did(name, serve, pinned, request):
     root, changed = serve(SITE), []
-    for width, theme in itertools.product(WIDTHS, THEMES):
-        taken, file = take(pinned, root, name, width, theme), f"{name}-{width}-{theme}.png"
-        picture = screens.reduce(taken)
-        if request.config.getoption("--new-screens"):
-            STORED.mkdir(exist_ok=True)
-            picture.save(STORED / file, optimize=True)
-        found = screens.difference(picture, STORED / file)
-        if found > BOUND:
-            TAKEN.mkdir(exist_ok=True)
-            (TAKEN / file).write_bytes(taken)
-            changed.append(
-                f"{file}: {found:.1f}, at most {BOUND}; it was {STORED / file}, it is {TAKEN / file}"
-            )
+    for width in WIDTHS:
+        for theme, taken in zip(THEMES, pictures(pinned, root, name, width, THEMES)):
+            picture, file = screens.reduce(taken), f"{name}-{width}-{theme}.png"
+            if request.config.getoption("--new-screens"):
+                STORED.mkdir(exist_ok=True)
+                picture.save(STORED / file, optimize=True)
+            found = screens.difference(picture, STORED / file)
+            if found > BOUND:
+                TAKEN.mkdir(exist_ok=True)
+                (TAKEN / file).write_bytes(taken)
+                said = f"{file}: {found:.1f}, at most {BOUND}; it was {STORED / file}, it is {TAKEN / file}"
+                changed.append(said)
     assert changed == [], NEW
 
 
@@ -971,5 +925,5 @@ def test_a_screen_that_is_broken_is_found(breakage, serve, pinned):
     if what.startswith("**"):
         pinned.route(what, lambda route: route.abort())
         what = ""
-    picture = screens.reduce(take(pinned, serve(SITE), name, WIDTHS[0], "dark", what))
-    assert screens.difference(picture, STORED / f"{name}-1280-dark.png") > BOUND
+    (taken,) = pictures(pinned, serve(SITE), name, DESK, ["dark"], what)
+    assert screens.difference(screens.reduce(taken), STORED / f"{name}-{DESK}-dark.png") > BOUND

@@ -27,7 +27,6 @@ from gradtricks.book.building import plan_book
 from gradtricks.book.cards import command_of
 from gradtricks.book.explorables import payload
 from gradtricks.book.numbers import format_result
-from gradtricks.book.quotes import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import plan_sweeps
 from gradtricks.lab.encoding import encode
@@ -113,12 +112,6 @@ def test_an_unknown_part_is_refused_with_what_there_is(name, message):
         result_from(RESULTS, name)
 
 
-def test_a_missing_record_is_refused_with_the_records_there_are(tmp_path):
-    write_record(tmp_path, "masking-torch", {})
-    with pytest.raises(RecordError, match=r"got the records: masking-torch; remedy: run `make book`"):
-        published_record(tmp_path / "masking-jax.json")
-
-
 # Explorable figures
 
 
@@ -143,12 +136,7 @@ def test_recorded_curves_are_shortened_for_the_page():
         [[[0.3333, 2], [3, None], [4]], [[5, 6], [-7, 8], [None, 1e-5]]],
         [0, 1235000],
     ]
-    assert data["curves"][1] | {"y": 0} == {
-        "name": "b",
-        "y": 0,
-        "low": [-1, 1000000],
-        "high": [0.3333, 2000000],
-    }
+    assert [data["curves"][1][end] for end in ("low", "high")] == [[-1, 1000000], [0.3333, 2000000]]
     assert (data["x"], data["labels"], data["log"]) == ([0, 1], ["step", "norm"], "")
 
 
@@ -178,10 +166,7 @@ def test_a_result_of_another_form_is_refused(change, message):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (
-            "1",
-            "one value of each slider, of [['0.5', '1'], ['1', '3', 'all']]; got '1'",
-        ),
+        ("1", "one value of each slider, of [['0.5', '1'], ['1', '3', 'all']]; got '1'"),
         ("1, 2", "got '1, 2'"),
     ],
 )
@@ -201,10 +186,9 @@ def write_record(folder, name, results, **rest):
     (folder / f"{name}.json").write_text(json.dumps(record))
 
 
-@pytest.fixture
-def project(tmp_path, forks):
-    """A Sphinx project with one page, and a function that builds it: (exit status, messages, HTML)."""
-    source = tmp_path / "source"
+def make_project(folder, forks):
+    """Make a Sphinx project and a function that builds it with one page: (exit status, messages, HTML)."""
+    source = folder / "source"
     source.mkdir()
     (source / "conf.py").write_text(
         'extensions = ["myst_parser", "gradtricks.book.extension"]\n'
@@ -243,9 +227,8 @@ def project(tmp_path, forks):
         return build_again(*options)
 
     def build_again(*options):
-        command = ["-b", "html", "-q", "-n", *options, source, tmp_path / "html"]
-        done = forks.run("sphinx", *command)
-        page = tmp_path / "html" / "index.html"
+        done = forks.run("sphinx", "-b", "html", "-q", "-n", *options, source, folder / "html")
+        page = folder / "html" / "index.html"
         return done.returncode, done.stderr, page.read_text() if page.exists() else ""
 
     build.again = build_again
@@ -253,14 +236,36 @@ def project(tmp_path, forks):
     return build
 
 
+@pytest.fixture
+def project(tmp_path, forks):
+    """A project of a test's own."""
+    return make_project(tmp_path, forks)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory, forks):
+    """Build one project with all of SHOWN, and return a function that reads a page of it."""
+    folder = tmp_path_factory.mktemp("shown")
+    project = make_project(folder, forks)
+    for name, text in SHOWN.items():
+        (project.source / f"{name}.md").write_text(f"# Page\n\n{text}")
+    for name, changed in (("same", []), ("other", ["masking.ipynb", "torch"])):
+        origin = {"started": "2026-01-02 03:04 UTC", "processor": "<i>fast</i>", "libraries": ""}
+        record = {"sweep": name, "published": True, "results": {}, "origin": origin, "changed": changed}
+        record["command"] = f"gradtricks publish experiments/{name}.sweep.yaml"
+        (project.source / "experiments" / f"{name}-sweep.json").write_text(json.dumps(record))
+    contents = "\n".join(SHOWN)
+    assert project(f"# Book\n\n```{{toctree}}\n{contents}\n```\n", "-W")[:2] == (0, "")
+    return lambda name: (folder / "html" / f"{name}.html").read_text()
+
+
 def visible(page):
     """Return the text of a page."""
     return html.unescape(re.sub("<[^>]+>", "", page))
 
 
-PAGE = r"""
-# Page
-
+SCRIPT = '<script src="https://cdn.example/a.js"></script>'  # which doesn't stop the build
+RESULTS_AND_FORMULAS = r"""
 Accuracy {result}`masking/torch/accuracy:.1%`, loss {result}`masking/torch/loss`,
 {result}`masking/torch/note`, {result}`masking/torch/seconds:.1f` s, $x^2$.
 
@@ -279,13 +284,42 @@ Caption.
 
 ```{result-table} masking/torch/times:.3g
 ```
+
+```{raw} html
+SCRIPT
+```
+""".replace("SCRIPT", SCRIPT)
+EXPLORED = """
+```{explorable} masking/torch/grid
+:fallback: masking/torch/curve
+:x: step </script>
+:y: norm
+:prompt: Why?
+
+With $x^2$.
+```
 """
-SCRIPT = '<script src="https://cdn.example/a.js"></script>'  # which doesn't stop the build
+MOVED = """
+```{moving} trial
+:alt: what <it> shows
+:prompt: What if </script>?
+:data: masking/torch/times
+:fallback: masking/torch/curve
+```
+"""
+SHOWN = {
+    "results": RESULTS_AND_FORMULAS,
+    "commas": "With `a`, $x = 1$, `b` or $y$ ($z$); then *so*.\n",
+    "cards": "```{run-card} same/sweep\n```\n\n```{run-card} other/sweep\n```\n",
+    "sliders": EXPLORED,
+    "moved": MOVED,
+    "drawn": "```{graph}\n:alt: What it shows.\nx <1- [loss] <1- L\n```\n",
+    "plain": "",
+}
 
 
-def test_a_page_shows_results_figures_cards_and_formulas(project):
-    status, messages, page = project(f"{PAGE}\n```{{raw}} html\n{SCRIPT}\n```\n", "-W")
-    assert (status, messages) == (0, "")
+def test_a_page_shows_results_figures_cards_and_formulas(shown):
+    page = shown("results")
     assert '<span class="result">90.0%</span>' in page
     assert '<span class="result">NaN</span>' in page
     assert '<span class="result">1.2</span> s' in page
@@ -305,8 +339,8 @@ def test_a_page_shows_results_figures_cards_and_formulas(project):
     assert not re.search("<script[^>]*mathjax", page, re.IGNORECASE)
 
 
-def test_no_line_begins_with_the_comma_behind_a_formula(project):
-    _, _, page = project("# Page\n\nWith `a`, $x = 1$, `b` or $y$ ($z$); then *so*.\n", "-W")
+def test_no_line_begins_with_the_comma_behind_a_formula(shown):
+    page = shown("commas")
     assert re.findall(r'encoding="application/x-tex">(.*?)<', page) == [r"x = 1\text{,}", "y", r"z\text{);}"]
     bs4 = pytest.importorskip("bs4")
     paragraph = bs4.BeautifulSoup(page, "html.parser").select_one(".body p")
@@ -315,28 +349,8 @@ def test_no_line_begins_with_the_comma_behind_a_formula(project):
     assert paragraph.get_text() == "With a, F b or F (F then so."
 
 
-EXPLORED = """
-```{explorable} masking/torch/grid
-:fallback: masking/torch/curve
-:x: step </script>
-:y: norm
-:prompt: Why?
-
-With $x^2$.
-```
-"""
-
-
-def test_the_card_of_a_sweep_says_what_has_changed_since(project):
-    for name, changed in (("same", []), ("other", ["masking.ipynb", "torch"])):
-        origin = {"started": "2026-01-02 03:04 UTC", "processor": "<i>fast</i>", "libraries": ""}
-        record = {"sweep": name, "published": True, "results": {}, "origin": origin, "changed": changed}
-        record["command"] = f"gradtricks publish experiments/{name}.sweep.yaml"
-        (project.source / "experiments" / f"{name}-sweep.json").write_text(json.dumps(record))
-    page = "# Page\n\n```{run-card} same/sweep\n```\n\n```{run-card} other/sweep\n```\n"
-    status, messages, page = project(page, "-W")
-    assert (status, messages) == (0, "")
-    for name, card in zip(("same", "other"), page.split("<details")[1:]):
+def test_the_card_of_a_sweep_says_what_has_changed_since(shown):
+    for name, card in zip(("same", "other"), shown("cards").split("<details")[1:], strict=True):
         assert f"How the sweep {name} ran" in card
         assert "&lt;i&gt;fast&lt;/i&gt;" in card
         assert f"gradtricks publish experiments/{name}.sweep.yaml" in visible(card)
@@ -346,10 +360,8 @@ def test_the_card_of_a_sweep_says_what_has_changed_since(project):
         assert "libraries" not in card
 
 
-def test_an_explorable_figure_brings_its_data_and_its_page_the_script(project):
-    (project.source / "plain.md").write_text("# Plain\n")
-    status, messages, page = project(f"# Page\n{EXPLORED}\n```{{toctree}}\nplain\n```\n", "-W")
-    assert (status, messages) == (0, "")
+def test_an_explorable_figure_brings_its_data_and_its_page_the_script(shown):
+    page = shown("sliders")
     (figure,) = re.findall('<figure class="[^"]*explorable.*?</figure>', page, re.DOTALL)
     (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
     assert json.loads(data) == {"prompt": "Why?", **payload(GRID, x="step </script>", y="norm")}
@@ -361,22 +373,11 @@ def test_an_explorable_figure_brings_its_data_and_its_page_the_script(project):
         "figures.js",
         "explorable.js",
     ]
-    assert "explorable" not in (project.source.parent / "html" / "plain.html").read_text()
+    assert "explorable" not in shown("plain")
 
 
-MOVED = """
-```{moving} trial
-:alt: what <it> shows
-:prompt: What if </script>?
-:data: masking/torch/times
-:fallback: masking/torch/curve
-```
-"""
-
-
-def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(project):
-    status, messages, page = project(f"# Page\n{MOVED}\n", "-W")
-    assert (status, messages) == (0, "")
+def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(shown):
+    page = shown("moved")
     (figure,) = re.findall('<figure class="[^"]*explorable moving moving-trial.*?</figure>', page, re.DOTALL)
     (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
     told = json.loads(data, parse_constant=pytest.fail)  # browsers know no NaN
@@ -390,16 +391,10 @@ def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(
     ]
 
 
-def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(project):
-    (project.source / "plain.md").write_text("# Plain\n")
-    drawing = "```{graph}\n:alt: What it shows.\nx <1- [loss] <1- L\n```"
-    status, messages, page = project(f"# Page\n\n{drawing}\n\n```{{toctree}}\nplain\n```\n", "-W")
-    assert (status, messages) == (0, "")
-    assert (
-        '<div class="graph" role="img" aria-label="What it shows."><div><div class="graph-panel"><svg' in page
-    )
-    # The PDF has the head of the first page.
-    assert "_static/graph.css" in (project.source.parent / "html" / "plain.html").read_text()
+def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(shown):
+    drawing = '<div class="graph" role="img" aria-label="What it shows."><div><div class="graph-panel"><svg'
+    assert drawing in shown("drawn")
+    assert "_static/graph.css" in shown("plain")  # the PDF has the head of the first page
 
 
 def test_pages_are_listed_with_their_answers(project):
@@ -551,7 +546,7 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
 GIVEN = ":prompt: Why?\n:x: a\n:y: b\n"
 WRONG = {
     "{result}`masking/torch/acuracy`": "accuracy, loss, note, grid, times, seconds; got 'acuracy'",
-    "{result}`masking/jax/accuracy`": "expected the record masking-jax.json; got the records: masking-torch",
+    "{result}`masking/jax/accuracy`": "got the records: masking-torch; remedy: run `make book`",
     "{result}`accuracy`": "expected stem/backend/name",
     "{result}`masking/torch/accuracy:.d`": "expected a format that fits 0.9; got '.d'",
     "```{run-card} masking/jax\n```": "expected the record masking-jax.json",

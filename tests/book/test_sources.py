@@ -4,8 +4,6 @@ import csv
 import json
 import pickle
 import re
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -52,9 +50,16 @@ def pages(tmp_path):
     return tmp_path / "book" / "experiments"
 
 
+def execute_in(folder, run):
+    """Execute a run, and keep it in a store in the folder."""
+    with closing(Kernels()) as kernels:
+        return execute(run, Store(folder / "runs"), kernels)
+
+
 def publish_sweep(sweep, runs, pages):
-    """Lay out the page of one sweep."""
+    """Lay out the page of one sweep, and return it."""
     lay_out({}, pages, sweeps=[(sweep, runs)])
+    return (pages / f"{sweep.name}-sweep.md").read_text()
 
 
 def contents(folder):
@@ -70,8 +75,7 @@ def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pag
     node = nbformat.read(notebook, as_version=4)
     node.cells += [nbformat.v4.new_code_cell("\n".join(["long = 0"] * count)) for count in (30, 31)]
     nbformat.write(node, notebook)
-    with closing(Kernels()) as kernels:
-        stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
+    stored = execute_in(tmp_path, plan_run(notebook, {}))
     lay_out({"small-torch": stored}, pages)
     node = nbformat.read(pages / "small-torch.ipynb", as_version=4)
     sources = [cell.source for cell in node.cells]
@@ -105,8 +109,7 @@ def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):
     node.cells = [cell for cell in node.cells if "fate" not in cell.source]
     nbformat.write(node, notebook)
     assert [run.name for run in plan_book(notebook.parent)] == ["small"]
-    with closing(Kernels()) as kernels:
-        stored = execute(plan_run(notebook, {}), Store(tmp_path / "runs"), kernels)
+    stored = execute_in(tmp_path, plan_run(notebook, {}))
     lay_out({"small": stored}, pages)
     sources = [cell.source for cell in nbformat.read(pages / "small.ipynb", as_version=4).cells]
     assert sources[0].startswith("# A small experiment\n")
@@ -236,6 +239,10 @@ def test_a_book_updated_is_the_book_built_anew_and_only_what_changed_is_read_aga
     assert {page for page, time in when_read(updated).items() if time != first[page]} == {"other"}
     build(Path("book"), anew)
     assert texts(updated) == texts(anew)
+    other.write_text("# Another\n\nAs {cite}`one` wrote.\n")
+    with pytest.raises(BuildError, match="the-end"):  # a link on a page that isn't read again
+        build(Path("book"), updated)
+    assert texts(updated) == texts(anew)
 
 
 def test_what_is_saved_while_sphinx_reads_is_read_the_next_time(tmp_path, builds, monkeypatch):
@@ -283,16 +290,6 @@ def when_read(site):
         return pickle.load(file).all_docs  # noqa: S301 - Sphinx has just written it
 
 
-def test_a_link_that_leads_nowhere_any_more_is_found_from_the_other_side(tmp_path, builds):
-    write_chapters(tmp_path)
-    site = tmp_path / "_build" / "html"
-    build(Path("book"), site)
-    (tmp_path / "book" / "other.md").write_text("# Other\n\nAs {cite}`one` says.\n")
-    with pytest.raises(BuildError, match="the-end"):
-        build(Path("book"), site)
-    assert "The end" in (site / "other.html").read_text()
-
-
 # Pages of sweeps
 
 SWEEP = "notebook: small.ipynb\ntitle: Rates\nshown: [results.rate]\ngrid: {rate: [0.1, 0.2]}\nseeds: 2\n"
@@ -305,7 +302,11 @@ def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_pa
     (notebook.parent / "wide.sweep.yaml").write_text(SEARCH)
     (sweep,) = plan_sweeps(notebook.parent)
     assert (sweep.name, len(sweep.runs)) == ("small", 4)
-    assert runs_of(Store(tmp_path / "runs"), sweep.runs) == []
+    store = Store(tmp_path / "runs")
+    assert runs_of(store, sweep.runs) == []
+    stored = execute_in(tmp_path, sweep.runs[2])
+    put(tmp_path / "runs", [make_run({"seed": 0}, {"loss": 1.0})])  # of no sweep
+    assert [run.location for run in runs_of(store, sweep.runs)] == [stored.location]
 
 
 def test_a_build_says_all_that_is_wrong_with_notebooks_and_sweeps(notebook, monkeypatch):
@@ -340,9 +341,8 @@ def rates(count=3, **given):
 
 
 def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
-    meanings = {"results.loss": "What it *costs*."}
-    publish_sweep(*rates(title="Which rate?", question="How fast may it go?", meanings=meanings), pages)
-    page = (pages / "small-sweep.md").read_text()
+    about = {"title": "Which rate?", "question": "How fast may it go?"}
+    page = publish_sweep(*rates(**about, meanings={"results.loss": "What it *costs*."}), pages)
     begin = "# Which rate?\n\nHow fast may it go?\n\n7 runs of `experiments/small.ipynb` with different"
     assert page.startswith(begin)
     assert "5 finished, 1 failed, 1 not run yet" in page
@@ -367,8 +367,7 @@ def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
 
 
 def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
-    publish_sweep(*rates(count=12), pages)
-    page = (pages / "small-sweep.md").read_text()
+    page = publish_sweep(*rates(count=12), pages)
     assert (
         "| rate | interquartile mean | 95 % interval | lowest | highest | runs | failed | not finite |"
         in page
@@ -379,8 +378,7 @@ def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
 
 def test_the_page_of_a_sweep_has_words_for_names_and_values_and_quotes_have_the_names(pages):
     labels = {"rate": "learning rate", "rate=0.25": "ours", "results.loss": "What is lost"}
-    publish_sweep(*rates(labels=labels), pages)
-    page = (pages / "small-sweep.md").read_text()
+    page = publish_sweep(*rates(labels=labels), pages)
     assert "with different learning rate (2 values) and seed" in page
     assert "## What is lost\n\n```{run-figure} small/sweep/loss\n" in page
     assert "| learning rate | interquartile mean |" in page
@@ -453,35 +451,32 @@ def test_pages_of_sweeps_are_published_with_the_others(pages):
 
 def test_a_sweep_of_which_nothing_finished_has_a_page_without_figures(pages):
     runs = [make_run({"seed": seed}, error="no") for seed in range(2)]
-    publish_sweep(make_sweep(runs, ["seed"], ["results.loss"]), runs, pages)
-    page = (pages / "small-sweep.md").read_text()
+    page = publish_sweep(make_sweep(runs, ["seed"], ["results.loss"]), runs, pages)
     assert "0 finished, 2 failed" in page
     assert "run-figure" not in page
-    publish_sweep(make_sweep(runs, ["seed"], ["results.loss"]), [], pages)
-    assert "2 not run yet" in (pages / "small-sweep.md").read_text()
+    page = publish_sweep(make_sweep(runs, ["seed"], ["results.loss"]), [], pages)
+    assert "2 not run yet" in page
 
 
 def test_a_sweep_of_one_run_varies_nothing(pages):
     runs = [make_run({"seed": 0}, {"loss": 1.0})]
-    publish_sweep(make_sweep(runs, [], ["results.loss"]), runs, pages)
-    assert "\n\n1 run of `experiments/small.ipynb`: 1 finished.\n\n" in (pages / "small-sweep.md").read_text()
+    page = publish_sweep(make_sweep(runs, [], ["results.loss"]), runs, pages)
+    assert "\n\n1 run of `experiments/small.ipynb`: 1 finished.\n\n" in page
 
 
 def test_the_command_of_a_sweep_names_its_file_wherever_the_notebook_is(notebook, tmp_path, pages):
     path = tmp_path / "some sweeps" / "small.sweep.yaml"
     path.parent.mkdir()
     path.write_text(SWEEP.replace("small.ipynb", "../experiments/small.ipynb"))
-    publish_sweep(read_sweep(path), [], pages)
+    page = publish_sweep(read_sweep(path), [], pages)
+    assert "runs of `experiments/small.ipynb` with" in page
     card = json.loads((pages / "small-sweep.json").read_text())
     assert card["command"] == "gradtricks sweep 'some sweeps/small.sweep.yaml'"
-    page = (pages / "small-sweep.md").read_text()
-    assert "runs of `experiments/small.ipynb` with" in page
 
 
 def test_runs_that_are_cut_to_the_shortest_are_counted(pages):
     runs = [make_run({"rate": 0.5, "seed": n}, {"curve": [float(n)] * (n + 2)}) for n in range(3)]
-    publish_sweep(make_sweep(runs, ["seed"], ["results.curve"]), runs, pages)
-    page = (pages / "small-sweep.md").read_text()
+    page = publish_sweep(make_sweep(runs, ["seed"], ["results.curve"]), runs, pages)
     assert "runs | cut to this length |" in page
     assert "Each line ends with the shortest of its runs\\: 2 went on for longer." in page
 
@@ -496,8 +491,7 @@ def test_a_result_that_nobody_recorded_fails_the_build(pages):
 
 def test_a_sweep_of_hundreds_of_configurations_shows_the_first(pages):
     runs = [make_run({"rate": n / 7, "seed": 0}, {"loss": float(n)}) for n in range(130)]
-    publish_sweep(make_sweep(runs, ["rate"], ["results.loss"]), runs, pages)
-    page = (pages / "small-sweep.md").read_text()
+    page = publish_sweep(make_sweep(runs, ["rate"], ["results.loss"]), runs, pages)
     assert "And 30 more, which the downloads hold." in page
     assert page.count("\n| ") < 130
 
@@ -519,7 +513,7 @@ NASTY = [
 ]
 
 
-def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path):
+def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path, forks):
     runs = [
         make_run(
             {"label": label, "seed": seed, "other": NASTY[0]},
@@ -539,8 +533,7 @@ def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path):
         'myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]\n'
     )
     (source / "index.md").write_text("# Start\n\n```{toctree}\nexperiments/small-sweep\n```\n")
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-n", "-W", "--keep-going"]
-    done = subprocess.run([*command, source, tmp_path / "html"], capture_output=True, text=True, check=False)
+    done = forks.run("sphinx", "-b", "html", "-q", "-n", "-W", "--keep-going", source, tmp_path / "html")
     assert (done.returncode, done.stderr) == (0, "")
     page = (tmp_path / "html" / "experiments" / "small-sweep.html").read_text()
     body = BeautifulSoup(page, "html.parser").select_one("div.body")
@@ -549,13 +542,3 @@ def test_no_value_becomes_markup_whatever_it_holds(pages, tmp_path):
     for shown in (*NASTY[:3], "# h :::{note} [a](b.md) ```", r"<!-- \u202e\x00 -->", *NASTY[5:]):
         assert text.count(shown) >= 2, shown  # among the values and among the errors
     assert "(x)=" in text
-
-
-def test_the_runs_of_a_sweep_come_from_the_store(notebook, tmp_path):
-    (notebook.parent / "small.sweep.yaml").write_text(SWEEP)
-    (sweep,) = plan_sweeps(notebook.parent)
-    store = Store(tmp_path / "runs")
-    with closing(Kernels()) as kernels:
-        stored = execute(sweep.runs[2], store, kernels)
-    put(tmp_path / "runs", [make_run({"seed": 0}, {"loss": 1.0})])  # of no sweep
-    assert [run.location for run in runs_of(store, sweep.runs)] == [stored.location]

@@ -1,4 +1,4 @@
-"""Write mctx_trees.json: searches by mctx in small models, for test_agents_search.py.
+"""Write mctx_trees.json: searches by mctx in small models, for agents/test_search.py.
 
 Run in an environment of its own, with jax and mctx and without this project, from any folder:
 
@@ -22,12 +22,13 @@ NOTICE = (
     "Licensed under the Apache License, Version 2.0. 'generated' was made by make_mctx_trees.py."
 )
 ROOTS, STATES = 4, 24
-CASES = [  # actions, simulations, discount, qtransform
-    (2, 32, 0.9, "by_min_max"),
-    (3, 60, -1.0, "by_min_max"),
-    (5, 40, 0.8, "by_min_max"),
-    (2, 60, 0.997, "by_parent_and_siblings"),
-    (4, 50, -1.0, "by_parent_and_siblings"),
+TWO_PLAYERS = {"discount": 1.0, "two_players": True}
+CASES = [  # actions, and what our search takes beside a model
+    (2, {"num_simulations": 32, "discount": 0.9, "min_value": -6.0, "max_value": 6.0}),
+    (3, {"num_simulations": 60, **TWO_PLAYERS, "min_value": -31.0, "max_value": 31.0}),
+    (5, {"num_simulations": 40, "discount": 0.8, "min_value": -3.5, "max_value": 3.5}),
+    (2, {"num_simulations": 60, "discount": 0.997, "qtransform": "by_parent_and_siblings"}),
+    (4, {"num_simulations": 50, **TWO_PLAYERS, "qtransform": "by_parent_and_siblings"}),
 ]
 
 
@@ -47,8 +48,8 @@ def make_model(seed, actions):
     }
 
 
-def search(model, simulations, discount, qtransform, bound):
-    """Search with mctx in float64, so that rounding decides nothing."""
+def generate(seed, actions, options):
+    """Return a model, the options, and what mctx finds in float64, so that rounding decides nothing."""
     import functools
 
     import jax
@@ -56,53 +57,39 @@ def search(model, simulations, discount, qtransform, bound):
     import mctx
 
     jax.config.update("jax_enable_x64", True)
+    model = make_model(seed, actions)
     tables = {name: jnp.array(x) for name, x in model.items()}
+    discount = -options["discount"] if options.get("two_players") else options["discount"]
+    bounds = {name: options[name] for name in ("min_value", "max_value") if name in options}
+    qtransform = getattr(mctx, f"qtransform_{options.get('qtransform', 'by_min_max')}")
+
+    def predict(states):
+        return {name: tables[name][states] for name in ("prior_logits", "value")}
 
     def recurrent_fn(params, rng_key, action, state):
-        following = tables["next_state"][state, action]
-        reward = tables["reward"][state, action]
-        step = mctx.RecurrentFnOutput(
-            reward=reward,
-            discount=jnp.full_like(reward, discount),
-            prior_logits=tables["prior_logits"][following],
-            value=tables["value"][following],
-        )
-        return step, following
+        reward, following = (tables[name][state, action] for name in ("reward", "next_state"))
+        discounts = jnp.full_like(reward, discount)
+        return mctx.RecurrentFnOutput(reward=reward, discount=discounts, **predict(following)), following
 
-    bounds = {"min_value": -bound, "max_value": bound} if qtransform == "by_min_max" else {}
-    root = tables["root"]
     output = mctx.muzero_policy(
         (),
         jax.random.PRNGKey(0),
-        mctx.RootFnOutput(
-            prior_logits=tables["prior_logits"][root], value=tables["value"][root], embedding=root
-        ),
+        mctx.RootFnOutput(embedding=tables["root"], **predict(tables["root"])),
         recurrent_fn,
-        simulations,
+        options["num_simulations"],
         tables["invalid_actions"],
-        qtransform=functools.partial(getattr(mctx, f"qtransform_{qtransform}"), **bounds),
+        qtransform=functools.partial(qtransform, **bounds),
         dirichlet_fraction=0.0,
     )
     tree, summary = output.search_tree, output.search_tree.summary()
-    return {
+    found = {
         "parents": tree.parents.tolist(),
         "action_from_parent": tree.action_from_parent.tolist(),
         "visit_counts": summary.visit_counts.astype(int).tolist(),
         "value": np.round(summary.value, 12).tolist(),
         "qvalues": np.round(summary.qvalues, 12).tolist(),
     }
-
-
-def generate(seed, actions, simulations, discount, qtransform):
-    """Return a model, the options and what mctx finds."""
-    bound = 0.5 * simulations + 1 if abs(discount) == 1 else 0.5 / (1 - abs(discount)) + 1
-    options = {"num_simulations": simulations, "discount": discount, "qtransform": qtransform, "bound": bound}
-    model = make_model(seed, actions)
-    return {
-        "options": options,
-        "model": model,
-        "tree": search(model, simulations, discount, qtransform, bound),
-    }
+    return {"options": options, "model": model, "tree": found}
 
 
 def rearrange(published):
@@ -125,11 +112,9 @@ def rearrange(published):
                 visit(child, index)
 
     visit(published["tree"], -1)
-    return {
-        "discount": published["env_config"]["discount"],
-        "qtransform": published["algorithm_config"]["qtransform"].removeprefix("qtransform_"),
-        "nodes": [nodes[index] for index in range(len(nodes))],
-    }
+    qtransform = published["algorithm_config"]["qtransform"].removeprefix("qtransform_")
+    options = {"discount": published["env_config"]["discount"], "qtransform": qtransform}
+    return {"options": options, "nodes": [nodes[index] for index in range(len(nodes))]}
 
 
 def main():

@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gradtricks.lab import recording
-from gradtricks.lab.commands.views import record_of
-from gradtricks.lab.kernels.choosing import Kernels
+from gradtricks.lab.commands import views
 from gradtricks.lab.recording import checkpoint_folder, record_file
 from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.planning import plan_run
@@ -18,8 +16,7 @@ from gradtricks.lab.runs.reproduction import reproduce
 from gradtricks.lab.storage.places import place_at
 from gradtricks.lab.storage.store import Store, StoreError
 from notebooks import write_notebook
-from stored import asked, put
-from stored import record_of as about
+from stored import asked, put, record_of
 from sweeping import end, start_driver, wait_for
 
 PARAMETERS = """\
@@ -59,19 +56,6 @@ record(attempts=len(attempts.read_text()))
 """
 
 
-@pytest.fixture(scope="module")
-def kernels():
-    """Keep warm processes from test to test."""
-    with closing(Kernels()) as kernels:
-        yield kernels
-
-
-@pytest.fixture
-def store(tmp_path):
-    """Return an empty store."""
-    return Store(tmp_path / "runs")
-
-
 @pytest.fixture
 def write(tmp_path):
     """Return a function that writes a notebook of one cell."""
@@ -102,12 +86,11 @@ def curves(store):
 def test_a_sweep_that_is_killed_goes_on_from_its_checkpoints(write, tmp_path):
     notebook, killed = write(TRAINING), Store(tmp_path / "killed")
     log = tmp_path / "log"
+    log.touch()
     given = {"pause": 0.1, "log": str(log)}
 
     def steps():
-        return (
-            [tuple(map(int, line.split())) for line in log.read_text().splitlines()] if log.exists() else []
-        )
+        return [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
 
     for enough in (10, 25):
         driver = start_driver(notebook, killed.location, 2, given=given)
@@ -131,10 +114,9 @@ def test_a_sweep_that_is_killed_goes_on_from_its_checkpoints(write, tmp_path):
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_failed_attempt_is_gone_on_with_until_that_is_cleaned(write, store, kernels, fresh):
     notebook = write(FAILING + "if len(attempts.read_text()) < 3: raise RuntimeError('as asked')")
-    if fresh:
-        node = json.loads(notebook.read_text())
-        node["metadata"]["gradtricks"] = {"fresh_kernel": True}
-        notebook.write_text(json.dumps(node))
+    node = json.loads(notebook.read_text())
+    node["metadata"]["gradtricks"] = {"fresh_kernel": fresh}
+    notebook.write_text(json.dumps(node))
     run = plan_run(notebook, {})
     for count in (1, 2):
         with pytest.raises(RunError, match=r"left checkpoints, .*\n  .*gradtricks clean"):
@@ -150,14 +132,11 @@ def test_a_failed_attempt_is_gone_on_with_until_that_is_cleaned(write, store, ke
     assert left(store) == []
 
 
-def test_checkpoints_of_other_inputs_are_not_used(write, store, kernels, monkeypatch, tmp_path):
-    body = FAILING + "raise RuntimeError('as asked')\n"
-    run = plan_run(write(body), {})
-    with pytest.raises(RunError):
-        execute(run, store, kernels)
-    for other in (plan_run(run.notebook, {"seed": 1}), plan_run(write(f"{body}# edited"), {})):
+def test_checkpoints_of_other_inputs_are_not_used(write, store, kernels):
+    failing = FAILING + "raise RuntimeError('as asked')\n"
+    for body, given in ((failing, {}), (failing, {"seed": 1}), (f"{failing}# edited", {})):
         with pytest.raises(RunError):
-            execute(other, store, kernels)
+            execute(plan_run(write(body), given), store, kernels)
     assert [(folder / "attempts").read_text() for folder in left(store)] == ["."] * 3
 
 
@@ -237,7 +216,7 @@ with TemporaryDirectory() as folder:
 record(loss=0.5)
 """
 WEIGHTS = bytes(range(256)) * 1000
-COPIES = "import os\nfrom pathlib import Path\nrecord_file('a')\n(Path(os.environ['GRADTRICKS_FILES'])"
+COPIES = "import os\nfrom pathlib import Path\n(Path(os.environ['GRADTRICKS_FILES'])"
 
 
 @pytest.mark.parametrize("location", ["memory://files", "folder"])
@@ -267,12 +246,9 @@ def test_a_file_is_kept_with_its_run(write, kernels, tmp_path, location):
 def test_files_are_shown_and_compared(write, store, kernels, tmp_path):
     source = tmp_path / "policy"
     source.write_bytes(b"before")
-    stored = execute(
-        plan_run(write(f"from gradtricks.lab import record_file\nrecord_file({str(source)!r})"), {}),
-        store,
-        kernels,
-    )
-    shown = list(record_of(stored).renderables[1].columns[0].cells)
+    notebook = write(f"from gradtricks.lab import record_file\nrecord_file({str(source)!r})")
+    stored = execute(plan_run(notebook, {}), store, kernels)
+    shown = list(views.record_of(stored).renderables[1].columns[0].cells)
     assert "file policy" in map(str, shown)
     source.write_bytes(b"after")
     said = reproduce(stored, kernels)
@@ -281,30 +257,40 @@ def test_files_are_shown_and_compared(write, store, kernels, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("path", "name", "error", "reason"),
+    [
+        ("none", None, FileNotFoundError, "expected a file at none; got nothing"),
+        (".", "here", FileNotFoundError, "expected a file at .; got a folder"),
+        ("a", "../b", ValueError, "name must be letters, .*; got '../b'"),
+        ("a", ".b", ValueError, "name must be letters"),
+        ("c", None, ValueError, "expected a file of at most 33,554,432 bytes; got 33,554,433 in c"),
+    ],
+)
+def test_what_is_no_file_to_be_kept_is_refused(tmp_path, monkeypatch, path, name, error, reason):
+    monkeypatch.chdir(tmp_path)
+    Path("a").touch()
+    with Path("c").open("wb") as large:
+        large.truncate((32 << 20) + 1)
+    with pytest.raises(error, match=reason):
+        record_file(path, name=name)
+
+
+@pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("record_file('none')", "FileNotFoundError: expected a file at none; got nothing"),
-        ("record_file('.', name='here')", "FileNotFoundError: expected a file at .; got a folder"),
-        ("record_file('a', name='../b')", "ValueError: name must be letters, .*; got '../b'"),
-        ("record_file('a', name='.b')", "ValueError: name must be letters"),
-        ("record_file('a')\nrecord_file('b', name='a')", "ValueError: recorded twice: the file a"),
-        ("record_file('c')", "ValueError: expected a file of at most 33,554,432 bytes; got 33,554,433 in c"),
-        (
-            f"{COPIES} / 'own').touch()",
-            "expected only files .*; got something else in place of own",
-        ),
+        ("record_file('b', name='a')", "ValueError: recorded twice: the file a"),
+        (f"{COPIES} / 'own').touch()", "expected only files .*; got something else in place of own"),
         (f"{COPIES} / 'a').write_text('edited')", "got something else in place of a;"),
         (f"{COPIES} / 'a').unlink()", "got something else in place of a;"),
     ],
 )
-def test_a_file_that_cannot_be_kept_is_refused(write, store, kernels, tmp_path, monkeypatch, body, reason):
+def test_a_run_that_spoils_its_files_keeps_none(write, store, kernels, tmp_path, monkeypatch, body, reason):
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         Path(name).write_text(name)
-    with Path("c").open("wb") as large:
-        large.truncate((32 << 20) + 1)
+    notebook = write(f"from gradtricks.lab import record_file\nrecord_file('a')\n{body}")
     with pytest.raises(RunError, match=reason) as caught:
-        execute(plan_run(write(f"from gradtricks.lab import record_file\n{body}"), {}), store, kernels)
+        execute(plan_run(notebook, {}), store, kernels)
     failure = caught.value.stored
     assert failure.files == {}
     assert not Path(failure.location, "files").exists()
@@ -322,6 +308,5 @@ def test_a_record_with_odd_files_is_not_believed(store):
     for odd in ({"../a": kept}, {"a": {}}, {"a": kept | {"bytes": -1}}, {"a": kept | {"sha256": "0"}}, ["a"]):
         with pytest.raises(ValueError, match="can't be read again"):
             put(store, asked(2), files=odd)
-    old = about(asked(3))
-    assert "files" not in old
+    assert "files" not in record_of(asked(3)), "as before files could be kept"
     assert put(store, asked(3)).files == {}

@@ -32,9 +32,16 @@ def notebook(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    """Return an empty store."""
-    return Store(tmp_path / "runs")
+def drive(notebook, store):
+    """Return a function that starts a process that sweeps; it is ended with the test."""
+    with contextlib.ExitStack() as left:
+
+        def drive(seeds, **options):
+            driver = start_driver(notebook, store.location, seeds, **options)
+            left.callback(end, driver)
+            return driver
+
+        yield drive
 
 
 @pytest.fixture
@@ -204,11 +211,8 @@ def test_a_run_that_loses_its_process_to_another_one_is_done_again_alone(noteboo
     runs = execute_all(specs, store, workers=2)
     assert [run.state for run in runs[1:]] == ["finished"] * 3
     assert runs[0].state == ("finished" if times == 1 else "failed")
-    if times == 2:
-        assert "its process ended with the one that it was forked from" in runs[0].error
-        assert store.failure(specs[0]) is not None
-    else:
-        assert store.failure(specs[0]) is None
+    assert (store.failure(specs[0]) is None) == (times == 1)
+    assert times == 1 or "its process ended with the one that it was forked from" in runs[0].error
 
 
 def test_the_cores_of_a_container_are_counted(monkeypatch, tmp_path):
@@ -220,12 +224,9 @@ def test_the_cores_of_a_container_are_counted(monkeypatch, tmp_path):
         assert count_cores() == cores
 
 
-def test_two_sweeps_at_once_do_each_run_once(notebook, store, tmp_path):
+def test_two_sweeps_at_once_do_each_run_once(drive, tmp_path):
     log = tmp_path / "starts"
-    both = [
-        start_driver(notebook, store.location, 8, given={"log": str(log), "pause": 0.1}) for _ in range(2)
-    ]
-    for driver in both:
+    for driver in [drive(8, given={"log": str(log), "pause": 0.1}) for _ in range(2)]:
         _, errors = driver.communicate(timeout=120)
         assert driver.returncode == 0, errors
     assert sorted(log.read_text().split()) == [str(seed) for seed in range(8)]
@@ -240,21 +241,17 @@ def started(driver, number):
     return titles
 
 
-def test_a_first_signal_lets_runs_finish(notebook, store):
-    given = {"pause": 1.0}
-    driver = start_driver(notebook, store.location, 8, given=given, workers=2)
-    try:
-        titles = started(driver, 2)
-        wait_for(lambda: len(below(driver)) >= 3)
-        for process in (driver, *psutil.Process(driver.pid).children()):  # other tests send what Ctrl-C does
-            process.send_signal(signal.SIGTERM)  # as SLURM does, to all of them
-        _, errors = driver.communicate(timeout=60)
-        assert driver.returncode == 130
-        assert errors.startswith("interrupted: 6 of 8 runs are left; the same command does them\n")
-        assert sorted(stored.title for stored in store.runs()) == sorted(titles)
-    finally:
-        end(driver)
-    begun = []
+def test_a_first_signal_lets_runs_finish(drive, notebook, store):
+    given, begun = {"pause": 1.0}, []
+    driver = drive(8, given=given, workers=2)
+    titles = started(driver, 2)
+    wait_for(lambda: len(below(driver)) >= 3)
+    for process in (driver, *psutil.Process(driver.pid).children()):  # other tests send what Ctrl-C does
+        process.send_signal(signal.SIGTERM)  # as SLURM does, to all of them
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert errors.startswith("interrupted: 6 of 8 runs are left; the same command does them\n")
+    assert sorted(stored.title for stored in store.runs()) == sorted(titles)
     execute_all(
         plan(notebook, 3, **given), store, on_change=lambda run: begun.append((run.state, run.spec.title))
     )
@@ -262,25 +259,29 @@ def test_a_first_signal_lets_runs_finish(notebook, store):
     assert len(begun) == 2
 
 
-def test_a_second_signal_ends_them(notebook, store):
-    driver = start_driver(notebook, store.location, 4, given={"pause": 60.0}, workers=2)
-    try:
-        started(driver, 2)
-        kernels = wait_for(lambda: len(below(driver)) >= 3 and below(driver))
-        assert interrupted_while_it_waits(notebook, store) == "interrupted: 2 of 2 runs are left"
-        driver.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert driver.poll() is None
-        clock = time.monotonic()
-        driver.send_signal(signal.SIGINT)
-        _, errors = driver.communicate(timeout=60)
-        assert time.monotonic() - clock < 8
-        assert driver.returncode == 130
-        assert "4 of 4 runs are left" in errors
-        assert psutil.wait_procs(kernels, timeout=5)[1] == []
-        assert list(store.runs()) == [], "what was ended hasn't failed"
-    finally:
-        end(driver)
+def test_a_second_signal_ends_them(drive, store):
+    driver = drive(4, given={"pause": 60.0}, workers=2)
+    started(driver, 2)
+    kernels = wait_for(lambda: len(below(driver)) >= 3 and below(driver))
+
+    other = drive(2, given={"pause": 60.0})
+    wait_for(lambda: catches(other, signal.SIGTERM))
+    time.sleep(1)
+    assert below(other) == [], "another process is doing these already"
+    other.send_signal(signal.SIGINT)
+    assert other.communicate(timeout=20)[1].startswith("interrupted: 2 of 2 runs are left;")
+
+    driver.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert driver.poll() is None
+    clock = time.monotonic()
+    driver.send_signal(signal.SIGINT)
+    _, errors = driver.communicate(timeout=60)
+    assert time.monotonic() - clock < 8
+    assert driver.returncode == 130
+    assert "4 of 4 runs are left" in errors
+    assert psutil.wait_procs(kernels, timeout=5)[1] == []
+    assert list(store.runs()) == [], "what was ended hasn't failed"
 
 
 def catches(process, number):
@@ -288,19 +289,6 @@ def catches(process, number):
     status = Path(f"/proc/{process.pid}/status").read_text()
     mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return int(mask, 16) >> (number - 1) & 1
-
-
-def interrupted_while_it_waits(notebook, store):
-    """Start the same runs again, interrupt that, and return what it says."""
-    other = start_driver(notebook, store.location, 2, given={"pause": 60.0})
-    try:
-        wait_for(lambda: catches(other, signal.SIGTERM))
-        time.sleep(1)
-        assert below(other) == [], "another process is doing these already"
-        other.send_signal(signal.SIGINT)
-        return other.communicate(timeout=20)[1].partition(";")[0]
-    finally:
-        end(other)
 
 
 def test_another_thread_can_execute_too(notebook, store, stand_in):
@@ -350,35 +338,28 @@ def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):
     assert max(most) == 1
 
 
-def test_a_first_signal_lets_runs_finish_on_a_cluster_too(cluster, notebook, store):
-    driver = start_driver(notebook, store.location, 12, given={"pause": 1.0}, scheduler=cluster.known_as)
-    try:
-        titles = started(driver, 2)
-        driver.send_signal(signal.SIGINT)
-        _, errors = driver.communicate(timeout=60)
-        assert driver.returncode == 130, errors
-        assert sorted(stored.title for stored in store.runs()) == sorted(titles)
-    finally:
-        end(driver)
+def test_a_first_signal_lets_runs_finish_on_a_cluster_too(cluster, drive, store):
+    driver = drive(12, given={"pause": 1.0}, scheduler=cluster.known_as)
+    titles = started(driver, 2)
+    driver.send_signal(signal.SIGINT)
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == 130, errors
+    assert sorted(stored.title for stored in store.runs()) == sorted(titles)
 
 
-def test_a_sweep_that_is_ended_takes_no_other_one_with_it(cluster, notebook, store):
-    ended = start_driver(notebook, store.location, 1, given={"pause": 60.0}, scheduler=cluster.known_as)
-    other = start_driver(notebook, store.location, 4, given={"pause": 1.5}, scheduler=cluster.known_as)
-    try:
-        started(ended, 1)
-        started(other, 1)
-        for _ in range(2):
-            ended.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-        assert ended.communicate(timeout=60)[1].startswith("interrupted")
-        assert ended.returncode == 130
-        _, errors = other.communicate(timeout=120)
-        assert other.returncode == 0, errors
-        assert sorted(stored.parameters["pause"] for stored in store.runs()) == [1.5] * 4
-    finally:
-        end(ended)
-        end(other)
+def test_a_sweep_that_is_ended_takes_no_other_one_with_it(cluster, drive, store):
+    ended = drive(1, given={"pause": 60.0}, scheduler=cluster.known_as)
+    other = drive(4, given={"pause": 1.5}, scheduler=cluster.known_as)
+    started(ended, 1)
+    started(other, 1)
+    for _ in range(2):
+        ended.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert ended.communicate(timeout=60)[1].startswith("interrupted")
+    assert ended.returncode == 130
+    _, errors = other.communicate(timeout=120)
+    assert other.returncode == 0, errors
+    assert sorted(stored.parameters["pause"] for stored in store.runs()) == [1.5] * 4
 
 
 def test_other_packages_are_refused(cluster, notebook, store, monkeypatch):
@@ -423,12 +404,12 @@ def test_an_address_where_nobody_is_is_said(notebook, store):
 
 # distributed drops the socket of a connection that is refused.
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-def test_a_scheduler_and_workers_that_go_are_missed(notebook, store, tmp_path, monkeypatch):
+def test_a_scheduler_and_workers_that_go_are_missed(drive, notebook, store, tmp_path, monkeypatch):
     with Cluster(tmp_path, workers=1) as cluster:
         known = cluster.known_as | {"patience_s": 3}
         worker = cluster.workers.pop(0)
         wait_for(lambda: b"w0" in (tmp_path / "scheduler.log").read_bytes())
-        driver = start_driver(notebook, store.location, 2, given={"pause": 60.0}, scheduler=known)
+        driver = drive(2, given={"pause": 60.0}, scheduler=known)
         started(driver, 1)
         end(worker)
         clock = time.monotonic()
@@ -447,7 +428,7 @@ def test_a_scheduler_and_workers_that_go_are_missed(notebook, store, tmp_path, m
                 execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known))
 
         cluster.mend()
-        driver = start_driver(notebook, store.location, 2, given={"pause": 60.0}, scheduler=cluster.known_as)
+        driver = drive(2, given={"pause": 60.0}, scheduler=cluster.known_as)
         started(driver, 1)
         end(cluster.scheduler)
         clock = time.monotonic()
@@ -493,11 +474,11 @@ def namespaces():
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
-def test_a_cluster_across_a_network(namespaces, notebook, store, tmp_path):
+def test_a_cluster_across_a_network(namespaces, drive, store, tmp_path):
     near, far, address = namespaces
     prefix = ["ip", "netns", "exec"]
     with Cluster(tmp_path, host=address, prefix=[*prefix, far]) as cluster:
-        driver = start_driver(notebook, store.location, 4, scheduler=cluster.known_as, prefix=[*prefix, near])
+        driver = drive(4, scheduler=cluster.known_as, prefix=[*prefix, near])
         _, errors = driver.communicate(timeout=120)
         assert driver.returncode == 0, errors
     assert len(list(store.runs())) == 4

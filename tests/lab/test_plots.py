@@ -8,24 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib import pyplot, rcParams
+from matplotlib.text import Text
 from scipy import stats
 
-from gradtricks.lab.results.grouping import (
-    Found,
-    PlotError,
-    axes_of,
-    find_results,
-    groups_of,
-    spell,
-    wants_logarithm,
-)
+from gradtricks.lab.results import statistics
+from gradtricks.lab.results.grouping import Found, PlotError, find_results, spell, wants_logarithm
 from gradtricks.lab.results.plots import plot_results
-from gradtricks.lab.results.statistics import (
-    bootstrap_interval,
-    interquartile_mean,
-    paired_difference,
-    summarize,
-)
+from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean, paired_difference
 from gradtricks.lab.results.tables import tabulate
 from synthetic import make_run
 
@@ -70,7 +60,7 @@ def test_the_interval_is_scipys():
 
 @pytest.mark.parametrize(("n", "least", "most"), [(3, 0.65, 0.82), (10, 0.88, 0.97), (20, 0.91, 0.98)])
 def test_the_interval_holds_the_truth_as_often_as_is_said(n, least, most, monkeypatch):
-    monkeypatch.setattr("gradtricks.lab.results.statistics.FEWEST_RUNS", 2)
+    monkeypatch.setattr(statistics, "FEWEST_RUNS", 2)
     values = np.random.default_rng(3).normal(size=(n, 600))  # a simulation in each column
     low, high = bootstrap_interval(values, resamples=400)
     assert least < np.mean((low <= 0) & (high >= 0)) < most
@@ -119,9 +109,9 @@ def test_a_difference_of_few_seeds_has_no_interval_and_one_of_unequal_numbers_is
 
 
 def test_what_isnt_finite_is_counted():
-    found = summarize([1.0, 2.0, 3.0, NAN, INF])
+    found = statistics.summarize([1.0, 2.0, 3.0, NAN, INF])
     assert (found.n, found.non_finite, found.mean, found.lowest, found.highest) == (3, 2, 2.0, 1.0, 3.0)
-    empty = summarize([NAN])
+    empty = statistics.summarize([NAN])
     assert (empty.n, empty.non_finite) == (0, 1)
     assert np.isnan([empty.mean, empty.low, empty.lowest]).all()
 
@@ -132,18 +122,15 @@ def test_what_isnt_finite_is_counted():
 def swept(space, found, shown, seeds=5):
     """Make a sweep over a grid, its runs' results from a function of values and seed; None is a failure."""
     runs = []
-    for values in itertools.product(*space.values()):
-        for seed in range(seeds):
-            given_here = dict(zip(space, values, strict=True))
-            results = found(given_here, seed)
-            runs.append(make_run(given_here | {"seed": seed}, results, error=None if results else "no"))
+    for *values, seed in itertools.product(*space.values(), range(seeds)):
+        parameters = dict(zip(space, values, strict=True))
+        results = found(parameters, seed)
+        runs.append(make_run(parameters | {"seed": seed}, results, error=None if results else "no"))
     return tabulate(runs), [*space, "seed"], shown
 
 
 def texts(figure):
     """Return all that is written in a figure."""
-    from matplotlib.text import Text
-
     figure.canvas.draw()
     return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
 
@@ -172,11 +159,8 @@ def test_one_number_is_points_with_means_and_says_what_is_lost():
     assert not any("95 %" in text for text in texts(plot.figure))
     assert {"Loss", "scale", "0", "0.5", "1", "a run (n = 3 to 5 each)"} <= set(texts(plot.figure))
     (axes,) = plot.figure.axes
-    points = axes.lines[0].get_xydata()
-    assert len(points) == 13
-    assert sorted(points[:, 1]) == sorted(
-        [seed + 10 * scale for scale in (0, 0.5) for seed in range(5)] + [12.0, 13.0, 14.0]
-    )
+    found = [seed + 10 * scale for scale in (0, 0.5) for seed in range(5)] + [12.0, 13.0, 14.0]
+    assert sorted(axes.lines[0].get_ydata()) == sorted(found)
 
 
 def test_nothing_but_seeds_is_one_row():
@@ -241,8 +225,7 @@ def test_names_of_lines_stand_beside_their_ends_and_apart():
     (axes,) = plot.figure.axes
     heights = [text.get_position()[1] for text in axes.texts]
     low, high = axes.get_ylim()
-    place = [(end - low) / (high - low) for end in ends.values()]
-    assert [abs(height - at) < 0.1 for height, at in zip(heights, place, strict=True)] == [True] * 3
+    np.testing.assert_allclose(heights, [(end - low) / (high - low) for end in ends.values()], atol=0.1)
     assert abs(heights[0] - heights[1]) > 0.05
 
 
@@ -403,8 +386,6 @@ def test_equal_runs_are_equal_files_and_each_ending_has_its_ground(tmp_path):
 
 
 def test_drawing_leaves_the_style_of_others_alone_and_needs_no_display():
-    from matplotlib import pyplot, rcParams
-
     before = dict(rcParams)
     assert drawn({}, lambda _, s: {"loss": s}, ["loss"]).svg().startswith("<?xml")
     assert dict(rcParams) == before
@@ -447,6 +428,5 @@ def test_a_value_is_spelled_in_one_short_line(value, text):
 
 def test_numbers_that_python_takes_for_equal_are_told_apart():
     runs = [make_run({"a": a, "seed": s}, {"loss": 1.0}) for a in (1, True, "1") for s in range(2)]
-    frame = tabulate(runs)
-    axes = axes_of(frame, ["a", "seed"])
-    assert [len(group.found) for group in groups_of(frame, axes, "results.loss")] == [2, 2, 2]
+    (found,) = find_results(tabulate(runs), ["a", "seed"], ["loss"])
+    assert [len(group.found) for group in found.parts] == [2, 2, 2]

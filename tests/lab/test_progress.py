@@ -24,12 +24,6 @@ def notebook(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    """Return an empty store."""
-    return Store(tmp_path / "runs")
-
-
-@pytest.fixture
 def stand_in(monkeypatch):
     """Put a function in the place of executing notebooks: seed 3 fails."""
 

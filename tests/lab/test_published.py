@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import nbformat
 import pytest
 from filelock import FileLock
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
@@ -36,7 +36,7 @@ from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
-from gradtricks.lab.sweeps.publication import FOLDER, as_published, write_published
+from gradtricks.lab.sweeps.publication import FOLDER, as_published, keep
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -84,12 +84,12 @@ def lay_out(monkeypatch):
     return build_book
 
 
-def invoke(*arguments):
-    """Do what a command does; return how it exited and what it said."""
-    answer = CliRunner(env={"COLUMNS": "200", "BROWSER": "true"}).invoke(app, list(arguments))
-    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
-        raise answer.exception
-    return answer.exit_code, answer.stdout, answer.stderr
+def invoke(*arguments, exits=0):
+    """Do what a command does, see how it exits, and return what it said: all of it, errors last."""
+    runner = CliRunner(env={"COLUMNS": "200", "BROWSER": "true"})
+    answer = runner.invoke(app, arguments, catch_exceptions=False)
+    assert answer.exit_code == exits, answer.output
+    return answer.stdout + answer.stderr
 
 
 def tree(folder):
@@ -107,32 +107,26 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     assert "want a machine to themselves. They haven't been published yet." in page
     shutil.rmtree(project / "_build")
 
-    code, said, _ = invoke("publish", "--dry-run")
-    assert (code, said.count("0 of them done")) == (0, 2)
+    said = invoke("publish", "--dry-run")
+    assert said.count("0 of them done") == 2
     assert re.findall(r"^(\w+):$", said, re.MULTILINE) == ["game", "game_steps"]
     assert not published.exists()
 
-    code, said, _ = invoke("publish", "--workers", "1")
-    assert re.findall(r"^Published: experiments/published/(\S+)$", said, re.MULTILINE) == [
-        "game.parquet",
-        "game_steps.parquet",
-    ]
+    said = invoke("publish", "--workers", "1")
+    tables = re.findall(r"^Published: experiments/published/(\S+)$", said, re.MULTILINE)
+    assert tables == ["game.parquet", "game_steps.parquet"]
     files = tree(published)
     # Seeds 0 and 1 with the default rate belong to both sweeps.
     policies = {f"game/{rate}-{seed}.bin": bytes([seed] * 10) for rate in (0.1, 0.2) for seed in (0, 1)}
     policies |= {f"game_steps/{seed}.bin": bytes([seed] * 10) for seed in range(3)}
     assert {name: data for name, data in files.items() if name.endswith(".bin")} == policies
-    assert sorted(files.keys() - policies) == [
-        "game.json",
-        "game.parquet",
-        "game_steps.json",
-        "game_steps.parquet",
-    ]
+    besides = {f"{sweep}.{ending}" for sweep in ("game", "game_steps") for ending in ("json", "parquet")}
+    assert files.keys() - policies == besides
     store = Published(published)
     assert sorted(store.plans()) == ["game", "game_steps"]
     assert len(list(store.runs())) == 5
     assert store.lookup("game-seed=2").read_file("policy.bin") == bytes([2] * 10)
-    assert invoke("publish")[0] == 0
+    invoke("publish")
     assert tree(published) == files  # nothing was run, and nothing differs
 
     lay_out()
@@ -171,8 +165,7 @@ def test_names_of_configurations_stand_in_pages_figures_and_tables(project, lay_
     assert result_from(results, "loss.case=faster,broken=.mean") == pytest.approx(1.0)
     cases = table("game_steps", store="experiments/published")["case"]
     assert list(cases) == ["as it is"] * 4 + ["faster"] * 4
-    code, said, _ = invoke("plot", "game_steps", "--store", "experiments/published")
-    assert (code, "loss.svg" in said) == (0, True)
+    assert "loss.svg" in invoke("plot", "game_steps", "--store", "experiments/published")
 
 
 @pytest.fixture(scope="module")
@@ -195,25 +188,23 @@ def published(project, once):
 
 def test_the_other_commands_take_the_published_store(published, project):
     where = ("--store", "experiments/published")
-    code, said, _ = invoke("status", *where)
-    assert (code, said.splitlines()[1].split()) == (0, ["game", "4", "4", "0", "0", "0"])
-    code, said, _ = invoke("table", "game", "--all", *where)
-    assert (code, said.count("finished")) == (0, 4)
-    code, said, _ = invoke("plot", "game", *where)
-    assert code == 0
+    row = ["game", "4", "4", "0", "0", "0"]
+    assert invoke("status", *where).splitlines()[1].split() == row
+    assert invoke("table", "game", "--all", *where).count("finished") == 4
+    invoke("plot", "game", *where)
     assert (project / "_build" / "sweeps" / "game" / "loss.svg").exists()
     assert not (project / "experiments" / "sweeps").exists()
-    code, said, _ = invoke("show", "game-rate=0.2", *where)
-    assert (code, "file policy.bin" in said, "Notebook" in said) == (0, True, False)
-    code, said, _ = invoke("reproduce", "game-rate=0.2", *where)
-    assert (code, said) == (0, "game-rate=0.2: identical (4 values compared)\n")
+    said = invoke("show", "game-rate=0.2", *where)
+    assert ("file policy.bin" in said, "Notebook" in said) == (True, False)
+    said = invoke("reproduce", "game-rate=0.2", *where)
+    assert said == "game-rate=0.2: identical (4 values compared)\n"
     before = tree(published)
     write_notebook(project / "experiments" / "game.ipynb", PARAMETERS, f"{BODY}# edited")
-    code, _, errors = invoke("reproduce", "game-rate=0.2", *where)
-    assert (code, "got one that was edited since" in errors) == (1, True)
-    assert "or check out the code of then" in errors
+    said = invoke("reproduce", "game-rate=0.2", *where, exits=1)
+    assert "got one that was edited since" in said
+    assert "or check out the code of then" in said
     assert tree(published) == before
-    assert invoke("status", *where)[1].splitlines()[1].split() == ["game", "4", "4", "0", "0", "0"]
+    assert invoke("status", *where).splitlines()[1].split() == row
 
 
 @pytest.mark.parametrize(
@@ -231,9 +222,8 @@ def test_the_other_commands_take_the_published_store(published, project):
 def test_a_path_means_a_published_run_wherever_one_stands(published, project, monkeypatch, folder, run):
     (project / "book").mkdir(exist_ok=True)
     monkeypatch.chdir(project / folder)
-    code, said, _ = invoke("show", run)
-    assert (code, "game-rate=0.2" in said, "file policy.bin" in said) == (0, True, True)
-    assert "Notebook" not in said
+    said = invoke("show", run)
+    assert ["game-rate=0.2" in said, "file policy.bin" in said, "Notebook" in said] == [True, True, False]
     stored = find_run(Store("nowhere"), run)
     assert stored.read_file("policy.bin") == bytes(10)
     assert BODY in [cell.source for cell in stored.read_notebook().cells]
@@ -251,12 +241,11 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
     nbformat.write(node, notebook)
     data.write_text("1")
     (project / "experiments" / "game_steps.sweep.yaml").write_text(STEPS.replace("seeds: 3", "seeds: 1"))
-    assert invoke("publish", "experiments/game_steps.sweep.yaml")[0] == 0
+    invoke("publish", "experiments/game_steps.sweep.yaml")
     (run,) = (str(path) for path in (project / "experiments" / FOLDER / "game_steps").iterdir())
-    assert invoke("reproduce", run)[:2] == (0, "game: identical (4 values compared)\n")
+    assert invoke("reproduce", run) == "game: identical (4 values compared)\n"
     data.write_text("2")
-    code, _, errors = invoke("reproduce", run)
-    assert (code, "got one that was edited since, or a file that it reads" in errors) == (1, True)
+    assert "got one that was edited since, or a file that it reads" in invoke("reproduce", run, exits=1)
 
 
 @pytest.mark.parametrize(
@@ -271,15 +260,14 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
 def test_nothing_but_publish_changes_published_runs(published, words):
     before = tree(published)
     for path in ("experiments/published", published, published / "game"):
-        code, said, errors = invoke(*words, "--store", str(path))
-        assert code != 0
-        assert "expected a store of runs; got published ones in" in errors
-        assert "deleted" not in said
+        said = invoke(*words, "--store", str(path), exits=1)
+        assert "expected a store of runs; got published ones in" in said
     assert tree(published) == before
 
 
 def test_what_changed_since_is_said(published, project, lay_out):
     page = project / "book" / "experiments" / "game-sweep.md"
+    before = read_sweep(project / "experiments" / "game.sweep.yaml")
     (project / "experiments" / "game.sweep.yaml").write_text(RATES.replace("0.2]", "0.2, 0.4]"))
     lay_out()
     assert "Since then `game.sweep.yaml` changed; what is shown is what came out then." in page.read_text()
@@ -288,14 +276,11 @@ def test_what_changed_since_is_said(published, project, lay_out):
     lay_out()
     assert "Since then `game.ipynb` changed;" in page.read_text()
 
-    root = project / "experiments" / FOLDER
-    store = Published(root)
-    plan, runs = store.plans()["game"], list(store.runs())
+    _, runs = as_published(before)
     told = json.loads(json.dumps(runs[0].record))
     told["inputs"]["files"]["lab/recording.py"] = "0" * 64
     told["inputs"]["versions"] |= {f"gone{n}": "1.0" for n in range(5)}
-    labels = [Path(run.location).name for run in runs]
-    write_published(root, plan, [replace(runs[0], record=told), *runs[1:]], labels)
+    keep(before, [replace(runs[0], record=told), *runs[1:]])
     (sweep, runs) = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
     assert len(runs) == 4
     assert sweep.changed == ("game.ipynb", "lab/recording.py", *(f"gone{n}" for n in range(5)))
@@ -310,23 +295,15 @@ def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project
         RATES.replace("0.2]", "0.4]") + f"fixed: {{broken: {project / 'broken'}}}\n"
     )
     (project / "broken").touch()
-    code, said, _ = invoke("publish")
-    assert (code, "Published" in said) == (1, False)
-    assert "0 done, 4 failed" in said
+    said = invoke("publish", exits=1)
+    assert ("Published" in said, "0 done, 4 failed" in said) == (False, True)
     assert tree(published) == former
     (project / "broken").unlink()
-    assert invoke("publish")[0] == 1
-    code, said, _ = invoke("publish", "--retry", "failed")
-    assert (code, "4 done, 0 failed" in said) == (0, True)
-    store = Published(published)
-    assert {run.parameters["rate"] for run in store.runs()} == {0.1, 0.4}
-    assert len(list(store.runs())) == 4
-    assert sorted(path.name for path in (published / "game").iterdir()) == [
-        "0.1-0.bin",
-        "0.1-1.bin",
-        "0.4-0.bin",
-        "0.4-1.bin",
-    ]
+    invoke("publish", exits=1)
+    assert "4 done, 0 failed" in invoke("publish", "--retry", "failed")
+    found = {"{rate}-{seed}.bin".format(**run.parameters) for run in Published(published).runs()}
+    assert found == {"0.1-0.bin", "0.1-1.bin", "0.4-0.bin", "0.4-1.bin"}
+    assert {path.name for path in (published / "game").iterdir()} == found
 
 
 @pytest.mark.parametrize("edit", [Path.unlink, lambda path: path.write_bytes(path.read_bytes() + b"a")])
@@ -373,8 +350,8 @@ def test_a_build_says_what_is_to_come_before_the_first_run_ends_and_all_that_it_
     assert last.startswith("Building the pages")
     lay_out(workers=1, console=screen)
     assert screen.file.getvalue().count("to do") == 1
-    code, said, _ = invoke("reproduce", "--book")
-    assert (code, said) == (0, "game: identical (4 values compared)\n"), "without what is published"
+    said = invoke("reproduce", "--book")
+    assert said == "game: identical (4 values compared)\n", "without what is published"
     node = nbformat.read(project / "experiments" / "game.ipynb", as_version=4)
     node.cells.append(nbformat.v4.new_code_cell("'edited'"))
     node.metadata["gradtricks"] = {"expected_s": 0.2}
@@ -396,53 +373,50 @@ def test_a_build_says_what_is_to_come_before_the_first_run_ends_and_all_that_it_
 def test_a_manifest_that_was_edited_is_not_believed_and_costs_no_other_sweep(
     published, project, lay_out, edit
 ):
-    manifest = published / "game.json"
-    whole = manifest.read_text()
+    manifest, runs = published / "game.json", list(Published(published).runs())
+    sweep, whole = read_sweep(project / "experiments" / "game.sweep.yaml"), manifest.read_text()
     manifest.write_text(edit(whole))
     before = tree(published)
     with pytest.raises(StoreError, match=r"expected the manifest of published runs in .*game.json; got"):
         lay_out()
-    (project / "experiments" / "game_steps.sweep.yaml").write_text(STEPS)
-    list(publish(["experiments/game_steps.sweep.yaml"], workers=1))
+    keep(replace(sweep, name="game_steps"), runs)
     assert before.items() <= tree(published).items()
-    assert len(Published(published).plans()["game_steps"]["runs"]) == 3
     manifest.write_text(whole)
-    assert len(Published(published).plans()["game"]["runs"]) == 4
+    assert [len(each["runs"]) for each in Published(published).plans().values()] == [4, 4]
 
 
 KILLED = """
-import os, shutil, signal, sys
+import itertools, os, shutil, signal, sys
+from hashlib import sha256
 from pathlib import Path
 import duckdb  # once, before the forks
-from gradtricks.lab.sweeps.publication import write_published
+from gradtricks.lab.sweeps.publication import keep
 from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun
-from synthetic import make_run
+from synthetic import make_run, make_sweep
 
 class Run(StoredRun):
     def read_file(self, name):
         return bytes([self.parameters["seed"], self.results["loss"]])
 
-def runs(loss):
-    from hashlib import sha256
-    for seed in range(loss):
-        run = make_run({"seed": seed}, {"loss": loss})
-        about = {"bytes": 2, "sha256": sha256(bytes([seed, loss])).hexdigest()}
-        yield Run("nowhere", run.record | {"files": {"agent.bin": about}})
+def make(seed, loss):
+    about = {"bytes": 2, "sha256": sha256(bytes([seed, loss])).hexdigest()}
+    run = make_run({"seed": seed}, {"loss": loss})
+    return Run("nowhere", run.record | {"files": {"agent.bin": about}})
 
 def publish(root, loss):
-    found = list(runs(loss))
-    plan = {"name": "small", "title": "", "question": "", "notebook": "../a.ipynb", "shown": []}
-    plan["varied"], plan["runs"] = ["seed"], [{"request": run.request, "title": run.title} for run in found]
-    write_published(root, plan, found, [str(seed) for seed in range(loss)])
+    found = [make(seed, loss) for seed in range(loss)]
+    keep(make_sweep(found, ["seed"], [], path=root / "small.sweep.yaml"), found)
 
-def mortal(function, left):
-    def call(*arguments, **options):
-        left.append(left.pop() - 1)
-        if left[0] < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments, **options)
-    return call
+def publish_until_killed(root, loss, steps):
+    left = itertools.count(steps, -1)
+    def mortal(function):
+        def call(*arguments):
+            return function(*arguments) if next(left) else os.kill(os.getpid(), signal.SIGKILL)
+        return call
+    for name in ("fsync", "replace", "unlink"):
+        setattr(os, name, mortal(getattr(os, name)))
+    publish(root, loss)
 
 def in_a_child(function, *arguments):
     child = os.fork()
@@ -453,13 +427,8 @@ def in_a_child(function, *arguments):
             os._exit(9)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-def publish_until_killed(root, loss, steps):
-    left = [steps]
-    for name in ("fsync", "replace", "unlink"):
-        setattr(os, name, mortal(getattr(os, name), left))
-    publish(root, loss)
-
 def state(root):
+    root /= "published"
     found = list(Published(root).runs())
     (loss,) = {run.results["loss"] for run in found}
     assert len(found) == loss
@@ -470,6 +439,7 @@ def state(root):
     assert names == {"small.json", "small.parquet", *kept}
     return loss
 
+os.fsync = lambda descriptor: None  # a step all the same, and no kill loses what was only written
 before = Path(sys.argv[1], "before")
 in_a_child(publish, before, 1)
 for steps in range(100):
@@ -518,6 +488,7 @@ GROUPS = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=30)  # of which each takes a seventh of a second
 @given(st.lists(GROUPS, min_size=1, max_size=4))
 @example(
     [{"parameters": {"a": None}, "results": {"a": 1}}, {"parameters": {"a": 0.5}, "results": {"a": 1.0}}]

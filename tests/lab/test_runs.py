@@ -9,14 +9,16 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import nbformat
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from nbclient.exceptions import DeadKernelError
 
@@ -55,19 +57,6 @@ def notebook(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    """Return an empty store."""
-    return Store(tmp_path / "runs")
-
-
-@pytest.fixture(scope="module")
-def kernels():
-    """Keep warm processes from test to test."""
-    with closing(Kernels()) as kernels:
-        yield kernels
-
-
-@pytest.fixture
 def run_it(notebook, store, kernels):
     """Return a function that plans and executes a run."""
     return lambda **given: execute(plan_run(notebook, given), store, kernels)
@@ -97,7 +86,7 @@ def test_many_configurations_are_checked_together(notebook):
         plan_runs(notebook, [{"seed": None}] * 9)
 
 
-def test_runs_that_are_planned_together_share_the_notebook(notebook, monkeypatch):
+def test_runs_that_are_planned_together_share_the_notebook(notebook):
     planned = plan_runs(notebook, ({"seed": seed} for seed in range(1000)))
     assert len({run.request for run in planned}) == len({run.title for run in planned}) == 1000
     assert len({id(run.source) for run in planned}) == 1
@@ -148,10 +137,7 @@ def test_a_notebook_says_how_it_is_to_be_run(notebook):
     [
         ("fast", "expected metadata named gradtricks to hold settings by name; got 'fast'"),
         ({"read": ["data/*.json"]}, "read: expected what planning a run writes there; got"),
-        (
-            {"theads": 2},
-            r"theads: unknown \(did you mean threads\?\); the metadata take threads, alone, expected_s",
-        ),
+        ({"theads": 2}, r"theads: unknown \(did you mean threads\?\); .* take threads, alone, expected_s"),
         ({"frozen": True}, "frozen: unknown; the metadata take"),
         ({"quick": [1]}, r"quick: expected parameters by name; got \[1\]"),
         ({"expected_s": "1"}, "expected_s: expected a number of seconds; got '1'"),
@@ -381,13 +367,12 @@ def test_what_scrapbook_records_is_a_result(write, store, kernels):
     assert reproduce(stored, kernels).verdict == "identical"
 
 
-@pytest.mark.parametrize("location", ["memory://tested", "folder"])
-def test_what_varies_is_kept_apart(write, kernels, tmp_path, location):
+def test_what_varies_is_kept_apart(write, kernels):
     notebook = write(
         "from gradtricks.lab import record, record_varying\nimport time\n"
         "record(loss=0.5)\nrecord_varying(seconds=time.perf_counter())\n"
     )
-    store = Store(location.replace("folder", str(tmp_path / "runs")))
+    store = Store("memory://tested")  # the commands' tests have one in a folder
     stored = execute(plan_run(notebook, {}), store, kernels)
     assert stored.results == {"loss": 0.5}
     assert stored.varying.keys() == {"seconds"}
@@ -440,26 +425,17 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
     [
         ("raise ValueError('x' * 100_000)", "ValueError: x+…"),
         ("raise ValueError('\\ud800')", r"ValueError: "),
-        ("import sys; sys.exit(3)", "SystemExit"),
-        ("from gradtricks.lab import record, record_varying\nrecord(a=1); record_varying(a=2)", "twice: a"),
-        ("from gradtricks.lab import record\nrecord(a={1, 2})", "TypeError: a must be numbers, .*; got set"),
+        ("record(a=1); record_varying(a=2)", "twice: a"),
+        ("record(a={1, 2})", "TypeError: a must be numbers, .*; got set"),
+        ("display({RESULTS_MIME: {'a': {'$float': 'x'}}}, raw=True)", "as record"),
+        ("recording.report = lambda: None", "what the run used; got nothing"),
+        (f"{GLUE}record(a=1)\nglue('a', 1)", "recorded twice: a"),
         (
-            "from IPython.display import display\ndisplay({MIME: {'a': {'$float': 'x'}}}, raw=True)",
-            "as record",
-        ),
-        (
-            "import gradtricks.lab.recording as lab\nlab.report = lambda: None",
-            "what the run used; got nothing",
-        ),
-        (f"{GLUE}from gradtricks.lab import record\nrecord(a=1)\nglue('a', 1)", "recorded twice: a"),
-        (
-            "from IPython.display import display\n"
             "about = {'gradtricks': {'figure': '../a', 'alt': ''}}\n"
             "display({'image/svg+xml': ''}, metadata=about, raw=True)",
             "expected results and figures as record and record_figure write them",
         ),
         (
-            "from IPython.display import display\n"
             "about = {'gradtricks': {'figure': 'a', 'alt': ''}}\n"
             "display({'image/png': 'x'}, metadata=about, raw=True)",
             "expected figure a as SVG or PNG; got none; remedy: call record_figure",
@@ -467,21 +443,17 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
     ],
 )
 def test_what_a_notebook_does_wrong_is_its_own_failure(write, store, kernels, body, reason):
-    mime = "application/vnd.gradtricks.results+json"
+    imports = "from IPython.display import display\nfrom gradtricks.lab import recording\n"
+    imports += "from gradtricks.lab.recording import RESULTS_MIME, record, record_varying\n"
     with pytest.raises(RunError, match=reason) as caught:
-        execute(plan_run(write(f"MIME = {mime!r}\n{body}"), {}), store, kernels)
+        execute(plan_run(write(imports + body), {}), store, kernels)
     assert len(str(caught.value)) < 5000
     assert list(store.runs()) == [caught.value.stored]
 
 
-class Broken:
-    """Kernels that can't even start."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def run(self, *arguments, **options):
-        raise self.error
+def broken(error):
+    """Return kernels that can't even start."""
+    return Mock(**{"run.side_effect": error})
 
 
 @pytest.mark.parametrize(
@@ -491,29 +463,26 @@ class Broken:
 def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
     run = plan_run(notebook, {})
     with pytest.raises(RunError, match="failed before its first cell"):
-        execute(run, store, Broken(error))
+        execute(run, store, broken(error))
     with pytest.raises(StoreError, match="got none that can be read"):
         store.failure(run).read_notebook()
     with pytest.raises(StoreError, match=r"expected a store .*; got: full; remedy: free some space"):
-        execute(run, store, Broken(OSError(errno.ENOSPC, "full")))
+        execute(run, store, broken(OSError(errno.ENOSPC, "full")))
 
 
 @pytest.mark.parametrize("mistake", [TypeError("ours"), UnicodeDecodeError("utf-8", b"", 0, 1, "")])
 def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, store, mistake):
     with pytest.raises(type(mistake)):
-        execute(plan_run(notebook, {}), store, Broken(mistake))
+        execute(plan_run(notebook, {}), store, broken(mistake))
     assert list(store.runs()) == []
     assert list(Path(store.location, ".unfinished").iterdir()) == []
 
 
-def test_a_package_that_is_edited_meanwhile_spoils_the_run(run_it, monkeypatch):
-    monkeypatch.setattr(
-        "gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0" * 64}
-    )
-    with pytest.raises(
-        RunError, match=r"edited while the notebook ran: .*lab/recording.py.*; remedy: run it again"
-    ):
-        run_it()
+def test_a_package_that_is_edited_meanwhile_spoils_the_run(write, store, kernels, monkeypatch):
+    monkeypatch.setattr("gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0"})
+    message = r"edited while the notebook ran: .*lab/recording.py.*; remedy: run it again"
+    with pytest.raises(RunError, match=message):
+        execute(plan_run(write("1"), {}), store, kernels)
 
 
 def test_a_notebook_that_is_edited_meanwhile_changes_nothing(write, store, kernels):
@@ -526,9 +495,8 @@ def test_a_notebook_that_is_edited_meanwhile_changes_nothing(write, store, kerne
         store.lookup("own")
 
 
-@pytest.mark.parametrize("how", ["sys.exit(0)", "sys.exit()"])
-def test_a_notebook_that_exits_well_has_finished(write, store, kernels, how):
-    notebook = write(f"import sys\nfrom gradtricks.lab import record\nrecord(a=1)\n{how}")
+def test_a_notebook_that_exits_well_has_finished(write, store, kernels):
+    notebook = write("import sys\nfrom gradtricks.lab import record\nrecord(a=1)\nsys.exit(0)")
     run = execute(plan_run(notebook, {"fate": "raise"}), store, kernels)  # a later cell would raise
     assert run.results == {"a": 1}
 
@@ -586,41 +554,43 @@ def experiment(write, tmp_path, recorded):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "verdict", "names"),
+    ("before", "after", "expected"),
     [
-        ({"a": 1.0, "b": [1, "x", None]}, {"a": 1.0, "b": [1, "x", None]}, "identical", []),
-        ({"a": 1.0}, {"a": 1.000001}, "within tolerance", ["results.a"]),
-        ({"a": 1.0, "n": {"b": [0, 0.5]}}, {"a": 1.0, "n": {"b": [0, 0.6]}}, "different", ["results.n.b.1"]),
-        ({"a": 1, "b": 2}, {"a": 1}, "different", ["results.b"]),
-        ({}, {}, "nothing to compare", []),
+        ({"a": 1.0, "b": [1, "x", None]}, {"a": 1.0, "b": [1, "x", None]}, ("identical", 4, [])),
+        ({"a": []}, {"a": []}, ("identical", 1, [])),
+        ({"a": 1.0}, {"a": 1.000001}, ("within tolerance", 1, ["results.a"])),
+        ({"n": {"b": [0, 0.5]}}, {"n": {"b": [0, 0.6]}}, ("different", 2, ["results.n.b.1"])),
+        ({"a": 1, "b": 2}, {"a": 1}, ("different", 1, ["results.b"])),
+        ({}, {}, ("nothing to compare", 0, [])),
     ],
 )
-def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, before, after, verdict, names):
+def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, before, after, expected):
     file, run = experiment(write, tmp_path, before)
     stored = execute(run, store, kernels)
     run.notebook.unlink()  # what was recorded is run again, whatever became of the notebook
     file.write_text(json.dumps(after))
     said = reproduce(stored, kernels)
-    assert (said.verdict, said.title, said.environment) == (verdict, stored.title, ())
-    assert [difference.name for difference in said.differences] == names
-    assert said.count == len(re.findall(r"[\w.\"]+(?=[,\]}])", json.dumps(after)))
-    assert reproduce(stored, kernels, rtol=1.0).verdict in (verdict, "within tolerance")
+    assert (said.verdict, said.count, [difference.name for difference in said.differences]) == expected
+    assert (said.title, said.environment) == (stored.title, ())
 
 
-def test_an_empty_list_is_a_result_too(write, store, kernels, tmp_path):
-    _, run = experiment(write, tmp_path, {"a": []})
-    said = reproduce(execute(run, store, kernels), kernels)
-    assert (said.verdict, said.count) == ("identical", 1)
+def test_who_reruns_says_how_much_may_differ(write, store, kernels, tmp_path):
+    file, run = experiment(write, tmp_path, {"a": 0.5})
+    stored = execute(run, store, kernels)
+    file.write_text('{"a": 0.6}')
+    assert [reproduce(stored, kernels, rtol=rtol).verdict for rtol in (0.1, 0.2)] == [
+        "different",
+        "within tolerance",
+    ]
 
 
-def test_a_rerun_says_what_else_differs(run_it, kernels, tmp_path):
+def test_a_rerun_says_what_else_differs(run_it, kernels):
     stored = run_it()
-    changed = json.loads(json.dumps(stored.record))
+    changed = deepcopy(stored.record)
     changed["inputs"]["versions"]["numpy"] = "0.1"
     changed["inputs"]["files"]["gone.py"] = "0" * 64
     changed["provenance"]["processor"] = "another"
-    copy = StoredRun(stored.location, changed)
-    said = reproduce(copy, kernels)
+    said = reproduce(StoredRun(stored.location, changed), kernels)
     assert said.verdict == "identical"
     found = {each.name: (each.recorded, each.now) for each in said.environment}
     assert found == {
@@ -631,8 +601,8 @@ def test_a_rerun_says_what_else_differs(run_it, kernels, tmp_path):
     assert repr(ABSENT) == "nothing"
 
 
-def test_a_rerun_needs_what_was_run(run_it, kernels):
-    stored = run_it()
+def test_a_rerun_needs_what_was_run(write, store, kernels):
+    stored = execute(plan_run(write("1"), {}), store, kernels)
     path = Path(stored.location, "notebook.ipynb")
     node = nbformat.read(path, as_version=4)
     node.cells[-1].source = "# edited"
@@ -651,7 +621,6 @@ def test_a_rerun_that_fails_says_so(write, store, kernels, tmp_path):
         reproduce(stored, kernels)
 
 
-@settings(max_examples=200)
 @given(VALUES, VALUES)
 def test_a_value_equals_itself_and_differences_have_names(one, other):
     assert list(compare(one, one, "x")) == []
@@ -679,20 +648,17 @@ def test_what_differs_says_by_how_much(one, other, relative):
     assert difference.relative == pytest.approx(relative)
 
 
-def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(tmp_path, kernels):
+@pytest.mark.parametrize("fresh", [True, False])
+def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(
+    write, store, kernels, tmp_path, fresh
+):
     added = tmp_path / "added"
     (added / "peculiar-1.0.dist-info").mkdir(parents=True)
     (added / "peculiar.py").write_text("")
     (added / "peculiar-1.0.dist-info" / "METADATA").write_text("Name: peculiar\nVersion: 1.0\n")
     (added / "peculiar-1.0.dist-info" / "RECORD").write_text("peculiar.py,,\n")
-    body = (
-        f"import sys\nfrom gradtricks.lab import record\nsys.path.append({str(added)!r})\nimport peculiar\n"
-    )
-    for fresh in (True, False):
-        path = write_notebook(tmp_path / "experiments" / f"adds_{fresh}.ipynb", PARAMETERS, body)
-        node = nbformat.read(path, as_version=4)
-        node.metadata["gradtricks"] = {"fresh_kernel": fresh}
-        nbformat.write(node, path)
-        store, run = Store(tmp_path / "runs"), plan_run(path, {})
-        execute(run, store, kernels)
-        assert store.find(run) is not None
+    body = f"import sys\nfrom gradtricks.lab import record\nsys.path.append({str(added)!r})\nimport peculiar"
+    notebook = write(body)
+    with_metadata(notebook, {"fresh_kernel": fresh})
+    run = plan_run(notebook, {})
+    assert execute(run, store, kernels) == store.find(run)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
 from gradtricks.lab.kernels import INJECTED
-from gradtricks.lab.kernels.choosing import Kernels, inject
+from gradtricks.lab.kernels.choosing import inject
 from gradtricks.lab.notebooks.schema import (
     ParameterError,
     check_parameters,
@@ -117,19 +117,8 @@ def test_a_range_is_what_python_compares(value, bound, limit):
 @pytest.mark.parametrize(
     "annotated",
     [
-        *(
-            "float, Field(gt='a')",
-            "str, Field(gt=0)",
-            "int, Field(multiple_of=0)",
-            "int, Field(max_length=3)",
-        ),
-        *(
-            "int, Field(max_length=3)",
-            "float, Field(allow_inf_nan=0)",
-            "int, Field(strict=True)",
-            "int, Field(**{})",
-            "int, Field(0)",
-        ),
+        *("float, Field(gt='a')", "str, Field(gt=0)", "int, Field(multiple_of=0)", "int, Field(strict=True)"),
+        *("int, Field(max_length=3)", "float, Field(allow_inf_nan=0)", "int, Field(**{})"),
     ],
 )
 def test_ranges_that_make_no_sense_are_refused(annotated):
@@ -142,10 +131,7 @@ def test_ranges_that_make_no_sense_are_refused(annotated):
     [
         ("seed: Annotated[int, Field(0)] = 0", r"Field takes gt, .*, all by name; got Field\(0\)"),
         ("seed: int = 'a'", "parameter seed: its default doesn't fit its type: expected int; got 'a'"),
-        (
-            "seed = 'a'  # type: int",
-            "parameter seed: its default doesn't fit its type: expected int; got 'a'",
-        ),
+        ("seed = 'a'  # type: int", "its default doesn't fit its type: expected int; got 'a'"),
         ("seed: PositiveInt = 0", "its default doesn't fit its type: expected int above 0; got 0"),
         ("x: str = '\ud800'", "the parameters cell can't be read: 'utf-8' codec"),
         (r"x: Literal['\ud800'] = 'a'", "parameter x: "),
@@ -159,9 +145,8 @@ def test_a_parameters_cell_that_cannot_be_read_says_why(source, message):
 
 
 def test_all_that_is_wrong_with_a_cell_is_said_at_once():
-    with pytest.raises(ParameterError) as caught:
+    with pytest.raises(ParameterError, match=r"\A.*parameter a: .*\n.*parameter b: .*\Z"):
         declare("a: int = 'x'\nb: Annotated[int, Field(gt='a')] = 0\nc = 3")
-    assert len(str(caught.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize(
@@ -275,9 +260,7 @@ def test_what_is_no_notebook_is_refused_by_name(tmp_path):
     odd += [whole % ("{}", cell % about) for about in ('"x"', "[]", '{"tags": null}', '{"tags": "x"}')]
     for text in ("{", "[]", "{}", *odd):
         path.write_text(text)
-        with pytest.raises(
-            ParameterError, match=r"expected a notebook at .*torn.ipynb; got a file that isn't one"
-        ):
+        with pytest.raises(ParameterError, match=r"a notebook at .*torn.ipynb; got a file that isn't one"):
             read_notebook(path)
     with pytest.raises(FileNotFoundError, match=r"expected a notebook at .*; got nothing there"):
         read_notebook(tmp_path)
@@ -390,10 +373,10 @@ def test_yaml_keeps_what_is_not_quoted_as_it_is_written():
         ("a: !!python/object/apply:os.system [echo]", "anchors, aliases and tags aren't allowed"),
         ("a: !!int '3'", "anchors, aliases and tags aren't allowed"),
         ("a: 1\n---\nb: 2", "expected a single document .* but found another document"),
-        ("[" * 10_000, "nested too deep"),
+        pytest.param("[" * 10_000, "nested too deep", id="deep"),
         ("a: [", "expected the node content"),
         ("a: '\x00'", "special characters are not allowed"),
-        ("#" * 1_000_001, "expected at most 1000000 characters; got more"),
+        pytest.param("#" * 1_000_001, "expected at most 1000000 characters; got more", id="long"),
     ],
 )
 def test_yaml_that_could_surprise_is_refused(text, message):
@@ -468,7 +451,7 @@ def notebook_with(*cells):
 def test_what_the_notebook_reads_is_what_was_given(parameters):
     node = inject(notebook_with("2"), parameters)
     source = node.cells[2].source
-    assert source.isprintable() or source.replace("\n", "").isprintable()
+    assert source.replace("\n", "").isprintable()
     assert TransformerManager().transform_cell(source) == source + "\n", "IPython reads a magic in it"
     statements = ast.parse(source).body
     assert [ast.unparse(statement.targets[0]) for statement in statements] == list(parameters)
@@ -480,22 +463,15 @@ def test_what_the_notebook_reads_is_what_was_given(parameters):
 
 
 def test_one_cell_is_injected_behind_the_parameters():
-    before = notebook_with("2")
+    before, comment = notebook_with("2"), "# Set by gradtricks: the parameters of this run.\n"
     first = inject(before, {"x": 1})
     assert "papermill" not in before.metadata
     assert len(before.cells) == 3
-    assert [cell.source for cell in first.cells[2:]] == [
-        "# Set by gradtricks: the parameters of this run.\nx = 1",
-        "2",
-    ]
+    assert [cell.source for cell in first.cells] == ["1", "x: int = 0", f"{comment}x = 1", "2"]
     assert (first.cells[2].metadata.tags, first.cells[2].id) == ([INJECTED], INJECTED)
     second = inject(first, {"x": float("nan")})
-    assert [cell.source.rpartition("\n")[2] for cell in second.cells] == [
-        "1",
-        "x: int = 0",
-        'x = __import__("math").nan',
-        "2",
-    ]
+    injected = f'{comment}x = __import__("math").nan'
+    assert [cell.source for cell in second.cells] == ["1", "x: int = 0", injected, "2"]
     assert second.metadata.papermill.parameters == {"x": {"$float": "nan"}}
     nbformat.validate(second)
     assert inject(second, {}).cells == before.cells
@@ -529,7 +505,7 @@ def fingerprint(values):
     return " ".join(hex(value) if type(value) is int else ascii(value) for value in values)
 
 
-def test_a_real_kernel_reads_what_was_given(tmp_path):
+def test_a_real_kernel_reads_what_was_given(tmp_path, kernels):
     given = [
         *(2**63, -(10**5000), -0.0, float("nan"), float("-inf"), 5e-324, date(2026, 1, 1), None, True),
         *(f"{SIGNS} 雪 \U0001f600", "'" * 3 + '"' * 3, "%%bash\n!ls", {"$float": [[], {}]}),
@@ -539,10 +515,6 @@ def test_a_real_kernel_reads_what_was_given(tmp_path):
         f"float = datetime = None\n{inspect.getsource(fingerprint)}", "print(fingerprint(given))"
     )
     node.cells[1].source = "given: list[int] = []"
-    kernels = Kernels()
-    try:
-        kernels.run(node, {"given": given}, tmp_path / "out.ipynb")
-    finally:
-        kernels.close()
+    kernels.run(node, {"given": given}, tmp_path / "out.ipynb")
     cells = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert cells[4].outputs[0].text == f"{fingerprint(given)}\n"

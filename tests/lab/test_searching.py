@@ -1,4 +1,4 @@
-"""Adaptive search, with real runs: what was told stays told, whoever is killed."""
+"""Adaptive search: what was told stays told, whoever is killed."""
 
 import math
 import os
@@ -8,7 +8,6 @@ import sys
 import time
 from contextlib import closing
 from functools import partial
-from textwrap import dedent
 
 import pytest
 
@@ -20,6 +19,7 @@ from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.searching import search
 from gradtricks.lab.sweeps.studies import Study
 from notebooks import write_notebook
+from stored import put
 from sweeping import Cluster, wait_for
 
 pytest.importorskip("optuna")
@@ -52,17 +52,14 @@ optuna:
   parameters:
     rate: {low: 0.001, high: 1.0, log: true}
     layers: {low: 1, high: 3}
-    kind: {choices: [a, b]}
+    kind: {choices: [a]}
 """
 
 
-ONE_KIND = ("[a, b]", "[a]")  # of which no run fails
-
-
-def write_search(folder, *changes, more="", name="small"):
+def write_search(folder, *changes, trials=6, more="", name="small"):
     """Write a search beside its notebook, with changes, and read it."""
-    text = SEARCH + dedent(more)
-    for old, new in changes:
+    text = SEARCH + more
+    for old, new in (("trials: 6", f"trials: {trials}"), *changes):
         assert old in text
         text = text.replace(old, new)
     path = folder / "experiments" / f"{name}.sweep.yaml"
@@ -78,12 +75,28 @@ def written(tmp_path):
     return partial(write_search, tmp_path)
 
 
+def compute(run, store, *_, **__):
+    """Put in the store at once what the notebook of a run would compute."""
+    given = run.parameters
+    loss = (given["rate"] - 0.3) ** 2 + given["layers"] / 100 + given["seed"]
+    results = {"curve": [1, 2], "loss": loss, "nothing": {"$float": "nan"}}
+    return put(store, run, parameters=given, results=results)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Start no process for a run."""
+    monkeypatch.setattr("gradtricks.lab.runs.execution.execute", compute)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Return what a search proposes that nobody disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    spec, store = write_search(folder, ONE_KIND), Store(folder / "runs")
-    search(spec, store, workers=1)
+    spec, store = write_search(folder), Store(folder / "runs")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gradtricks.lab.runs.execution.execute", compute)
+        search(spec, store, workers=1)
     return proposals(spec, store)
 
 
@@ -99,7 +112,7 @@ def proposals(spec, store):
 
 def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path, undisturbed):
     store, events, plans = Store(tmp_path / "runs"), [], []
-    spec = written(ONE_KIND)
+    spec = written()
     runs, best = search(
         spec, store, workers=1, on_change=lambda run: events.append(run.state), on_planned=plans.append
     )
@@ -112,7 +125,7 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path, undisturbe
     assert set(events) <= {"going", "finished"}
     assert told == undisturbed, "the same seed proposes the same"
 
-    longer = written(("trials: 6", "trials: 8"), ONE_KIND)
+    longer = written(trials=8)
     events.clear()
     again = search(longer, store, workers=2, on_change=lambda run: events.append(run.state))
     assert proposals(longer, store)[:6] == told
@@ -125,18 +138,17 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path, undisturbe
     assert events == []
 
 
-def test_trials_whose_runs_are_done_already_enter_the_plan(written, tmp_path):
+def test_trials_whose_runs_are_done_already_enter_the_plan(written, tmp_path, at_once):
     store, plans = Store(tmp_path / "runs"), []
-    search(written(("trials: 6", "trials: 2"), ONE_KIND), store, workers=1)
-    twin = written(("trials: 6", "trials: 2"), ONE_KIND, name="twin")
-    runs, _ = search(twin, store, workers=1, on_planned=plans.append)
+    search(written(trials=2), store, workers=1)
+    runs, _ = search(written(trials=2, name="twin"), store, workers=1, on_planned=plans.append)
     assert [spec.request for spec in plans[-1].runs] == [run.spec.request for run in runs]
     assert len(runs) == 2
 
 
 def test_failed_runs_are_failed_trials(written, tmp_path):
     store = Store(tmp_path / "runs")
-    spec = written(("choices: [a, b]", "choices: [b]"), ("low: 1, high: 3", "low: 2, high: 3"))
+    spec = written(("choices: [a]", "choices: [b]"), ("low: 1, high: 3", "low: 2, high: 3"))
     runs, _ = search(spec, store, workers=2)
     for value, _, layers, _ in proposals(spec, store):
         assert (value is None) == (layers == 3)
@@ -145,8 +157,8 @@ def test_failed_runs_are_failed_trials(written, tmp_path):
     assert all("this configuration fails" in error for error in errors)
 
 
-def test_the_objective_is_the_mean_over_seeds(written, tmp_path):
-    spec = written(("trials: 6", "trials: 2"), ("choices: [a, b]", "choices: [a]"), more="seeds: [1, 4]\n")
+def test_the_objective_is_the_mean_over_seeds(written, tmp_path, at_once):
+    spec = written(trials=2, more="seeds: [1, 4]\n")
     store = Store(tmp_path / "runs")
     _, best = search(spec, store, workers=2)
     assert [run.parameters["seed"] for run in best] == [1, 4]
@@ -161,15 +173,14 @@ def test_the_objective_is_the_mean_over_seeds(written, tmp_path):
         ("results.curve", r"expected results.curve to be a number; small-.* recorded \[1, 2\]"),
     ],
 )
-def test_an_objective_that_no_run_records_ends_the_search(written, tmp_path, objective, message):
-    spec = written(("results.loss", objective), ("choices: [a, b]", "choices: [a]"))
+def test_an_objective_that_no_run_records_ends_the_search(written, tmp_path, at_once, objective, message):
     with pytest.raises(RunError, match=message):
-        search(spec, Store(tmp_path / "runs"), workers=1)
+        search(written(("results.loss", objective)), Store(tmp_path / "runs"), workers=1)
 
 
-def test_nan_is_no_value(written, tmp_path):
+def test_nan_is_no_value(written, tmp_path, at_once):
     store = Store(tmp_path / "runs")
-    spec = written(("results.loss", "results.nothing"), ("trials: 6", "trials: 1"), ONE_KIND)
+    spec = written(("results.loss", "results.nothing"), trials=1)
     assert search(spec, store, workers=1)[1] == []
     assert [value for value, *_ in proposals(spec, store)] == [None]
 
@@ -178,7 +189,8 @@ def test_nan_is_no_value(written, tmp_path):
 def test_draws_are_the_same_wherever_a_kill_came(written, tmp_path, sampler):
     from optuna.distributions import IntDistribution
 
-    spec = written(("seed: 1", f"seed: 1\n  sampler: {sampler}"), ("trials: 6", "trials: 8"))
+    both = ("choices: [a]", "choices: [a, b]")
+    spec = written(("seed: 1", f"seed: 1\n  sampler: {sampler}"), both, trials=8)
     once, killed, other = (Store(tmp_path / name) for name in ("once", "killed", "other"))
     with closing(Study(spec, once)) as study:
         assert [*iter(study.ask, {})]
@@ -203,24 +215,24 @@ def test_draws_are_the_same_wherever_a_kill_came(written, tmp_path, sampler):
         assert [specs[0].parameters["rate"] for specs in study.ask().values()] != [rates[0]]
 
 
-def test_trials_of_another_search_are_not_believed(written, tmp_path):
+def test_trials_of_another_search_are_not_believed(written, tmp_path, at_once):
     store = Store(tmp_path / "runs")
-    spec = written(("trials: 6", "trials: 1"), ONE_KIND)
+    spec = written(trials=1)
     search(spec, store, workers=1)
-    changed = written(("trials: 6", "trials: 1"), ("high: 1.0", "high: 2.0"), ONE_KIND)
+    changed = written(("high: 1.0", "high: 2.0"), trials=1)
     assert len(search(changed, store)[0]) == len(proposals(changed, store)) == 1
-    written(("trials: 6", "trials: 1"), ("minimize", "minimize\n  # the same"), ONE_KIND)
+    written(("minimize", "minimize\n  # the same"), trials=1)
     for folder in (tmp_path / "runs").glob("small*"):
         folder.rename(tmp_path / folder.name)
     with pytest.raises(ParameterError, match="those of 1 of its 1 trials are gone"):
         search(spec, store)
 
 
-def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path, undisturbed):
+def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path, undisturbed, at_once):
     from optuna.distributions import IntDistribution
 
     store = Store(tmp_path / "runs")
-    spec = written(("trials: 6", "trials: 1"), ONE_KIND)
+    spec = written(trials=1)
     with closing(Study(spec, store)) as study:
         study._study.ask({"layers": IntDistribution(1, 3)})  # and then the driver was killed
     assert len(search(spec, store, workers=1)[0]) == 1
@@ -229,18 +241,17 @@ def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path, undi
         assert [trial.state.name for trial in study._study.get_trials()] == ["FAIL", "COMPLETE"]
 
 
-def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path):
-    spec = written(ONE_KIND)
+def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path, at_once):
+    spec = written()
+
+    def edit(_):
+        write_notebook(spec.notebook, PARAMETERS, BODY + "# edited\n")
+
     with pytest.raises(RunError, match=r"expected .*small.ipynb to stay as it was"):
-        search(
-            spec,
-            Store(tmp_path / "runs"),
-            workers=1,
-            on_planned=lambda _: write_notebook(spec.notebook, PARAMETERS, BODY + "# edited\n"),
-        )
+        search(spec, Store(tmp_path / "runs"), workers=1, on_planned=edit)
 
 
-def test_a_database_that_cannot_be_had(written, tmp_path):
+def test_a_database_or_a_folder_that_cannot_be_had(written, tmp_path):
     spec = written(("seed: 1", "storage: sqlite:////nowhere/at/all.db"))
     with pytest.raises(
         ParameterError, match=r"expected a database .*sqlite:////nowhere/at/all.db; got Operational"
@@ -248,9 +259,6 @@ def test_a_database_that_cannot_be_had(written, tmp_path):
         search(spec, Store(tmp_path / "runs"))
     with pytest.raises(ParameterError, match="which memory://runs can't hold; got none; remedy: say"):
         search(written(), Store("memory://runs"))
-
-
-def test_a_store_that_is_a_file(written, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ParameterError, match=r"expected a folder .*; got .*Not a directory"):
         search(written(), Store(tmp_path / "file"))
@@ -263,41 +271,24 @@ def test_without_optuna_the_remedy_is_said(written, tmp_path, monkeypatch):
 
 
 def test_a_cluster_searches_too(written, tmp_path):
-    spec = written(ONE_KIND, ("trials: 6", "trials: 4"))
     with Cluster(tmp_path) as cluster:
-        events = []
-        scheduler = Scheduler(**cluster.known_as)
         runs, best = search(
-            spec,
-            Store(tmp_path / "runs"),
-            scheduler=scheduler,
-            on_change=lambda run: events.append(run.worker),
+            written(trials=4), Store(tmp_path / "runs"), scheduler=Scheduler(**cluster.known_as)
         )
     assert len(runs) == 4
     assert best[0].results["loss"] == min(run.stored.results["loss"] for run in runs)
-    assert {worker.partition("/")[0] for worker in events} <= {"w0", "w1"}
-
-
-DRIVER = """\
-import sys
-from pathlib import Path
-from gradtricks.lab.sweeps.searching import search
-from gradtricks.lab.runs.many import Interrupted
-from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.plans import read_sweep
-try:
-    search(read_sweep(Path(sys.argv[1])), Store(sys.argv[2]), workers=int(sys.argv[3]))
-except Interrupted:
-    sys.exit(130)
-"""
+    assert {run.worker for run in runs} <= {"w0/1", "w1/1"}
 
 
 def start(spec, store, workers, log):
-    """Search in a process of its own."""
-    file = spec.notebook.with_name(f"{spec.name}.sweep.yaml")
-    command = [sys.executable, "-c", DRIVER, file, store.location, str(workers)]
+    """Give the command that searches."""
+    command = [sys.executable, "-m", "gradtricks.cli", "sweep", f"experiments/{spec.name}.sweep.yaml"]
     return subprocess.Popen(
-        command, env={**os.environ, "GRADTRICKS_TEST_LOG": str(log)}, stderr=subprocess.PIPE
+        [*command, "--store", store.location, "--workers", str(workers)],
+        cwd=spec.notebook.parents[1],
+        env={**os.environ, "GRADTRICKS_TEST_LOG": str(log)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -307,8 +298,7 @@ def wait_for_lines(log, count):
 
 
 def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, undisturbed):
-    spec = written(ONE_KIND, more="fixed: {pause_s: 0.3}\n")
-
+    spec = written(more="fixed: {pause_s: 0.3}\n")
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
     for count in (2, 4):
         process = start(spec, store, 1, log)
@@ -330,7 +320,7 @@ def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, 
 
 def test_an_interrupted_search_keeps_what_goes_on_and_continues(written, tmp_path):
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
-    spec = written(ONE_KIND, more="fixed: {pause_s: 0.5}\n")
+    spec = written(more="fixed: {pause_s: 0.5}\n")
     process = start(spec, store, 2, log)
     wait_for_lines(log, 1)
     process.send_signal(signal.SIGINT)

@@ -370,8 +370,8 @@ def test_a_notebook_that_is_gone_or_torn_says_so(store):
         StoredRun(f"{store.location}/nowhere", {}).read_notebook()
 
 
-def test_thousands_of_runs_share_what_is_equal(local):
-    runs = [asked(number) for number in range(2000)]
+def test_many_runs_share_what_is_equal(local):
+    runs = [asked(number) for number in range(100)]
     for run in runs:
         record = record_of(run)
         folder = Path(local.location, f"{run.title}-{run.request[:12]}", inputs_digest(record["inputs"]))
@@ -423,9 +423,9 @@ def process(script, folder):
 def test_processes_take_turns(tmp_path):
     (tmp_path / "counter").write_text("0")
     running = [process(CLAIMING, tmp_path) for _ in range(3)]
-    assert [one.wait(60) for one in running] == [0, 0, 0]
     for one in running:
-        one.stdout.close()
+        one.communicate(timeout=60)
+    assert [one.returncode for one in running] == [0, 0, 0]
     assert (tmp_path / "counter").read_text() == "75"
     assert list((tmp_path / "runs" / ".unfinished").iterdir()) == []
 

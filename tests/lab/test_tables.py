@@ -10,17 +10,18 @@ import subprocess
 import sys
 from datetime import UTC, date, datetime
 
+import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradtricks.book.markup import code, escape
+from gradtricks.lab.commands.views import write
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.queries import ask
 from gradtricks.lab.results.tables import (
     as_csv,
     as_series,
-    export,
     one_line,
     read_plan,
     table,
@@ -73,15 +74,10 @@ def test_a_row_a_run_and_a_dotted_name_a_result(tmp_path):
 
 
 def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(tmp_path):
-    runs = [
-        make_run({"seed": 3}, {"loss": 1.0}),
-        make_run({"seed": 1}, error="no"),
-        make_run({"seed": 2}, {"loss": 2.0}),
-    ]
-    put(tmp_path, [*runs, make_run({"seed": 9}, {"loss": 9.0})])
-    store = Store(tmp_path)
-    wanted = [*runs, make_run({"seed": 4})]
-    found = table(store, plan={"runs": [{"request": run.request, "title": run.title} for run in wanted]})
+    runs = [make_run({"seed": seed}, error="no" if seed == 1 else None) for seed in (3, 1, 2, 9, 4)]
+    put(tmp_path, runs[:4])
+    wanted = [{"request": run.request, "title": run.title} for run in runs if run.parameters["seed"] != 9]
+    found = table(Store(tmp_path), plan=read_plan({"runs": wanted}))
     assert listed(found["parameters.seed"]) == [3, 1, 2]
     assert list(found["status"]) == ["finished", "failed", "finished"]
 
@@ -89,9 +85,7 @@ def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(
 @pytest.mark.parametrize("runs", [[1], [{"title": "small"}], [{"title": "small", "request": 1}], None, []])
 def test_a_plan_that_was_edited_is_refused(runs):
     assert read_plan({"runs": [], "shown": ["results.loss"]}).shown == ("results.loss",)
-    with pytest.raises(
-        StoreError, match=r"expected a plan as a sweep writes it; got .*; remedy: sweep again"
-    ):
+    with pytest.raises(StoreError, match=r"a plan as a sweep writes it; got .*; remedy: sweep again"):
         read_plan({"runs": runs, "varied": "seed" if runs == [] else []})
 
 
@@ -232,10 +226,7 @@ def test_dates_and_decimals():
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        (
-            "SELECT results.los FROM runs",
-            r'(?s)Could not find key "los".*"loss".*columns of runs.*\n  results.loss\n',
-        ),
+        ("SELECT results.los FROM runs", r'(?s)"los".*"loss".*columns of runs.*\n  results.loss\n'),
         ("SELECT seed FROM runs", r"(?s)seed.*parameters\.seed"),
         ("SELCT 1", "syntax error"),
         ("", "expected a query; got ''; remedy: gradtricks table --help shows one"),
@@ -260,14 +251,8 @@ def test_a_message_lists_no_more_columns_than_can_be_read():
 
 # Files
 
-FOUND = {
-    "loss": 0.1 + 0.2,
-    "worst": NAN,
-    "top": INF,
-    "text": 'a|"b", <i>\nc',
-    "curve": [1, 0.5],
-    "big": 2**70,
-}
+FOUND = {"loss": 0.1 + 0.2, "worst": NAN, "top": INF, "curve": [1, 0.5], "big": 2**70}
+FOUND["text"] = 'a|"b", <i>\nc'
 
 
 def test_csv_has_every_digit():
@@ -281,10 +266,8 @@ def test_csv_has_every_digit():
 
 
 def test_parquet_has_the_same_names_and_values(tmp_path):
-    import duckdb
-
     path = tmp_path / "it's.parquet"
-    export(frame_of(FOUND, {}), "parquet", path)
+    list(write(frame_of(FOUND, {}), "parquet", path))
     answer = duckdb.read_parquet(str(path))
     row = dict(zip(answer.columns, answer.fetchall()[0], strict=True))
     assert row["results.loss"] == FOUND["loss"]
@@ -310,11 +293,9 @@ SQL_ONLY = {
 
 @pytest.mark.parametrize(("sql", "text"), SQL_ONLY.items())
 def test_what_only_sql_has_is_text_in_files(sql, text, tmp_path):
-    import duckdb
-
     answer = ask(frame_of({}), f"SELECT {sql} AS x")
     assert list(csv.reader(io.StringIO(as_csv(answer)))) == [["x"], [text]]
-    export(answer, "parquet", tmp_path / "x.parquet")
+    list(write(answer, "parquet", tmp_path / "x.parquet"))
     assert duckdb.read_parquet(str(tmp_path / "x.parquet")).columns == ["x"]
 
 
@@ -322,7 +303,7 @@ def test_two_columns_of_one_name_are_no_parquet(tmp_path):
     answer = ask(frame_of({}), "SELECT 1 AS a, 2 AS a")
     assert as_csv(answer) == "a,a\n1,2\n"
     with pytest.raises(ParameterError, match=r"columns of different names; got several called a; remedy: "):
-        export(answer, "parquet", tmp_path / "a.parquet")
+        list(write(answer, "parquet", tmp_path / "a.parquet"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -330,20 +311,17 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("old")
     with pytest.raises(AttributeError):
-        export(None, "csv", path)
+        list(write(None, "csv", path))
     assert path.read_text() == "old"
-    export(frame_of({"loss": 1.0}), "csv", path)
+    list(write(frame_of({"loss": 1.0}), "csv", path))
     assert "results.loss" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_importing_costs_nothing_until_it_is_used():
-    code = (
-        "import sys, gradtricks.lab.results.tables; "
-        "print({'pandas', 'duckdb', 'matplotlib'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    code = "import sys, gradtricks.lab.results.tables\n"
+    code += "print({'pandas', 'duckdb', 'matplotlib'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
 # Text from outside

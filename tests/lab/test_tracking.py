@@ -3,13 +3,11 @@
 import json
 import os
 import sys
-from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.planning import plan_runs
@@ -35,13 +33,13 @@ record_file("weights")
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory):
+def stored(tmp_path_factory, kernels):
     """Run a notebook twice, once well and once not."""
     folder = tmp_path_factory.mktemp("tracking")
     notebook = write_notebook(folder / "experiments" / "small.ipynb", PARAMETERS, BODY)
     store = Store(folder / "runs")
     well, broken = plan_runs(notebook, [{"seed": 3, "label": "x" * 7000}, {"fate": "raise"}])
-    with closing(Kernels()) as kernels, pytest.MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         finished = execute(well, store, kernels)
         with pytest.raises(RunError):

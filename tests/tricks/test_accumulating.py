@@ -133,9 +133,8 @@ def test_a_loss_of_other_parameters_is_refused(backend):
         backend.tricks.accumulate_gradients(lambda part: (constant, 1), [backend.tensor([1])], [0])
 
 
-def test_a_models_parameters_in_torch():
-    torch = pytest.importorskip("torch")
-    tricks = pytest.importorskip("gradtricks.torch")
+def test_a_models_parameters_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
     model = torch.nn.Linear(2, 1)
     rows = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
     _, gradients = tricks.accumulate_gradients(
@@ -147,11 +146,9 @@ def test_a_models_parameters_in_torch():
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_in_a_function_of_tensorflow(jit_compile):
-    tf = pytest.importorskip("tensorflow")
-    keras = pytest.importorskip("keras")
-    tricks = pytest.importorskip("gradtricks.tensorflow")
-    weight = keras.Variable(2.0)
+def test_in_a_function_of_tensorflow(in_tensorflow, jit_compile):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    weight = tf.keras.Variable(2.0)
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def gradients(rows):

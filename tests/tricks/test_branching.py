@@ -228,15 +228,16 @@ def test_in_common_ways(common):
     assert_close([value, *gradients], expected, rtol=common.rtol, atol=0)
 
 
-def test_what_flows_where_under_every_transform(way):
+def test_what_flows_where_in_common_ways(common):
+    # It differentiates by what test_sensitivities.py takes through every transform.
     def safe_gradient(t):
-        return way.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient
+        return common.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient
 
-    value, (gradient,) = way.value_and_vjp(safe_gradient, [X], COTANGENT)
+    value, (gradient,) = common.value_and_vjp(safe_gradient, [X], COTANGENT)
     flow = reference.where_gradients(X > 0, X, root_slope, 0.0)
-    np.testing.assert_allclose(value, flow.safe_gradient, rtol=way.rtol)
+    np.testing.assert_allclose(value, flow.safe_gradient, rtol=common.rtol)
     expected = reference.where_gradients_vjp(COTANGENT, X > 0, X, root_curvature)
-    np.testing.assert_allclose(gradient, expected, rtol=way.rtol)
+    np.testing.assert_allclose(gradient, expected, rtol=common.rtol)
 
 
 def test_twice_in_common_ways(twice):
@@ -252,11 +253,11 @@ def test_twice_in_common_ways(twice):
     assert_agrees_twice(twice, cubed, inputs, COTANGENT, vjp)
 
 
-def test_what_flows_where_twice_under_every_transform(second):
+def test_what_flows_where_twice_in_common_ways(twice):
     def vjp(cotangent, x):
         return reference.where_gradients_vjp(cotangent, X > 0, x, root_curvature)
 
     def safe_gradient(t):
-        return second.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient
+        return twice.tricks.where_gradients(t > 0, t, root, 0.0).safe_gradient
 
-    assert_agrees_twice(second, safe_gradient, [X], COTANGENT, vjp, atol=1e-5)
+    assert_agrees_twice(twice, safe_gradient, [X], COTANGENT, vjp, atol=1e-5)

@@ -180,7 +180,6 @@ def test_only_one_element_is_without_a_derivative(backend, name, extreme, reason
     assert WRONG not in report.counts
 
 
-@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("size", [1e300, 1e-300])
 def test_large_and_small_values(backend, size):
     report = backend.tricks.check_gradient(lambda x: x * size, backend.tensor(AT), atol=0.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from backends import made
 from gradtricks._core.diagnosing import Backward, Event, Record, Update, Weight, diagnosed
 from gradtricks._core.recorded import Place
 from gradtricks._core.reports import Finding, GradientReport, InputReport
@@ -46,18 +47,12 @@ def cases(kind):
     return found
 
 
-def tricks_of(framework):
-    """Return the tricks of a framework, or skip the test where that isn't installed."""
-    pytest.importorskip(framework)
-    return importlib.import_module(f"gradtricks.{framework}")
-
-
 @pytest.mark.parametrize(("framework", "name"), cases("issues"))
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 def test_the_cause_is_named(framework, name):
-    tricks = tricks_of(framework)
+    tricks = made(framework).tricks
     _, kind, code, script = importlib.import_module(f"issues_{framework}").CASES[name]
     diagnosis = tricks.diagnose(*script())
     assert diagnosis.kinds[:1] == (kind,), str(diagnosis)
@@ -69,7 +64,7 @@ def test_the_cause_is_named(framework, name):
 @pytest.mark.parametrize(("framework", "name"), cases("trainings"))
 @pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly`")
 def test_a_healthy_training_is_left_in_peace(framework, name):
-    tricks = tricks_of(framework)
+    tricks = made(framework).tricks
     module = importlib.import_module(f"trainings_{framework}")
     step, *things = module.CASES[name]()
     for _ in range(2):
@@ -86,7 +81,7 @@ def test_a_healthy_training_is_left_in_peace(framework, name):
 def test_twenty_public_issues_are_replayed():
     addresses, names = set(), set()
     for framework in BACKENDS:
-        tricks_of(framework)
+        made(framework)
         issues = importlib.import_module(f"issues_{framework}").CASES
         addresses |= {address for address, *_ in issues.values() if address}
         trainings = importlib.import_module(f"trainings_{framework}").CASES

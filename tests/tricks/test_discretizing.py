@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from agreeing import assert_agrees
+from agreeing import assert_agrees, assert_close, assert_each_agrees
 from gradtricks import reference
 
 # TensorFlow's arithmetic takes subnormal numbers for 0.
@@ -65,26 +65,17 @@ def test_keeps_the_dtype(backend, name, dtype):
     assert value.dtype == x.dtype
     expected = getattr(reference, name)(backend.array(x).astype(np.float64), *FLOORS[name])
     expected = backend.cast(backend.tensor(expected), dtype)
-    tolerance = {"bfloat16": 1e-2, "float16": 1e-3, "float32": 1e-5, "float64": 1e-12}[dtype]
-    np.testing.assert_allclose(
-        backend.array(value), backend.array(expected), rtol=tolerance, atol=tolerance / 10
-    )
+    rtol = {"bfloat16": 1e-2, "float16": 1e-3, "float32": 1e-5, "float64": 1e-12}[dtype]
+    np.testing.assert_allclose(backend.array(value), backend.array(expected), rtol=rtol, atol=rtol / 10)
 
 
-@pytest.mark.parametrize(
-    ("hard", "soft", "expected"),
-    [
-        ("bool", "float32", "float32"),
-        ("bfloat16", "float32", "bfloat16"),
-    ],
-)
-def test_dtypes_may_differ(backend, hard, soft, expected):
-    hard = backend.cast(backend.tensor(np.array([0.0, 1.0])), hard)
-    dtype = backend.cast(backend.tensor(np.zeros(1)), expected).dtype
+@pytest.mark.parametrize(("hard", "expected"), [("bool", "float32"), ("bfloat16", "bfloat16")])
+def test_dtypes_may_differ(backend, hard, expected):
+    hard = backend.cast(backend.tensor([0.0, 1.0]), hard)
 
     def function(t):
-        value = backend.tricks.straight_through(hard, backend.cast(t, soft))
-        assert value.dtype == dtype
+        value = backend.tricks.straight_through(hard, backend.cast(t, "float32"))
+        assert expected in str(value.dtype)
         return value
 
     value, (gradient,) = backend.value_and_vjp(function, [np.array([0.3, np.nan])], np.array([2.0, 4.0]))
@@ -93,30 +84,16 @@ def test_dtypes_may_differ(backend, hard, soft, expected):
     assert reference.straight_through([False, True], [0.3, 0.4]).dtype == np.float64
 
 
-@pytest.mark.parametrize(("name", "options"), [("floor_straight_through", ()), ("soft_floor", (0.2,))])
-def test_each_tensor_of_a_structure_takes_its_steps_by_itself(backend, name, options):
-    stairs = getattr(backend.tricks, name)
-
-    def function(h, c):
-        state = stairs({"h": h, 0: (c,)}, *options)
-        return state["h"] + 10 * state[0][0]
-
-    inputs, cotangent = [np.array([0.3, 1.1]), np.array([-0.4, 2.0])], np.array([1.0, -2.0])
-    value, gradients = backend.value_and_vjp(function, inputs, cotangent)
-    expected = [getattr(reference, name)(x, *options) for x in inputs]
-    np.testing.assert_allclose(value, expected[0] + 10 * expected[1], rtol=1e-10)
-    for x, scale, found in zip(inputs, (1, 10), gradients):
-        expected = getattr(reference, f"{name}_vjp")(scale * cotangent, x, *options)
-        np.testing.assert_allclose(found, expected, rtol=1e-10)
+@pytest.mark.parametrize("name", FLOORS)
+def test_each_tensor_of_a_structure_takes_its_steps_by_itself(backend, name):
+    assert_each_agrees(backend, name, *FLOORS[name])
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3])
 def test_a_cold_soft_floor_is_the_floor_off_the_integers(backend, temperature):
     x = np.linspace(-3.95, 3.95, 80)
-    value = backend.array(backend.tricks.soft_floor(backend.tensor(x), temperature))
-    np.testing.assert_allclose(value, np.floor(x), atol=1e-20)
-    at_an_integer = backend.array(backend.tricks.soft_floor(backend.tensor(np.array([2.0])), temperature))
-    np.testing.assert_array_equal(at_an_integer, [1.5])
+    value = backend.tricks.soft_floor(backend.tensor([*x, 2.0]), temperature)
+    np.testing.assert_allclose(backend.array(value), [*np.floor(x), 1.5], rtol=0, atol=1e-20)
 
 
 def test_sigmoids_and_waves_meet(backend):
@@ -146,13 +123,8 @@ def test_a_narrow_ramp_keeps_its_shape_in_float32(backend, width):
         ("soft_floor", 0.1, [2.0**54, -3e300], [2.0**54, -3e300], [2.5, 2.5]),
         ("soft_floor", 1e6, [-4, 0.25, 4], [-4.5, -0.25, 3.5], [1, 1, 1]),
         ("piecewise_linear_floor", 1.0, [-3, -0.25, 0.5], [-3, -0.25, 0.5], [1, 1, 1]),
-        (
-            "piecewise_linear_floor",
-            0.25,
-            [-2, 0.5, -0.4, 2.0**53, 1e300],
-            [-2, 0, -1, 2.0**53, 1e300],
-            [0] * 5,
-        ),
+        ("piecewise_linear_floor", 0.25, [-2, 0.5, -0.4], [-2, 0, -1], [0, 0, 0]),
+        ("piecewise_linear_floor", 0.25, [2.0**53, 1e300], [2.0**53, 1e300], [0, 0]),
     ],
 )
 def test_floors_at_their_extremes(backend, name, option, x, expected, slopes):
@@ -182,31 +154,21 @@ def test_unknown_shapes_are_checked_at_run_in_tensorflow(in_tensorflow, jit_comp
 )
 def test_an_option_may_be_a_tensor(backend, name, option):
     x, cotangent = np.array([1.3, -2.6, 0.9, 0.45, np.inf]), np.arange(5.0)
-    tensor = backend.tensor(np.float64(option))
-    each = np.broadcast_to(option, x.shape)
+    each = zip(cotangent, x, np.broadcast_to(option, x.shape))
+    rule, vjp = getattr(reference, name), getattr(reference, f"{name}_vjp")
+    expected, slopes = np.transpose([(rule(x, o), vjp(c, x, o)) for c, x, o in each])
 
-    def function(t):
-        return getattr(backend.tricks, name)(t, tensor)
+    def function(t, o):
+        return getattr(backend.tricks, name)(t, o) + 0 * o
 
     for call in (function, backend.compiled(function)):
-        value, (gradient,) = backend.value_and_vjp(call, [x], cotangent)
-        expected = [getattr(reference, name)(*pair) for pair in zip(x, each)]
-        np.testing.assert_allclose(value, expected, rtol=1e-10)
-        expected = [getattr(reference, f"{name}_vjp")(*triple) for triple in zip(cotangent, x, each)]
-        np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-300)
+        value, (gradient, unused) = backend.value_and_vjp(call, [x, np.array(option)], cotangent)
+        assert_close([value, gradient], [expected, slopes], atol=1e-300)
+        assert not np.any(unused)
 
 
 def test_annealing_compiles_once_for_all_numbers_in_torch(in_torch):
     in_torch.check_compiled_once(in_torch.tricks.soft_floor, np.float32([0.8, 1.3]))
-
-
-def test_annealing_traces_once_in_tensorflow(in_tensorflow):
-    tf = in_tensorflow.framework
-    soft_floor = in_tensorflow.in_graph(in_tensorflow.tricks.soft_floor)
-    for temperature in (1.0, 0.1):
-        value = soft_floor(tf.constant([0.8], tf.float64), tf.constant(temperature, tf.float64))
-        np.testing.assert_allclose(value, [reference.soft_floor(0.8, temperature)], rtol=1e-10)
-    assert soft_floor.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize(

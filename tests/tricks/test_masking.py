@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -16,7 +16,8 @@ from gradtricks import reference
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-12}
 RATE = 2**-7  # which Keras keeps as it is, in float32
-OPTIONS = [{}, {"weight_decay": 0.1}, {"amsgrad": True}, {"maximize": True}, {"beta_1": 0.0, "beta_2": 0.0}]
+DECAY = {"weight_decay": 0.1}
+OPTIONS = [{}, DECAY, {"amsgrad": True}, {"maximize": True}, {"beta_1": 0.0, "beta_2": 0.0}]
 
 
 def reference_run(start, gradients, masks, amsgrad=False, **options):
@@ -31,6 +32,7 @@ def reference_run(start, gradients, masks, amsgrad=False, **options):
     return path
 
 
+@settings(max_examples=20)
 @given(data=st.data())
 @pytest.mark.parametrize("options", OPTIONS)
 def test_step_agrees_with_the_reference(backend, options, data):
@@ -124,7 +126,7 @@ def test_half_precision_keeps_wide_moments(backend, dtype):
     optimizer = backend.masked_adam(parameter, RATE)
     backend.apply(optimizer, parameter, np.full(3, 1e-4))
     # In float16 the square of 1e-4 would be 0 and the step infinite.
-    np.testing.assert_allclose(backend.array(parameter), 1 - RATE, rtol=0.01)
+    np.testing.assert_allclose(backend.array(parameter), 1 - RATE, rtol=0.001)
 
 
 def test_a_slow_decay(backend):
@@ -152,11 +154,10 @@ def test_bad_options_say_what_is_expected(backend, options, error, message):
         backend.masked_adam(backend.parameter(np.zeros(2)), **{"rate": 0.1, **options})
 
 
-@pytest.mark.parametrize("kind", ["masked_adam", "masked"])
-def test_bad_masks_say_what_is_expected(backend, kind):
+@pytest.mark.parametrize("make", [lambda b, p: b.masked_adam(p, 0.1), lambda b, p: b.masked("SGD", p, 0.1)])
+def test_bad_masks_say_what_is_expected(backend, make):
     parameter = backend.parameter(np.zeros((2, 3)))
-    make = {"masked_adam": backend.masked_adam, "masked": lambda *args: backend.masked("SGD", *args)}[kind]
-    optimizer = make(parameter, 0.1)
+    optimizer = make(backend, parameter)
     with pytest.raises(TypeError, match=r"trainable_mask must be bool \(True = trainable\); got"):
         optimizer.set_trainable_mask(parameter, backend.tensor(np.ones((2, 3))))
     with pytest.raises(ValueError, match=r"must broadcast to the shape of parameter, \(2, 3\); got \(3, 2\)"):
@@ -165,12 +166,7 @@ def test_bad_masks_say_what_is_expected(backend, kind):
         optimizer.set_trainable_mask(backend.parameter(np.zeros(2)), None)
 
 
-OTHERS = [
-    ("SGD", {"momentum": 0.9}),
-    ("SGD", {"momentum": 0.9, "weight_decay": 0.1}),
-    ("RMSprop", {}),
-    ("Adagrad", {}),
-]
+OTHERS = [("SGD", {"momentum": 0.9}), ("SGD", DECAY | {"momentum": 0.9}), ("RMSprop", {}), ("Adagrad", {})]
 
 
 @pytest.mark.parametrize(("name", "options"), OTHERS)
@@ -224,13 +220,7 @@ def follow(torch, make, gradients, dtype="float64", make_scheduler=None, transpo
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"weight_decay": 0.1},
-        {"weight_decay": 0.1, "decoupled_weight_decay": True},
-        {"amsgrad": True},
-        {"maximize": True, "weight_decay": 0.1},
-    ],
+    [{}, DECAY, DECAY | {"decoupled_weight_decay": True}, {"amsgrad": True}, DECAY | {"maximize": True}],
 )
 def test_without_a_mask_it_is_the_adam_of_pytorch(in_torch, options, dtype, transposed):
     torch, tricks = in_torch.framework, in_torch.tricks
@@ -288,7 +278,7 @@ def copied(how, in_torch, parameter, optimizer, kind):
 @pytest.mark.parametrize("kind", ["adam", "wrapped"])
 @pytest.mark.parametrize("how", ["deepcopy", "pickle", "state_dict"])
 def test_copies_go_on_as_the_original(in_torch, how, kind):
-    torch, _ = in_torch.framework, in_torch.tricks
+    torch = in_torch.framework
     dtype = torch.bfloat16 if kind == "adam" else torch.float32
     gradients = torch.tensor(np.random.default_rng(0).normal(size=(8, 3)), dtype=dtype)
     parameter = torch.nn.Parameter(torch.zeros(3, dtype=dtype))
@@ -377,7 +367,7 @@ def test_groups_and_closures(in_torch):
 
 
 def test_gradient_scalers_of_pytorch(in_torch):
-    torch, _ = in_torch.framework, in_torch.tricks
+    torch = in_torch.framework
     for kind in ("adam", "wrapped"):
         parameter = torch.nn.Parameter(torch.ones(3))
         optimizer = optimizers_of(in_torch, parameter)[kind]
@@ -506,8 +496,8 @@ def test_without_a_mask_it_is_the_adam_of_keras(in_tensorflow):
         np.testing.assert_allclose(*values, rtol=1e-5)  # Keras adds epsilon before the bias correction
 
 
-@pytest.mark.parametrize("graph", ["eager", "function", "xla"])
-def test_large_parameters_in_keras(in_tensorflow, graph):
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_large_parameters_in_a_graph_of_keras(in_tensorflow, jit_compile):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     random = np.random.default_rng(0)
     start, gradients = random.normal(size=(200, 100)), random.normal(size=(4, 200, 100))
@@ -516,10 +506,10 @@ def test_large_parameters_in_keras(in_tensorflow, graph):
     optimizer = tricks.MaskedAdam(RATE, amsgrad=True, weight_decay=0.1)
     optimizer.build([variable])
 
+    @tf.function(jit_compile=jit_compile)
     def step(gradient):
         optimizer.apply([gradient])
 
-    step = step if graph == "eager" else tf.function(step, jit_compile=graph == "xla")
     path = reference_run(start, gradients, masks, True, weight_decay=0.1, epsilon=1e-7)
     for gradient, mask, wanted in zip(gradients, masks, path, strict=True):
         optimizer.set_trainable_mask(variable, tf.constant(mask))
@@ -560,8 +550,7 @@ def test_an_embedding_trains_the_rows_that_the_mask_allows(in_tensorflow):
     assert (table.numpy() != before)[:, 0].tolist() == [True, False, False, False]
 
 
-@pytest.mark.parametrize("kind", ["adam", "wrapped"])
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(("jit_compile", "kind"), [(True, "adam"), (True, "wrapped"), (False, "wrapped")])
 def test_keras_fit_save_and_load(in_tensorflow, jit_compile, kind, tmp_path):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     tf.keras.utils.set_random_seed(0)

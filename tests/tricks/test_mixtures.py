@@ -89,35 +89,27 @@ def test_minus_infinity_takes_a_component_out(backend):
     one = [logits[:, :1], loc[:, :1], scale[:, :1], y]
     logits[:, 1] = -np.inf
     value, gradients = backend.value_and_vjp(nll(backend.tricks), [logits, loc, scale, y], np.ones(2))
-    np.testing.assert_allclose(value, reference.mixture_density_nll(*one, scale_floor=FLOOR))
+    np.testing.assert_allclose(value, nll(reference)(*one))
     for gradient in gradients[:3]:
         np.testing.assert_array_equal(gradient[:, 1], 0)
 
 
 def test_equals_the_mixture_of_torch_distributions(in_torch):
-    torch, tricks = in_torch.framework, in_torch.tricks
+    torch = in_torch.framework
     logits, loc, scale, y = (torch.tensor(a) for a in example(shape=(5,), dims=2))
     peer = torch.distributions.MixtureSameFamily(
         torch.distributions.Categorical(logits=logits),
         torch.distributions.Independent(torch.distributions.Normal(loc, scale), 1),
     )
-    mine = tricks.mixture_density_nll(logits, loc, scale, y, scale_floor=0.0)
+    mine = nll(in_torch.tricks, 0.0)(logits, loc, scale, y)
     torch.testing.assert_close(mine, -peer.log_prob(y), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "returned"),
-    [("float16", "float32"), ("bfloat16", "float32"), ("float32", "float32"), ("float64", "float64")],
-)
-def test_dtypes(backend, dtype, returned):
-    inputs = example()
-    tensors = [backend.cast(backend.tensor(a), dtype) for a in inputs]
-    value = backend.tricks.mixture_density_nll(*tensors, scale_floor=FLOOR)
-    assert backend.array(value).dtype == returned
-    assert value.dtype == backend.cast(backend.tensor(inputs[0]), returned).dtype
-    np.testing.assert_allclose(
-        backend.array(value), reference.mixture_density_nll(*inputs, scale_floor=FLOOR), rtol=0.05
-    )
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_half_precision_is_widened(backend, dtype):
+    value = nll(backend.tricks)(*(backend.cast(backend.tensor(a), dtype) for a in example()))
+    assert ("float64" if dtype == "float64" else "float32") in str(value.dtype)
+    np.testing.assert_allclose(backend.array(value), nll(reference)(*example()), rtol=0.05)
 
 
 def test_nan_is_not_hidden(backend):
@@ -128,12 +120,11 @@ def test_nan_is_not_hidden(backend):
         assert np.isnan(value).all()
 
 
-@pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
-def test_compiled_code_cannot_raise_so_a_wrong_scale_is_nan(backend, wrong):
-    logits, loc, scale, y = example()
-    scale[0, 0] = wrong
-    value, _ = backend.compiled_value_and_vjp(nll(backend.tricks), [logits, loc, scale, y], np.ones(2))
-    assert np.isnan(value).tolist() == [True, False]
+def test_compiled_code_cannot_raise_so_a_wrong_scale_is_nan(backend):
+    logits, loc, scale, y = example(shape=(4,))
+    scale[:3, 0] = -1.0, np.nan, np.inf
+    value, _ = backend.compiled_value_and_vjp(nll(backend.tricks), [logits, loc, scale, y], np.ones(4))
+    assert np.isnan(value).tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -168,13 +159,11 @@ def test_a_floor_that_vanishes_in_float32_is_named(backend):
 
 
 def test_an_unknown_rank_is_refused_in_tensorflow(in_tensorflow):
-    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    tf = in_tensorflow.framework
     known = [tf.TensorSpec(np.shape(a), tf.float64) for a in example()]
     for index, name in enumerate(("logits", "loc", "scale", "y")):
         specs = [*known[:index], tf.TensorSpec(None, tf.float64), *known[index + 1 :]]
-        loss = tf.function(
-            lambda *tensors: tricks.mixture_density_nll(*tensors, scale_floor=FLOOR), autograph=False
-        )
+        loss = tf.function(nll(in_tensorflow.tricks), autograph=False)
         with pytest.raises(ValueError, match=f"{name} must have a known rank; got none; remedy"):
             loss.get_concrete_function(*specs)
 

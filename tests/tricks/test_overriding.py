@@ -107,18 +107,8 @@ def test_each_function_is_called_once_and_gradient_of_may_close_over_weights(bac
         (lambda x: 1.0, lambda x: x, TypeError, "what forward returns must be a .*Tensor; got float"),
         (lambda x: x, lambda x: 1.0, TypeError, "what gradient_of returns must be a .*Tensor; got float"),
         (lambda x: x, lambda x: x > 0, TypeError, "what gradient_of returns must be floating-point; got"),
-        (
-            lambda x: x,
-            lambda x: x[:1],
-            ValueError,
-            r"the shape of what gradient_of returns, \(1,\); got \(2,",
-        ),
-        (
-            lambda x: (x, x),
-            lambda x: (x,),
-            ValueError,
-            r"what gradient_of returns must hold the entries of wh",
-        ),
+        (lambda x: x, lambda x: x[:1], ValueError, r"shape of what gradient_of returns, \(1,\); got \(2,"),
+        (lambda x: (x, x), lambda x: (x,), ValueError, "what gradient_of returns must hold the entries of"),
     ],
 )
 def test_bad_functions_say_what_is_expected(backend, forward, gradient_of, error, message):
@@ -136,7 +126,6 @@ def test_two_inputs_each_get_their_gradient(backend):
 
 
 # gradient_override_map
-
 
 # Where the framework can't, it raises.
 REFUSED = dict.fromkeys(FORWARD_MODE, "no rule") | {

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
+from rich.console import Console
 
 from gradtricks.book.pdf import chapters, print_pdf
 from gradtricks.book.site import build
@@ -24,16 +24,13 @@ from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 __all__ = ["build_book", "plan_book", "print_book"]
 
 BUILD, BOOK = Path("_build"), Path("book")
 
 
 def build_book(
-    *, workers: int | None = None, store: str | Path = DEFAULT_STORE, console: "Console | None" = None
+    *, workers: int | None = None, store: str | Path = DEFAULT_STORE, console: Console | None = None
 ) -> Path:
     """Run what the book shows and what isn't finished yet, then build the book in the working directory.
 
@@ -41,6 +38,7 @@ def build_book(
     records, it raises RunError or StoreError, and the old book is untouched; after Ctrl-C the same call goes
     on.
     """
+    console = console or Console(quiet=True)
     specs, planned = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
     published = [as_published(sweep) for sweep in planned if sweep.published]
     sweeps = [sweep for sweep in planned if not sweep.published]
@@ -60,8 +58,7 @@ def build_book(
             BOOK / "experiments",
             sweeps=[*((sweep, runs_of(opened, sweep.runs)) for sweep in sweeps), *published],
         )
-        if console is not None:
-            console.print("Building the pages, which takes about a minute where all of them are new.")
+        console.print("Building the pages, which takes about a minute where all of them are new.")
         build(BOOK, BUILD / "html")
     return BUILD / "html"
 
@@ -73,11 +70,11 @@ def print_book() -> Path:
     return target
 
 
-def _announce(specs: Sequence[Spec], store: Store, console: "Console | None", workers: int | None) -> None:
+def _announce(specs: Sequence[Spec], store: Store, console: Console, workers: int | None) -> None:
     """Say before the first run ends what is to come."""
     finished = store.find_all(specs)
     missing = [spec for spec in specs if spec.request not in finished]
-    if console is None or not missing:
+    if not missing:
         return
     left = estimate_s(missing, store, workers or count_workers(missing))
     about = f", about {duration(left)}" if left is not None else ""
@@ -86,15 +83,14 @@ def _announce(specs: Sequence[Spec], store: Store, console: "Console | None", wo
 
 
 @contextmanager
-def _alone(console: "Console | None") -> Iterator[None]:
+def _alone(console: Console) -> Iterator[None]:
     """Let one build at a time into the folder; a second one waits, and then finds everything done."""
     BUILD.mkdir(exist_ok=True)
     lock = FileLock(BUILD / ".lock")
     try:
         held = lock.acquire(timeout=0)
     except Timeout:
-        if console is not None:
-            console.print("Another build is going on here; waiting for it.")
+        console.print("Another build is going on here; waiting for it.")
         held = lock.acquire()
     with held:
         yield

@@ -32,7 +32,6 @@ _PHONE = 340  # what a page on a phone has room for
 _SMALLEST = 11  # size of a label that is shrunk with its drawing
 _COLUMN = 672  # width of the text
 
-_Point = tuple[float, float]
 _Box = tuple[float, float, float, float]  # along the arrows and across them: middle, middle, size, size
 
 
@@ -80,7 +79,7 @@ class Graph(SphinxDirective):
 
 
 class _Drawing:
-    """A panel, placed. Points are (along the arrows, across them) until they are written."""
+    """A panel, placed. Until they are written, points are complex: along the arrows, and across them."""
 
     def __init__(self, panel: Panel, *, down: bool) -> None:
         self.panel, self.down = panel, down
@@ -123,11 +122,12 @@ class _Drawing:
             f"{''.join(parts)}</svg>"
         )
 
-    def _turned(self, along: float, across: float) -> _Point:
+    def _turned(self, along: float, across: float) -> tuple[float, float]:
         return (across, along) if self.down else (along, across)
 
-    def _written(self, *points: _Point) -> str:
-        return " ".join(f"{_number(x)},{_number(y)}" for x, y in (self._turned(*point) for point in points))
+    def _written(self, *points: complex) -> str:
+        places = (self._turned(point.real, point.imag) for point in points)
+        return " ".join(f"{_number(x)},{_number(y)}" for x, y in places)
 
     def _node(self, node: Node, *, reached: bool) -> str:
         along, across, *size = self._boxes[node]
@@ -143,10 +143,9 @@ class _Drawing:
         if edge.gradient is not None:
             return written + self._back(edge)
         if stops:  # what comes back to the end of this arrow goes no further
-            (before, end) = self._path(edge, _APART)[-2:]
+            before, end = self._path(edge, _APART)[-2:]
             stub = _towards(end, before, 8)
-            (along, across) = _side(before, end)
-            sides = [(stub[0] + way * along * 6, stub[1] + way * across * 6) for way in (-1, 1)]
+            sides = [stub + way * 6 * _side(before, end) for way in (-1, 1)]
             written += f'<path class="stop" d="M{self._written(end)}L{self._written(stub)}'
             written += f'M{self._written(sides[0])}L{self._written(sides[1])}"/>'
         return written
@@ -160,12 +159,12 @@ class _Drawing:
         # An attribute, not a style: a rule of the style sheet goes before it.
         written = self._arrow(kind, points[::-1], _HEAD + width / 2, f' stroke-width="{_number(width)}"')
         # The part of the way along the arrows is the second one, unless the way begins with it.
-        left, right = next((a, b) for a, b in pairwise(points) if a[1] == b[1])
-        middle, beside = (left[0] + right[0]) / 2, left[1] + width / 2
+        left, right = next((a, b) for a, b in pairwise(points) if a.imag == b.imag)
+        middle, beside = (left.real + right.real) / 2, left.imag + width / 2
         x, y, anchor = (beside + 6, middle, "start") if self.down else (middle, beside + 9, "middle")
         return written + _text(edge.gradient or "", "gradient", x, y, anchor)
 
-    def _path(self, edge: Edge, offset: float) -> list[_Point]:
+    def _path(self, edge: Edge, offset: float) -> list[complex]:
         """Lead along the arrow's row, and straight across the rows to a node in another one."""
         start, end = self._boxes[edge.start], self._boxes[edge.end]
         row = sum(self._rows[edge.row]) / 2
@@ -173,30 +172,30 @@ class _Drawing:
         for (along, across, length, size), way in ((start, 1), (end, -1)):
             level = row + offset
             if across == row:
-                port = [(along + way * (length / 2 + _CLEAR), level)]
+                port = [complex(along + way * (length / 2 + _CLEAR), level)]
             else:
                 turn = math.copysign(1, row - across)
                 place = along - way * turn * offset
-                port = [(place, across + turn * (size / 2 + _CLEAR)), (place, level)]
+                port = [complex(place, across + turn * (size / 2 + _CLEAR)), complex(place, level)]
             points += port[::way]
         return points
 
-    def _arrow(self, kind: str, points: Sequence[_Point], head: float, style: str) -> str:
+    def _arrow(self, kind: str, points: Sequence[complex], head: float, style: str) -> str:
         """Write a line and its head, a path too: markers would need names that are unique in the book."""
         before, tip = points[-2:]
         neck, back = _towards(tip, before, head * 0.7), _towards(tip, before, head)
-        along, across = (part * head / 2 for part in _side(before, tip))
+        beside = _side(before, tip) * head / 2
         line = [*points[:-1], neck]
         way = [f"M{self._written(line[0])}"]
         for previous, corner, after in zip(line, line[1:], line[2:]):
-            radius = min(_ROUND, math.dist(previous, corner) / 2, math.dist(corner, after) / 2)
+            radius = min(_ROUND, abs(corner - previous) / 2, abs(after - corner) / 2)
             way.append(f"L{self._written(_towards(corner, previous, radius))}")
             way.append(f"Q{self._written(corner, _towards(corner, after, radius))}")
         way.append(f"L{self._written(line[-1])}")
-        sides = [(back[0] + along, back[1] + across), tip, (back[0] - along, back[1] - across), neck]
+        shape = self._written(back + beside, tip, back - beside, neck)
         return (
             f'<path class="{kind}" d="{"".join(way)}"{style}/>'
-            f'<path class="{kind.split()[0]} head" d="M{self._written(*sides)}Z"/>'
+            f'<path class="{kind.split()[0]} head" d="M{shape}Z"/>'
         )
 
 
@@ -217,7 +216,7 @@ def _gap(columns: Sequence[float], label: float) -> float:
     return max(_TIGHT, label + 12, min(room, max(_GAP, label + 18)))
 
 
-def _laid(sizes: Sequence[float], gaps: Sequence[float]) -> list[_Point]:
+def _laid(sizes: Sequence[float], gaps: Sequence[float]) -> list[tuple[float, float]]:
     """Lay columns or rows one behind the other: where each begins and ends."""
     starts = [sum(sizes[:place]) + sum(gaps[:place]) for place in range(len(sizes))]
     return [(start, start + size) for start, size in zip(starts, sizes)]
@@ -227,15 +226,13 @@ def _flows(edge: Edge) -> bool:
     return edge.gradient is not None and edge.strength != 0
 
 
-def _towards(start: _Point, end: _Point, length: float) -> _Point:
-    share = length / math.dist(start, end)
-    return start[0] + (end[0] - start[0]) * share, start[1] + (end[1] - start[1]) * share
+def _towards(start: complex, end: complex, length: float) -> complex:
+    return start + (end - start) * length / abs(end - start)
 
 
-def _side(start: _Point, end: _Point) -> _Point:
+def _side(start: complex, end: complex) -> complex:
     """The unit vector across a line."""
-    length = math.dist(start, end)
-    return (start[1] - end[1]) / length, (end[0] - start[0]) / length
+    return (end - start) * 1j / abs(end - start)
 
 
 def _text(label: str, kind: str, x: float, y: float, anchor: str = "middle") -> str:

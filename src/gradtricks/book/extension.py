@@ -19,11 +19,6 @@ _PARTS = (
     *("images", "margins", "moving", "roles", "trimming"),
 )
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
-_CARD = {
-    "og:image:width": "1200",
-    "og:image:height": "630",
-    "twitter:card": "summary_large_image",
-}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -61,17 +56,15 @@ def _announce(app: Sphinx, name: str, template: str, context: dict[str, Any], do
         links = [{"link": context["pathto"](page), "title": _title(app, page)} for page in pages]
         context[side] = links[0] if links else None
     if name == "search":
-        # Chapters are what has a number of its own.
-        numbered = [page for page in chapters if app.env.toc_secnumbers.get(page, {}).get("")]
-        context["answers"] = {page: _answer(app, page) for page in numbered}
+        context["answers"] = {
+            page: f"{app.env.titles[page].astext()} {app.env.metadata[page]['answer']}".lower()
+            for page in chapters
+            if app.env.toc_secnumbers.get(page, {}).get("")  # without a number it is no chapter
+        }
 
 
 def _title(app: Sphinx, page: str) -> str:
     return cast(StandaloneHTMLBuilder, app.builder).render_partial(app.env.titles[page])["title"]
-
-
-def _answer(app: Sphinx, page: str) -> str:
-    return f"{app.env.titles[page].astext()} {app.env.metadata[page]['answer']}".lower()
 
 
 def _use_address(app: Sphinx, config: Config) -> None:
@@ -82,7 +75,9 @@ def _use_address(app: Sphinx, config: Config) -> None:
     config.ogp_image = "_static/card.png"
     config.ogp_image_alt = f"{config.project}: a long arrow forward, a short arrow back"
     config.ogp_custom_meta_tags = [
-        f'<meta property="{name}" content="{text}" />' for name, text in _CARD.items()
+        '<meta property="og:image:width" content="1200" />',
+        '<meta property="og:image:height" content="630" />',
+        '<meta property="twitter:card" content="summary_large_image" />',
     ]
 
 

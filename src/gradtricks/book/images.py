@@ -6,13 +6,12 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util.images import get_image_size
 from sphinx.writers.html5 import HTML5Translator
 
 __all__ = ["setup"]
 
-_SVG = re.compile(rb'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.]+)(?:pt|px)?"', re.DOTALL)
-_PNG = re.compile(rb"\x89PNG\r\n\x1a\n.{4}IHDR(.{4})(.{4})", re.DOTALL)
-_HEAD = 4096  # bytes in which an image says how large it is
+_SVG = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.]+)(?:pt|px)?"')
 _PX_PER_PT = 4 / 3
 # Matplotlib draws each letter at a hundredth of its size in points, upside down.
 _LETTERS = re.compile(r"scale\((0\.\d+) -\1\)")
@@ -22,16 +21,12 @@ _PHONE = 390  # pixels
 
 def _size_of(path: Path) -> tuple[int, int] | None:
     """Read an image's size in CSS pixels; Sphinx takes a part's size for that of an SVG without one."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    if found := _PNG.match(head):
-        return int.from_bytes(found[1]), int.from_bytes(found[2])
-    found = _SVG.search(head)
+    if path.suffix != ".svg" or not path.is_file():
+        return get_image_size(str(path))
+    found = _SVG.search(path.read_text(encoding="utf-8"))
     if found is None:
         return None
-    scale = _PX_PER_PT if found[2] == b"pt" else 1.0
+    scale = _PX_PER_PT if found[2] == "pt" else 1.0
     return round(float(found[1]) * scale), round(float(found[3]) * scale)
 
 
@@ -63,10 +58,6 @@ def _visit(translator: HTML5Translator, node: nodes.image) -> None:
         translator.body[start:] = [tag]
 
 
-def _depart(translator: HTML5Translator, node: nodes.image) -> None:
-    type(translator).depart_image(translator, node)
-
-
 def setup(app: Sphinx) -> None:
     """Take over how images are written to HTML."""
-    app.add_node(nodes.image, override=True, html=(_visit, _depart))
+    app.add_node(nodes.image, override=True, html=(_visit, None))

@@ -9,7 +9,7 @@ from typing import Any
 from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.results.quoting import RecordError
 
-__all__ = ["format_result", "markdown_table", "number_text", "superscript"]
+__all__ = ["format_result", "markdown_table", "number_text", "result_text"]
 
 _SCIENTIFIC = re.compile(r"(?P<mantissa>.*\d)e(?P<exponent>[+-]\d+)")
 _MINUS = "\N{MINUS SIGN}"
@@ -40,17 +40,15 @@ def format_result(value: Any, spec: str = "") -> tuple[str, str | None]:
     return f"{mantissa} × 10", str(int(scientific["exponent"])).replace("-", _MINUS)
 
 
+def result_text(value: Any, spec: str) -> str:
+    """Format one result as `format_result` does, but all of it as text, such as ``1.23 × 10⁻⁵``."""
+    text, exponent = format_result(value, spec)
+    return text + (exponent or "").translate(_SUPERSCRIPTS)
+
+
 def number_text(value: float) -> str:
-    """Write a number with three digits, such as ``1.23 × 10⁻⁵``; nothing for NaN."""
-    if value != value:
-        return ""
-    text, exponent = format_result(float(value), ".3g")
-    return text + superscript(exponent or "")
-
-
-def superscript(exponent: str) -> str:
-    """Write a whole number in raised digits."""
-    return exponent.translate(_SUPERSCRIPTS)
+    """Write a number with three digits; nothing for NaN."""
+    return "" if value != value else result_text(float(value), ".3g")
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:

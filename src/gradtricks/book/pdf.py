@@ -45,7 +45,7 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
             f"expected a browser that prints, one of {', '.join(BROWSERS)}; got none on the path; "
             "remedy: install Chromium"
         )
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=target.parent.absolute()) as folder:  # on one disk: the last step is one
         document, printed = Path(folder, "book.html"), Path(folder, "book.pdf")
         document.write_text(text, encoding="utf-8")
         command = [browser, *_FLAGS, f"--user-data-dir={folder}/profile", "--no-pdf-header-footer"]
@@ -58,9 +58,7 @@ def print_pdf(site: Path, pages: Sequence[str], target: Path) -> None:
             raise BuildError(f"expected {browser} to print within {_LONGEST_S} s; it didn't") from error
         if done.returncode or not printed.is_file():
             raise BuildError(f"expected {browser} to print; got exit code {done.returncode}:\n{done.stderr}")
-        unfinished = target.with_name(f".{target.name}.new")
-        shutil.copyfile(printed, unfinished)
-        unfinished.replace(target)
+        printed.replace(target)
 
 
 def assemble(site: Path, pages: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
 """Results and figures of runs on a page: a role for numbers in running text, directives for the rest."""
 
 from pathlib import PurePosixPath
-from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -9,7 +8,7 @@ from sphinx.directives.patches import Figure
 from sphinx.util.docutils import SphinxRole
 
 from gradtricks.book.margins import provenance
-from gradtricks.book.numbers import format_result, markdown_table, superscript
+from gradtricks.book.numbers import format_result, markdown_table, result_text
 from gradtricks.book.quotes import Showing, figure_of, problem, result_of
 from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.results.quoting import RecordError
@@ -51,7 +50,8 @@ class ResultTable(Showing):
                 f"expected rows of one length, heads first; got {excerpt(rows)}; remedy: record some, as in "
                 'record(table=[["what", "seconds"], ["norm", 0.1]])'
             )
-        return self.parse_text_to_nodes(markdown_table([[_cell(cell, spec) for cell in row] for row in rows]))
+        cells = [[cell if isinstance(cell, str) else result_text(cell, spec) for cell in row] for row in rows]
+        return self.parse_text_to_nodes(markdown_table(cells))
 
 
 class RunFigure(Showing, Figure):
@@ -66,13 +66,6 @@ class RunFigure(Showing, Figure):
         if page[1:] in self.env.found_docs and not self.env.docname.startswith("experiments/"):
             figure += provenance(target["stem"], target["backend"], page)
         return [figure, *rest]
-
-
-def _cell(value: Any, spec: str) -> str:
-    if isinstance(value, str):
-        return value
-    text, exponent = format_result(value, spec)
-    return text + superscript(exponent or "")
 
 
 def setup(app: Sphinx) -> None:

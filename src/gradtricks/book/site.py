@@ -16,7 +16,7 @@ from gradtricks.lab.runs.execution import RunError
 __all__ = ["BuildError", "build", "keeps_what_others_use"]
 
 _QUOTED = ("experiments", "src", "tests")  # folders beside the book from which pages quote
-# In the site a digest of all that it was made from, and in what Sphinx read for it the digest of each file.
+# Beside what Sphinx read, the digests of all that the site was made from; in the site, the digest of these.
 _BUILT_FROM = ".built-from"
 _SITEMAP = "sitemap.xml"
 _CITED = re.compile(r"\{cite[^`]*`([^`]*)`")
@@ -39,20 +39,21 @@ def build(book: Path, site: Path) -> None:
     if old.exists() and not site.exists():  # killed between the two renames below
         old.rename(site)
     shutil.rmtree(fresh, ignore_errors=True)
-    digests = _digests(book.absolute())
-    known, summed = _known_digests(site, read), _sum_up(digests)
-    if _text_of(site / _BUILT_FROM) == summed:
+    digests, known = _digests(book.absolute()), _text_of(read / _BUILT_FROM)
+    summed = _text_of(site / _BUILT_FROM)
+    if summed == _sum_up(digests):
         return
     made = fresh / "_build"
     html = made / "html"
-    chapters = _changed_chapters(book.name, known, digests)
+    kept = summed == _sum_up(known)  # what Sphinx read for this site
+    chapters = _changed_chapters(book.name, json.loads(known), json.loads(digests)) if kept else []
     if not (chapters and _build_chapters(book, chapters, site, read, fresh)):
         shutil.rmtree(fresh, ignore_errors=True)
         _run_sphinx(book, fresh, "--all")
     if _digests(book.absolute()) != digests:  # something was saved while Sphinx read: read all the next time
-        summed = ""
-    (html / _BUILT_FROM).write_text(summed, encoding="utf-8")
-    (made / _BUILT_FROM).write_text(json.dumps(digests), encoding="utf-8")
+        digests = "{}"
+    (html / _BUILT_FROM).write_text(_sum_up(digests), encoding="utf-8")
+    (made / _BUILT_FROM).write_text(digests, encoding="utf-8")
     for folder in (old, read):
         shutil.rmtree(folder, ignore_errors=True)
     if site.exists():
@@ -117,7 +118,7 @@ def _changed_chapters(book: str, then: Mapping[str, str], now: Mapping[str, str]
     return sorted(chapter[1] for chapter in chapters if chapter)
 
 
-def _digests(book: Path) -> dict[str, str]:
+def _digests(book: Path) -> str:
     """Sum up each of the project's sources, other than hidden and made ones, and what is installed."""
     project = book.parent
     folders = [book, *(project / name for name in _QUOTED)]
@@ -127,18 +128,11 @@ def _digests(book: Path) -> dict[str, str]:
         made = any(part[0] == "." or part.endswith(("__pycache__", ".egg-info")) for part in name.parts)
         if path.is_file() and not made:
             digests[name.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return digests
+    return json.dumps(digests)
 
 
-def _known_digests(site: Path, read: Path) -> dict[str, str]:
-    """Look up what the site was made from; nothing where what Sphinx read then isn't kept beside it."""
-    text = _text_of(read / _BUILT_FROM)
-    digests: dict[str, str] = json.loads(text) if text else {}
-    return digests if _sum_up(digests) == _text_of(site / _BUILT_FROM) else {}
-
-
-def _sum_up(digests: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+def _sum_up(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _text_of(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -139,9 +138,7 @@ def _write_changed(files: Mapping[Path, bytes]) -> None:
         if path.is_file() and path.read_bytes() == data:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.new")
-        unfinished.write_bytes(data)
-        os.replace(unfinished, path)
+        path.write_bytes(data)  # half of it isn't the same either, and is written again
 
 
 def _delete_others(pages: Path, keep: Iterable[Path]) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradtricks.book.entries import FRAMEWORKS
 from gradtricks.book.markup import code, escape
@@ -28,13 +28,11 @@ from gradtricks.lab.results.grouping import (
     varies_within,
 )
 from gradtricks.lab.results.plots import PlotResult, plot_results
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import split_name
 from gradtricks.lab.sweeps.files import ENDING
-
-if TYPE_CHECKING:
-    from gradtricks.lab.runs.planning import Spec
-    from gradtricks.lab.sweeps.plans import Sweep
+from gradtricks.lab.sweeps.plans import Sweep
 
 __all__ = ["sweep_files"]
 
@@ -42,7 +40,7 @@ _LISTED = 5  # names of what has changed
 _MOST_ROWS = 100
 
 
-def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
+def sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> dict[Path, str]:
     """Write the page of a sweep and what belongs to it, as texts by file; equal runs have equal texts."""
     page = f"{sweep.name}-sweep"
     frame = tables.tabulate(runs, sweep.cases)
@@ -60,14 +58,14 @@ def sweep_files(sweep: "Sweep", runs: Sequence[StoredRun], pages: Path) -> dict[
     }
 
 
-def _labels(sweep: "Sweep") -> dict[str, str]:
+def _labels(sweep: Sweep) -> dict[str, str]:
     """Return the words that stand for names and values on the page of a sweep."""
     backends = {f"backend={backend}": name for backend, name in FRAMEWORKS.items()}
     return {"backend": "framework", **backends, **sweep.labels}
 
 
 def _summary(
-    sweep: "Sweep", runs: Sequence[StoredRun], found: Sequence[Found], plots: Mapping[str, PlotResult]
+    sweep: Sweep, runs: Sequence[StoredRun], found: Sequence[Found], plots: Mapping[str, PlotResult]
 ) -> dict[str, Any]:
     """Collect the numbers that other pages quote as ``name/sweep/…``, and what its card says."""
     quoted: dict[str, Any] = {}
@@ -109,7 +107,7 @@ def _numbers(part: Group | Curve) -> dict[str, Any]:
     return asdict(part.summary) | {"failed": part.failed, "missing": part.missing}
 
 
-def _page(sweep: "Sweep", runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> Iterator[str]:
+def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> Iterator[str]:
     yield f"# {escape(sweep.title or sweep.name)}"
     if sweep.question:
         yield escape(sweep.question)
@@ -152,16 +150,16 @@ def _value_text(value: Any) -> str:
     return escape(text) if value is None or isinstance(value, bool | int | float | Word) else code(text)
 
 
-def _file(sweep: "Sweep") -> Path:
+def _file(sweep: Sweep) -> Path:
     return sweep.path or sweep.notebook.with_name(sweep.name + ENDING)
 
 
-def _from_root(sweep: "Sweep", path: Path) -> str:
+def _from_root(sweep: Sweep, path: Path) -> str:
     """Write a path from the project's root, the folder that holds the one with the sweep's file."""
     return Path(os.path.relpath(path, _file(sweep).absolute().parents[1])).as_posix()
 
 
-def _said(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
+def _said(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
     meant, counts = _meant(sweep, runs), _counted(runs)
     varied = [
         f"{escape(_labels(sweep).get(name, name))} ({len({key_of(value) for value in values})} values)"
@@ -179,12 +177,12 @@ def _counted(runs: Sequence[StoredRun]) -> dict[str, int]:
     return {status: sum(run.status == status for run in runs) for status in ("finished", "failed")}
 
 
-def _meant(sweep: "Sweep", runs: Sequence[StoredRun]) -> "Sequence[Spec | StoredRun]":
+def _meant(sweep: Sweep, runs: Sequence[StoredRun]) -> Sequence[Spec | StoredRun]:
     """Return the runs that the sweep had when it was run."""
     return runs if sweep.published and runs else sweep.runs
 
 
-def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
+def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
     """Say when a sweep was run that the build leaves alone, and what has changed since."""
     said = "These runs take too long for the build of this book, or want a machine to themselves."
     if not runs:
@@ -198,7 +196,7 @@ def _published(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     return f"{said}. Since then {listed} changed; what is shown is what came out then."
 
 
-def _varied(sweep: "Sweep", runs: "Sequence[Spec | StoredRun]") -> dict[str, list[Any]]:
+def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, list[Any]]:
     """Return the values of what varies; names of configurations stand for what they set."""
     values = {name: [run.parameters[name] for run in runs] for name in sweep.varied}
     if not sweep.cases:
@@ -211,7 +209,7 @@ def _joined(texts: Sequence[str]) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
-def _named(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
+def _named(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
     """Say what each name stands for: what isn't as it mostly is."""
     names = [name for name in sweep.varied if name not in _varied(sweep, runs)]
     usual = {n: Counter(key_of(run.parameters[n]) for run in runs).most_common(1)[0][0] for n in names}
@@ -226,7 +224,7 @@ def _named(sweep: "Sweep", runs: Sequence[StoredRun]) -> str:
     )
 
 
-def _said_of(sweep: "Sweep", name: str, value: Any) -> str:
+def _said_of(sweep: Sweep, name: str, value: Any) -> str:
     labels = _labels(sweep)
     word = labels.get(f"{name}={text_of(value)}")
     return f"{escape(labels.get(name, name))} {_value_text(value if word is None else Word(word))}"

@@ -37,7 +37,7 @@ def main() -> None:
     """
 
 
-@command("Look", "gradtricks list", "gradtricks list --experiments my/notebooks", name="list")
+@command("Look", "gradtricks list", "gradtricks list --experiments my/notebooks")
 def list_(
     experiments: given.Experiments = Path("experiments"), store: given.StoreLocation = DEFAULT_STORE
 ) -> Printed:

@@ -2,14 +2,11 @@
 
 import io
 from base64 import b64encode
-from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image
 
 from gradtricks.lab.recording import name_figure, show
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 LARGEST_FILM = 1_000_000  # bytes
 _COLOURS = 256  # of a palette, at most
@@ -66,10 +63,8 @@ def encode_film(frames: np.ndarray, frames_per_second: float) -> bytes:
     return buffer.getvalue()
 
 
-def _images(frames: np.ndarray) -> "list[Image]":
+def _images(frames: np.ndarray) -> list[Image.Image]:
     """Choose the smallest form that keeps every pixel: grey, a palette for all frames, or 24 bits."""
-    from PIL import Image
-
     if frames.ndim == 3:
         return [Image.fromarray(frame) for frame in frames]
     red, green, blue = np.moveaxis(frames.astype(np.uint32), -1, 0)

@@ -29,16 +29,15 @@ def manual(*examples: str) -> str:
     return f"[bold]Examples[/bold]\n{lines}\n\n{_EXIT_CODES}"
 
 
-def command(panel: str, *examples: str, name: str | None = None) -> Callable[..., Any]:
-    """Declare a command: a function that yields what is to be printed.
+def command(panel: str, *examples: str) -> Callable[..., Any]:
+    """Declare a function that yields what is to be printed as the command of its name.
 
-    Args:
-        panel: In which the help lists it.
-        *examples: Command lines that show its use.
-        name: Where it isn't the function's.
+    The help lists it in a ``panel``; at the end of its own are command lines as ``examples``.
     """
 
     def declare(function: Callable[..., Printed]) -> Callable[..., Printed]:
+        name = function.__name__.rstrip("_")  # as in ``list_``
+
         @app.command(name, rich_help_panel=panel, epilog=manual(*examples))
         @wraps(function)
         def called(*arguments: Any, **options: Any) -> None:

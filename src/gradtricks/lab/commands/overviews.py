@@ -16,6 +16,7 @@ from rich.text import Text
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, output, table
 from gradtricks.lab.notebooks.schema import Parameter, Settings, read_notebook, read_parameters, read_settings
+from gradtricks.lab.results.tables import read_plan, runs_of
 from gradtricks.lab.storage.store import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 
@@ -94,11 +95,12 @@ def list_experiments(
     if not notebooks:
         raise FileNotFoundError(f"expected notebooks in {folder}; got none; remedy: name their folder")
     finished = Counter(run.record["stem"] for run in open_store(store).runs() if run.status == "finished")
-    sweeps = {path: _swept(path) for path in sorted(Path(folder).glob(f"*{ENDING}"))}
+    # What is wrong in a sweep's file, running it says.
+    sweeps = {path: read_file(path)[1] for path in sorted(Path(folder).glob(f"*{ENDING}"))}
     found = []
     for path in notebooks:
         node = read_notebook(path)
-        own = tuple(sweep for sweep, notebook in sweeps.items() if notebook == path.name)
+        own = tuple(p for p, file in sweeps.items() if file and Path(file.notebook).name == path.name)
         expected_s = read_settings(node, str(path)).expected_s
         found.append(Experiment(path, _title(node, path), expected_s, finished[path.stem], own))
     return found
@@ -106,8 +108,6 @@ def list_experiments(
 
 def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     """Say how far the sweeps of a store are, by name, whichever process runs them."""
-    from gradtricks.lab.results.tables import read_plan, runs_of
-
     opened = open_store(store)
     claimed = opened.claimed()
     found = []
@@ -140,9 +140,3 @@ def watch(store: str | Path) -> None:
 def _title(node: nbformat.NotebookNode, path: Path) -> str:
     lines = (line for cell in node.cells if cell.cell_type == "markdown" for line in cell.source.splitlines())
     return next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), None) or path.stem
-
-
-def _swept(path: Path) -> str | None:
-    """Name the notebook that a sweep's file is about; running it says what else is wrong."""
-    _, file, _ = read_file(path)
-    return Path(file.notebook).name if file else None

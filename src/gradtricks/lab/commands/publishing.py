@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -27,9 +27,6 @@ from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 EXPERIMENTS = Path("experiments")
 _LISTED = 10  # missing runs
@@ -85,16 +82,13 @@ def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
     return found
 
 
-def publish(
-    files: Sequence[str | Path] = (), *, console: "Console | None" = None, **options: Any
-) -> Iterator[SweepResult]:
+def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepResult]:
     """Run published sweeps as `sweep` does, and keep their runs with the sources, in ``published/``.
 
     That is done for each sweep when all its runs have finished; its former runs are replaced.
 
     Args:
         files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
-        console: Where to show how it goes; None shows nothing.
         **options: Of `sweep`.
 
     Yields:
@@ -105,7 +99,7 @@ def publish(
         StoreError: The runs can't be kept.
     """
     for planned in plan_published(files):
-        found = sweep(planned, console=console, **options)
+        found = sweep(planned, **options)
         kept = None if found.failed else str(keep(planned, found.finished))
         yield replace(found, published=kept)
 
@@ -170,7 +164,7 @@ def reproduce_book(
                 yield repeat(found[request], kernels, timeout_s=timeout_s)
             except RunError as error:
                 failure = Difference("run", "finished", str(error))
-                yield Verdict(found[request].title, "different", 0, (failure,), (), 0.0)
+                yield Verdict(found[request].title, "different", 0, (failure,), ())
 
 
 def verdict_of(verdict: Verdict) -> RenderableType:

@@ -4,27 +4,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.progress import estimate_s, execute
 from gradtricks.lab.commands.terminal import duration, near, requested, table
+from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError, parse_values
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.planning import plan_run
+from gradtricks.lab.runs.schedulers import Scheduler
+from gradtricks.lab.runs.tracking import log_to_mlflow
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, store_of_runs
-from gradtricks.lab.sweeps.plans import Sweep, plan_of, read_sweep
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from gradtricks.lab.runs.schedulers import Scheduler
+from gradtricks.lab.sweeps.plans import Sweep, read_sweep
+from gradtricks.lab.sweeps.searching import search
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def run(
     timeout_s: float | None = None,
     store: str | Path = DEFAULT_STORE,
     mlflow: str | None = None,
-    console: "Console | None" = None,
+    console: Console | None = None,
 ) -> StoredRun:
     """Run a notebook, unless the same run is finished already, and return the finished run.
 
@@ -119,12 +118,12 @@ def sweep(
     source: str | Path | Sweep,
     *,
     workers: int | None = None,
-    scheduler: "Scheduler | None" = None,
+    scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
     retry_failed: bool = False,
     store: str | Path = DEFAULT_STORE,
     mlflow: str | None = None,
-    console: "Console | None" = None,
+    console: Console | None = None,
 ) -> SweepResult:
     """Run a notebook over many values, and draw what came out. A run that fails doesn't stop the others.
 
@@ -159,8 +158,6 @@ def sweep(
     result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
     if not result.finished:
         return result
-    from gradtricks.lab.commands.views import plot
-
     try:
         return replace(result, plots=tuple(plot(result.name, store=opened.location)))
     except ParameterError as error:  # nothing that could be drawn; the runs are there all the same
@@ -169,14 +166,12 @@ def sweep(
 
 def cluster_at(
     address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, plain_tcp: bool
-) -> "Scheduler | None":
+) -> Scheduler | None:
     """Check what is said of a dask cluster, without asking anybody; no address means this machine."""
     if address is None:
         if ca_file or cert or key or plain_tcp:
             raise ParameterError("expected --scheduler too, which the certificates are for; got none")
         return None
-    from gradtricks.lab.runs.schedulers import Scheduler
-
     with requested():
         found = Scheduler(address, ca_file, cert, key, plain_tcp=plain_tcp)
         found.security()  # reads the certificates
@@ -185,7 +180,11 @@ def cluster_at(
 
 def freeze(planned: Sweep, store: Store) -> None:
     """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`."""
-    store.write_plan(planned.name, plan_of(planned))
+    runs = [
+        {"request": spec.request, "title": spec.title, "case": planned.cases.get(spec.request, "")}
+        for spec in planned.runs
+    ]
+    store.write_plan(planned.name, {"runs": runs, "shown": planned.shown, "varied": planned.varied})
 
 
 def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
@@ -210,28 +209,19 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
 
 
 def clean(
-    *,
-    failed: bool = False,
-    stale: bool = False,
-    dry_run: bool = False,
-    store: str | Path = DEFAULT_STORE,
+    *, failed: bool = False, stale: bool = False, dry_run: bool = False, store: str | Path = DEFAULT_STORE
 ) -> list[str]:
     """Delete from a store what killed processes left behind, and damaged records; return what is gone.
 
-    Args:
-        failed: Delete failed runs too.
-        stale: Delete finished runs too whose code or libraries have changed since.
-        dry_run: Delete nothing, and return what would be gone.
-        store: Of the runs; a StoreError refuses published ones.
+    So are, where that is asked for, failed runs, and stale ones, whose code or libraries have changed since.
+    A dry run returns what would be gone. A StoreError refuses published runs.
     """
     return store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
 
 
 def _search(
-    wanted: Sweep, store: Store, console: "Console | None", **options: Any
+    wanted: Sweep, store: Store, console: Console | None, **options: Any
 ) -> tuple[list[Run], list[StoredRun]]:
-    from gradtricks.lab.sweeps.searching import search
-
     ended = count(1)
 
     def tell(run: Run) -> None:
@@ -253,7 +243,5 @@ def _check_mlflow(uri: str | None) -> None:
 def _log(uri: str | None, runs: Sequence[Run], store: Store | None) -> None:
     if uri is None:
         return
-    from gradtricks.lab.runs.tracking import log_to_mlflow
-
     kept = (run.stored or (store and store.failure(run.spec)) for run in runs)
     log_to_mlflow(uri, (stored for stored in kept if stored))

@@ -1,5 +1,6 @@
 """What runs have found: as a table, as plots, or one run by itself."""
 
+import os
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,9 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.storage.places import StoreError
+from gradtricks.lab.results import queries, tables
+from gradtricks.lab.storage.places import StoreError, replace
+from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
-    from gradtricks.lab.storage.published import Published
 
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
@@ -46,20 +48,17 @@ def table(
         ParameterError: There is no such sweep, or DuckDB refuses the query.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import queries, tables
-
     opened = open_store(store)
-    plan = None if sweep is None else opened.plans()[find_sweep(opened, sweep)]
+    plan = None if sweep is None else _find_plan(opened, sweep)[1]
     found = tables.table(opened, stem=notebook, plan=plan)
     return found if sql is None else queries.ask(found, sql)
 
 
 def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
     """Sort a sweep's runs, at least one, by what it shows, or by how long they took if that isn't there."""
-    from gradtricks.lab.results import grouping, tables
+    from gradtricks.lab.results import grouping
 
-    opened = open_store(store)
-    plan = tables.read_plan(opened.plans()[find_sweep(opened, sweep)])
+    _, plan = _find_plan(open_store(store), sweep)
     try:
         return grouping.find_results(frame, plan.varied, plan.shown)
     except grouping.PlotError:
@@ -96,24 +95,25 @@ def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> Renderabl
 
 
 def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Iterator[str]:
-    """Write every row and column of a table to a file, or yield them as text to be printed.
+    """Write every row and column of a table to a file, in one step, or yield them as text to be printed.
 
     Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
-    text, or that it doesn't take the table.
+    text, or that it doesn't take the table, and a FileNotFoundError that there is no folder for the file.
     """
-    from gradtricks.lab.results.tables import FORMATS, as_csv, export
-
     form = to or (path.suffix.removeprefix(".") if path else None)
     if form is None:
         yield _whole(frame)
-    elif form not in FORMATS:
-        raise ParameterError(f"expected --to or an ending: one of {', '.join(FORMATS)}; got {path}")
-    elif path is not None:
-        export(frame, form, path)
-    elif form == "csv":
-        yield as_csv(frame).removesuffix("\n")
+    elif form not in ("parquet", "csv"):
+        raise ParameterError(f"expected --to or an ending: one of parquet, csv; got {path}")
+    elif path is None:
+        if form != "csv":
+            raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
+        yield tables.as_csv(frame).removesuffix("\n")
+    elif not path.parent.is_dir():
+        raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
     else:
-        raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
+        data = tables.as_csv(frame).encode() if form == "csv" else queries.as_parquet(frame)
+        replace(path, data, path.with_name(f".{path.name}.{os.getpid()}.new"))
 
 
 def plot(
@@ -135,18 +135,16 @@ def plot(
         ParameterError: There is no such sweep, or no result that could be drawn.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results import grouping, tables
+    from gradtricks.lab.results import grouping
 
     opened = open_store(store)
-    name = find_sweep(opened, sweep)
-    plan = opened.plans()[name]
-    read, frame = tables.read_plan(plan), tables.table(opened, plan=plan)
-    results = grouping.find_results(frame, read.varied, shown or read.shown)
+    name, plan = _find_plan(opened, sweep)
+    results = grouping.find_results(tables.table(opened, plan=plan), plan.varied, shown or plan.shown)
     from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
 
     drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
-    elsewhere = "://" in opened.location or plan.get("published")
+    elsewhere = "://" in opened.location or plan.published
     beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
     place = Path(folder) if folder else beside / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
@@ -194,24 +192,21 @@ def record_of(run: StoredRun) -> RenderableType:
     return Group(Text(run.title, style="bold"), laid_out(("", ""), rows.items(), whole=True))
 
 
-def find_run(store: "Store | Published", text: str) -> StoredRun:
+def find_run(store: Store | Published, text: str) -> StoredRun:
     """Find the run that a text means, as it was typed; a ParameterError says if there is none, or several."""
-    from gradtricks.lab.storage.published import published_at
-
     try:
         return published_at(text) or store.lookup(text)
     except StoreError as error:
         raise ParameterError(str(error)) from error
 
 
-def find_sweep(store: "Store | Published", name: str | Path | None) -> str:
-    """Name the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
-    there = sorted(store.plans())
-    if name is None and len(there) == 1:
-        return there[0]
-    wanted = Path(name or "").name.removesuffix(ENDING)
+def _find_plan(store: Store | Published, name: str | Path | None) -> tuple[str, tables.Plan]:
+    """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
+    plans = store.plans()
+    there = sorted(plans)
+    wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
     if wanted in there:
-        return wanted
+        return wanted, tables.read_plan(plans[wanted])
     raise ParameterError(
         f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
         "remedy: gradtricks status lists them"
@@ -220,10 +215,8 @@ def find_sweep(store: "Store | Published", name: str | Path | None) -> str:
 
 def _whole(frame: "pandas.DataFrame") -> str:
     """Show every column and every row, a line each however long; quick where there are thousands."""
-    from gradtricks.lab.results.tables import one_line, values_of
-
-    named = [(str(name), values_of(column)) for name, column in frame.items()]
-    columns = [[name, *(one_line(short(value)) for value in values)] for name, values in named]
+    named = [(str(name), tables.values_of(column)) for name, column in frame.items()]
+    columns = [[name, *(tables.one_line(short(value)) for value in values)] for name, values in named]
     widths = [max(map(len, column)) for column in columns]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in zip(*columns))
     return "\n".join(line.rstrip() for line in lines)

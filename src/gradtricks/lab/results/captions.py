@@ -73,10 +73,10 @@ def interval_said(parts: Iterable[Group | Curve], said: str) -> str:
     return said.format(_INTERVAL) + some
 
 
-def means(groups: Sequence[Group]) -> str:
-    """Say what numbers are: single runs, or means of several."""
-    several = any(group.n > 1 for group in groups)
-    return f"interquartile means ({counted(groups)} each)" if several else "single runs"
+def means(parts: Sequence[Group | Curve]) -> str:
+    """Say what is shown: single runs, or means of several."""
+    several = any(part.n > 1 for part in parts)
+    return f"interquartile means ({counted(parts)} each)" if several else "single runs"
 
 
 def lost(groups: Sequence[Group]) -> str:

@@ -23,6 +23,7 @@ _READABLE = dict.fromkeys(
     ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 11
 )
 _MOST_TICKS = 9
+_LINE = 24  # letters of a tick's name
 
 
 @contextmanager
@@ -79,16 +80,15 @@ def add_color_bar(axes: Axes, scale: ScalarMappable) -> None:
         _plain_ticks(bar.ax, "y")
 
 
-def set_parameter_axis(axes: Axes, axis: Axis, side: str, longest: int = 24) -> None:
+def set_parameter_axis(axes: Axes, axis: Axis, side: str) -> None:
     """Set scale, ticks and label of an axis; what isn't a number stands at 0, 1, …, on ``y`` downwards."""
-    if axis.logarithmic:
-        axes.set(**{f"{side}scale": "log"})
-        _plain_ticks(axes, side)
+    if axis.numeric:
+        set_scale(axes, side, axis.values)
     ticks = [place_of(axis, value) for value in axis.values]
     if len(ticks) <= _MOST_TICKS or not axis.numeric:
         set_ticks = getattr(axes, f"set_{side}ticks")
         lines = 2 if side == "y" else 1
-        names = [wrapped(drawable(value, lines * longest), longest) for value in axis.values]
+        names = [wrapped(drawable(value, lines * _LINE), _LINE) for value in axis.values]
         set_ticks(ticks, [name.replace("-", MINUS) for name in names])
         set_ticks([], minor=True)
     getattr(axes, f"set_{side}label")(drawable(axis.name))
@@ -101,8 +101,8 @@ def place_of(axis: Axis, value: Any) -> float:
     return float(value) if axis.numeric else float(axis.ranks[key_of(value)])
 
 
-def set_result_axis(axes: Axes, side: str, values: Sequence[float]) -> None:
-    """Make the axis of a result logarithmic where the values that are drawn ask for it."""
+def set_scale(axes: Axes, side: str, values: Sequence[float]) -> None:
+    """Make an axis logarithmic where the values that are drawn ask for it."""
     if wants_logarithm(values):
         axes.set(**{f"{side}scale": "log"})
         _plain_ticks(axes, side)

@@ -41,11 +41,6 @@ class Axis:
     values: tuple[Any, ...]
     numeric: bool  # all values are finite numbers
 
-    @property
-    def logarithmic(self) -> bool:
-        """Whether the values ask for a logarithmic axis."""
-        return self.numeric and wants_logarithm(self.values)
-
     @cached_property
     def ranks(self) -> dict[str, int]:
         """Which of the values it is, by its `key_of`."""
@@ -65,7 +60,7 @@ class Group:
     @cached_property
     def summary(self) -> Summary:
         """Of numbers."""
-        return summarize(self.found, strata=self.strata)
+        return summarize(self.found)
 
     @property
     def n(self) -> int:

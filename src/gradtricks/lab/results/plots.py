@@ -23,10 +23,11 @@ from gradtricks.lab.results.drawing import (
     place_of,
     scale_of,
     set_parameter_axis,
-    set_result_axis,
+    set_scale,
     wrapped,
 )
 from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, key_of
+from gradtricks.lab.storage.places import replace
 
 _UNNAMED = re.compile(r"[^a-z0-9]+")
 _PNG_DPI = 200
@@ -55,22 +56,19 @@ class PlotResult:
 
     def svg(self) -> str:
         """Return the figure as SVG; equal figures are equal texts."""
-        buffer = io.StringIO()
-        self._write(buffer, format="svg", metadata={"Date": None})
-        return buffer.getvalue()
+        return self._saved(format="svg", metadata={"Date": None}).decode()
 
     def save(self, path: Path) -> None:
         """Write the figure, in one step: as SVG without a background, or as PNG on white."""
-        unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-        if path.suffix == ".svg":
-            unfinished.write_text(self.svg(), encoding="utf-8")
-        else:
-            self._write(unfinished, dpi=_PNG_DPI, transparent=False, facecolor="white")
-        os.replace(unfinished, path)
+        png = {"format": "png", "dpi": _PNG_DPI, "transparent": False, "facecolor": "white"}
+        data = self.svg().encode() if path.suffix == ".svg" else self._saved(**png)
+        replace(path, data, path.with_name(f".{path.name}.{os.getpid()}"))
 
-    def _write(self, target: Any, **options: Any) -> None:
+    def _saved(self, **options: Any) -> bytes:
+        buffer = io.BytesIO()
         with book_style():
-            self.figure.savefig(target, **options)
+            self.figure.savefig(buffer, **options)
+        return buffer.getvalue()
 
 
 def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
@@ -122,7 +120,7 @@ def _points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
         _means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.n], upright=axis.numeric)
         figure.legend(loc="outside upper right", ncols=2, handletextpad=0.4, columnspacing=1.4)
     set_parameter_axis(plot, axis, side)
-    set_result_axis(plot, other, [value for _, value in points])
+    set_scale(plot, other, [value for _, value in points])
     plot.set_title(drawable(title))
     if axis.numeric:
         plot.margins(y=0.12)
@@ -194,7 +192,7 @@ def _panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
             for label in panel.get_xticklabels():
                 label.set(horizontalalignment="right", rotation_mode="anchor")
         panel.margins(x=0.15)
-    set_result_axis(panels[0], "y", values)
+    set_scale(panels[0], "y", values)
     figure.suptitle(_titled(title, groups))
     read = f"Each point is a configuration, and stands once in each panel: {means(groups)}."
     return figure, read + lost(groups)
@@ -218,7 +216,7 @@ def _curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn
                 panel.plot(other.mean, color="0.55", alpha=0.4, lw=0.7)
             panel.set_title(names[place], fontsize="medium", fontweight="normal")
         seen += _draw_curve(panel, curve, f"C{place if together else 0}").tolist()
-    set_result_axis(panels[0], "y", seen)
+    set_scale(panels[0], "y", seen)
     if together:
         _name_lines(panels[0], drawn, names)
     several = f" ({counted(drawn)} each)" if any(curve.n > 1 for curve in drawn) else ""
@@ -252,10 +250,8 @@ def _name_lines(plot: Axes, curves: Sequence[Curve], names: Sequence[str]) -> No
 
 
 def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
-    read = "Lines are single runs."
-    if any(curve.n > 1 for curve in curves):
-        said = interval_said(curves, ", bands their {}s")
-        read = f"Lines are interquartile means ({counted(curves)} each){said}."
+    several = any(curve.n > 1 for curve in curves)
+    read = f"Lines are {means(curves)}{interval_said(curves, ', bands their {}s') if several else ''}."
     pooled = ", ".join(axis.name for axis in axes[1:])
     read += f" Runs with different {pooled} are taken together." if pooled else ""
     if cut := sum(curve.cut for curve in curves):

@@ -2,18 +2,17 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from datetime import UTC
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.tables import as_json, as_series, as_text, kind_of, values_of
-from gradtricks.lab.storage.rows import Dotted, quote, split_name
+from gradtricks.lab.storage.rows import Column, Dotted, connect, quote, selection, split_name, write_columns
 
 if TYPE_CHECKING:
-    import duckdb
     import pandas
 
 _TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "text": "VARCHAR"}
@@ -34,9 +33,11 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     import duckdb
     import pandas as pd
 
-    with closing(_connect()) as connection:
-        loaded = _load(connection, frame)
-        nested = _nest([(split_name(name), column) for column, name in loaded.items()])
+    with connect() as connection:
+        columns = _columns(frame)
+        loaded = [(f"c{place}", kind, values) for place, (_, kind, values) in enumerate(columns)]
+        connection.execute(f"CREATE TABLE loaded AS {selection(loaded)}", [values for *_, values in loaded])
+        nested = _nest([(split_name(name), f"c{place}") for place, (name, _, _) in enumerate(columns)])
         selected = ", ".join(f"{_expression(part)} AS {quote(name)}" for name, part in nested.items())
         connection.execute(f"CREATE TABLE runs AS SELECT {selected} FROM loaded; DROP TABLE loaded")  # noqa: S608  # all is quoted
         # From here on nothing reaches a file or the network, and nothing can change that.
@@ -53,33 +54,24 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
             more = [f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
             listed = "\n  ".join(names[:_LISTED] + more)
             raise ParameterError(f"{error}\nThe columns of runs are:\n  {listed}") from None
-    columns = [
+    answers = [
         [float(row[place]) if isinstance(row[place], Decimal) else row[place] for row in rows]
         for place in range(len(found))
     ]
-    asked = pd.concat([as_series(values) for values in columns], axis=1) if columns else pd.DataFrame()
+    asked = pd.concat([as_series(values) for values in answers], axis=1) if answers else pd.DataFrame()
     asked.columns = pd.Index(found)
     return asked
 
 
-def write_parquet(frame: "pandas.DataFrame", path: Path) -> None:
+def as_parquet(frame: "pandas.DataFrame") -> bytes:
     """Write a table or an answer as Parquet; a ParameterError says if two columns have one name."""
-    with closing(_connect()) as connection:
-        names = _load(connection, frame)
-        selected = ", ".join(f"{column} AS {quote(name)}" for column, name in names.items())
-        target = str(path).replace("'", "''")
-        connection.execute(f"COPY (SELECT {selected} FROM loaded) TO '{target}' (FORMAT parquet)")  # noqa: S608  # quoted above
+    with TemporaryDirectory(prefix="gradtricks-") as folder:
+        path = Path(folder, "table")
+        write_columns(_columns(frame), path)
+        return path.read_bytes()
 
 
-def _connect() -> "duckdb.DuckDBPyConnection":
-    import duckdb
-
-    # Names in a query are columns, never variables of ours.
-    return duckdb.connect(config={"python_enable_replacements": False})
-
-
-def _load(connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame") -> dict[str, str]:
-    """Make the table ``loaded``, and return the names of its columns by what they are called in there."""
+def _columns(frame: "pandas.DataFrame") -> list[Column]:
     twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
     if twice:
         raise ParameterError(
@@ -87,12 +79,7 @@ def _load(connection: "duckdb.DuckDBPyConnection", frame: "pandas.DataFrame") ->
             "remedy: rename them in the query with AS"
         )
     # As lists: of a frame's own columns DuckDB would take NaN for NULL.
-    loaded = [_as_sql(values_of(frame.iloc[:, place])) for place in range(frame.shape[1])]
-    selected = ", ".join(
-        f"unnest(CAST(${place + 1} AS {kind}[])) AS c{place}" for place, (kind, _) in enumerate(loaded)
-    )
-    connection.execute(f"CREATE TABLE loaded AS SELECT {selected}", [values for _, values in loaded])
-    return {f"c{place}": str(name) for place, name in enumerate(frame.columns)}
+    return [(str(name), *_as_sql(values_of(column))) for name, column in frame.items()]
 
 
 def _as_sql(values: Sequence[Any]) -> tuple[str, list[Any]]:
@@ -107,18 +94,12 @@ def _as_sql(values: Sequence[Any]) -> tuple[str, list[Any]]:
         inner = [item for value in inner for item in value if item is not None]
     kind = kind_of(inner)
     if kind in _TYPES:
-        return _TYPES[kind] + brackets, [*map(_as_float, values)] if kind == "float" else list(values)
+        return _TYPES[kind] + brackets, list(values)
     if kind == "time" and not brackets:
         return "TIMESTAMP", [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
     if any(isinstance(value, list | dict) for value in values):
         return "JSON", [None if value is None else as_json(value) for value in values]
     return "VARCHAR", [*map(as_text, values)]
-
-
-def _as_float(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_as_float(item) for item in value]
-    return None if value is None else float(value)
 
 
 def _nest(columns: Sequence[tuple[Dotted, str]]) -> dict[str, Any]:

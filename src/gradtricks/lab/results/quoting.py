@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["RecordError", "result_from"]
-
 
 class RecordError(ValueError):
     """A record or one of its results isn't there, or can't be shown as asked."""

@@ -77,13 +77,11 @@ def bootstrap_interval(
     return low.reshape(array.shape[1:])[()], high.reshape(array.shape[1:])[()]
 
 
-def summarize(values: ArrayLike, *, strata: Sequence[Any] | None = None) -> Summary:
-    """Summarize one result, one number a run; ``strata`` as for `bootstrap_interval`."""
+def summarize(values: ArrayLike) -> Summary:
+    """Summarize one result, one number a run."""
     array = np.asarray(values, dtype=np.float64)
-    finite = np.isfinite(array)
-    kept = array[finite]
-    groups = None if strata is None else [group for group, keep in zip(strata, finite, strict=True) if keep]
-    low, high = map(float, bootstrap_interval(kept, strata=groups))
+    kept = array[np.isfinite(array)]
+    low, high = map(float, bootstrap_interval(kept))
     lowest, highest = (float(kept.min()), float(kept.max())) if kept.size else (np.nan, np.nan)
     mean = float(interquartile_mean(kept))
     return Summary(mean, low, high, lowest, highest, n=int(kept.size), non_finite=int(array.size - kept.size))

@@ -3,28 +3,24 @@
 import csv
 import io
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
+from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import Dotted, join_name
+from gradtricks.lab.storage.rows import Dotted, flattened, join_name
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:
     import pandas
 
-    from gradtricks.lab.storage.published import Published
-
 CASE = "case"  # the column that says what a configuration is called
-FORMATS = ("parquet", "csv")
 
 _FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
 _ORDER = (CASE, *_FIRST, "parameters", "results", "varying", "provenance", *_LAST)
@@ -38,6 +34,7 @@ class Plan(BaseModel):
     runs: tuple[Requested, ...]
     shown: tuple[str, ...] = ()  # results
     varied: tuple[str, ...] = ()  # parameters
+    published: bool = False  # whether its runs are kept with the sources
 
 
 def read_plan(plan: Mapping[str, Any]) -> Plan:
@@ -53,18 +50,17 @@ def read_plan(plan: Mapping[str, Any]) -> Plan:
 
 
 def table(
-    store: "Store | Published", *, stem: str | None = None, plan: Mapping[str, Any] | None = None
+    store: Store | Published, *, stem: str | None = None, plan: Plan | None = None
 ) -> "pandas.DataFrame":
     """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order."""
     if plan is None:
         every = store.runs(stem)
         return tabulate(sorted(every, key=lambda run: (run.record["stem"], run.title, run.location)))
-    planned = read_plan(plan).runs
-    there = (run for run in runs_of(store, planned) if stem in (None, run.record["stem"]))
-    return tabulate(there, {run.request: run.case for run in planned if run.case})
+    there = (run for run in runs_of(store, plan.runs) if stem in (None, run.record["stem"]))
+    return tabulate(there, {run.request: run.case for run in plan.runs if run.case})
 
 
-def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
+def runs_of(store: Store | Published, runs: Sequence[Requested]) -> list[StoredRun]:
     """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
     found = finished | store.failures(run for run in runs if run.request not in finished)
@@ -72,17 +68,12 @@ def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[Store
 
 
 def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) -> "pandas.DataFrame":
-    """Tabulate runs, one in a row.
+    """Tabulate runs, finished or failed, one in a row; ``cases`` names configurations by a run's request.
 
-    Args:
-        runs: Finished and failed ones.
-        cases: What configurations are called, by the request of a run.
-
-    Returns:
-        Columns ``case`` where configurations have names, ``run``, ``status``, ``error``, ``stem``,
-        ``parameters.<name>``, ``results.<name>``, ``varying.<name>``, ``provenance.<name>``, ``started`` and
-        ``duration_s``. Nested results have dotted names, lists stay lists. What a run lacks is missing there,
-        which isn't NaN.
+    The columns are ``case`` where configurations have names, ``run``, ``status``, ``error``, ``stem``,
+    ``parameters.<name>``, ``results.<name>``, ``varying.<name>``, ``provenance.<name>``, ``started`` and
+    ``duration_s``. Nested results have dotted names, lists stay lists. What a run lacks is missing there,
+    which isn't NaN.
     """
     import pandas as pd
 
@@ -98,20 +89,11 @@ def _row(run: StoredRun) -> dict[Dotted, Any]:
     row |= {(name,): record.get(name) for name in ("status", "error", "stem")}
     row |= {("parameters", name): value for name, value in run.parameters.items()}
     for group, found in (("results", run.results), ("varying", run.varying)):
-        row |= _flattened(found, (group,))
-    row |= _flattened(record["provenance"], ("provenance",))
+        row |= flattened(found, (group,))
+    row |= flattened(record["provenance"], ("provenance",))
     row["started",] = datetime.fromisoformat(record["started"])
     row["duration_s",] = record["duration_s"]
     return row
-
-
-def _flattened(value: Any, path: Dotted) -> Iterator[tuple[Dotted, Any]]:
-    """Take nested dicts apart, into paths and values; lists stay whole, and an empty dict has no columns."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flattened(item, (*path, key))
-    else:
-        yield path, value
 
 
 def kind_of(values: Iterable[Any]) -> str:
@@ -171,30 +153,8 @@ def as_csv(frame: "pandas.DataFrame") -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(map(str, frame.columns))
-    columns = (values_of(frame.iloc[:, place]) for place in range(frame.shape[1]))
-    writer.writerows(zip(*(map(as_text, column) for column in columns)))
+    writer.writerows(zip(*(map(as_text, values_of(column)) for _, column in frame.items())))
     return buffer.getvalue()
-
-
-def export(frame: "pandas.DataFrame", to: str, path: Path) -> None:
-    """Write a table or an answer to a file, ``parquet`` or ``csv``, which is replaced in one step.
-
-    It raises FileNotFoundError where there is no such folder, and ParameterError where two columns have the
-    same name, which Parquet doesn't take.
-    """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        if to == "parquet":
-            from gradtricks.lab.results.queries import write_parquet
-
-            write_parquet(frame, unfinished)
-        else:
-            unfinished.write_text(as_csv(frame), encoding="utf-8", newline="")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def as_text(value: Any) -> str | None:

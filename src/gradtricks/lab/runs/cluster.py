@@ -3,8 +3,6 @@
 A worker does runs in warm kernels that its threads share, if it has what the driver has.
 """
 
-import hashlib
-import json
 import logging
 import platform
 import secrets
@@ -31,6 +29,7 @@ from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.places import explained, is_url
+from gradtricks.lab.storage.records import inputs_digest
 from gradtricks.lab.storage.store import Store, StoredRun
 
 _TOPIC = "gradtricks"
@@ -285,8 +284,7 @@ def environment() -> dict[str, str]:
 
 
 def _digest(of: str = "") -> str:
-    files = {name: digest for name, digest in package_digests().items() if name.startswith(of)}
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12]
+    return inputs_digest({name: said for name, said in package_digests().items() if name.startswith(of)})
 
 
 # A worker lives long: what it has imported may be older than what is in the files by now.

@@ -16,12 +16,12 @@ from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import Here
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.places import public
 from gradtricks.lab.storage.store import Store, StoredRun
 
 if TYPE_CHECKING:
     from gradtricks.lab.runs.cluster import Cluster
-    from gradtricks.lab.runs.schedulers import Scheduler
 
 _LOOK_EVERY_S = 1.0
 _PATIENCE_S = 10.0  # for runs to end that were told to
@@ -107,7 +107,7 @@ def execute_missing(
     store: Store,
     *,
     workers: int | None = None,
-    scheduler: "Scheduler | None" = None,
+    scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
     on_change: Callable[[Run], object] = lambda run: None,
     on_stop: Callable[[], object] = lambda: None,

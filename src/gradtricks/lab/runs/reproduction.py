@@ -23,8 +23,6 @@ from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, request_digest
 
-__all__ = ["ABSENT", "Difference", "Verdict", "compare", "reproduce"]
-
 
 class _Absent:
     """Stands for a value that only the other side has."""
@@ -55,7 +53,6 @@ class Verdict:
     count: int  # of the values that were compared
     differences: tuple[Difference, ...]  # of results, however little
     environment: tuple[Difference, ...]  # files of the package, versions, machine, files that are read
-    rtol: float  # the largest relative difference of two floats that counts as the same
 
 
 def reproduce(
@@ -64,13 +61,8 @@ def reproduce(
     """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
 
     Files that it kept are compared by their digests: one other bit, and the verdict is "different". What was
-    recorded as varying isn't judged, and figures aren't either.
-
-    Args:
-        stored: A finished run.
-        kernels: Where the cells run.
-        rtol: The largest relative difference of two floats that counts as the same.
-        timeout_s: How long it may take.
+    recorded as varying isn't judged, and figures aren't either. Two floats are within tolerance whose
+    difference is at most ``rtol`` of the larger one.
 
     Raises:
         StoreError: The run has failed, or its notebook can't be read or was edited.
@@ -102,15 +94,13 @@ def reproduce(
     near = all(each.relative is not None and each.relative <= rtol for each in differences)
     alike = "identical" if count else "nothing to compare"
     verdict = alike if not differences else "within tolerance" if near else "different"
-    machine = describe_machine()
-    told = {"machine": {name: stored.record["provenance"][name] for name in machine}} | stored.record[
-        "inputs"
-    ]
+    record, machine = stored.record, describe_machine()
+    told = {"machine": {name: record["provenance"][name] for name in machine}, **record["inputs"]}
     found = {"machine": machine, **parts["inputs"]}
     environment = [
         each for name in ("machine", "versions", "files") for each in compare(told[name], found[name], name)
     ]
-    return Verdict(stored.title, verdict, count, differences, (*environment, *files), rtol)
+    return Verdict(stored.title, verdict, count, differences, (*environment, *files))
 
 
 def recorded_source(executed: NotebookNode) -> NotebookNode:

@@ -20,22 +20,14 @@ class Scheduler:
     Whoever reaches a scheduler can run any code as its user. With ``tls://`` only those are let in who have a
     certificate; with ``tcp://`` everybody is, so that one is refused unless the address is this machine's own
     or ``plain_tcp`` says that the network is trusted. A ValueError says what can't be used.
-
-    Attributes:
-        address: Such as ``tls://scheduler.example.org:8786``.
-        ca_file: Certificate of the authority that signed all others.
-        cert: Our certificate.
-        key: Its private key.
-        plain_tcp: Every machine that can reach the scheduler or a worker is trusted.
-        patience_s: How long to wait for the scheduler, and for a worker where there is none.
     """
 
-    address: str
-    ca_file: Path | str | None = None
-    cert: Path | str | None = None
-    key: Path | str | None = None
-    plain_tcp: bool = False
-    patience_s: float = 60.0
+    address: str  # such as ``tls://scheduler.example.org:8786``
+    ca_file: Path | str | None = None  # certificate of the authority that signed all others
+    cert: Path | str | None = None  # our certificate
+    key: Path | str | None = None  # its private key
+    plain_tcp: bool = False  # whether every machine that can reach the scheduler or a worker is trusted
+    patience_s: float = 60.0  # how long to wait for the scheduler, and for a worker where there is none
 
     def __post_init__(self) -> None:
         """Check what can be checked without asking anybody."""

@@ -15,17 +15,17 @@ import nbformat
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.storage.places import StoreError, public
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.rows import flattened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-    from gradtricks.lab.storage.store import StoredRun
 
 _LONGEST = 5000  # characters of a value that a server takes
 _METRICS = 1000  # that it takes at once
 
 
-def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str = "gradtricks") -> int:
+def log_to_mlflow(uri: str, stored_runs: Iterable[StoredRun], experiment: str = "gradtricks") -> int:
     """Log runs to an MLflow server or database, each of them once, and return how many were new to it.
 
     Numbers among the results become metrics, lists of them with steps, nested ones with dotted names; results
@@ -58,7 +58,7 @@ def log_to_mlflow(uri: str, stored_runs: Iterable["StoredRun"], experiment: str 
         ) from error
 
 
-def _log(client: "MlflowClient", place: str, stored: "StoredRun") -> bool:
+def _log(client: "MlflowClient", place: str, stored: StoredRun) -> bool:
     from mlflow.entities import Metric
 
     record = stored.record
@@ -90,14 +90,10 @@ def _log(client: "MlflowClient", place: str, stored: "StoredRun") -> bool:
     return True
 
 
-def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Give dotted names to what is nested, of the letters that MLflow takes."""
-    for name, value in values.items():
-        plain = before + re.sub(r"[^\w.\- ]", "_", name)
-        if isinstance(value, dict):
-            yield from _flat(value, f"{plain}.")
-        else:
-            yield plain[:250].strip(". ") or "_", value
+    for path, value in flattened(values):
+        yield re.sub(r"[^\w.\- ]", "_", ".".join(path))[:250].strip(". ") or "_", value
 
 
 def _is_number(value: Any) -> bool:
@@ -105,7 +101,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)
 
 
-def _write_artifacts(stored: "StoredRun", folder: Path) -> None:
+def _write_artifacts(stored: StoredRun, folder: Path) -> None:
     (folder / "record.json").write_text(json.dumps(stored.record, indent=1), encoding="utf-8")
     try:
         nbformat.write(stored.read_notebook(), folder / "notebook.ipynb")

@@ -125,13 +125,9 @@ class _Plans(Mapping[str, dict[str, Any]]):
 
     def __getitem__(self, sweep: str) -> dict[str, Any]:
         manifest, runs = self._published.sweep(sweep)
-        about = manifest.model_dump(mode="json", include={"title", "question", "notebook", "varied", "shown"})
-        listed = [
-            {"request": run.request, "title": run.title, "place": run.place}
-            | ({"case": run.case} if run.case else {})
-            for run in runs
-        ]
-        return about | {"name": sweep, "runs": listed, "published": True}
+        named = ("request", "title", "place", "case")
+        listed = [{part: getattr(run, part) for part in named} for run in runs]
+        return {"runs": listed, "varied": manifest.varied, "shown": manifest.shown, "published": True}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sweeps)

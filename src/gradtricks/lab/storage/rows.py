@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import duckdb
 
 Dotted = tuple[str, ...]
+Column = tuple[str, str, list[Any]]  # its name, its type in SQL, and its values as that takes them
 
 # Every run has all parameters, so that NULL is None there; elsewhere it means that nothing was recorded.
 _COMPLETE = "parameters"
@@ -42,22 +43,44 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def flattened(value: Any, path: Dotted = ()) -> Iterator[tuple[Dotted, Any]]:
+    """Take nested dicts apart, into paths and values; lists stay whole, and an empty dict has no columns."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from flattened(item, (*path, key))
+    else:
+        yield path, value
+
+
 def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
     """Write records as Parquet: a row each, nested names joined by dots.
 
     Numbers, texts and lists of them have types of their own. What has none, or would be another value when it
     is read again, is JSON, as `gradtricks.lab.encoding.encode` writes it. Equal records make equal files.
     """
-    names = {join_name(place): values for place, values in _columns(records).items()}
-    kinds = {name: _type_of(name, values) for name, values in names.items()}
-    data = [[_as_sql(value, kinds[name]) for value in values] for name, values in names.items()]
-    selected = ", ".join(
+    columns = []
+    for place, values in _columns(records).items():
+        kind = _type_of(place, values)
+        columns.append((join_name(place), kind, [_as_sql(value, kind) for value in values]))
+    write_columns(columns, path)
+
+
+def write_columns(columns: Sequence[Column], path: Path) -> None:
+    """Write columns as Parquet."""
+    target = str(path).replace("'", "''")
+    with connect() as connection:
+        connection.execute(
+            f"COPY ({selection(columns)}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)",
+            [values for *_, values in columns],
+        )
+
+
+def selection(columns: Sequence[Column]) -> str:
+    """Write the query that makes a table of columns; it takes their values as its parameters."""
+    return "SELECT " + ", ".join(
         f"unnest(CAST(${number} AS {kind}[])) AS {quote(name)}"
-        for number, (name, kind) in enumerate(kinds.items(), start=1)
+        for number, (name, kind, _) in enumerate(columns, start=1)
     )
-    with _connect() as connection:
-        target = str(path).replace("'", "''")
-        connection.execute(f"COPY (SELECT {selected}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)", data)
 
 
 def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
@@ -65,7 +88,7 @@ def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
     import duckdb
 
     found = []
-    with _connect() as connection:  # one for all, since it takes longer than to read a file
+    with connect() as connection:  # one for all, since it takes longer than to read a file
         for path in paths:
             try:
                 answer = connection.execute("SELECT * FROM read_parquet($1)", [str(path)])
@@ -76,22 +99,21 @@ def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
     return found
 
 
-def _connect() -> "duckdb.DuckDBPyConnection":
+def connect() -> "duckdb.DuckDBPyConnection":
+    """Open a database in memory, in whose queries names are columns, never variables of ours."""
     import duckdb
 
     return duckdb.connect(config={"python_enable_replacements": False, "threads": 1})
 
 
 def _columns(records: Sequence[dict[str, Any]]) -> dict[Dotted, list[Any]]:
-    rows = [dict(_leaves(record)) for record in records]
-    paths = dict.fromkeys(path for row in rows for path in row)
+    paths = {path for record in records for path, _ in _leaves(record)}
     spelled = Counter(join_name(path).lower() for path in paths)
     # SQL can't tell names apart that differ in case only: their whole group becomes one column.
     whole = {path[0] for path in paths if spelled[join_name(path).lower()] > 1}
-    if whole:
-        rows = [dict(_leaves(record, whole)) for record in records]
-        paths = dict.fromkeys(path for row in rows for path in row)
-    return {path: [row.get(path, _MISSING) for row in rows] for path in paths}
+    rows = [dict(_leaves(record, whole)) for record in records]
+    ordered = dict.fromkeys(path for row in rows for path in row)
+    return {path: [row.get(path, _MISSING) for row in rows] for path in ordered}
 
 
 def _leaves(value: Any, whole: Iterable[str] = (), path: Dotted = ()) -> Iterator[tuple[Dotted, Any]]:
@@ -104,12 +126,11 @@ def _leaves(value: Any, whole: Iterable[str] = (), path: Dotted = ()) -> Iterato
             yield from _leaves(item, whole, (*path, key))
 
 
-def _type_of(name: str, values: Sequence[Any]) -> str:
+def _type_of(path: Dotted, values: Sequence[Any]) -> str:
     """Name the type that keeps all values of a column; JSON keeps any."""
     there = [decode(value) for value in values if value is not _MISSING]
     given = [value for value in there if value is not None]
-    complete = split_name(name)[0] == _COMPLETE
-    unclear = len(there) < len(values) if complete else len(given) < len(there)
+    unclear = len(there) < len(values) if path[0] == _COMPLETE else len(given) < len(there)
     return "JSON" if unclear else _common_type(given)
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import BaseModel, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, alike, excerpt
@@ -25,10 +25,8 @@ _DIGITS = 6
 _NOT_FOR_A_SEARCH = {"cases", "zipped", "grid", "exclude", "only_if", "max_runs", "published"}
 
 
-class Domain(BaseModel):
+class Domain(BaseModel, extra="forbid", frozen=True):
     """What one parameter is searched in: an interval, its ends included, or a list."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     low: Any = None
     high: Any = None
@@ -62,16 +60,20 @@ class Domain(BaseModel):
             low, high = float(low), float(high)
         return Domain(low=low, high=high, log=self.log)
 
-    def rounded(self, value: float) -> float:
-        """Round a value of a typed domain to six digits where that keeps it there: nobody reads seventeen."""
-        short = float(f"{value:.{_DIGITS}g}")
-        return short if self.low <= short <= self.high else value
+    def named(self) -> dict[str, Any]:
+        """Name the choices: databases know numbers and texts only, and 1, 1.0 and True as one."""
+        return {repr(choice): choice for choice in self.choices or ()}
+
+    def value(self, proposed: Any) -> Any:
+        """Take the choice of a proposed name, or a number; nobody reads more than six digits of a float."""
+        if self.choices is not None:
+            return self.named()[proposed]
+        short = proposed if isinstance(self.low, int) else float(f"{proposed:.{_DIGITS}g}")
+        return short if self.low <= short <= self.high else proposed
 
 
-class Optuna(BaseModel):
+class Optuna(BaseModel, extra="forbid", frozen=True):
     """How to search for good parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     objective: str  # result to improve, such as ``results.loss``
     direction: Literal["minimize", "maximize"]
@@ -98,14 +100,12 @@ def _check_seeds(given: Any, validate: Any) -> Any:
     return seeds
 
 
-class SweepFile(BaseModel):
+class SweepFile(BaseModel, extra="forbid", frozen=True):
     """What a sweep file may hold: what varies, and what is to be done with it.
 
     The configurations are the product of ``list``, ``zip``, ``grid`` and ``seeds``, of which the last varies
     fastest; what is ``fixed`` is in each of them.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     fixed: dict[str, Any] = {}
     # Configurations one by one, or by names that stand for them in figures.

@@ -110,23 +110,6 @@ def plan_sweep(
     return replace(sweep, name=name, title=name)
 
 
-def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """Say which runs belong to a sweep, as a store keeps it."""
-    return {
-        "name": sweep.name,
-        "notebook": str(sweep.notebook),
-        "title": sweep.title,
-        "question": sweep.question,
-        "shown": list(sweep.shown),
-        "varied": list(sweep.varied),
-        "runs": [
-            {"request": spec.request, "title": spec.title}
-            | ({"case": sweep.cases[spec.request]} if sweep.cases else {})
-            for spec in sweep.runs
-        ],
-    }
-
-
 def _plan(
     where: Path,
     name: str,
@@ -135,16 +118,19 @@ def _plan(
     problems: Problems,
     source: Mapping[str, Any] | None = None,
 ) -> Sweep:
+    refused = f"{where}: nothing was run."
+    if file is None:
+        raise problems.error(refused)
     try:
-        declared = read_parameters(read_notebook(notebook), str(notebook)) if file else {}
-        known = {*declared, *file.shown, "case"} if file else set()
-        wrong = [name for name in (file.labels if file else ()) if name.partition("=")[0] not in known]
+        declared = read_parameters(read_notebook(notebook), str(notebook))
+        known = {*declared, *file.shown, "case"}
+        wrong = [name for name in file.labels if name.partition("=")[0] not in known]
         problems += [f"labels: expected a parameter or a result that is shown; got {name}" for name in wrong]
-        configurations, domains = expand(file, declared) if file else ([], {})
+        configurations, domains = expand(file, declared)
     except (ParameterError, FileNotFoundError) as error:
         problems.append(str(error))
-    if problems or not file:
-        raise problems.error(f"{where}: nothing was run.")
+    if problems:
+        raise problems.error(refused)
     given: tuple[Configuration, ...] = ()
     if optuna := file.optuna:
         optuna = optuna.model_copy(update={"parameters": domains})

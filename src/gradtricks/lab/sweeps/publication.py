@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from gradtricks.lab.storage.published import Published, runs_in
 from gradtricks.lab.storage.records import StoredRun, installed_version, request_digest
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.plans import Sweep, plan_of
+from gradtricks.lab.sweeps.plans import Sweep
 
 FOLDER = "published"  # beside the sweeps' files
 
@@ -39,30 +39,16 @@ _LONGEST = 80  # characters of what a run is called
 _ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 
 
-def keep(sweep: Sweep, runs: Sequence[StoredRun]) -> Path:
-    """Keep the finished runs of a sweep with the sources, instead of its former ones; return their table."""
-    root, finished = _folder(sweep), {stored.request: stored for stored in runs}
-    plan = plan_of(sweep) | {"notebook": Path(os.path.relpath(sweep.notebook, root)).as_posix()}
-    ordered = [finished[run.request] for run in sweep.runs]
-    return write_published(root, plan, ordered, _labels(sweep, ordered))
+def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
+    """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
-
-def write_published(
-    root: Path, plan: Mapping[str, Any], runs: Sequence[StoredRun], labels: Sequence[str]
-) -> Path:
-    """Publish the runs of a sweep instead of its former ones: their records and files, not their notebooks.
-
-    Whoever is killed meanwhile has published nothing, or everything. A StoreError says that the folder can't
-    be written to, or that a file of a run isn't what it was.
-
-    Args:
-        root: Folder of the published sweeps.
-        plan: Of the sweep, its notebook seen from that folder.
-        runs: All that the plan names, in its order; each has finished.
-        labels: What the table, which is returned, is to call each of them, and its files.
+    Whoever is killed meanwhile has published nothing, or everything. Returned is their table. A StoreError
+    says that the folder can't be written to, or that a file of a run isn't what it was.
     """
-    sweep, records = plan["name"], [run.record for run in runs]
-    cases = [run.get("case", "") for run in plan["runs"]]
+    root, finished = _folder(sweep), {run.request: run for run in runs}
+    ordered = [finished[run.request] for run in sweep.runs]
+    records, labels = [run.record for run in ordered], _labels(sweep, ordered)
+    cases = [sweep.cases.get(run.request, "") for run in ordered]
     same, (used, besides) = shared(records), used_by(records)
     times = sorted((record["started"] for record in records), key=datetime.fromisoformat)
     with explained(str(root)), alone(root) as folder:
@@ -70,10 +56,10 @@ def write_published(
         table = folder / "table"
         write_rows([row_of(record, same, *said) for record, *said in zip(records, labels, cases)], table)
         size = table.stat().st_size
-        files = {f"{sweep}.parquet": PublishedFile(bytes=size, sha256=stage(table))}
-        for run, label in zip(runs, labels, strict=True):
+        files = {f"{sweep.name}.parquet": PublishedFile(bytes=size, sha256=stage(table))}
+        for run, label in zip(ordered, labels, strict=True):
             for name in run.files:
-                path = f"{sweep}/{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
+                path = f"{sweep.name}/{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
                 data = run.read_file(name)
                 digest = hashlib.sha256(data).hexdigest()
                 files[path] = PublishedFile(bytes=len(data), sha256=digest, run=label, name=name)
@@ -81,10 +67,12 @@ def write_published(
                     (folder / "file").write_bytes(data)
                     stage(folder / "file")
         manifest = Manifest(
-            **{part: plan[part] for part in ("title", "question", "notebook")},
-            varied=tuple(plan["varied"]),
-            shown=tuple(plan["shown"]),
-            runs=len(runs),
+            title=sweep.title,
+            question=sweep.question,
+            notebook=Path(os.path.relpath(sweep.notebook, root)).as_posix(),
+            varied=sweep.varied,
+            shown=sweep.shown,
+            runs=len(records),
             started=(times[0], times[-1]),
             same=same,
             used=used,
@@ -92,11 +80,11 @@ def write_published(
             files=files,
         )
         text = manifest.model_dump_json(indent=1).encode() + b"\n"
-        _compare(root, sweep, Manifest.model_validate_json(text), records)
+        _compare(root, sweep.name, Manifest.model_validate_json(text), records)
         # From here on these runs are the published ones.
-        put(root, f"{sweep}{MANIFEST}", text)
+        put(root, f"{sweep.name}{MANIFEST}", text)
         settle(root)
-    return root / f"{sweep}.parquet"
+    return root / f"{sweep.name}.parquet"
 
 
 def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:

@@ -162,7 +162,7 @@ class Study:
     def _planned(self, trials: "Iterable[FrozenTrial | optuna.Trial]") -> Trials:
         givens = {}
         for trial in filter(self._is_whole, trials):
-            searched = {name: _value(self._domains[name], each) for name, each in trial.params.items()}
+            searched = {name: self._domains[name].value(each) for name, each in trial.params.items()}
             givens[trial.number] = [given | searched for given in self._sweep.given]
         # All in one go, since the notebook is read each time; trials may propose the same thing twice.
         distinct = {repr(given): given for several in givens.values() for given in several}
@@ -180,7 +180,7 @@ class Study:
     def _distribution(self, domain: Domain) -> "BaseDistribution":
         made = self._optuna.distributions
         if domain.choices is not None:
-            return made.CategoricalDistribution(tuple(_labels(domain)))
+            return made.CategoricalDistribution(tuple(domain.named()))
         kind = made.IntDistribution if isinstance(domain.low, int) else made.FloatDistribution
         return kind(domain.low, domain.high, log=domain.log)
 
@@ -217,14 +217,3 @@ def _beside(sweep: Sweep, store: Store) -> str:
             "remedy: say 'storage' beside 'objective' in the sweep file, such as sqlite:///search.db"
         )
     return f"sqlite:///{folder.resolve() / sweep.name}.db"
-
-
-def _value(domain: Domain, proposed: Any) -> Any:
-    if domain.choices is not None:
-        return _labels(domain)[proposed]
-    return proposed if isinstance(domain.low, int) else domain.rounded(proposed)
-
-
-def _labels(domain: Domain) -> dict[str, Any]:
-    """Name choices: databases know numbers and texts only, and 1, 1.0 and True as one."""
-    return {repr(choice): choice for choice in domain.choices or ()}
