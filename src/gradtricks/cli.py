@@ -84,8 +84,10 @@ def evaluate(
     with requested(), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         loaded = {near(str(path.resolve())): _load(path, how) for path in agents}
         task = progress.add_task("", total=len(loaded))
-        for name, agent in loaded.items():
+        for number, (name, agent) in enumerate(loaded.items(), 1):
             progress.update(task, description=name)
+            if progress.disable:
+                console.print(f"{number}/{len(loaded)} {name}")
             game, returns, decisions = _play(agent, games, **how)
             row = (f"{returns.mean():+.2f}", f"{returns.min():+.0f}", f"{returns.max():+.0f}")
             table.add_row(name, game, *row, "" if decisions is None else f"{decisions.mean():,.0f}")
@@ -95,7 +97,9 @@ def evaluate(
 
 
 @command(
-    "Results", "gradtricks watch policy.safetensors", "gradtricks watch policy.safetensors --sticky 0.25"
+    "Results",
+    "gradtricks watch policy.safetensors",
+    "gradtricks watch policy.safetensors --sticky 0.25 --temperature 0.25",
 )
 def watch(
     agent: Annotated[Path, typer.Argument(help="A file that a run of pong.ipynb kept.", metavar="AGENT")],
@@ -107,6 +111,9 @@ def watch(
     sticky: Annotated[
         float, typer.Option(min=0, max=1, help="Probability that a frame repeats the last move.")
     ] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="1 draws moves as in training, 0 takes the likeliest.")
+    ] = 0.5,
 ) -> Printed:
     """Film a trained agent in a game of Pong, for a browser to show; the agent is on the right."""
     from gradtricks.agents.evaluation import FrozenPolicy
@@ -119,7 +126,9 @@ def watch(
             raise ValueError(f"--film must be a file in a folder that exists; got {film}")
         policy = FrozenPolicy.load(agent)
     skipped = policy.about.get("frame_skip", 4)
-    game = play(policy, seconds=seconds, seed=seed, frame_skip=skipped, sticky=sticky)
+    game = play(
+        policy, seconds=seconds, seed=seed, frame_skip=skipped, sticky=sticky, temperature=temperature
+    )
     film.write_bytes(encode_film(game.screens, game.frames_per_second))
     won, lost = (int((sign * game.rewards > 0).sum()) for sign in (1, -1))
     yield f"{won} points won and {lost} lost: open {film.resolve().as_uri()}"

@@ -439,6 +439,8 @@ def test_the_command_plays_what_was_saved(gradtricks, tmp_path):
     done = gradtricks("evaluate", tmp_path / "policy.safetensors", "--games", 2, FORCE_COLOR="1")
     assert done.exit_code == 0, done.stderr
     assert "policy.safetensors" in done.stderr, "whose turn it is, where somebody looks"
+    plain = gradtricks("evaluate", tmp_path / "policy.safetensors", "--games", 2)
+    assert plain.stderr.startswith("1/1 ") and plain.stdout.count("Pong") == 1
     expected = evaluation.evaluate(policy, games=2)
     assert f"{expected.returns.mean():+.2f}" in done.stdout
     assert "2 games each." in done.stdout
@@ -450,9 +452,9 @@ def test_the_command_films_a_game(gradtricks, tmp_path):
     policy = FrozenPolicy(ppo.draw_weights(0, view="places"), mirror=True, about={"frame_skip": 4})
     saved, path = tmp_path / "policy.safetensors", tmp_path / "film.png"
     policy.save(saved)
-    done = gradtricks("watch", saved, "--film", path, "--seconds", 20)
+    done = gradtricks("watch", saved, "--film", path, "--seconds", 20, "--temperature", 0)
     assert done.exit_code == 0, done.stderr
-    game = evaluation.film(policy, seconds=20, seed=2_000_000)
+    game = evaluation.film(policy, seconds=20, seed=2_000_000, temperature=0)
     assert game.screens.shape == (300, *pong.FRAME_SHAPE)
     assert path.read_bytes() == encode_film(game.screens, 15)
     assert f"{(game.rewards > 0).sum()} points won and {(game.rewards < 0).sum()} lost" in done.stdout
