@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.rows import Dotted, flattened, join_name, kind_of
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:
     import pandas
+
+    from gradtricks.lab.storage.published import Published
 
 CASE = "case"  # the column that says what a configuration is called
 
@@ -49,7 +50,7 @@ def read_plan(plan: Mapping[str, Any]) -> Plan:
 
 
 def table(
-    store: Store | Published, *, stem: str | None = None, plan: Plan | None = None
+    store: "Store | Published", *, stem: str | None = None, plan: Plan | None = None
 ) -> "pandas.DataFrame":
     """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order."""
     if plan is None:
@@ -59,7 +60,7 @@ def table(
     return tabulate(there, {run.request: run.case for run in plan.runs if run.case})
 
 
-def runs_of(store: Store | Published, runs: Sequence[Requested]) -> list[StoredRun]:
+def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
     """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
     found = finished | store.failures(run for run in runs if run.request not in finished)
