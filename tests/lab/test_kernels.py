@@ -304,11 +304,7 @@ print(os.getpid(), *pids)
 
 @pytest.mark.parametrize(
     ("end", "failure"),
-    [
-        ("", None),
-        ("time.sleep(.1); os.abort()", DeadKernelError),
-        ("time.sleep(1000)", TimeoutError),
-    ],
+    [("", None), ("time.sleep(.1); os.abort()", DeadKernelError), ("time.sleep(1000)", TimeoutError)],
 )
 def test_a_run_ends_with_all_that_it_started(tmp_path, kernels, end, failure):
     late = failure is TimeoutError

@@ -19,7 +19,7 @@ from distributed import Client
 from gradtricks.lab.runs import cluster as clusters
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_cores, count_workers
-from gradtricks.lab.runs.many import Run, SchedulerError, execute_all, execute_missing
+from gradtricks.lab.runs.many import Run, SchedulerError, execute_all, execute_missing, look_up
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from sweeping import Cluster, end, free_port, plan, start_driver, wait_for, write_certificates, write_sweep
@@ -159,16 +159,19 @@ def test_any_executor_of_the_standard_library_does_the_runs_in_their_order(
 
 
 def test_whatever_goes_wrong_with_one_run_the_others_go_on(notebook, store, stand_in):
+    wrong = [ZeroDivisionError("in the lab itself"), RunError("all is said"), StoreError("full"), None]
+
     def execute(run):
-        if run.parameters["seed"] == 1:
-            raise ZeroDivisionError("in the lab itself")
-        if run.parameters["seed"] == 2:
-            raise RunError("all is said here")
+        if error := wrong[run.parameters["seed"]]:
+            raise error
         return StoredRun("", {})
 
     stand_in(execute)
-    errors = [run.error for run in execute_all(plan(notebook, 4), store)]
-    assert errors == [None, "small-seed=1: ZeroDivisionError: in the lab itself", "all is said here", None]
+    runs = look_up(plan(notebook, 4), store, retry_failed=False)
+    with pytest.raises(ZeroDivisionError, match=r"itself\nThat is a mistake of the lab's own, in small\."):
+        execute_missing(runs, store, workers=1)
+    assert [run.error for run in runs] == [None, "all is said", "full", None]
+    assert [run.state for run in runs] == ["waiting", "failed", "failed", "finished"]
 
 
 def test_what_goes_wrong_here_ends_what_was_started(notebook, store):

@@ -253,13 +253,14 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
     [
         ["clean", "--stale", "--failed", "--dry-run"],
         ["clean"],
-        ["run", "experiments/game.ipynb"],
-        ["sweep", "experiments/game.sweep.yaml"],
+        ["run", "../../game.ipynb"],
+        ["sweep", "../../game.sweep.yaml"],
     ],
 )
-def test_nothing_but_publish_changes_published_runs(published, words):
+def test_nothing_but_publish_changes_published_runs(published, words, monkeypatch):
     before = tree(published)
-    for path in ("experiments/published", published, published / "game"):
+    monkeypatch.chdir(published / "game")
+    for path in ("..", published, published / "game", "."):
         said = invoke(*words, "--store", str(path), exits=1)
         assert "expected a store of runs; got published ones in" in said
     assert tree(published) == before

@@ -472,10 +472,14 @@ def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
 
 @pytest.mark.parametrize("mistake", [TypeError("ours"), UnicodeDecodeError("utf-8", b"", 0, 1, "")])
 def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, store, mistake):
+    run = plan_run(notebook, {})
+    checkpoints = Path(store.location, ".checkpoints", run.request)
+    checkpoints.mkdir(parents=True)
     with pytest.raises(type(mistake)):
-        execute(plan_run(notebook, {}), store, broken(mistake))
+        execute(run, store, broken(mistake))
     assert list(store.runs()) == []
     assert list(Path(store.location, ".unfinished").iterdir()) == []
+    assert checkpoints.exists(), "the next attempt goes on from there"
 
 
 def test_a_package_that_is_edited_meanwhile_spoils_the_run(write, store, kernels, monkeypatch):

@@ -19,15 +19,7 @@ from gradtricks.book.markup import code, escape
 from gradtricks.lab.commands.views import write
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.queries import ask
-from gradtricks.lab.results.tables import (
-    as_csv,
-    as_series,
-    one_line,
-    read_plan,
-    table,
-    tabulate,
-    values_of,
-)
+from gradtricks.lab.results.tables import as_csv, as_series, one_line, read_plan, table, tabulate, values_of
 from gradtricks.lab.storage.rows import join_name, split_name
 from gradtricks.lab.storage.store import Store, StoreError
 from synthetic import PROVENANCE, make_run, put

@@ -19,11 +19,9 @@ from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.runs.schedulers import Scheduler
-from gradtricks.lab.runs.tracking import log_to_mlflow
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, store_of_runs
 from gradtricks.lab.sweeps.plans import Sweep, read_sweep
-from gradtricks.lab.sweeps.searching import search
 
 
 @dataclass(frozen=True)
@@ -222,6 +220,8 @@ def clean(
 def _search(
     wanted: Sweep, store: Store, console: Console | None, **options: Any
 ) -> tuple[list[Run], list[StoredRun]]:
+    from gradtricks.lab.sweeps.searching import search
+
     ended = count(1)
 
     def tell(run: Run) -> None:
@@ -243,5 +243,7 @@ def _check_mlflow(uri: str | None) -> None:
 def _log(uri: str | None, runs: Sequence[Run], store: Store | None) -> None:
     if uri is None:
         return
+    from gradtricks.lab.runs.tracking import log_to_mlflow
+
     kept = (run.stored or (store and store.failure(run.spec)) for run in runs)
     log_to_mlflow(uri, (stored for stored in kept if stored))

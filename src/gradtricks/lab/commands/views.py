@@ -14,9 +14,8 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results import queries, tables
+from gradtricks.lab.results import tables
 from gradtricks.lab.storage.places import StoreError, replace
-from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
+    from gradtricks.lab.storage.published import Published
 
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
@@ -48,10 +48,12 @@ def table(
         ParameterError: There is no such sweep, or DuckDB refuses the query.
         StoreError: Somebody edited the sweep's plan.
     """
+    from gradtricks.lab.results.queries import ask
+
     opened = open_store(store)
     plan = None if sweep is None else _find_plan(opened, sweep)[1]
     found = tables.table(opened, stem=notebook, plan=plan)
-    return found if sql is None else queries.ask(found, sql)
+    return found if sql is None else ask(found, sql)
 
 
 def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
@@ -112,7 +114,9 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     elif not path.parent.is_dir():
         raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
     else:
-        data = tables.as_csv(frame).encode() if form == "csv" else queries.as_parquet(frame)
+        from gradtricks.lab.results.queries import as_parquet
+
+        data = tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame)
         replace(path, data, path.with_name(f".{path.name}.{os.getpid()}.new"))
 
 
@@ -192,15 +196,17 @@ def record_of(run: StoredRun) -> RenderableType:
     return Group(Text(run.title, style="bold"), laid_out(("", ""), rows.items(), whole=True))
 
 
-def find_run(store: Store | Published, text: str) -> StoredRun:
+def find_run(store: "Store | Published", text: str) -> StoredRun:
     """Find the run that a text means, as it was typed; a ParameterError says if there is none, or several."""
+    from gradtricks.lab.storage.published import published_at
+
     try:
         return published_at(text) or store.lookup(text)
     except StoreError as error:
         raise ParameterError(str(error)) from error
 
 
-def _find_plan(store: Store | Published, name: str | Path | None) -> tuple[str, tables.Plan]:
+def _find_plan(store: "Store | Published", name: str | Path | None) -> tuple[str, tables.Plan]:
     """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
     plans = store.plans()
     there = sorted(plans)

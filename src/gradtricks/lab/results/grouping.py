@@ -11,8 +11,8 @@ import numpy as np
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
-from gradtricks.lab.results.tables import CASE, kind_of, one_line, values_of
-from gradtricks.lab.storage.rows import join_name, split_name
+from gradtricks.lab.results.tables import CASE, one_line, values_of
+from gradtricks.lab.storage.rows import join_name, kind_of, split_name
 
 if TYPE_CHECKING:
     import pandas
@@ -252,9 +252,9 @@ def _choose(frame: "pandas.DataFrame") -> list[str]:
     kinds = {}
     for name in (name for name in map(str, frame.columns) if name.startswith("results.")):
         with suppress(PlotError):
-            _is_curve(frame, name)
-            kinds[".".join(split_name(name))] = kind_of(values_of(frame[name]))
-    return [name for kind in ("float", "int", "list") for name in kinds if kinds[name] == kind][:_CHOSEN]
+            kind = "curve" if _is_curve(frame, name) else kind_of(values_of(frame[name]))
+            kinds[".".join(split_name(name))] = kind
+    return [name for kind in ("DOUBLE", "BIGINT", "curve") for name in kinds if kinds[name] == kind][:_CHOSEN]
 
 
 def _is_curve(frame: "pandas.DataFrame", column: str) -> bool:

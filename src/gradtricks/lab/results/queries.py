@@ -9,13 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.tables import as_json, as_series, as_text, kind_of, values_of
-from gradtricks.lab.storage.rows import Column, Dotted, connect, quote, selection, split_name, write_columns
+from gradtricks.lab.results.tables import as_json, as_series, as_text, values_of
+from gradtricks.lab.storage.rows import Column, connect, kind_of, quote, selection, split_name, write_columns
 
 if TYPE_CHECKING:
     import pandas
 
-_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "text": "VARCHAR"}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LISTED = 80  # columns in a message
 
@@ -85,26 +84,21 @@ def _columns(frame: "pandas.DataFrame") -> list[Column]:
 def _as_sql(values: Sequence[Any]) -> tuple[str, list[Any]]:
     """Choose the type that a column has in SQL, and return it and the values as it takes them.
 
-    Times are in UTC; lists of one depth and kind are lists, other ones and what is beside them JSON; what
-    else is mixed is text.
+    Times are in UTC. What has no type of its own is JSON where there are lists or dicts, else text.
     """
-    brackets, inner = "", [value for value in values if value is not None]
-    while inner and all(isinstance(value, list) for value in inner):
-        brackets += "[]"
-        inner = [item for value in inner for item in value if item is not None]
-    kind = kind_of(inner)
-    if kind in _TYPES:
-        return _TYPES[kind] + brackets, list(values)
-    if kind == "time" and not brackets:
-        return "TIMESTAMP", [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
+    kind = kind_of(values)
+    if kind == "TIMESTAMP":
+        return kind, [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
+    if kind != "JSON":
+        return kind, list(values)
     if any(isinstance(value, list | dict) for value in values):
         return "JSON", [None if value is None else as_json(value) for value in values]
     return "VARCHAR", [*map(as_text, values)]
 
 
-def _nest(columns: Sequence[tuple[Dotted, str]]) -> dict[str, Any]:
+def _nest(columns: Sequence[tuple[tuple[str, ...], str]]) -> dict[str, Any]:
     """Put columns into each other by their names; SQL takes none that is empty or differs in case only."""
-    groups: dict[str, list[tuple[Dotted, str]]] = {}
+    groups: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for (name, *rest), column in columns:
         groups.setdefault(name, []).append((tuple(rest), column))
     nested: dict[str, Any] = {}

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.storage.published import Published
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import Dotted, flattened, join_name
+from gradtricks.lab.storage.rows import Dotted, flattened, join_name, kind_of
 from gradtricks.lab.storage.store import Requested, Store, StoreError
 
 if TYPE_CHECKING:
     import pandas
+
+    from gradtricks.lab.storage.published import Published
 
 CASE = "case"  # the column that says what a configuration is called
 
 _FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
 _ORDER = (CASE, *_FIRST, "parameters", "results", "varying", "provenance", *_LAST)
 _LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
-_INT64, _EXACT_AS_FLOAT = range(-(2**63), 2**63), range(-(2**53), 2**53 + 1)
 
 
 class Plan(BaseModel):
@@ -50,7 +50,7 @@ def read_plan(plan: Mapping[str, Any]) -> Plan:
 
 
 def table(
-    store: Store | Published, *, stem: str | None = None, plan: Plan | None = None
+    store: "Store | Published", *, stem: str | None = None, plan: Plan | None = None
 ) -> "pandas.DataFrame":
     """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order."""
     if plan is None:
@@ -60,7 +60,7 @@ def table(
     return tabulate(there, {run.request: run.case for run in plan.runs if run.case})
 
 
-def runs_of(store: Store | Published, runs: Sequence[Requested]) -> list[StoredRun]:
+def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
     """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
     found = finished | store.failures(run for run in runs if run.request not in finished)
@@ -96,25 +96,6 @@ def _row(run: StoredRun) -> dict[Dotted, Any]:
     return row
 
 
-def kind_of(values: Iterable[Any]) -> str:
-    """Say what the values of a column have in common; None is missing.
-
-    It is ``bool``, ``int`` (of 64 bits), ``float`` (whole numbers among them only where a float keeps them
-    exactly), ``text`` (also where all are missing), ``time`` (with a zone), ``list`` or ``mixed``.
-    """
-    there = [value for value in values if value is not None]
-    types = {type(value) for value in there}
-    if types <= {str}:
-        return "text"
-    if types == {int}:
-        return "int" if all(value in _INT64 for value in there) else "mixed"
-    if float in types and types <= {int, float}:
-        return "float" if all(type(v) is float or v in _EXACT_AS_FLOAT for v in there) else "mixed"
-    if types == {datetime}:
-        return "time" if all(value.tzinfo for value in there) else "mixed"
-    return "bool" if types == {bool} else "list" if types == {list} else "mixed"
-
-
 def as_series(values: Sequence[Any]) -> "pandas.Series":
     """Make a column of a DataFrame that tells a recorded NaN from a missing number and keeps all integers."""
     import numpy as np
@@ -122,16 +103,17 @@ def as_series(values: Sequence[Any]) -> "pandas.Series":
 
     kind, missing = kind_of(values), np.array([value is None for value in values], dtype=bool)
     masked: Any = {
-        "float": pd.arrays.FloatingArray,
-        "int": pd.arrays.IntegerArray,
-        "bool": pd.arrays.BooleanArray,
+        "DOUBLE": (float, pd.arrays.FloatingArray),
+        "BIGINT": (int, pd.arrays.IntegerArray),
+        "BOOLEAN": (bool, pd.arrays.BooleanArray),
     }
     if kind in masked:
-        data: Any = np.array([0 if value is None else value for value in values], dtype=kind)
-        return pd.Series(masked[kind](data, missing) if missing.any() else data)
-    if kind == "text":
+        dtype, array = masked[kind]
+        data: Any = np.array([0 if value is None else value for value in values], dtype=dtype)
+        return pd.Series(array(data, missing) if missing.any() else data)
+    if kind == "VARCHAR":
         return pd.Series(values, dtype="str")
-    if kind == "time":
+    if kind == "TIMESTAMP":
         return pd.Series(pd.to_datetime(list(values), utc=True))
     objects = np.empty(len(values), dtype=object)
     objects[:] = values

@@ -17,7 +17,7 @@ from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import Here
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.schedulers import Scheduler
-from gradtricks.lab.storage.places import public
+from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.store import Store, StoredRun
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def execute_missing(
 ) -> None:
     """Execute what `look_up` didn't find, several at once; one that fails doesn't stop the others.
 
+    Neither does a mistake of the lab's own, which is raised in the end: that run is still to be done.
+
     Ctrl-C or SIGTERM once: no further run starts, and those that are going on are finished and kept. Twice:
     they are ended. Either way the same call does later what is left.
 
@@ -169,6 +171,7 @@ class _Driver:
         self.runs = list(dict.fromkeys(self.wanted))
         self._going: dict[str, tuple[Run, Future[StoredRun]]] = {}
         self._deadline = float("inf")
+        self._mistake: Exception | None = None  # of the lab, the first one
         # Long runs first: a long one that starts last keeps all others waiting. Those that need the machine
         # for themselves come last, so that it doesn't have to run empty for them in between.
         order = sorted(self.runs, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0)))
@@ -187,7 +190,9 @@ class _Driver:
             if monotonic() - self._looked > _LOOK_EVERY_S:
                 self._look()
             if monotonic() > self._deadline:
-                return
+                break
+        if self._mistake:
+            raise self._mistake
 
     def hear(self, request: str, worker: str) -> None:
         """Be told, in any thread, who does a run."""
@@ -259,7 +264,7 @@ class _Driver:
             raise
         except SchedulerError:
             raise
-        except RunError as error:
+        except (RunError, StoreError) as error:
             run.error = str(error)
         except self._pool.lost as error:
             if not run.lost:
@@ -268,8 +273,9 @@ class _Driver:
                 self._waiting.append(run)
             else:
                 run.error = f"{run.spec.title}: its process was ended each time: {error}"
-        except Exception as error:  # whatever it is, the other runs go on
-            run.error = f"{run.spec.title}: {type(error).__name__}: {error}"
+        except Exception as error:  # nobody foresaw it, so it isn't the notebook's
+            error.add_note(f"That is a mistake of the lab's own, in {run.spec.title}.")
+            self._mistake, run.worker = self._mistake or error, ""
         self.on_change(run)
         if not (run.missing or self.signals):
             self._add_more()

@@ -3,7 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ Column = tuple[str, str, list[Any]]  # its name, its type in SQL, and its values
 _COMPLETE = "parameters"
 _PART = re.compile(r'"(?:[^"]|"")*"|[^.]+')
 _MISSING = object()
-_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR"}
-_INT64 = range(-(2**63), 2**63)
+_TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", datetime: "TIMESTAMP"}
+_INT64, _EXACT_AS_FLOAT = range(-(2**63), 2**63), range(-(2**53), 2**53 + 1)
 
 
 def join_name(path: Dotted) -> str:
@@ -43,13 +44,38 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def flattened(value: Any, path: Dotted = ()) -> Iterator[tuple[Dotted, Any]]:
-    """Take nested dicts apart, into paths and values; lists stay whole, and an empty dict has no columns."""
-    if isinstance(value, Mapping):
+def flattened(
+    value: Any, path: Dotted = (), whole: Callable[[Any, Dotted], object] = lambda value, path: False
+) -> Iterator[tuple[Dotted, Any]]:
+    """Take nested dicts apart, into paths and values, but lists and those that are to stay ``whole``."""
+    if isinstance(value, Mapping) and not whole(value, path):
         for key, item in value.items():
-            yield from flattened(item, (*path, key))
+            yield from flattened(item, (*path, key), whole)
     else:
         yield path, value
+
+
+def kind_of(values: Iterable[Any], *, exact: bool = False) -> str:
+    """Name the type in SQL that values have in common, or lists of one depth; without any it is JSON.
+
+    None is missing, and where all are, that is text. Integers are of 64 bits, beside floats such as a float
+    keeps exactly; times have a zone. ``exact`` types keep values as `write_rows` does: no such integer
+    becomes a float, and no time leaves its zone.
+    """
+    brackets, there = "", [value for value in values if value is not None]
+    while there and all(type(value) is list for value in there):
+        brackets += "[]"
+        there = [item for value in there for item in value if item is not None]
+    types = {type(value) for value in there}
+    if not (exact or types):
+        types = {str}
+    if not exact and types == {int, float} and all(type(v) is float or v in _EXACT_AS_FLOAT for v in there):
+        types = {float}
+    kind = types.pop() if len(types) == 1 else None
+    odd = kind is int and not all(value in _INT64 for value in there)
+    if kind is datetime:
+        odd = exact or bool(brackets) or not all(value.tzinfo for value in there)
+    return "JSON" if odd or kind not in _TYPES else _TYPES[kind] + brackets
 
 
 def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
@@ -107,23 +133,19 @@ def connect() -> "duckdb.DuckDBPyConnection":
 
 
 def _columns(records: Sequence[dict[str, Any]]) -> dict[Dotted, list[Any]]:
-    paths = {path for record in records for path, _ in _leaves(record)}
+    together: set[Dotted] = set()
+
+    def whole(found: Mapping[str, Any], path: Dotted) -> bool:
+        """Say whether a dict is empty, stands for a value, such as NaN, or is to be one column."""
+        return path[:1] in together or not found or (len(found) == 1 and next(iter(found)).startswith("$"))
+
+    paths = {path for record in records for path, _ in flattened(record, whole=whole)}
     spelled = Counter(join_name(path).lower() for path in paths)
     # SQL can't tell names apart that differ in case only: their whole group becomes one column.
-    whole = {path[0] for path in paths if spelled[join_name(path).lower()] > 1}
-    rows = [dict(_leaves(record, whole)) for record in records]
+    together |= {path[:1] for path in paths if spelled[join_name(path).lower()] > 1}
+    rows = [dict(flattened(record, whole=whole)) for record in records]
     ordered = dict.fromkeys(path for row in rows for path in row)
     return {path: [row.get(path, _MISSING) for row in rows] for path in ordered}
-
-
-def _leaves(value: Any, whole: Iterable[str] = (), path: Dotted = ()) -> Iterator[tuple[Dotted, Any]]:
-    """Take nested dicts apart, but not an empty one, nor one that stands for a value, such as NaN."""
-    special = isinstance(value, dict) and len(value) == 1 and next(iter(value)).startswith("$")
-    if not isinstance(value, dict) or not value or special or (path and path[0] in whole):
-        yield path, value
-    else:
-        for key, item in value.items():
-            yield from _leaves(item, whole, (*path, key))
 
 
 def _type_of(path: Dotted, values: Sequence[Any]) -> str:
@@ -131,16 +153,7 @@ def _type_of(path: Dotted, values: Sequence[Any]) -> str:
     there = [decode(value) for value in values if value is not _MISSING]
     given = [value for value in there if value is not None]
     unclear = len(there) < len(values) if path[0] == _COMPLETE else len(given) < len(there)
-    return "JSON" if unclear else _common_type(given)
-
-
-def _common_type(values: Sequence[Any]) -> str:
-    types = {type(value) for value in values}
-    if types == {list}:
-        inner = _common_type([item for value in values for item in value if item is not None])
-        return inner if inner == "JSON" else f"{inner}[]"
-    kind = _TYPES.get(types.pop(), "JSON") if len(types) == 1 else "JSON"
-    return "JSON" if kind == "BIGINT" and not all(value in _INT64 for value in values) else kind
+    return "JSON" if unclear else kind_of(given, exact=True)
 
 
 def _as_sql(value: Any, kind: str) -> Any:

@@ -16,11 +16,7 @@ from gradtricks.lab.sweeps.studies import Study, Trials, study_folder
 
 
 def search(
-    sweep: Sweep,
-    store: Store,
-    *,
-    on_planned: Callable[[Sweep], object] = lambda grown: None,
-    **options: Any,
+    sweep: Sweep, store: Store, *, on_planned: Callable[[Sweep], object] = lambda grown: None, **options: Any
 ) -> tuple[list[Run], list[StoredRun]]:
     """Search for good parameters: as soon as a worker is free, Optuna proposes what it should try next.
 
