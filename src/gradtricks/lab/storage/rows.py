@@ -56,21 +56,20 @@ def flattened(
 
 
 def kind_of(values: Iterable[Any], *, exact: bool = False) -> str:
-    """Name the type in SQL that values have in common, or lists of one depth; without any it is JSON.
+    """Name the type in SQL that values have in common, or lists of one depth; where there is none, JSON.
 
     None is missing, and where all are, that is text. Integers are of 64 bits, beside floats such as a float
-    keeps exactly; times have a zone. ``exact`` types keep values as `write_rows` does: no such integer
-    becomes a float, and no time leaves its zone.
+    keeps exactly; times have a zone. An ``exact`` type keeps every value as it is: it makes no float of an
+    integer, takes no time out of its zone, and says nothing of nothing.
     """
     brackets, there = "", [value for value in values if value is not None]
     while there and all(type(value) is list for value in there):
         brackets += "[]"
         there = [item for value in there for item in value if item is not None]
     types = {type(value) for value in there}
-    if not (exact or types):
-        types = {str}
-    if not exact and types == {int, float} and all(type(v) is float or v in _EXACT_AS_FLOAT for v in there):
-        types = {float}
+    if not exact:
+        fit = types == {int, float} and all(type(v) is float or v in _EXACT_AS_FLOAT for v in there)
+        types = {float} if fit else types or {str}
     kind = types.pop() if len(types) == 1 else None
     odd = kind is int and not all(value in _INT64 for value in there)
     if kind is datetime:
