@@ -68,6 +68,13 @@ def test_keeps_the_dtype(backend, name, dtype):
     rtol = {"bfloat16": 1e-2, "float16": 1e-3, "float32": 1e-5, "float64": 1e-12}[dtype]
     np.testing.assert_allclose(backend.array(value), backend.array(expected), rtol=rtol, atol=rtol / 10)
 
+    def looked_up(x):  # so that what comes back is sparse
+        y = getattr(backend.tricks, name)(backend.cast(x, dtype), *FLOORS[name])
+        return backend.take(y, backend.tensor([1, 1]))
+
+    _, (gradient,) = backend.value_and_vjp(looked_up, [np.full((3, 1), 0.95)], np.ones((2, 1)))
+    assert (gradient > 0).tolist() == [[False], [True], [False]]
+
 
 @pytest.mark.parametrize(("hard", "expected"), [("bool", "float32"), ("bfloat16", "bfloat16")])
 def test_dtypes_may_differ(backend, hard, expected):
@@ -188,11 +195,10 @@ def test_bad_pairs_say_what_is_expected(backend, hard, soft, error, message):
 
 @pytest.mark.parametrize("name", FLOORS)
 def test_bad_input_says_what_is_expected(backend, name):
-    function, options = getattr(backend.tricks, name), FLOORS[name]
-    with pytest.raises(TypeError, match=r"x must be a .*Tensor; got ndarray; remedy"):
-        function(np.ones(1), *options)
-    with pytest.raises(TypeError, match="x must be floating-point; got"):
-        function(backend.tensor([1, 2]), *options)
+    array, whole = "a .*Tensor; got ndarray; remedy", "floating-point; got"
+    for x, message in ((np.ones(1), array), (backend.tensor([1, 2]), whole)):
+        with pytest.raises(TypeError, match=f"x must be {message}"):
+            getattr(backend.tricks, name)(x, *FLOORS[name])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 
 from gradtricks._core.checks import check_shape
 from gradtricks._core.structures import map_structure, pairs
-from gradtricks.torch._edits import substitute
+from gradtricks.torch._edits import in_plain_reverse, intercept, substitute
 from gradtricks.torch._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
 
 
@@ -110,7 +110,7 @@ def _soft_floor(x: Any, temperature: float | torch.Tensor) -> torch.Tensor:
         above = torch.where(heat < _WARM, _sigmoids(part, cold, _WARM), _waves(part, warm, _WARM))
     else:
         above = (_sigmoids if temperature < _WARM else _waves)(part, heat, temperature)
-    return (whole + above).to(x.dtype)
+    return _with_dense_gradient((whole + above).to(x.dtype))
 
 
 def piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> Any:
@@ -141,13 +141,19 @@ def _piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> torch.Tensor
     whole, part = _whole_and_part(x)
     # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
     rise = torch.where(part < 0.5, part - (1 - width), width - (1 - part))
-    return (whole + torch.where(rise >= 0, rise / width, 0)).to(x.dtype)
+    return _with_dense_gradient((whole + torch.where(rise >= 0, rise / width, 0)).to(x.dtype))
 
 
 def _whole_and_part(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     x = at_least_float32(x)
     whole = x.detach().floor()
     return whole, torch.where(x.isfinite(), x - whole, 0)
+
+
+def _with_dense_gradient(y: torch.Tensor) -> torch.Tensor:
+    # An embedding with sparse=True sends back a sparse gradient, which few operations take; an edit gets it
+    # dense. A clone, since a view couldn't be edited in place.
+    return intercept(y, lambda gradient: gradient).clone() if in_plain_reverse(y) else y
 
 
 # From here on fewer waves are needed than sigmoids.
