@@ -195,6 +195,24 @@ def test_any_optimizer_leaves_frozen_elements_and_their_state(backend, name, opt
     np.testing.assert_allclose(backend.array(masked)[~mask], backend.array(fresh)[~mask], rtol=1e-12)
 
 
+KERAS = "Adadelta Adafactor Adagrad Adam Adamax AdamW Ftrl Lamb Lion Muon Nadam RMSprop ScheduleFreeAdamW SGD"
+
+
+@pytest.mark.parametrize("name", KERAS.split())
+@pytest.mark.parametrize("shape", [(2, 3), (3,)])
+def test_every_optimizer_of_keras_leaves_frozen_elements_and_their_state(in_tensorflow, name, shape):
+    parameter = in_tensorflow.framework.keras.Variable(np.ones(shape), dtype="float32")
+    optimizer = in_tensorflow.masked(name, parameter, RATE)
+    mask = np.arange(parameter.numpy().size).reshape(shape) % 2 == 0
+    optimizer.set_trainable_mask(parameter, in_tensorflow.tensor(mask))
+    before = in_tensorflow.state(optimizer, parameter)
+    for gradient in np.random.default_rng(0).normal(size=(3, *shape)):
+        in_tensorflow.apply(optimizer, parameter, np.where(mask, gradient, np.nan))
+    np.testing.assert_array_equal(parameter.numpy() != 1, mask)
+    for old, new in zip(before, in_tensorflow.state(optimizer, parameter), strict=True):
+        np.testing.assert_array_equal(old != new, mask)
+
+
 def test_what_isnt_an_optimizer_is_refused(backend):
     with pytest.raises(TypeError, match=r"optimizer must be a .*Optimizer; got str"):
         backend.tricks.MaskedOptimizer("SGD")

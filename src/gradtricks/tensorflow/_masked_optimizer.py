@@ -18,8 +18,9 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
     state at each step; `MaskedAdam` needs none.
 
     What elements share can't be frozen: a step count, by which bias corrections and decaying rates go on
-    (under `MaskedAdam` each element has its own); state of another shape, such as factored moments;
-    norms over parameters.
+    (under `MaskedAdam` each element has its own); state of another shape, such as the moments that Adafactor
+    keeps of rows and columns, to which a frozen element gives 0; norms over parameters, and what Muon
+    makes of a whole matrix.
 
     Args:
         inner_optimizer: Has the options and the state. It must not have been built, since the state of each
@@ -55,8 +56,8 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         inner, state = self.inner_optimizer, []
         add_variable = inner.add_variable_from_reference
 
-        def add_and_remember(reference: Any, *args: Any, **kwargs: Any) -> Any:
-            state.append((reference, add_variable(reference, *args, **kwargs)))
+        def add_and_remember(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+            state.append((reference_variable, add_variable(reference_variable, *args, **kwargs)))
             return state[-1][1]
 
         inner.add_variable_from_reference = add_and_remember  # Keras doesn't say later what belongs to which
