@@ -31,10 +31,10 @@
       make("path", { class: "axis faint", "stroke-dasharray": "6 6", d: `M${width / 2} 26V${height}` }, drawing);
       const [theirs, ours] = score();
       make("text", { x: 2, y: 16 }, drawing, `the game's own player ${theirs}`);
-      make("text", { class: "gradient strong", x: width - 2, y: 16, "text-anchor": "end" }, drawing, `${ours} our agent`);
+      make("text", { class: "other strong", x: width - 2, y: 16, "text-anchor": "end" }, drawing, `${ours} our agent`);
       for (const [name, places] of Object.entries({ left, right })) {
         const seen = between(places, opening + time), y = seen === null ? null : Math.max(PADDLE / 2, Math.min(SIDE - PADDLE / 2, seen));
-        if (y !== null) make("rect", { class: name === "right" ? "gradient filled" : "filled", x: px(LANES[name]), y: py(y - PADDLE / 2), width: px(4), height: py(PADDLE) - py(0), rx: 2 }, drawing);
+        if (y !== null) make("rect", { class: name === "right" ? "other filled" : "filled", x: px(LANES[name]), y: py(y - PADDLE / 2), width: px(4), height: py(PADDLE) - py(0), rx: 2 }, drawing);
       }
       const [x, y] = [between(ball_x, opening + time), between(ball_y, opening + time)];
       if (x !== null && y !== null) make("circle", { class: "value filled", cx: px(x), cy: py(y), r: 4.5 }, drawing);
@@ -53,16 +53,19 @@
         const d = decisions.map((v, i) => `${px(v).toFixed(1)} ${py(won[i]).toFixed(1)}`).join("L");
         make("path", { class: `line ${flipped ? "gradient" : "other"}`, d: `M${d}` }, drawing);
       }
-      const { decisions, won } = curves.find((curve) => curve.flipped), { at, share } = film();
-      make("text", { class: "gradient", x: px(decisions[0]), y: py(won.at(-1)) - 8, "text-anchor": "end" }, drawing, "sign flipped");
+      make("text", { x: right, y: bottom + 14, "text-anchor": "end" }, drawing, "decisions");
+      const [plain, turned] = [false, true].map((flipped) => curves.find((curve) => curve.flipped === flipped)), { at, share } = film();
+      const risen = plain.won.findIndex((share) => share >= Math.max(...plain.won) / 2);
+      make("text", { class: "other", x: px(plain.decisions[risen]) - 10, y: py(plain.won[risen]) - 4, "text-anchor": "end" }, drawing, "learning");
+      make("text", { class: "gradient", x: px(turned.decisions[0]), y: py(turned.won.at(-1)) - 8, "text-anchor": "end" }, drawing, "sign flipped");
       make("circle", { class: "value node", cx: px(at), cy: py(share), r: 6, "stroke-width": 2.5 }, drawing);
     }
 
     stage.draw = (width) => {
       const wide = width > 400, court = wide ? Math.round(0.54 * width) : width, height = Math.round(0.62 * court) + 26;
-      stage.size(wide ? height : height + 170);
+      stage.size(wide ? height : height + 184);
       drawCourt(court, height);
-      if (wide) drawCurves(court + 22, width, 12, height);
+      if (wide) drawCurves(court + 22, width, 12, height - 16);
       else drawCurves(0, width, height + 24, height + 168);
     };
 
