@@ -210,12 +210,9 @@ RECORD["results"]["games"] = {
 }
 DRAWN = ("clipping", "descent", "paths", "pulses", "where")
 FROM_A_RUN = ":data: trial/torch/games\n:fallback: trial/torch/curves\n"
-MOVING = "\n\n".join(
-    ["# A page with figures that move"]
-    + [
-        f"```{{moving}} {name}\n:alt: what {name} shows\n:prompt: What happens if you move it?\n{options}```"
-        for name, options in [*((name, "") for name in DRAWN), ("pong", FROM_A_RUN)]
-    ]
+MOVING = "# A page with figures that move\n\n" + "\n\n".join(
+    f"```{{moving}} {name}\n:alt: what {name} shows\n:prompt: What happens if you move it?\n{options}```"
+    for name, options in [*((name, "") for name in DRAWN), ("pong", FROM_A_RUN)]
 )
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90">'
@@ -453,10 +450,7 @@ def test_images_further_down_come_later_and_keep_their_place(small_site, serve, 
 
 # Explorable figures
 
-
 CURVES = "[...document.querySelectorAll('.explorable-view svg path')].map(path => path.getAttribute('d'))"
-
-
 DRAWINGS = "[...document.querySelectorAll('.explorable-view svg')].map(svg => svg.innerHTML)"
 
 
@@ -513,6 +507,10 @@ def test_without_a_script_and_on_paper_the_figure_of_the_run_is_there(small_site
     page.emulate_media(media="print")
     figure.wait_for(state="visible")  # it is fetched only now
     assert not view.is_visible()
+    set_theme(page, "dark")
+    for event, theme in (("beforeprint", "light"), ("afterprint", "dark")):
+        page.evaluate("event => dispatchEvent(new Event(event))", event)
+        assert page.locator("html").get_attribute("data-theme") == theme
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
     still.goto(address)
@@ -657,20 +655,15 @@ def test_a_finger_drags_a_handle_and_not_the_page(small_site, serve, browser):
 def test_a_film_plays_only_when_it_is_asked_to_and_to_its_end(moving, page):
     figure = moving("pong")
     words, button = figure.locator(".explorable-words"), figure.get_by_role("button")
-    assert words.inner_text().endswith(
-        "After 0.0 s of this game it has 0 points and the game's own player 0."
-    )
+    said = "document.querySelector('.moving-pong .explorable-words').innerText"
+    assert words.inner_text().endswith("0.0 s of this game it has 0 points and the game's own player 0.")
     button.click()
-    page.wait_for_function(
-        "document.querySelector('.moving-pong .explorable-words').innerText.includes('1 points')"
-    )
+    page.wait_for_function(f"{said}.includes('1 points')")
     assert button.inner_text() == "Play"
     figure.get_by_label("it lost").check()
     assert figure.get_by_label("time", exact=True).get_attribute("aria-valuetext") == "0.0 s"
     figure.get_by_label("time", exact=True).press("ArrowRight")
-    page.wait_for_function(
-        "document.querySelector('.moving-pong .explorable-words').innerText.endsWith('player 1.')"
-    )
+    page.wait_for_function(f"{said}.endsWith('player 1.')")
 
 
 # A drawing as a file of its own, in one grey that can be read on both pages.
@@ -692,11 +685,11 @@ STILL = """(figure) => {
             node.setAttribute(name, value === ground ? "none" : inks.includes(value) ? "#68717d" : value);
         }
         node.removeAttribute("style");
+        if (seen[i].matches(".letter")) node.setAttribute("style", "font-family: serif; font-style: italic");
     }
-    for (const node of [copy, ...kept]) {
-        for (const name of ["class", "role", "tabindex"]) node.removeAttribute(name);
-        for (const name of node.getAttributeNames()) if (name.startsWith("aria-")) node.removeAttribute(name);
-    }
+    for (const node of [copy, ...kept])
+        for (const name of node.getAttributeNames())
+            if (/^(class|role|tabindex|aria-.*)$/.test(name)) node.removeAttribute(name);
     return copy.outerHTML;
 }"""
 
@@ -804,14 +797,21 @@ def test_the_contents_and_the_search_of_the_landing_page_wait_behind_their_butto
     assert page.locator("#pst-search-dialog input").is_visible()
 
 
+@needs_the_book
+def test_the_chapter_that_is_read_is_in_sight_in_the_contents(serve, page):
+    root = serve(SITE)
+    for name in ("backpropagation", "unrolling", "backpropagation"):
+        page.goto(f"{root}/{name}.html", wait_until="load")
+        chapter = page.locator(".bd-sidebar-primary .toctree-l1.current").bounding_box()
+        assert 0 <= chapter["y"] < page.viewport_size["height"] - chapter["height"]
+
+
 # Of each stem the first name on its page of the API.
 FOUND_BY = {
     path.stem: re.search(r"^```\{in-both\} auto\w+ (\w+)", path.read_text(), re.MULTILINE)[1]
     for path in (ROOT / "book" / "api").glob("*.md")
     if (ROOT / "src/gradtricks/reference" / path.name).with_suffix(".py").is_file()
 }
-
-
 FOUND = "[...document.querySelectorAll('#search-results li a')].map(a => new URL(a.href).pathname)"
 SEARCH = """query => {
     DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;  // it would fetch each page that it finds
@@ -832,28 +832,25 @@ def test_search_finds_every_stem(serve, page):
     assert missing == []
 
 
+# What is looked for, the chapter that answers, and how many may stand before it.
+ASKED = [
+    *(("freeze layer", "masking", 0), ("gradient None", "tracing", 0), ("nan where", "branching", 0)),
+    *(("clip hidden state", "clipping", 0), ("clip gradient", "clipping", 0), ("hessian", "curvature", 0)),
+    *(("negative reward", "policy_gradients", 0), ("why multiply by gradient", "descent", 5)),
+]
+
+
 @needs_the_book
-@pytest.mark.parametrize(
-    ("words", "chapter"),
-    [
-        ("freeze layer", "masking"),
-        ("gradient None", "tracing"),
-        ("nan where", "branching"),
-        ("clip hidden state", "clipping"),
-        ("negative reward", "policy_gradients"),
-        ("hessian", "curvature"),
-    ],
-)
-def test_search_puts_the_chapter_first_that_answers(words, chapter, serve, page):
+@pytest.mark.parametrize(("words", "chapter", "before"), ASKED)
+def test_search_puts_the_chapter_first_that_answers_and_names_it_once(words, chapter, before, serve, page):
     page.goto(f"{serve(SITE)}/search.html?q={words}")
-    page.locator("#search-results li").first.wait_for(timeout=20_000)
-    assert page.evaluate(FOUND)[0] == f"/{chapter}.html"
+    page.get_by_text("Search finished").wait_for(timeout=20_000)
+    found = page.evaluate(FOUND)
+    assert f"/{chapter}.html" in found[: before + 1]
+    assert found.count(f"/{chapter}.html") == 1
 
 
-# Screens
-
-
-# By page, and what is at the top of the screen.
+# Screens, by page, and what is at the top of each.
 SCREENS = {
     "start": ("index.html", "body"),
     "chapter": ("masking.html", "body"),

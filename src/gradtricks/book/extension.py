@@ -25,6 +25,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register roles, directives and renderers, and what describes the pages and finishes the site."""
     for part in _PARTS:
         app.setup_extension(f"gradtricks.book.{part}")
+    app.connect("config-inited", _name_toggles)
     app.connect("doctree-read", _describe)
     app.connect("html-page-context", _announce)
     app.connect("build-finished", _finish)
@@ -51,13 +52,15 @@ def _announce(app: Sphinx, name: str, template: str, context: dict[str, Any], do
         neighbours = [chapters[place - 1 : place], chapters[place + 1 : place + 2]]
     else:
         parents = [page for page in chapters if name in app.env.toctree_includes.get(page, [])]
-        neighbours = [parents, []]
+        # An appendix is written, and leads on as its chapter does; what was executed only leads back.
+        places = [chapters.index(page) for page in parents if "/" not in name]
+        neighbours = [parents, [page for place in places for page in chapters[place + 1 : place + 2]]]
     for side, pages in zip(("prev", "next"), neighbours):
         links = [{"link": context["pathto"](page), "title": _title(app, page)} for page in pages]
         context[side] = links[0] if links else None
     if name == "search":
         context["answers"] = {
-            page: f"{app.env.titles[page].astext()} {app.env.metadata[page]['answer']}".lower()
+            page: [app.env.titles[page].astext().lower(), app.env.metadata[page]["answer"].lower()]
             for page in chapters
             if app.env.toc_secnumbers.get(page, {}).get("")  # without a number it is no chapter
         }
@@ -65,6 +68,10 @@ def _announce(app: Sphinx, name: str, template: str, context: dict[str, Any], do
 
 def _title(app: Sphinx, page: str) -> str:
     return cast(StandaloneHTMLBuilder, app.builder).render_partial(app.env.titles[page])["title"]
+
+
+def _name_toggles(app: Sphinx, config: Config) -> None:
+    config.nb_code_prompt_show, config.nb_code_prompt_hide = "Show code", "Hide code"
 
 
 def _use_address(app: Sphinx, config: Config) -> None:
