@@ -101,6 +101,19 @@ def test_the_step_in_a_handful_of_ways(common):
     assert_close(gradients, slopes, rtol=common.rtol, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtypes", ["bfloat16 float32 float64 float32", "float32 float64 float64 float64"])
+def test_moments_keep_their_own_dtypes(backend, dtypes):
+    parameter, *moments = (
+        backend.cast(backend.tensor(x), d) for x, d in zip([START, *STATE[:2], STATE[1]], dtypes.split())
+    )
+    rest = [backend.tensor(x) for x in STATE[2:]]
+    found = backend.tricks.masked_adam_step(parameter, parameter, *moments[:2], *rest, v_max=moments[2])
+    found, wanted = [*found[:3], found[4]], reference.masked_adam_step(START, START, *STATE, v_max=STATE[1])
+    for new, old, exact in zip(found, [parameter, *moments], [*wanted[:3], wanted[4]], strict=True):
+        assert new.dtype == old.dtype
+        np.testing.assert_allclose(backend.array(new), exact, rtol=1e-2 if new is found[0] else 1e-6)
+
+
 @pytest.mark.parametrize("options", [o for o in OPTIONS if "maximize" not in o])
 @pytest.mark.parametrize("shape", [(4, 5), (), (0, 3), (200, 100)])
 def test_the_optimizer_agrees_with_the_reference_under_changing_masks(backend, options, shape):
@@ -464,6 +477,10 @@ def test_wrong_shapes_of_the_step_say_what_is_expected(backend):
     tensors = [backend.tensor(x) for x in good]
     with pytest.raises(ValueError, match=r"v_max must have the shape of parameter, \(3,\); got \(2,\)"):
         backend.tricks.masked_adam_step(*tensors, v_max=backend.tensor(np.zeros(2)))
+    for index, dtype in ((2, "float16"), (3, "bfloat16")):
+        half = [backend.cast(t, dtype) if i == index else t for i, t in enumerate(tensors)]
+        with pytest.raises(TypeError, match=rf"[mv] must be float32 or wider.*got .*{dtype}; remedy"):
+            backend.tricks.masked_adam_step(*half)
     with pytest.raises(TypeError, match="v_max must be floating-point"):
         backend.tricks.masked_adam_step(*tensors, v_max=tensors[4])
     with pytest.raises(ValueError, match="beta_1 must lie in"):

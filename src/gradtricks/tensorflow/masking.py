@@ -21,7 +21,7 @@ from gradtricks._core.checks import check_shape
 from gradtricks._core.masking import check_options, one_minus_exp
 from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer as MaskedOptimizer
 from gradtricks.tensorflow._masked_optimizer import index_of, where_trainable
-from gradtricks.tensorflow._tensors import TENSORS, as_counts, as_floating, as_mask, at_least_float32
+from gradtricks.tensorflow._tensors import TENSORS, as_counts, as_floating, as_mask
 
 _LARGE = 2**14  # elements from which on XLA's fusion is worth its compilation
 _HAS_XLA = sys.platform != "darwin"
@@ -52,7 +52,7 @@ def masked_adam_step(
         parameter: Any shape, floating-point.
         gradient: Shape of ``parameter``.
         m: First moments, shape of ``parameter``, float32 or wider.
-        v: Second moments, likewise.
+        v: Second moments, likewise. Moments keep their dtypes, and the widest is computed in.
         step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
@@ -71,32 +71,37 @@ def masked_adam_step(
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = as_floating("m", m), as_floating("v", v), as_counts(step, parameter)
-    largest = v if v_max is None else as_floating("v_max", v_max)
+    m, v, step = _as_moments("m", m), _as_moments("v", v), as_counts(step, parameter)
+    largest = v if v_max is None else _as_moments("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
     _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     trainable_mask = as_mask(trainable_mask, parameter)
+    dtypes = m.dtype, v.dtype, largest.dtype
+    wide = tf.float64 if tf.float64 in (*dtypes, parameter.dtype, gradient.dtype) else tf.float32
+    m, v, largest = tf.cast(m, wide), tf.cast(v, wide), tf.cast(largest, wide)
     if isinstance(learning_rate, TENSORS):
-        learning_rate = tf.cast(learning_rate, m.dtype)  # of a number, this would take digits away
+        learning_rate = tf.cast(learning_rate, wide)  # of a number, this would take digits away
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
-    gradient = at_least_float32(where_trainable(trainable_mask, -gradient if maximize else gradient))
+    gradient = tf.cast(where_trainable(trainable_mask, -gradient if maximize else gradient), wide)
     # Moments are chosen before they are used: what is compiled then reads less.
     new_m = tf.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
     new_v = tf.where(trainable_mask, beta_2 * v + (1 - beta_2) * tf.square(gradient), v)
-    new_v_max = None if v_max is None else tf.where(trainable_mask, tf.maximum(v_max, new_v), v_max)
+    largest = new_v if v_max is None else tf.where(trainable_mask, tf.maximum(largest, new_v), largest)
     new_step = step + 1
     correction_1, correction_2 = _bias_correction(beta_1, new_step, m), _bias_correction(beta_2, new_step, m)
     # Quotients are dear, so this has one: numerator and denominator are taken times correction_2.
-    second = (new_v if new_v_max is None else new_v_max) * correction_2
+    second = largest * correction_2
     moving = second > 0  # at 0 the root has no slope; there it counts as 0
-    one, zero = tf.ones([], m.dtype), tf.zeros([], m.dtype)
+    one, zero = tf.ones([], wide), tf.zeros([], wide)
     root = tf.where(moving, tf.sqrt(tf.where(moving, second, one)), zero)
     root = correction_1 * (root + epsilon * correction_2)
     update = learning_rate * correction_2 * new_m / root
-    moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
+    moved = tf.cast(parameter, wide) * (1 - learning_rate * weight_decay) - update
     new_parameter = tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter)
-    return new_parameter, new_m, new_v, tf.where(trainable_mask, new_step, step), new_v_max
+    new_m, new_v, largest = (tf.cast(x, dtype) for x, dtype in zip((new_m, new_v, largest), dtypes))
+    new_step = tf.where(trainable_mask, new_step, step)
+    return new_parameter, new_m, new_v, new_step, None if v_max is None else largest
 
 
 @keras.saving.register_keras_serializable(package="gradtricks")
@@ -237,6 +242,16 @@ def _step_by_tensors(step: tf.Variable, *arguments: Any, counting: bool, **optio
 def _compiled(function: Callable[..., None], **options: float) -> Callable[..., None]:
     # Once for each shape; it assigns to the variables that it is given.
     return tf.function(partial(function, **options), jit_compile=True, autograph=False)
+
+
+def _as_moments(name: str, value: object) -> tf.Tensor:
+    moments = as_floating(name, value)
+    if moments.dtype.size < 4:
+        raise TypeError(
+            f"{name} must be float32 or wider, since half precision loses squares; got {moments.dtype.name}; "
+            "remedy: tf.cast"
+        )
+    return moments
 
 
 def _check_options(learning_rate: Any, *others: float) -> None:

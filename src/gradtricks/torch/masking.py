@@ -10,6 +10,7 @@ Where it is frozen, nothing of it changes: parameter, m, v and t stay as they ar
 
 import math
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ def masked_adam_step(
         parameter: Any shape, floating-point.
         gradient: Shape of ``parameter``.
         m: First moments, shape of ``parameter``, float32 or wider.
-        v: Second moments, likewise.
+        v: Second moments, likewise. Moments keep their dtypes, and the widest is computed in.
         step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
@@ -65,29 +66,34 @@ def masked_adam_step(
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = as_floating("m", m), as_floating("v", v), as_counts(step, parameter)
-    largest = v if v_max is None else as_floating("v_max", v_max)
+    m, v, step = _as_moments("m", m), _as_moments("v", v), as_counts(step, parameter)
+    largest = v if v_max is None else _as_moments("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
     _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     trainable_mask = as_mask(trainable_mask, parameter)
+    dtypes = m.dtype, v.dtype, largest.dtype
+    wide = reduce(torch.promote_types, dtypes, torch.promote_types(parameter.dtype, gradient.dtype))
+    m, v, largest = m.to(wide), v.to(wide), largest.to(wide)
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
-    gradient = at_least_float32(torch.where(trainable_mask, -gradient if maximize else gradient, 0))
+    gradient = torch.where(trainable_mask, -gradient if maximize else gradient, 0).to(wide)
     # Moments are chosen before they are used: what is compiled then reads less.
     new_m = torch.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
     new_v = torch.where(trainable_mask, beta_2 * v + (1 - beta_2) * gradient.square(), v)
-    new_v_max = None if v_max is None else torch.where(trainable_mask, torch.maximum(v_max, new_v), v_max)
+    largest = new_v if v_max is None else torch.where(trainable_mask, torch.maximum(largest, new_v), largest)
     new_step = step + 1
     correction_1, correction_2 = _bias_correction(beta_1, new_step, m), _bias_correction(beta_2, new_step, m)
     # Quotients are dear, so this has one: numerator and denominator are taken times correction_2.
-    second = (new_v if new_v_max is None else new_v_max) * correction_2
+    second = largest * correction_2
     moving = second > 0  # at 0 the root has no slope; there it counts as 0
     root = torch.where(moving, torch.where(moving, second, 1).sqrt(), 0)
     root = correction_1 * (root + epsilon * correction_2)
     update = learning_rate * correction_2 * new_m / root
     moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
     new_parameter = torch.where(trainable_mask, moved.to(parameter.dtype), parameter)
-    return new_parameter, new_m, new_v, torch.where(trainable_mask, new_step, step), new_v_max
+    new_m, new_v, largest = (x.to(dtype) for x, dtype in zip((new_m, new_v, largest), dtypes))
+    new_step = torch.where(trainable_mask, new_step, step)
+    return new_parameter, new_m, new_v, new_step, None if v_max is None else largest
 
 
 class MaskedAdam(torch.optim.Optimizer):
@@ -254,6 +260,16 @@ def _l2_and_decay(group: dict[str, Any]) -> tuple[float, float]:
     # What is added to the gradient, and what shrinks the parameter by itself; one of them is 0.
     weight_decay = group["weight_decay"]
     return (0.0, weight_decay) if group["decoupled_weight_decay"] else (weight_decay, 0.0)
+
+
+def _as_moments(name: str, value: object) -> torch.Tensor:
+    moments = as_floating(name, value)
+    if moments.dtype.itemsize < 4:
+        raise TypeError(
+            f"{name} must be float32 or wider, since half precision loses squares; got {moments.dtype}; "
+            f"remedy: {name}.float()"
+        )
+    return moments
 
 
 def _check_options(learning_rate: float | torch.Tensor, *others: float) -> None:
