@@ -118,6 +118,16 @@ def test_one_sample_in_both_of_its_neighbours_is_refused(backend, distance):
         backend.tricks.input_gradients(lambda x: matrix @ x, x)
 
 
+@pytest.mark.parametrize("trick", ["input_gradients", "input_jacobians"])
+def test_a_large_gradient_hides_no_coupling_of_other_samples(backend, trick):
+    matrix = np.diag(np.float32([1e6, 1, 1, 1]))
+    derive, x = getattr(backend.tricks, trick), backend.tensor(np.ones((4, 1), np.float32))
+    derive(lambda x: backend.tensor(matrix) @ x, x)
+    matrix[2, 3] = 1
+    with pytest.raises(ValueError, match="each sample by itself"):
+        derive(lambda x: backend.tensor(matrix) @ x, x)
+
+
 @pytest.mark.parametrize("distance", [1, 46_368, 75_025])
 def test_a_large_batch_in_single_precision_is_refused_too(backend, distance):
     x = backend.tensor(np.arange(100_000, dtype=np.float32)[:, None] / 100_000)

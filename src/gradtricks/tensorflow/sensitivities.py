@@ -36,8 +36,10 @@ def input_gradients(
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
         check: Refuse coupled samples, as by batch normalization while training; that asks for float32 at
-            least. A coupling whose parts cancel under the weights passes. Without, the derivatives are those
-            of sums over the samples. In a graph a check costs two backward passes.
+            least. Each sample is held against its own gradient: what is below 64 units in its last place
+            passes, or one in that of the batch's largest, or the noise of a function that rounds more. A
+            coupling whose parts cancel under the weights passes too. Without, the derivatives are those of
+            sums over the samples. In a graph a check costs two backward passes.
 
     Returns:
         Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples
@@ -146,17 +148,20 @@ def _unless_coupled(
 
     def error_with(weights: tf.Tensor) -> tf.Tensor:
         together = tf.stop_gradient(pull(_along(weights, cotangents, axis) * cotangents))
-        return _largest(together - tf.cast(_along(weights, found, axis), found.dtype) * found)
+        return _largest(together - tf.cast(_along(weights, found, axis), found.dtype) * found, axis)
 
-    error = error_with(weights)
-    rounding = _ROUNDING * float(ml_dtypes.finfo(found.dtype.as_numpy_dtype).eps) * _largest(found)
+    error, sizes = error_with(weights), _largest(found, axis)
+    # The largest of all adds one unit, for gradients that are nothing but the rounding of what cancels.
+    precision = float(ml_dtypes.finfo(found.dtype.as_numpy_dtype).eps)
+    rounding = precision * (_ROUNDING * sizes + tf.reduce_max(sizes))
     raises = tf.executing_eagerly()
-    if raises and error <= rounding:
+    if raises and tf.reduce_all(error <= rounding):
         return derivatives
-    # Where the function itself rounds more, one weight for all shows by how much.
-    coupled = error > rounding + _MARGIN * error_with(
-        tf.fill(tf.shape(weights), tf.cast(_GOLDEN, weights.dtype))
-    )
+    # Where the function itself rounds more, one weight for all shows by how much. A sample may do so by
+    # chance in one pass only, so what any sample shows counts for all; not what its own gradient explains.
+    noise = _MARGIN * error_with(tf.fill(tf.shape(weights), tf.cast(_GOLDEN, weights.dtype)))
+    unexplained = tf.reduce_max(tf.where(noise > rounding, noise, tf.zeros_like(noise)))
+    coupled = tf.reduce_any(error > rounding + unexplained)
     if not raises:
         return tf.where(coupled, tf.constant(math.nan, derivatives.dtype), derivatives)
     if coupled:
@@ -172,9 +177,10 @@ def _along(weights: tf.Tensor, like: tf.Tensor, axis: int) -> tf.Tensor:
     return tf.reshape(weights, [-1, *[1] * (like.shape.rank - axis - 1)])
 
 
-def _largest(x: tf.Tensor) -> tf.Tensor:
-    # Where a slope is infinite, a weight times it says nothing.
-    return tf.reduce_max(tf.where(tf.math.is_finite(x), tf.abs(x), tf.zeros_like(x)))
+def _largest(x: tf.Tensor, axis: int) -> tf.Tensor:
+    # Of each sample. Where a slope is infinite, a weight times it says nothing.
+    finite = tf.where(tf.math.is_finite(x), tf.abs(x), tf.zeros_like(x))
+    return tf.reduce_max(finite, list(range(axis + 1, x.shape.rank)))
 
 
 def _as_batch(x: tf.Tensor, check: bool) -> tf.Tensor:

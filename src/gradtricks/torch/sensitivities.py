@@ -37,8 +37,10 @@ def input_gradients(
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
         check: Refuse coupled samples, as by batch normalization while training; that asks for float32 at
-            least. A coupling whose parts cancel under the weights passes. Without, the derivatives are those
-            of sums over the samples. Compiled or under a transform a check costs two backward passes.
+            least. Each sample is held against its own gradient: what is below 64 units in its last place
+            passes, or one in that of the batch's largest, or the noise of a function that rounds more. A
+            coupling whose parts cancel under the weights passes too. Without, the derivatives are those of
+            sums over the samples. Compiled or under a transform a check costs two backward passes.
 
     Returns:
         Shape and dtype of ``x``. Where nothing can be raised, compiled or under a transform, coupled samples
@@ -135,17 +137,21 @@ def _unless_coupled(
     def error_with(weights: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             together = pull(_along(weights, cotangents, axis) * cotangents)
-        return _largest(together - _along(weights, found, axis).to(found.dtype) * found)
+        return _largest(together - _along(weights, found, axis).to(found.dtype) * found, axis)
 
-    error, rounding = error_with(weights), _ROUNDING * torch.finfo(found.dtype).eps * _largest(found)
+    error, sizes = error_with(weights), _largest(found, axis)
+    # The largest of all adds one unit, for gradients that are nothing but the rounding of what cancels.
+    rounding = torch.finfo(found.dtype).eps * (_ROUNDING * sizes + sizes.amax())
     # Under a tracer there may be no values to look at, nor are they those of the next call.
     raises = in_plain_reverse(derivatives) and not (
         derivatives.is_meta or torch._C._len_torch_dispatch_stack()
     )
-    if raises and error <= rounding:
+    if raises and (error <= rounding).all():
         return derivatives
-    # Where the function itself rounds more, one weight for all shows by how much.
-    coupled = error > rounding + _MARGIN * error_with(torch.full_like(weights, _GOLDEN))
+    # Where the function itself rounds more, one weight for all shows by how much. A sample may do so by
+    # chance in one pass only, so what any sample shows counts for all; not what its own gradient explains.
+    noise = _MARGIN * error_with(torch.full_like(weights, _GOLDEN))
+    coupled = (error > rounding + torch.where(noise > rounding, noise, 0).amax()).any()
     if not raises:
         return torch.where(coupled, math.nan, derivatives)
     if coupled:
@@ -161,9 +167,10 @@ def _along(weights: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor
     return weights.reshape(-1, *[1] * (like.ndim - axis - 1))
 
 
-def _largest(x: torch.Tensor) -> torch.Tensor:
-    # Where a slope is infinite, a weight times it says nothing.
-    return torch.where(x.isfinite(), x.abs(), 0).amax()
+def _largest(x: torch.Tensor, axis: int) -> torch.Tensor:
+    # Of each sample. Where a slope is infinite, a weight times it says nothing.
+    finite = torch.where(x.isfinite(), x.abs(), 0)
+    return finite[..., None].flatten(axis + 1).amax(-1)
 
 
 def _as_batch(x: torch.Tensor, check: bool) -> torch.Tensor:
