@@ -29,11 +29,10 @@ from gradtricks.lab.commands.views import summary_of
 from gradtricks.lab.results.grouping import find_results
 from gradtricks.lab.results.tables import tabulate
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.many import execute_all
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
 from notebooks import write_notebook
-from sweeping import wait_for
+from sweeping import execute_all, wait_for
 from synthetic import make_run
 
 ROOT = Path(__file__).resolve().parents[2]
