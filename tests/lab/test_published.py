@@ -290,6 +290,53 @@ def test_what_changed_since_is_said(published, project, lay_out):
     assert said in page.read_text()
 
 
+def test_what_changed_doesnt_matter_where_runs_with_and_without_it_are_alike(published, project, lay_out):
+    page, file = (
+        project / "book" / "experiments" / "game-sweep.md",
+        project / "experiments" / "game.sweep.yaml",
+    )
+    run = str(published / "game" / "0.2-0")
+
+    def recorded(**changed):
+        """Publish runs with other files, of which the one that is done again found other results."""
+        sweep, runs = read_sweep(file), as_published(read_sweep(file))[1]
+        told = [json.loads(json.dumps(each.record)) for each in runs]
+        (again,) = (record for each, record in zip(runs, told, strict=True) if each.label == "0.2-0")
+        again["results"] |= changed.pop("results", {})
+        for each in told:
+            each["inputs"]["files"] |= changed
+        keep(sweep, [replace(each, record=record) for each, record in zip(runs, told, strict=True)])
+        return lambda: as_published(sweep)[0]
+
+    seen = recorded(**{"lab/recording.py": "0" * 64})
+    assert (seen().changed, seen().repeated) == (("lab/recording.py",), ())
+    invoke("reproduce", run)
+    assert seen().changed == ("lab/recording.py",), "it wasn't noted"
+    invoke("reproduce", run, "--note")
+    assert (seen().changed, seen().repeated) == ((), ("0.2-0",))
+    lay_out()
+    assert "on one kind of processor, `0.2-0` came out alike, bit for bit" in page.read_text()
+
+    # With other results, as another processor finds them, it takes a run without the changes too.
+    seen = recorded(**{"lab/recording.py": "0" * 64}, results={"loss": 17.0})
+    assert "different" in invoke("reproduce", run, "--note", exits=1)
+    assert (seen().changed, seen().repeated) == (("lab/recording.py",), ())
+    manifest = published / "game.json"
+    noted = json.loads(manifest.read_text())
+    noted["repeats"].append(noted["repeats"][0] | {"changed": {}})
+    manifest.write_text(json.dumps(noted))
+    assert (seen().changed, seen().repeated) == ((), ("0.2-0",))
+    noted["repeats"][0]["changed"] = {"lab/recording.py": "1" * 64}
+    manifest.write_text(json.dumps(noted))
+    assert seen().changed == ("lab/recording.py",), "it has changed once more since"
+
+
+def test_only_published_runs_are_noted(published, project):
+    invoke("run", "experiments/game.ipynb")
+    assert "expected a published run to note it" in invoke("reproduce", "game", "--note", exits=2)
+    assert "expected --note with one published run" in invoke("reproduce", "--book", "--note", exits=2)
+
+
 def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project):
     former = tree(published)
     (project / "experiments" / "game.sweep.yaml").write_text(

@@ -83,6 +83,7 @@ def _summary(
         "command": f"gradtricks {verb} {shlex.quote(_from_root(sweep, _file(sweep)))}",
         "origin": {"other parameters": ", ".join(fixed)} | origin_of(records),
         "changed": list(sweep.changed),
+        "repeated": list(sweep.repeated),
         "results": encode({"runs": counts, **quoted}, "results"),
         "figures": {name: plot.alt for name, plot in plots.items()},
     }
@@ -189,7 +190,13 @@ def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
         return f"{said} They haven't been published yet."
     said = f"{said} They were started {period_of([run.record for run in runs])}"
     if not sweep.changed:
-        return f"{said}, with the notebook, the package and the libraries that are here now."
+        if not sweep.repeated:
+            return f"{said}, with the notebook, the package and the libraries that are here now."
+        some = _joined([code(name) for name in sweep.repeated])
+        return (
+            f"{said}. What changed since makes no difference to them: run with and without the changes, on "
+            f"one kind of processor, {some} came out alike, bit for bit."
+        )
     names = [code(name) for name in sweep.changed[:_LISTED]]
     more = len(sweep.changed) - len(names)
     listed = _joined([*names, *([f"{more} more"] if more else [])])

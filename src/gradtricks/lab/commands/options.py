@@ -89,6 +89,7 @@ Results = Annotated[
     list[str] | None, _what("--show", help="A result to draw, such as results.loss.", metavar="RESULT")
 ]
 Book = Annotated[bool, _what("--book", help="All runs that the book's build runs, instead of one.")]
+Note = Annotated[bool, _what("--note", help="Say in a published run's manifest what came out.")]
 OfNotebook = Annotated[str | None, _what("--notebook", help="Only runs of this notebook, such as unrolling.")]
 Sql = Annotated[str | None, _what("--sql", help="A query for DuckDB; the table is called runs.")]
 All = Annotated[bool, _what("--all", help="Every run in a row, with all that is known of it.")]

@@ -23,7 +23,9 @@ from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
 from gradtricks.lab.storage.places import public
+from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.store import Store, open_store
+from gradtricks.lab.sweeps.changes import note
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep
@@ -104,11 +106,21 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
         yield replace(found, published=kept)
 
 
-def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = DEFAULT_STORE) -> Verdict:
+def reproduce(
+    name: str,
+    *,
+    note_it: bool = False,
+    timeout_s: float | None = None,
+    store: str | Path = DEFAULT_STORE,
+) -> Verdict:
     """Run a recorded run again, and compare value by value. Nothing of the rerun is kept.
+
+    What a published run used may have changed since. Where it is done again with and without the change, on
+    one kind of processor, and both are noted and alike, the change counts as one that its sweep needn't mind.
 
     Args:
         name: Path of the run, its title or the beginning of that, or the beginning of its request's digest.
+        note_it: Say in the manifest of a published run what came out.
         timeout_s: How long it may take.
         store: Of the runs.
 
@@ -117,13 +129,18 @@ def reproduce(name: str, *, timeout_s: float | None = None, store: str | Path = 
         or that there was nothing to compare, where a run recorded no result and kept no file.
 
     Raises:
-        ParameterError: The text means no run, or several.
+        ParameterError: The text means no run, or several, or one that isn't published has to be noted.
         StoreError: The run can't be repeated: it failed, or its notebook was edited.
         RunError: This time it failed.
     """
     stored = find_run(open_store(store), name)
+    if note_it and not isinstance(stored, PublishedRun):
+        raise ParameterError(f"expected a published run to note it; got {public(stored.location)}")
     with closing(Kernels()) as kernels:
-        return repeat(stored, kernels, timeout_s=timeout_s)
+        verdict = repeat(stored, kernels, timeout_s=timeout_s)
+    if isinstance(stored, PublishedRun) and note_it:
+        note(stored, verdict.found)
+    return verdict
 
 
 def reproduce_book(
@@ -164,7 +181,7 @@ def reproduce_book(
                 yield repeat(found[request], kernels, timeout_s=timeout_s)
             except RunError as error:
                 failure = Difference("run", "finished", str(error))
-                yield Verdict(found[request].title, "different", 0, (failure,), ())
+                yield Verdict(found[request].title, "different", 0, (failure,), (), "")
 
 
 def verdict_of(verdict: Verdict) -> RenderableType:

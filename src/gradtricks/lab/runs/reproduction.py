@@ -21,7 +21,7 @@ from gradtricks.lab.runs.planning import digests, note_reads, source_digest
 from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.published import PublishedRun
-from gradtricks.lab.storage.records import StoredRun, request_digest
+from gradtricks.lab.storage.records import StoredRun, found_digest, request_digest
 
 
 class _Absent:
@@ -53,6 +53,7 @@ class Verdict:
     count: int  # of the values that were compared
     differences: tuple[Difference, ...]  # of results, however little
     environment: tuple[Difference, ...]  # files of the package, versions, machine, files that are read
+    found: str  # digest of what came out
 
 
 def reproduce(
@@ -100,7 +101,7 @@ def reproduce(
     environment = [
         each for name in ("machine", "versions", "files") for each in compare(told[name], found[name], name)
     ]
-    return Verdict(stored.title, verdict, count, differences, (*environment, *files))
+    return Verdict(stored.title, verdict, count, differences, (*environment, *files), found_digest(parts))
 
 
 def recorded_source(executed: NotebookNode) -> NotebookNode:

@@ -28,6 +28,17 @@ class PublishedFile(KeptFile):
     name: str | None = None  # that the run gave it
 
 
+class Repeat(Strict):
+    """A run that was done again: what it used that had changed by then, and what came out."""
+
+    run: str  # as the table calls it
+    at: str
+    commit: str | None
+    processor: str
+    changed: dict[str, str | None]  # digests of files and versions of libraries, by name
+    found: str  # digest of results and files
+
+
 class Manifest(Strict):
     """What is true of all runs of a published sweep."""
 
@@ -44,6 +55,7 @@ class Manifest(Strict):
     files: dict[
         Annotated[str, StringConstraints(pattern=r"^[^/\x00]+(/[^/\x00.][^/\x00]*)?$")], PublishedFile
     ]
+    repeats: tuple[Repeat, ...] = ()
 
     @property
     def table(self) -> tuple[str, str]:

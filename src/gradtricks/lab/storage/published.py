@@ -38,6 +38,11 @@ class PublishedRun(StoredRun):
     executed: ClassVar[bool] = False
 
     @property
+    def label(self) -> str:
+        """What the table calls it."""
+        return Path(self.location).name
+
+    @property
     def place(self) -> str:
         """Where it lies in the folder of manifests, such as ``pong/torch-140``."""
         return "/".join(Path(self.location).parts[-2:])

@@ -222,6 +222,12 @@ def inputs_digest(inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def found_digest(parts: Mapping[str, Any]) -> str:
+    """Digest what came out of a run: its results, and the files that it kept."""
+    files = {name: about["sha256"] for name, about in parts.get("files", {}).items()}
+    return hashlib.sha256(json.dumps([parts["results"], files], sort_keys=True).encode()).hexdigest()
+
+
 def path_of(record: Mapping[str, Any], digest: str = "") -> str:
     """Name the folder of a run within its store: by its request, in there by its inputs."""
     name = FAILED if record["status"] == "failed" else digest or inputs_digest(record["inputs"])

@@ -5,15 +5,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradtricks.lab.recording import file_digests
 from gradtricks.lab.results.grouping import text_of, varies_within
-from gradtricks.lab.runs.planning import source_digest
 from gradtricks.lab.storage.manifests import (
     Manifest,
     PublishedFile,
@@ -28,9 +26,9 @@ from gradtricks.lab.storage.manifests import (
 )
 from gradtricks.lab.storage.places import MANIFEST, StoreError, explained
 from gradtricks.lab.storage.published import Published, runs_in
-from gradtricks.lab.storage.records import StoredRun, installed_version, request_digest
+from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
-from gradtricks.lab.sweeps.files import ENDING
+from gradtricks.lab.sweeps.changes import changes
 from gradtricks.lab.sweeps.plans import Sweep
 
 FOLDER = "published"  # beside the sweeps' files
@@ -98,32 +96,12 @@ def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
     except KeyError:
         return sweep, []
     cases = {run.request: run.case for run in runs if run.case}
-    changed = tuple(_changed(sweep, runs))
-    return replace(sweep, varied=manifest.varied, changed=changed, cases=cases), list(runs)
+    changed, repeated = changes(sweep, runs, manifest.repeats)
+    return replace(sweep, varied=manifest.varied, cases=cases, changed=changed, repeated=repeated), list(runs)
 
 
 def _folder(sweep: Sweep) -> Path:
     return (sweep.path or sweep.notebook).parent / FOLDER
-
-
-def _changed(sweep: Sweep, runs: Sequence[StoredRun]) -> Iterator[str]:
-    """Name what the runs used and what is another one now: notebook, what varies, files, libraries."""
-    source = source_digest(sweep.runs[0].source)
-    requests = {
-        request_digest(source, run.parameters, run.record["provenance"]["threads"]): run.request
-        for run in runs
-    }
-    if any(now != then for now, then in requests.items()):
-        yield sweep.notebook.name
-    elif requests.keys() != {run.request for run in sweep.runs}:
-        yield sweep.name + ENDING
-    files, versions = (
-        {used for run in runs for used in run.record["inputs"][part].items()}
-        for part in ("files", "versions")
-    )
-    digests = file_digests(name for name, _ in files)
-    yield from sorted({name for name, digest in files if digests[name] != digest})
-    yield from sorted({name for name, version in versions if installed_version(name) != version})
 
 
 def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
