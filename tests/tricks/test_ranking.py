@@ -347,7 +347,7 @@ def test_batches_of_any_shape_in_a_graph(in_tensorflow):
             X,
             {"regularization_strength": 0.0},
             ValueError,
-            r"must lie in \[2.225073858507201e-308, inf\); got 0.0",
+            r"must lie in \[2.22507e-308, inf\); got 0.0",
         ),
         (X, {"regularization_strength": X}, ValueError, r"must have the shape of a scalar, \(\); got \(2, 4"),
         (X, {"regularization_strength": np.array(1)}, TypeError, "strength must be floating-point; got"),

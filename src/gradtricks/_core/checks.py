@@ -81,6 +81,6 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
 
 
 def _interval(low: float, high: float) -> str:
-    left = "(-inf" if low == -math.inf else f"[{low:.16g}"
-    right = "inf)" if high == math.inf else f"{high:.16g}]"
+    left = "(-inf" if low == -math.inf else f"[{low:g}"
+    right = "inf)" if high == math.inf else f"{high:g}]"
     return f"{left}, {right}"
