@@ -236,7 +236,7 @@ MOST_LINES = {
     "src/gradtricks/torch": 4_720,
     "src/gradtricks/tensorflow": 4_755,
     "src/gradtricks/reference": 1_450,
-    "src/gradtricks/_core": 2_770,
+    "src/gradtricks/_core": 2_771,
     "src/gradtricks/agents": 4_010,
     "src/gradtricks/lab": 9_346,
     "src/gradtricks/book": 2_470,
