@@ -469,6 +469,8 @@ def test_what_torch_traces_without_values(in_torch):
     assert without_values("meta") == [(3, 2)] * 3
     with FakeTensorMode():
         assert without_values("cpu") == [(3, 2)] * 3
+        loss = tricks.policy_gradient_loss(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(3))
+        assert loss.shape == ()
     z = torch.tensor([1 + 2j, 3 - 4j])
     assert tricks.discounted_returns(z.conj().imag, 0.5).tolist() == [0.0, 4.0]
     blank = torch.ones(4, 2).double(), torch.ones(3, 2).double()
