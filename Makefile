@@ -38,7 +38,7 @@ install:
 		echo "at; after the last download it is silent for a minute or two, while it unpacks them." && \
 		start=$$(date +%s) && \
 		$(PYTHON) -m venv .venv && \
-		$(PIP) --editable '.[torch,tensorflow,lab,optuna,mlflow,book,dev]' && \
+		$(PIP) --editable '.[torch,tensorflow,lab,optuna,book,dev]' && \
 		touch $(READY) && \
 		echo "That took $$(( $$(date +%s) - start )) s."; \
 	fi

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 from distributed.security import Security
 
+from gradtricks.lab.runs.many import execute_missing, look_up
 from gradtricks.lab.runs.planning import plan_runs
 from notebooks import write_notebook
 
@@ -82,9 +83,16 @@ def with_path():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
+def execute_all(specs, store, *, retry_failed=False, **options):
+    """Execute runs with the options of `execute_missing`, and return what came of each."""
+    runs = look_up(specs, store, retry_failed=retry_failed)
+    execute_missing(runs, store, **options)
+    return runs
+
+
 def main():
     """Be that process."""
-    from gradtricks.lab.runs.many import Interrupted, SchedulerError, execute_all
+    from gradtricks.lab.runs.many import Interrupted, SchedulerError
     from gradtricks.lab.runs.schedulers import Scheduler
     from gradtricks.lab.storage.store import Store
 

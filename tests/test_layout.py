@@ -233,14 +233,14 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 4_705,
-    "src/gradtricks/tensorflow": 4_765,
+    "src/gradtricks/torch": 4_720,
+    "src/gradtricks/tensorflow": 4_755,
     "src/gradtricks/reference": 1_450,
-    "src/gradtricks/_core": 2_770,
-    "src/gradtricks/agents": 4_050,
-    "src/gradtricks/lab": 9_395,
+    "src/gradtricks/_core": 2_771,
+    "src/gradtricks/agents": 4_010,
+    "src/gradtricks/lab": 9_346,
     "src/gradtricks/book": 2_470,
-    "tests": 22_920,
+    "tests": 22_908,
 }
 
 

@@ -836,7 +836,11 @@ def test_search_finds_every_stem(serve, page):
 ASKED = [
     *(("freeze layer", "masking", 0), ("gradient None", "tracing", 0), ("nan where", "branching", 0)),
     *(("clip hidden state", "clipping", 0), ("clip gradient", "clipping", 0), ("hessian", "curvature", 0)),
-    *(("negative reward", "policy_gradients", 0), ("why multiply by gradient", "descent", 5)),
+    *(
+        ("negative reward", "policy_gradients", 0),
+        ("scale gradient", "scaling", 0),
+        ("why multiply by gradient", "descent", 5),
+    ),
 ]
 
 

@@ -251,7 +251,14 @@ def shown(tmp_path_factory, forks):
         (project.source / f"{name}.md").write_text(f"# Page\n\n{text}")
     for name, changed in (("same", []), ("other", ["masking.ipynb", "torch"])):
         origin = {"started": "2026-01-02 03:04 UTC", "processor": "<i>fast</i>", "libraries": ""}
-        record = {"sweep": name, "published": True, "results": {}, "origin": origin, "changed": changed}
+        record = {
+            "sweep": name,
+            "published": True,
+            "results": {},
+            "origin": origin,
+            "changed": changed,
+            "repeated": ["torch-1"],
+        }
         record["command"] = f"gradtricks publish experiments/{name}.sweep.yaml"
         (project.source / "experiments" / f"{name}-sweep.json").write_text(json.dumps(record))
     contents = "\n".join(SHOWN)
@@ -355,6 +362,7 @@ def test_the_card_of_a_sweep_says_what_has_changed_since(shown):
         assert "&lt;i&gt;fast&lt;/i&gt;" in card
         assert f"gradtricks publish experiments/{name}.sweep.yaml" in visible(card)
         assert ('class="changed"' in card) == ("masking.ipynb, torch" in card) == (name == "other")
+        assert "torch-1" in card
         assert ("runs it again:" in card) == (name == "same")
         assert ("runs it with what is here now, and may find something else:" in card) == (name == "other")
         assert "libraries" not in card

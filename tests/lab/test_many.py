@@ -19,10 +19,20 @@ from distributed import Client
 from gradtricks.lab.runs import cluster as clusters
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_cores, count_workers
-from gradtricks.lab.runs.many import Run, SchedulerError, execute_all, execute_missing, look_up
+from gradtricks.lab.runs.many import Run, SchedulerError, execute_missing, look_up
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
-from sweeping import Cluster, end, free_port, plan, start_driver, wait_for, write_certificates, write_sweep
+from sweeping import (
+    Cluster,
+    end,
+    execute_all,
+    free_port,
+    plan,
+    start_driver,
+    wait_for,
+    write_certificates,
+    write_sweep,
+)
 
 
 @pytest.fixture

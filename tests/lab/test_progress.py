@@ -12,9 +12,9 @@ from rich.console import Console
 
 from gradtricks.lab.commands.progress import Board, Pace, estimate_s, execute
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.many import Run, execute_all
+from gradtricks.lab.runs.many import Run
 from gradtricks.lab.storage.store import Store, StoredRun
-from sweeping import plan, write_sweep
+from sweeping import execute_all, plan, write_sweep
 
 
 @pytest.fixture

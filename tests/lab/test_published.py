@@ -334,7 +334,7 @@ def test_what_changed_doesnt_matter_where_runs_with_and_without_it_are_alike(pub
 def test_only_published_runs_are_noted(published, project):
     invoke("run", "experiments/game.ipynb")
     assert "expected a published run to note it" in invoke("reproduce", "game", "--note", exits=2)
-    assert "expected --note with one published run" in invoke("reproduce", "--book", "--note", exits=2)
+    assert "expected either a run, of which --note may" in invoke("reproduce", "--book", "--note", exits=2)
 
 
 def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project):

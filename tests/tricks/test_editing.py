@@ -74,6 +74,7 @@ def test_bad_input_says_what_is_expected(backend, x, rule, tensors, message):
     ("rule", "error", "message"),
     [
         (lambda gradient: 3.0, TypeError, "what the rule returns must be a .*Tensor; got float"),
+        (lambda gradient: gradient == 0, TypeError, "what the rule returns must be floating-point; got"),
         (lambda gradient: gradient[None], ValueError, "must have the shape of the gradient"),
     ],
 )

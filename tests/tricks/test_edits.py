@@ -252,6 +252,53 @@ def test_without_gradients_any_rule_can_be_exported_in_torch(torch):
     np.testing.assert_array_equal(program.module()(x), x)
 
 
+@pytest.fixture(params=["substitute", "linear"])
+def halved(torch, request):
+    substituted = request.param == "substitute"
+    return lambda x: TorchEdits().substitute(x, x / 2) if substituted else scaled(x, torch.tensor(0.5))
+
+
+def test_functionalized_inside_of_the_gradient_is_refused_in_torch(torch, halved):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    grad, functionalize = torch.func.grad, torch.func.functionalize
+    outside, inside, x = functionalize(grad(lambda x: halved(x).sum())), functionalize(halved), torch.ones(2)
+    assert inside(x).tolist() == [1, 1]
+    assert outside(x).tolist() == [0.5, 0.5]
+    assert make_fx(outside)(x)(x).tolist() == [0.5, 0.5]
+    for differentiate in (
+        lambda: grad(lambda x: inside(x).sum())(x),
+        lambda: torch.func.vmap(grad(lambda x: inside(x).sum()))(x[:, None]),
+        lambda: torch.func.jvp(inside, (x,), (x,)),
+        lambda: inside(x.clone().requires_grad_()),
+        lambda: outside(x.clone().requires_grad_()),
+        lambda: make_fx(inside)(x),
+    ):
+        with pytest.raises(NotImplementedError, match="must not be functionalized within"):
+            differentiate()
+    with torch.no_grad():
+        assert make_fx(inside)(x)(x).tolist() == [1, 1]
+
+
+def test_traced_now_and_differentiated_later_in_torch(torch, halved):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.tensor([2.0, 3.0])
+    now, of_a_leaf = (make_fx(lambda x: halved(x) ** 2)(some) for some in (x, x.clone().requires_grad_()))
+    assert torch.func.grad(lambda x: now(x).sum())(x).tolist() == [2, 3]
+    assert torch.func.grad(lambda x: of_a_leaf(x).sum())(x).tolist() == [2, 3]
+
+
+def test_a_rule_is_traced_with_the_gradient_or_refused_in_torch(torch):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    edits, x = TorchEdits(), torch.tensor([2.0, 3.0])
+    with pytest.raises(NotImplementedError, match="a rule for gradients can't be exported"):
+        make_fx(lambda x: edits.intercept(x, edits.clip, torch.ones(())))(x)
+    step = make_fx(torch.func.grad(lambda x: (edits.intercept(x, edits.clip, torch.ones(())) ** 2).sum()))(x)
+    assert step(x).tolist() == [1, 1]
+
+
 def test_negative_and_conjugate_bits_are_resolved_in_torch(torch):
     edits, z = TorchEdits(), torch.tensor([1 + 2j, 3 - 4j]).conj()
     assert z.imag.is_neg()

@@ -156,7 +156,7 @@ def test_a_slow_decay(backend):
     ("options", "error", "message"),
     [
         ({"rate": -1.0}, ValueError, r"learning_rate must lie in \[0, inf\); got -1"),
-        ({"beta_1": 1.0}, ValueError, r"beta_1 must lie in \[0, 1\]; got 1"),
+        ({"beta_1": 1.0}, ValueError, r"beta_1 must lie in \[0, 1\); got 1"),
         ({"beta_2": "x"}, TypeError, "beta_2 must be a real number; got str"),
         ({"epsilon": -1e-8}, ValueError, "epsilon must lie in"),
         ({"weight_decay": float("nan")}, ValueError, "weight_decay must be finite"),

@@ -86,6 +86,18 @@ class GradientCheck:
 
 
 # What isn't finite shows in the report.
+def check_accepts_float64(in_float64: Callable[[], object], in_float32: Callable[[], object]) -> None:
+    """Raise a TypeError if a function takes float32 only; its other errors are the caller's own."""
+    try:
+        in_float64()
+    except Exception as error:
+        in_float32()
+        raise TypeError(
+            f"function must accept float64; got {type(error).__name__} from it; "
+            "remedy: make its parameters, variables and constants float64 too"
+        ) from error
+
+
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def compare_with_differences(
     function: Function,

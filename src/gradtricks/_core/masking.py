@@ -1,6 +1,5 @@
 """What both frameworks need for Adam."""
 
-import math
 from functools import cache
 
 import numpy as np
@@ -13,7 +12,8 @@ def check_options(
 ) -> None:
     """Raise a TypeError or a ValueError unless every option is a number in its range."""
     for name, beta in {"beta_1": beta_1, "beta_2": beta_2}.items():
-        check_number(name, beta, low=0, high=math.nextafter(1, 0))
+        if check_number(name, beta, low=0) >= 1:
+            raise ValueError(f"{name} must lie in [0, 1); got {beta}")
     others = {"learning_rate": learning_rate, "epsilon": epsilon, "weight_decay": weight_decay}
     for name, value in others.items():
         check_number(name, value, low=0)

@@ -90,7 +90,7 @@ class BasePolicy(Part):
 
     @abstractmethod
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        """Copy the weights to the device, and put zeros beside them for the means of squares."""
+        """Copy the weights to the device, and make the framework's RMSProp of them."""
 
     @abstractmethod
     def logits(self, observations: NDArray[np.int8]) -> Array:

@@ -26,10 +26,8 @@ class RunCard(Showing):
             changed = ", ".join(record["changed"])
             badge = ' <span class="changed">changed since</span>' if changed else ""
             title, command = f"How the sweep {target['stem']} ran{badge}", record["command"]
-            rows = record["origin"] | {
-                "changed since": changed,
-                "alike with what changed since": ", ".join(record.get("repeated", ())),
-            }
+            alike = ", ".join(record["repeated"])
+            rows = record["origin"] | {"changed since": changed, "alike with what changed since": alike}
             if changed:
                 again = "runs it with what is here now, and may find something else"
         else:

@@ -76,7 +76,6 @@ def run(
     threads: given.Threads = None,
     timeout: given.Timeout = None,
     store: given.StoreLocation = DEFAULT_STORE,
-    mlflow: given.Mlflow = None,
 ) -> Printed:
     """Run a notebook, unless the same run is finished already, and say where it is kept.
 
@@ -85,7 +84,7 @@ def run(
     """
     from gradtricks.lab.commands.terminal import near, output
 
-    how: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "store": store, "mlflow": mlflow}
+    how: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "store": store}
     yield f"Finished: {near(lab.run(notebook, parameters or (), console=output, **how).location)}"
 
 
@@ -117,7 +116,6 @@ def sweep(
     tls_key: given.TlsKey = None,
     plain_tcp: given.PlainTcp = False,
     store: given.StoreLocation = DEFAULT_STORE,
-    mlflow: given.Mlflow = None,
 ) -> Printed:
     """Run a notebook over many values, several runs at once, and draw what came out.
 
@@ -138,7 +136,7 @@ def sweep(
         yield running.dry_run(planned, store=store, workers=workers)
         return
     how: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "retry_failed": retry == "failed"}
-    found = running.sweep(planned, scheduler=cluster, store=store, mlflow=mlflow, console=output, **how)
+    found = running.sweep(planned, scheduler=cluster, store=store, console=output, **how)
     yield found
     raise typer.Exit(1 if found.failed else 0)
 
@@ -279,10 +277,8 @@ def reproduce(
     from gradtricks.lab.commands.publishing import verdict_of
     from gradtricks.lab.notebooks.texts import ParameterError
 
-    if book == (name is not None):
-        raise ParameterError("expected either a run or --book; got both or none")
-    if book and note:
-        raise ParameterError("expected --note with one published run; got --book")
+    if book == (name is not None) or (book and note):
+        raise ParameterError("expected either a run, of which --note may say what came out, or --book")
     how: dict[str, Any] = {"timeout_s": timeout, "store": store}
     code = 0
     for found in lab.reproduce_book(**how) if name is None else [lab.reproduce(name, note_it=note, **how)]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from gradtricks._core.checking import GradientCheck, compare_with_differences
+from gradtricks._core.checking import GradientCheck, check_accepts_float64, compare_with_differences
 from gradtricks.tensorflow._tensors import as_floating
 
 Function = Callable[..., tf.Tensor]
@@ -65,7 +65,10 @@ def check_gradient(
     tensors = _as_inputs(inputs)
     if not tf.executing_eagerly():
         raise RuntimeError("check_gradient must run eagerly; got a call inside tf.function or a transform")
-    _accepts_float64(function, tensors)
+    check_accepts_float64(
+        lambda: function(*(tf.cast(x, tf.float64) for x in tensors)),
+        lambda: function(*(tf.cast(x, tf.float32) if x.dtype == tf.float64 else x for x in tensors)),
+    )
     return compare_with_differences(
         _on_arrays(function, tensors),
         _vjp_on_arrays(function, tensors),
@@ -82,18 +85,6 @@ def _as_inputs(inputs: tf.Tensor | Sequence[tf.Tensor]) -> list[tf.Tensor]:
     if isinstance(inputs, list | tuple):
         return [as_floating(f"inputs[{i}]", x) for i, x in enumerate(inputs)]
     return [as_floating("inputs", inputs)]
-
-
-def _accepts_float64(function: Function, tensors: list[tf.Tensor]) -> None:
-    try:
-        function(*(tf.cast(tensor, tf.float64) for tensor in tensors))
-    except Exception as error:
-        # An error that has nothing to do with float64 is the caller's own.
-        function(*(tf.cast(x, tf.float32) if x.dtype == tf.float64 else x for x in tensors))
-        raise TypeError(
-            f"function must accept float64; got {type(error).__name__} from it; "
-            "remedy: make its variables and constants float64 too"
-        ) from error
 
 
 def _on_arrays(function: Function, tensors: list[tf.Tensor]) -> Callable[..., NDArray]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 Rule = Callable[..., torch.Tensor]
 
@@ -22,13 +23,14 @@ Rule = Callable[..., torch.Tensor]
 def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     """The value of ``value``, bit for bit; all of the incoming gradient to ``slope``.
 
-    Both are floating-point and of one shape; the values of ``slope`` aren't used. Raises RuntimeError where a
-    compiled function is called on dual numbers, as `intercept` does.
+    Both are floating-point and of one shape; the values of ``slope`` aren't used. Raises NotImplementedError
+    where a functionalized function is differentiated, RuntimeError where a compiled one meets dual numbers.
     """
     value = value.detach()
     if in_plain_reverse(slope):
         return _Plain.apply(slope, value, lambda gradient: gradient.to(slope.dtype))
     refuse_compiled_duals()
+    _refuse_functionalized(slope)
     # Overwritten through an alias that no transform follows, so the slope of the copy doesn't notice.
     y = slope.to(value.dtype, copy=True)
     y.detach().copy_(value)
@@ -61,14 +63,16 @@ def intercept(
         return _Plain.apply(x, value, rule, *tensors)
     if linear:
         return substitute(x if value is None else value, rule(x, *tensors))
+    # Whoever traces a step takes the gradient within it, of a tensor that requires one by now.
+    stepless = is_traced() and not (in_transform() or x.requires_grad)
+    if (stepless or torch.compiler.is_exporting()) and torch.is_grad_enabled():
+        raise NotImplementedError(
+            "a rule for gradients can't be exported, an exported program derives gradients from its values; "
+            "remedy: torch.no_grad() around torch.export or make_fx, if no gradient is wanted of it"
+        )
     if not torch.compiler.is_compiling():
         return _Intercept.apply(x, rule, *tensors)
     refuse_compiled_duals()
-    if torch.compiler.is_exporting() and torch.is_grad_enabled():
-        raise NotImplementedError(
-            "a rule for gradients can't be exported, an exported program derives gradients from its values; "
-            "remedy: torch.no_grad() around torch.export, if no gradient is wanted of it"
-        )
     if in_transform():
         return _unopened_intercept(x, _key(rule), *tensors)
     if not (x.requires_grad and torch.is_grad_enabled()):
@@ -140,8 +144,8 @@ def with_slope(
 
 
 def in_plain_reverse(x: torch.Tensor) -> bool:
-    """Say whether ``x`` is neither being compiled nor under a functorch transform nor a dual tensor."""
-    if torch.compiler.is_compiling() or in_transform():
+    """Say whether ``x`` is neither being compiled or traced nor under a functorch transform nor a dual."""
+    if torch.compiler.is_compiling() or in_transform() or is_traced():
         return False
     return forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None
 
@@ -149,6 +153,11 @@ def in_plain_reverse(x: torch.Tensor) -> bool:
 def in_transform() -> bool:
     """Say whether a functorch transform is at work."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_traced() -> bool:
+    """Say whether ``make_fx`` writes down the operations, of which a Function leaves the values only."""
+    return not torch.compiler.is_compiling() and get_proxy_mode() is not None
 
 
 def known_to_the_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,6 +201,24 @@ def _refuse_nested_tangents() -> None:
 
 
 _constant(_refuse_nested_tangents)
+
+
+def _refuse_functionalized(slope: torch.Tensor) -> None:
+    # Functionalization follows aliases, so that who differentiates around it would find no slope.
+    if torch.compiler.is_compiling():
+        return
+    functorch, within = torch._C._functorch, False
+    taken = not (is_traced() and torch.is_grad_enabled())  # now, and not later, of what is traced
+    while functorch.is_functorch_wrapped_tensor(slope):
+        within = within or functorch.is_functionaltensor(slope)
+        taken = taken or functorch.is_gradtrackingtensor(slope)
+        slope = functorch.get_unwrapped(slope)
+        around = slope.requires_grad or forward_ad.unpack_dual(slope).tangent is not None
+        if within and (around or not taken):
+            raise NotImplementedError(
+                "an edit of gradients must not be functionalized within what takes the gradient; got "
+                "torch.func.functionalize inside; remedy: functionalize(grad(f)), not grad(functionalize(f))"
+            )
 
 
 class _Plain(torch.autograd.Function):

@@ -8,9 +8,10 @@ import math
 import torch
 
 from gradtricks._core import kernels
-from gradtricks._core.checks import check_number, check_shape
+from gradtricks._core.checks import check_shape
 from gradtricks.torch._edits import with_slope
 from gradtricks.torch._loops import as_operation
+from gradtricks.torch._tensors import as_coefficient as as_number
 from gradtricks.torch._tensors import as_floating, at_least_float32
 
 
@@ -72,11 +73,8 @@ def as_coefficient(
     name: str, value: float | torch.Tensor, r_t: torch.Tensor, *, low: float = 0, high: float = math.inf
 ) -> torch.Tensor:
     """Give a tensor the shape of ``r_t``; of a number make a scalar; at least float32."""
-    dtype = at_least_float32(r_t).dtype
     if isinstance(value, torch.Tensor):
         if as_floating(name, value).ndim:
             check_shape(name, value.shape, r_t.shape, "r_t")
-        return value.to(dtype).expand(r_t.shape)
-    number = check_number(name, value, low=low, high=high)
-    # A compiler would compile torch.full anew for each number, but not a product.
-    return number * torch.ones((), dtype=dtype, device=r_t.device)
+        return value.to(at_least_float32(r_t).dtype).expand(r_t.shape)
+    return as_number(name, value, r_t, low=low, high=high)

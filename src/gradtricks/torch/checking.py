@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradtricks._core.checking import GradientCheck, compare_with_differences
+from gradtricks._core.checking import GradientCheck, check_accepts_float64, compare_with_differences
 from gradtricks.torch._edits import in_plain_reverse
 from gradtricks.torch._tensors import as_floating
 
@@ -67,7 +67,10 @@ def check_gradient(
     tensors = _as_inputs(inputs)
     if not all(in_plain_reverse(tensor) for tensor in tensors):
         raise RuntimeError("check_gradient must run eagerly; got a call inside torch.compile or a transform")
-    _accepts_float64(function, tensors)
+    check_accepts_float64(
+        lambda: _evaluated(function, [tensor.double() for tensor in tensors]),
+        lambda: _evaluated(function, [x.float() if x.dtype == torch.float64 else x for x in tensors]),
+    )
     return compare_with_differences(
         _on_arrays(function, tensors),
         _vjp_on_arrays(function, tensors),
@@ -84,18 +87,6 @@ def _as_inputs(inputs: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tens
     if isinstance(inputs, list | tuple):
         return [as_floating(f"inputs[{i}]", x).detach() for i, x in enumerate(inputs)]
     return [as_floating("inputs", inputs).detach()]
-
-
-def _accepts_float64(function: Function, tensors: list[torch.Tensor]) -> None:
-    try:
-        _evaluated(function, [tensor.double() for tensor in tensors])
-    except Exception as error:
-        # An error that has nothing to do with float64 is the caller's own.
-        _evaluated(function, [x.float() if x.dtype == torch.float64 else x for x in tensors])
-        raise TypeError(
-            f"function must accept float64; got {type(error).__name__} from it; "
-            "remedy: make its parameters and constants float64 too, as module.double() does"
-        ) from error
 
 
 def _on_arrays(function: Function, tensors: list[torch.Tensor]) -> Callable[..., NDArray]:

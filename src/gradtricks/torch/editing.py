@@ -11,7 +11,7 @@ import torch
 from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_floating, as_tensor
+from gradtricks.torch._tensors import as_floating
 
 
 def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Any:
@@ -44,7 +44,7 @@ def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Ten
     tensors = tuple(as_floating("a tensor of the rule", tensor) for tensor in tensors)
 
     def checked(gradient: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        edited = as_tensor("what the rule returns", rule(gradient, *tensors))
+        edited = as_floating("what the rule returns", rule(gradient, *tensors))
         check_shape("what the rule returns", edited.shape, gradient.shape, "the gradient")
         return edited.to(gradient.dtype)
 

@@ -11,9 +11,8 @@ import math
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._edits import in_plain_reverse
 from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, is_readable
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -284,7 +283,7 @@ def _as_actions(a_t: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"a_t must hold integers; got {a_t.dtype}; remedy: a_t.long()")
     check_shape("a_t", a_t.shape, logits_t.shape[:-1], "logits_t without its last axis")
     # Asking a GPU would wait for it; there the gather itself refuses.
-    if a_t.device.type == "cpu" and in_plain_reverse(logits_t):
+    if is_readable(a_t, logits_t):
         count = logits_t.shape[-1]
         low, high = int(a_t.min()), int(a_t.max())
         if low < 0 or high >= count:

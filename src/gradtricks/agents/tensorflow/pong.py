@@ -2,27 +2,26 @@
 
 from collections.abc import Mapping
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow import Tensor
 
 from gradtricks.agents.reinforce import BasePolicy
-from gradtricks.agents.tensorflow.devices import resolve_device
+from gradtricks.agents.tensorflow.trainable import Trainable
 from gradtricks.tensorflow import discounted_returns, policy_gradient_loss, standardize
 
 Array = NDArray[np.floating]
 Weights = Mapping[str, Tensor]
 
 
-class PongPolicy(BasePolicy):
+class PongPolicy(Trainable, BasePolicy):
     """See `gradtricks.agents.reinforce.BasePolicy`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        self.device = resolve_device(device)
-        with tf.device(self.device):
-            self.weights = {name: tf.Variable(value) for name, value in weights.items()}
-            self._squares = {name: tf.Variable(tf.zeros_like(value)) for name, value in weights.items()}
+        # Keras adds its epsilon under the root.
+        self._begin(weights, device, keras.optimizers.RMSprop(rho=self.decay, epsilon=self.epsilon**2))
 
     def logits(self, observations: NDArray[np.int8]) -> Array:
         """Return unnormalised log-probabilities ``[B, 3]`` for ``[B, 6400]``."""
@@ -45,23 +44,9 @@ class PongPolicy(BasePolicy):
             seen, done = tf.constant(observations), tf.constant(actions)
             move_cost = self._tensor(self.move_cost)
             loss, gradients = _gradients_graph(self._read(), seen, done, self._tensor(advantages), move_cost)
-            for name, weight in self.weights.items():
-                square = self._squares[name]
-                square.assign(self.decay * square + (1 - self.decay) * tf.square(gradients[name]))
-                weight.assign_sub(self.learning_rate * gradients[name] / (tf.sqrt(square) + self.epsilon))
+            self._optimizer.learning_rate = self.learning_rate
+            self._optimizer.apply([gradients[name] for name in self.weights], list(self.weights.values()))
         return float(loss)
-
-    def state(self) -> dict[str, Array]:
-        """Return copies of the weights, under their names, and of RMSProp's state."""
-        return {name: variable.numpy() for name, variable in self._variables().items()}
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state` returned."""
-        for name, variable in self._variables().items():
-            variable.assign(state[name])
-
-    def _variables(self) -> dict[str, tf.Variable]:
-        return self.weights | {f"{name}/square": square for name, square in self._squares.items()}
 
     def _read(self) -> dict[str, Tensor]:
         # Given as tensors, the weights of every policy fit the same graph.

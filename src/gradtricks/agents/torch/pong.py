@@ -1,6 +1,7 @@
 """The Pong player: two matrices, and the policy gradient that changes them."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,23 +9,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradtricks.agents.reinforce import BasePolicy
-from gradtricks.agents.torch.devices import resolve_device
+from gradtricks.agents.torch.trainable import Trainable
 from gradtricks.torch import discounted_returns, policy_gradient_loss, standardize
 
 Array = NDArray[np.floating]
 Weights = Mapping[str, Tensor]
 
 
-class PongPolicy(BasePolicy):
+class PongPolicy(Trainable, BasePolicy):
     """See `gradtricks.agents.reinforce.BasePolicy`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        self.device = resolve_device(device)
-        self.weights = {
-            name: torch.tensor(value, device=self.device, requires_grad=True)
-            for name, value in weights.items()
-        }
-        self._squares = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
+        self._begin(weights, device, partial(torch.optim.RMSprop, alpha=self.decay, eps=self.epsilon))
 
     def logits(self, observations: NDArray[np.int8]) -> Array:
         """Return unnormalised log-probabilities ``[B, 3]`` for ``[B, 6400]``."""
@@ -45,26 +41,8 @@ class PongPolicy(BasePolicy):
         seen = torch.as_tensor(observations, device=self.device)
         done = torch.as_tensor(actions, device=self.device)
         loss = _loss(self.weights, seen, done, self._tensor(advantages), self.move_cost)
-        gradients = torch.autograd.grad(loss, list(self.weights.values()))
-        with torch.no_grad():
-            for (name, weight), gradient in zip(self.weights.items(), gradients, strict=True):
-                square = self._squares[name]
-                square.copy_(self.decay * square + (1 - self.decay) * gradient.square())
-                weight.sub_(self.learning_rate * gradient / (square.sqrt() + self.epsilon))
+        self._step(torch.autograd.grad(loss, list(self.weights.values())), self.learning_rate)
         return loss.item()
-
-    def state(self) -> dict[str, Array]:
-        """Return copies of the weights, under their names, and of RMSProp's state."""
-        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._tensors().items()}
-
-    def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on from what `state` returned."""
-        with torch.no_grad():
-            for name, tensor in self._tensors().items():
-                tensor.copy_(torch.as_tensor(state[name]))
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return self.weights | {f"{name}/square": square for name, square in self._squares.items()}
 
     def _tensor(self, values: float | Array) -> Tensor:
         return torch.as_tensor(values, dtype=self.weights["hidden"].dtype, device=self.device)

@@ -123,9 +123,6 @@ Experiments = Annotated[Path, _where("--experiments", help="Folder of the source
 StoreLocation = Annotated[
     str, _where("--store", help="Folder of the runs, or a URL such as s3://bucket/runs.")
 ]
-Mlflow = Annotated[
-    str | None, _where("--mlflow", help="Log the runs to this MLflow server too.", metavar="URI")
-]
 To = Annotated[Literal["parquet", "csv"] | None, _where("--to", help="Form of the table.")]
 Output = Annotated[Path | None, _where("--output", "-o", help="File to write; without it, the terminal.")]
 Folder = Annotated[Path | None, _where("--folder", help="Of the files; without it, _build/sweeps/SWEEP.")]

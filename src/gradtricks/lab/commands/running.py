@@ -1,6 +1,6 @@
 """Run a notebook or a sweep, say before what would be run and after what came of it, and tidy up."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -83,7 +83,6 @@ def run(
     threads: int | None = None,
     timeout_s: float | None = None,
     store: str | Path = DEFAULT_STORE,
-    mlflow: str | None = None,
     console: Console | None = None,
 ) -> StoredRun:
     """Run a notebook, unless the same run is finished already, and return the finished run.
@@ -94,7 +93,6 @@ def run(
         threads: That the run may use; None leaves it to the notebook.
         timeout_s: Ends the run when it takes longer.
         store: Of the runs.
-        mlflow: URI of an MLflow server, or of a database, that gets the run too.
         console: Where to show how it goes; None shows nothing.
 
     Raises:
@@ -103,10 +101,8 @@ def run(
     """
     notebook = Path(notebook)
     planned = plan_run(notebook, parse_values(notebook, parameters), threads=threads)
-    _check_mlflow(mlflow)
     opened = store_of_runs(store)
     (done,) = execute([planned], opened, console, workers=1, timeout_s=timeout_s, retry_failed=True)
-    _log(mlflow, [done], opened)
     if done.stored is None:
         raise RunError(done.error or f"{planned.title} wasn't run")
     return done.stored
@@ -120,7 +116,6 @@ def sweep(
     timeout_s: float | None = None,
     retry_failed: bool = False,
     store: str | Path = DEFAULT_STORE,
-    mlflow: str | None = None,
     console: Console | None = None,
 ) -> SweepResult:
     """Run a notebook over many values, and draw what came out. A run that fails doesn't stop the others.
@@ -132,7 +127,6 @@ def sweep(
         timeout_s: Ends a run that takes longer; None leaves it to the sweep's file.
         retry_failed: Try those again that have failed before.
         store: Of the runs.
-        mlflow: As for `run`.
         console: As for `run`.
 
     Raises:
@@ -143,7 +137,6 @@ def sweep(
     if wanted.optuna and retry_failed:
         raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search")
     opened = store_of_runs(store)
-    _check_mlflow(mlflow)
     timeout_s = wanted.timeout_s if timeout_s is None else timeout_s
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
     best: list[StoredRun] = []
@@ -152,7 +145,6 @@ def sweep(
     else:
         freeze(wanted, opened)
         runs = execute(wanted.runs, opened, console, retry_failed=retry_failed, **options)
-    _log(mlflow, runs, opened)
     result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
     if not result.finished:
         return result
@@ -230,20 +222,3 @@ def _search(
             console.print(Text(f"{next(ended)}. {run.spec.title}: {said}"), soft_wrap=True)
 
     return search(wanted, store, on_change=tell, on_planned=lambda grown: freeze(grown, store), **options)
-
-
-def _check_mlflow(uri: str | None) -> None:
-    """Find out before hours of work whether MLflow will take them."""
-    try:
-        _log(uri, [], None)
-    except (ParameterError, RunError) as error:
-        raise ParameterError(f"nothing was run.\n{error}") from error
-
-
-def _log(uri: str | None, runs: Sequence[Run], store: Store | None) -> None:
-    if uri is None:
-        return
-    from gradtricks.lab.runs.tracking import log_to_mlflow
-
-    kept = (run.stored or (store and store.failure(run.spec)) for run in runs)
-    log_to_mlflow(uri, (stored for stored in kept if stored))

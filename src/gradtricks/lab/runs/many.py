@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
@@ -72,15 +72,6 @@ class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
     def __init__(self, runs: Sequence[Run]) -> None:
         left = sum(run.missing for run in runs)
         super().__init__(f"interrupted: {left} of {len(runs)} runs are left; the same command does them")
-
-
-def execute_all(
-    specs: Sequence[Spec], store: Store, *, retry_failed: bool = False, **options: Any
-) -> list[Run]:
-    """Execute runs with the options of `execute_missing`, and return what came of each."""
-    runs = look_up(specs, store, retry_failed=retry_failed)
-    execute_missing(runs, store, **options)
-    return runs
 
 
 def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[Run]:

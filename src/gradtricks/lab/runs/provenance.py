@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from gradtricks.lab.storage.records import installed_version
 
-_UNRELATED = ("book", "dev", "mlflow", "optuna")  # extras that no run's result depends on
+_UNRELATED = ("book", "dev", "optuna")  # extras that no run's result depends on
 
 
 def describe_source(folder: Path) -> dict[str, Any]:
