@@ -85,7 +85,6 @@ class GradientCheck:
         )
 
 
-# What isn't finite shows in the report.
 def check_accepts_float64(in_float64: Callable[[], object], in_float32: Callable[[], object]) -> None:
     """Raise a TypeError if a function takes float32 only; its other errors are the caller's own."""
     try:
@@ -98,6 +97,7 @@ def check_accepts_float64(in_float64: Callable[[], object], in_float32: Callable
         ) from error
 
 
+# What isn't finite shows in the report.
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def compare_with_differences(
     function: Function,
