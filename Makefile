@@ -18,7 +18,7 @@ published: $(READY) $(PEERS)
 	$(BIN)/gradtricks publish $(SWEEPS)
 
 test: lint
-	$(BIN)/pytest --numprocesses 3 --dist worksteal --cov
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --cov
 
 lint: $(READY)
 	$(BIN)/ruff check
