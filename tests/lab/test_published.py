@@ -315,7 +315,7 @@ def test_what_changed_doesnt_matter_where_runs_with_and_without_it_are_alike(pub
     invoke("reproduce", run, "--note")
     assert (seen().changed, seen().repeated) == ((), ("0.2-0",))
     lay_out()
-    assert "on one kind of processor, `0.2-0` came out alike, bit for bit" in page.read_text()
+    assert "with and without it, `0.2-0` came out alike, bit for bit" in page.read_text()
 
     # With other results, as another processor finds them, it takes a run without the changes too.
     seen = recorded(**{"lab/recording.py": "0" * 64}, results={"loss": 17.0})
@@ -326,6 +326,10 @@ def test_what_changed_doesnt_matter_where_runs_with_and_without_it_are_alike(pub
     noted["repeats"].append(noted["repeats"][0] | {"changed": {}})
     manifest.write_text(json.dumps(noted))
     assert (seen().changed, seen().repeated) == ((), ("0.2-0",))
+    noted["repeats"].append(noted["repeats"][0] | {"processor": "another, with the same results"})
+    manifest.write_text(json.dumps(noted))
+    assert seen().repeated == ("0.2-0",), "it is named once"
+    del noted["repeats"][-1]
     noted["repeats"][0]["changed"] = {"lab/recording.py": "1" * 64}
     manifest.write_text(json.dumps(noted))
     assert seen().changed == ("lab/recording.py",), "it has changed once more since"

@@ -343,12 +343,7 @@ def test_batches_of_any_shape_in_a_graph(in_tensorflow):
         (X, {"axis": 2}, ValueError, "axis must name different axes of 2; got"),
         (X, {"axis": 0.5}, TypeError, "axis must be an integer"),
         (X, {"regularization_strength": "soft"}, TypeError, "regularization_strength must be a real number"),
-        (
-            X,
-            {"regularization_strength": 0.0},
-            ValueError,
-            r"must lie in \[2.22507e-308, inf\); got 0.0",
-        ),
+        (X, {"regularization_strength": 0.0}, ValueError, r"must lie in \[2.22507e-308, inf\); got 0.0"),
         (X, {"regularization_strength": X}, ValueError, r"must have the shape of a scalar, \(\); got \(2, 4"),
         (X, {"regularization_strength": np.array(1)}, TypeError, "strength must be floating-point; got"),
         (X, {"y": np.ones(3)}, ValueError, r"y must have the shape of x, \(2, 4\); got \(3,\)"),

@@ -89,7 +89,7 @@ def check_accepts_float64(in_float64: Callable[[], object], in_float32: Callable
     """Raise a TypeError if a function takes float32 only; its other errors are the caller's own."""
     try:
         in_float64()
-    except Exception as error:
+    except Exception as error:  # whatever a caller's function raises
         in_float32()
         raise TypeError(
             f"function must accept float64; got {type(error).__name__} from it; "

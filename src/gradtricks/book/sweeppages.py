@@ -192,8 +192,8 @@ def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
     if not sweep.changed:
         if not sweep.repeated:
             return f"{said}, with the notebook, the package and the libraries that are here now."
-        said = f"{said}. What changed since makes no difference to them: with and without it, on one kind of"
-        return f"{said} processor, {_joined([*map(code, sweep.repeated)])} came out alike, bit for bit."
+        said = f"{said}. What changed since makes no difference to them: with and without it,"
+        return f"{said} {_joined([*map(code, sweep.repeated)])} came out alike, bit for bit."
     names = [code(name) for name in sweep.changed[:_LISTED]]
     more = len(sweep.changed) - len(names)
     listed = _joined([*names, *([f"{more} more"] if more else [])])

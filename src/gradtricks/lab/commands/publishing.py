@@ -115,8 +115,9 @@ def reproduce(
 ) -> Verdict:
     """Run a recorded run again, and compare value by value. Nothing of the rerun is kept.
 
-    What a published run used may have changed since. Where it is done again with and without the change, on
-    one kind of processor, and both are noted and alike, the change counts as one that its sweep needn't mind.
+    What a published run used may have changed since. Where it comes out alike with and without the change,
+    and that is noted, the change counts as one that its sweep needn't mind. Another kind of processor may
+    take a run of each, because its results are others.
 
     Args:
         name: Path of the run, its title or the beginning of that, or the beginning of its request's digest.

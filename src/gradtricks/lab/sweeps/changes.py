@@ -47,7 +47,7 @@ def changes(
     for each in alike:
         groups[group_of[each.run]] = {}
     minded = dict.fromkeys(name for names in groups.values() for name in names)
-    return (*changed, *minded), tuple(each.run for each in alike)
+    return (*changed, *minded), tuple(dict.fromkeys(each.run for each in alike))
 
 
 def note(run: PublishedRun, found: str) -> None:
