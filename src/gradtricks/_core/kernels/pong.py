@@ -50,12 +50,20 @@ def find_centres(
     """
     for screen in range(len(court)):
         for band in range(len(edges) - 1):
+            left = edges[band]
+            strip = court[screen, :, left : edges[band + 1]]
+            height, width = strip.shape
             count = columns = rows = 0
-            for y in range(court.shape[1]):
-                for x in range(edges[band], edges[band + 1]):
-                    lit = court[screen, y, x] > threshold
+            for y in range(height):
+                line, brightest = strip[y], np.uint8(0)
+                for x in range(width):  # a loop that the compiler turns into few instructions
+                    brightest = max(brightest, line[x])
+                if brightest <= threshold:  # as most rows are
+                    continue
+                for x in range(width):
+                    lit = line[x] > threshold
                     count += lit
-                    columns += x * lit
+                    columns += (left + x) * lit
                     rows += y * lit
             if count:
                 centres[screen, band, 0] = count
