@@ -27,7 +27,7 @@ class RunCard(Showing):
             badge = ' <span class="changed">changed since</span>' if changed else ""
             title, command = f"How the sweep {target['stem']} ran{badge}", record["command"]
             alike = ", ".join(record["repeated"])
-            rows = record["origin"] | {"changed since": changed, "alike with what changed since": alike}
+            rows = record["origin"] | {"changed since": changed, "the same with what changed": alike}
             if changed:
                 again = "runs it with what is here now, and may find something else"
         else:
