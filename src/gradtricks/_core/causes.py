@@ -183,16 +183,8 @@ def always(record: Record) -> Iterator[Cause]:
     for name, kind, seen in (
         ("trained", "training in evaluation mode", f"{touchy} evaluation while the weights were trained"),
         ("evaluated", "evaluation in training mode", f"{touchy} training where no gradient was recorded"),
-        (
-            "coupled",
-            "coupled samples",
-            "a gradient for each sample was asked for, and batch normalization mixes the samples",
-        ),
-        (
-            "redrawn",
-            "recomputed otherwise",
-            "what was computed again for the backward pass drew other random numbers than on the way forward",
-        ),
+        ("coupled", "coupled samples", "batch normalization mixed samples whose own gradients were wanted"),
+        ("redrawn", "recomputed otherwise", "the recomputation drew other numbers than the way forward"),
     ):
         event = record.first(name)
         if event:
