@@ -37,7 +37,7 @@ class Showing(SphinxDirective):
 
     def show(self, name: str) -> list[nodes.Node]:
         """Build what the argument names; a RecordError says why that can't be."""
-        raise NotImplementedError
+        raise NotImplementedError  # each directive has its own way
 
 
 def published_record(path: Path) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def explained() -> Iterator[None]:
             yield
         except (typer.Exit, BrokenPipeError):  # who reads the output may stop, as `head` does
             raise
-        except Exception as error:
+        except Exception as error:  # which of them are expected, _exit_code says
             code = _exit_code(error)
             if code is None:  # nobody expects it, so it deserves its traceback
                 raise
