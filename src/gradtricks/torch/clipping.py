@@ -132,14 +132,15 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [leaf.to(zero.dtype) for leaf in leaves if leaf.numel()]
     largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
-    squares = [_unit(leaf, largest.to(leaf.device)).square().sum() for leaf in wide]
+    divisor = _divisor(largest)
+    squares = [(leaf / divisor.to(leaf.device)).clamp(-1, 1).square().sum() for leaf in wide]
     length = _root(_together(zero, squares).sum())
 
     def clip(g: torch.Tensor | None) -> torch.Tensor | None:
         if g is None:
             return None
-        far, long, most = (scalar.to(g.device) for scalar in (largest, length, max_norm))
-        return _fitted(g, _unit(g.to(zero.dtype), far), long, far, most)
+        unit = (g.to(zero.dtype) / divisor.to(g.device)).clamp(-1, 1)
+        return _fitted(g, unit, *(scalar.to(g.device) for scalar in (length, largest, max_norm)))
 
     clipped = map_structure(clip, gradients)
     # An infinite factor would make NaN of a gradient of 0.
@@ -217,7 +218,7 @@ def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor,
             return gradient, length, 1
     wide = at_least_float32(gradient)
     largest = _largest(wide, axes)
-    unit = _unit(wide, largest)
+    unit = (wide / _divisor(largest)).clamp(-1, 1)
     return unit, _root(unit.square().sum(axes, keepdim=True)), largest
 
 
@@ -239,10 +240,9 @@ def _largest_of_all(wide: Any) -> torch.Tensor:
     return distributed.DTensor.from_local(largest, wide.device_mesh, maximum)
 
 
-def _unit(wide: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+def _divisor(largest: torch.Tensor) -> torch.Tensor:
     # Infinity counts as the largest number that there is.
-    finite = largest.clamp(max=torch.finfo(wide.dtype).max)
-    return (wide / torch.where(largest == 0, 1, finite)).clamp(-1, 1)
+    return torch.where(largest == 0, 1, largest.clamp(max=torch.finfo(largest.dtype).max))
 
 
 def _root(square: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The Pong player that learns by proximal policy optimization."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,13 +40,12 @@ class PPOLearner(Trainable, BaseLearner):
         self._begin(weights, device, Adam(self.options.learning_rate, epsilon=_EPSILON))
         with tf.device(self.device):
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
-        self._apply_graph = tf.function(self._apply, jit_compile=True)
-        self._update_graph = tf.function(self._update, jit_compile=True)
+        self._graphs: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
         with tf.device(self.device):
-            logits, values = self._apply_graph(tf.constant(observations))
+            logits, values = self._compiled(self._apply, observations.shape, tf.constant(observations))
         return logits.numpy(), values.numpy()
 
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
@@ -58,12 +57,20 @@ class PPOLearner(Trainable, BaseLearner):
 
     def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
         """Take one step of Adam down the loss, and return the loss before it."""
-        self._optimizer.learning_rate = self.options.learning_rate * rate
         with tf.device(self.device):
             batch = Minibatch(*(tf.constant(x) for x in minibatch))
-            return float(self._update_graph(batch, tf.constant(entropy, tf.float32)))
+            numbers = (tf.constant(x, tf.float32) for x in (self.options.learning_rate * rate, entropy))
+            return float(self._compiled(self._update, minibatch.observations.shape, batch, *numbers))
 
-    def _update(self, batch: Minibatch, entropy: Tensor) -> Tensor:
+    def _compiled(self, function: Callable[..., Any], shape: tuple[int, ...], *tensors: Any) -> Any:
+        # tf.function would look at all tensors in each call, a third of the time that it takes to infer.
+        key = function.__name__, shape
+        if key not in self._graphs:
+            self._graphs[key] = tf.function(function, jit_compile=True).get_concrete_function(*tensors)
+        return self._graphs[key](*tensors)
+
+    def _update(self, batch: Minibatch, learning_rate: Tensor, entropy: Tensor) -> Tensor:
+        self._optimizer.learning_rate = learning_rate
         weights = list(self.weights.values())
         with tf.GradientTape() as tape:
             loss = self._loss(batch, entropy)
