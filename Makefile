@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.t
 # Two commands at once must not install into each other, nor share a type checker's cache.
 LOCKED = $(PYTHON) -c 'import fcntl, subprocess, sys; f = open(".venv.lock", "w"); fcntl.flock(f, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 
-.PHONY: book published test lint clean
+.PHONY: book published test pytest lint clean
 
 book: $(READY)
 	$(BIN)/gradtricks book
@@ -17,7 +17,11 @@ book: $(READY)
 published: $(READY) $(PEERS)
 	$(BIN)/gradtricks publish $(SWEEPS)
 
-test: lint
+# Tests wait for processes now and then, which leaves time for the type checker.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest: $(READY)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal --cov
 
 lint: $(READY)

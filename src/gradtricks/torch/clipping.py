@@ -135,12 +135,13 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     divisor = _divisor(largest)
     squares = [(leaf / divisor.to(leaf.device)).clamp(-1, 1).square().sum() for leaf in wide]
     length = _root(_together(zero, squares).sum())
+    fit = {dtype: _fit(dtype, length, largest, max_norm) for dtype in {leaf.dtype for leaf in leaves}}
 
     def clip(g: torch.Tensor | None) -> torch.Tensor | None:
         if g is None:
             return None
-        unit = (g.to(zero.dtype) / divisor.to(g.device)).clamp(-1, 1)
-        return _fitted(g, unit, *(scalar.to(g.device) for scalar in (length, largest, max_norm)))
+        far, fits, factor = (scalar.to(g.device) for scalar in (divisor, *fit[g.dtype]))
+        return torch.where(fits, g, ((g.to(zero.dtype) / far).clamp(-1, 1) * factor).to(g.dtype))
 
     clipped = map_structure(clip, gradients)
     # An infinite factor would make NaN of a gradient of 0.
@@ -190,7 +191,11 @@ def _clamp(gradient: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> tor
 
 
 def _shrink(gradient: torch.Tensor, max_norm: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    return _fitted(gradient, *_polar(gradient, axes), max_norm)
+    unit, length, largest = _polar(gradient, axes)
+    fits, factor = _fit(gradient.dtype, length, largest, max_norm)
+    if unit is gradient:
+        return gradient * torch.where(fits, 1, factor)
+    return torch.where(fits, gradient, (unit * factor).to(gradient.dtype))
 
 
 def _rescale(gradient: torch.Tensor, norm: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
@@ -198,15 +203,12 @@ def _rescale(gradient: torch.Tensor, norm: torch.Tensor, axes: tuple[int, ...]) 
     return (unit * (norm / length)).to(gradient.dtype)
 
 
-def _fitted(
-    gradient: torch.Tensor, unit: torch.Tensor, length: torch.Tensor, largest: Any, max_norm: torch.Tensor
-) -> torch.Tensor:
+def _fit(
+    dtype: torch.dtype, length: torch.Tensor, largest: Any, max_norm: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     # The norm is length * largest. That may overflow, which only says that it doesn't fit.
-    tolerance = torch.finfo(gradient.dtype).eps + 8 * torch.finfo(unit.dtype).eps
-    fits = length * largest <= max_norm * (1 + tolerance)
-    if unit is gradient:
-        return gradient * torch.where(fits, 1, max_norm / length)
-    return torch.where(fits, gradient, (unit * (max_norm / length)).to(gradient.dtype))
+    tolerance = torch.finfo(dtype).eps + 8 * torch.finfo(length.dtype).eps
+    return length * largest <= max_norm * (1 + tolerance), max_norm / length
 
 
 def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, Any]:

@@ -37,6 +37,14 @@ def list_lit_cells(
 
 
 @numba.njit(nogil=True, cache=True)
+def _is_lit(line: NDArray[np.uint8], threshold: int) -> bool:
+    brightest = np.uint8(0)
+    for x in range(len(line)):  # a loop that the compiler turns into few instructions
+        brightest = max(brightest, line[x])
+    return brightest > threshold
+
+
+@numba.njit(nogil=True, cache=True)
 def find_centres(
     court: NDArray[np.uint8], edges: NDArray[np.int64], threshold: int, centres: NDArray[np.float32]
 ) -> None:
@@ -49,22 +57,17 @@ def find_centres(
         centres: ``[N, B, 3]``, zeros; gets the number of pixels, and the mean of their columns and rows.
     """
     for screen in range(len(court)):
+        lit_rows = [y for y in range(court.shape[1]) if _is_lit(court[screen, y], threshold)]
         for band in range(len(edges) - 1):
-            left = edges[band]
-            strip = court[screen, :, left : edges[band + 1]]
-            height, width = strip.shape
-            count = columns = rows = 0
-            for y in range(height):
-                line, brightest = strip[y], np.uint8(0)
-                for x in range(width):  # a loop that the compiler turns into few instructions
-                    brightest = max(brightest, line[x])
-                if brightest <= threshold:  # as most rows are
-                    continue
-                for x in range(width):
-                    lit = line[x] > threshold
-                    count += lit
-                    columns += (left + x) * lit
-                    rows += y * lit
+            left, count, columns, rows = edges[band], 0, 0, 0
+            for y in lit_rows:
+                line = court[screen, y, left : edges[band + 1]]
+                if _is_lit(line, threshold):
+                    for x in range(len(line)):
+                        lit = line[x] > threshold
+                        count += lit
+                        columns += (left + x) * lit
+                        rows += y * lit
             if count:
                 centres[screen, band, 0] = count
                 centres[screen, band, 1] = columns / count
