@@ -18,7 +18,6 @@ from gradtricks.lab.storage.places import (
     checkpoints_of,
     explained,
     is_published,
-    is_url,
     place_at,
     public,
 )
@@ -148,28 +147,13 @@ class Store:
         with explained(self.location):
             there = self._believed(path, self._place.read(f"{path}/{RECORD}"), {})
             stored = there or self._put(folder, record)
-        self.drop_checkpoints(folder)
+        shutil.rmtree(checkpoints_of(folder), ignore_errors=True)
         return stored
 
     def keep_failure(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
         """Keep a failed run, instead of an older failure of the same one."""
         with explained(self.location):
             return self._put(folder, record)
-
-    def checkpoints(self, folder: Path) -> Path:
-        """Name the folder of this machine in which the attempts at a run leave checkpoints to one another.
-
-        Nobody has made it yet where no attempt needed it. At a URL it ends with the claim.
-        """
-        return checkpoints_of(folder)
-
-    def keeps_checkpoints(self, folder: Path) -> bool:
-        """Say whether a run has left checkpoints that its next attempt will find; never at a URL."""
-        return not is_url(self.location) and checkpoints_of(folder).exists()
-
-    def drop_checkpoints(self, folder: Path) -> None:
-        """Delete the checkpoints of a run."""
-        shutil.rmtree(checkpoints_of(folder), ignore_errors=True)
 
     def claimed(self) -> set[str]:
         """List the requests that processes of this machine are running now; at a URL none."""
