@@ -67,7 +67,7 @@ class SweepResult:
         said = Text("\n".join(lines))
         if not self.failed:
             return said
-        kept = Store(self.store).failures(run.spec for run in self.failed)
+        kept = Store(self.store).find_all((run.spec for run in self.failed), "failed")
         rows = []
         for run in self.failed:  # a line of each error: without where, and with which parameters
             failure = kept.get(run.spec.request)

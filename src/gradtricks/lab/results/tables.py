@@ -63,7 +63,7 @@ def table(
 def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
     """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
-    found = finished | store.failures(run for run in runs if run.request not in finished)
+    found = finished | store.find_all((run for run in runs if run.request not in finished), "failed")
     return [found[run.request] for run in runs if run.request in found]
 
 
