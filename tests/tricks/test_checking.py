@@ -393,6 +393,11 @@ def test_bad_input_says_what_is_expected(backend, inputs, function, options, err
         backend.tricks.check_gradient(functions[function], inputs, **options)
 
 
+def test_a_negative_bit_is_resolved_in_torch(in_torch):
+    x = in_torch.tensor(np.array([1.0, 2.0, 4.0]))
+    assert in_torch.tricks.check_gradient(lambda x: (x + 1j * x).conj().imag, x).verdict == "correct"
+
+
 def test_where_torch_transforms_or_tensorflow_traces_it_is_refused(backend):
     with pytest.raises(RuntimeError, match="check_gradient must run eagerly"):
         backend.traced(lambda x: backend.tricks.check_gradient(lambda x: x, x), [1.0])

@@ -101,6 +101,34 @@ def test_what_moves_in_16_bits_is_what_the_format_says(backend):
     assert diagnosis.causes[0].seen.startswith(f"{share:.0%} of ")
 
 
+def test_an_optimizer_around_another_one_is_watched_once_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    model, x = torch.nn.Linear(2, 1), torch.ones(4, 2)
+    optimizer = tricks.MaskedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+    optimizer.set_trainable_mask(model.weight, torch.tensor([True, False]))
+
+    def step():  # and nobody resets the gradients
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    diagnosis = tricks.diagnose(step, model, optimizer, num_steps=3)
+    assert diagnosis.num_updates == 3
+    assert diagnosis.kinds == ("never zeroed",)
+
+
+def test_what_an_optimizer_around_another_one_puts_back_has_not_moved_in_tensorflow(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    model = tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
+    optimizer = tricks.MaskedOptimizer(tf.keras.optimizers.AdamW(0.1))
+    model.compile(optimizer, "mse")
+    optimizer.build(model.trainable_variables)
+    optimizer.set_trainable_mask(model.layers[0].kernel, tf.constant([[True], [False]]))
+    x, y = np.random.default_rng(0).normal(size=(2, 8, 2)).astype(np.float32)
+    diagnosis = tricks.diagnose(lambda: model.train_on_batch(x, y[:, :1]), model, optimizer, num_steps=3)
+    assert diagnosis.num_updates == 3
+    assert diagnosis.healthy, str(diagnosis)
+
+
 def test_arguments_are_checked(backend):
     module, diagnose = importlib.import_module(f"issues_{backend.name}"), backend.tricks.diagnose
     step, model, optimizer = module.CASES["never_updated"][-1]()

@@ -232,6 +232,17 @@ def test_duals_are_refused_by_what_a_compiler_traces_in_torch(torch, monkeypatch
         refuse_compiled_duals()
 
 
+def test_a_batch_of_values_with_one_slope_in_torch(torch):
+    slope, values = torch.tensor([0.5, 2.0]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+
+    def loss(slope, value):
+        return (TorchEdits().substitute(value, slope) ** 2).sum()
+
+    assert torch.func.vmap(loss, in_dims=(None, 0))(slope, values).tolist() == [1, 1, 2]
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(slope, values)
+    assert gradients.tolist() == (2 * values).tolist()
+
+
 def test_forward_mode_within_forward_mode_is_refused_by_loops_in_torch(torch):
     loop, jacfwd = TorchEdits().loop, torch.func.jacfwd
     with pytest.raises(NotImplementedError, match="forward mode within forward mode"):

@@ -365,7 +365,10 @@ def test_the_state_of_pytorchs_adam_can_be_loaded(in_torch):
     adam.step()
     with torch.no_grad():
         parameters[1].copy_(parameters[0])
-    ours.load_state_dict(adam.state_dict())
+    state = adam.state_dict()
+    del state["param_groups"][0]["decoupled_weight_decay"]  # older versions have none
+    state["state"][0] = {**state["state"][0], "step": 1}
+    ours.load_state_dict(state)
     for optimizer in (adam, ours):
         optimizer.step()
     torch.testing.assert_close(*parameters)
@@ -511,6 +514,11 @@ def test_clipping_in_keras_ignores_frozen_elements(in_tensorflow):
     np.testing.assert_allclose(variable.numpy(), [0.9, 1.0], rtol=1e-6)
     with pytest.raises(ValueError, match="use_ema would move frozen elements; got True; remedy"):
         tricks.MaskedAdam(use_ema=True)
+    bounded = tf.Variable([1.0], constraint=tf.keras.constraints.NonNeg())
+    other = tricks.MaskedAdam(0.1)
+    other.build([bounded])
+    with pytest.raises(ValueError, match=r"must have no constraint, .*; got NonNeg; remedy: MaskedOptimizer"):
+        other.set_trainable_mask(bounded, tf.constant([False]))
     with pytest.raises(ValueError, match="parameter must be one that the optimizer was given"):
         optimizer.set_trainable_mask("variable", None)
     with pytest.raises(ValueError, match="the optimizer must be built; remedy"):
@@ -631,6 +639,20 @@ def test_what_keras_wrapper_refuses_and_passes_on(in_tensorflow):
         tricks.MaskedOptimizer(sgd)
     with pytest.raises(ValueError, match="use_ema would move frozen elements; got True; remedy"):
         tricks.MaskedOptimizer(tf.keras.optimizers.SGD(use_ema=True))
+
+
+def test_keras_wrapper_freezes_state_below_a_loss_scale(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    adam, variable = tf.keras.optimizers.Adam(0.1), tf.Variable([1.0, 1.0])
+    optimizer = tricks.MaskedOptimizer(tf.keras.optimizers.LossScaleOptimizer(adam, initial_scale=2.0))
+    optimizer.build([variable])
+    for mask in ([True, True], [True, False], [False, True]):
+        optimizer.set_trainable_mask(variable, tf.constant(mask))
+        before = [state.numpy() for state in (variable, *adam.variables) if state.shape == variable.shape]
+        optimizer.apply([optimizer.scale_loss(tf.constant([0.5, -0.5]))])
+        after = [state.numpy() for state in (variable, *adam.variables) if state.shape == variable.shape]
+        assert len(after) == 3
+        assert all((a != b).tolist() == mask for a, b in zip(after, before, strict=True))
 
 
 def test_sparse_gradients_are_refused_in_torch(in_torch):

@@ -495,6 +495,33 @@ def test_discounts_that_change_are_compiled_once_in_torch(in_torch):
     in_torch.check_compiled_once(estimated, np.float32([1.0, 2.0, 4.0]))
 
 
+@pytest.mark.parametrize("v_t", [None, "", []])
+def test_a_value_that_is_no_number_is_refused(backend, v_t):
+    with pytest.raises(TypeError, match="v_t must be a real number; got"):
+        backend.tricks.discounted_returns(backend.tensor(np.ones(2)), 0.5, v_t)
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("policy_gradient_loss", [[0], [1.0]]),
+        ("token_policy_loss", [[0.0], [1.0], [1.0]]),
+        ("soft_rank", []),
+        ("average_tokens", [[1.0]]),
+    ],
+)
+def test_a_rank_that_a_graph_does_not_know_is_refused(in_tensorflow, name, others):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    options = {"regularization_strength": 1.0} if name == "soft_rank" else {}
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)], autograph=False)
+    def called(x):
+        return getattr(tricks, name)(x, *map(tf.constant, others), **options)
+
+    with pytest.raises(ValueError, match="must have a known rank; got none"):
+        called(tf.ones(1))
+
+
 def test_xla_takes_lengths_that_it_knows_and_ranks_must_be_known(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     returns = tf.function(lambda r_t: tricks.discounted_returns(r_t, 0.5), jit_compile=True, autograph=False)

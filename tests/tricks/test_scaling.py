@@ -115,6 +115,19 @@ def test_an_unknown_rank_is_scaled_in_tensorflow(in_tensorflow):
     np.testing.assert_array_equal(gradient(tf.ones(2), tf.constant(0.5)), [0.5, 0.5])
 
 
+class Outputs(dict):
+    """Refuses an update, as outputs of transformers do."""
+
+    def update(self, *args):
+        raise TypeError(args)
+
+
+def test_a_kind_of_dict_stays_one(backend):
+    outputs = backend.tricks.scale_gradient(Outputs(state=backend.tensor(np.ones(2))), 0.5)
+    assert type(outputs) is Outputs
+    assert backend.array(outputs["state"]).tolist() == [1, 1]
+
+
 def test_each_tensor_of_a_structure_is_scaled(backend):
     assert_each_agrees(backend, "scale_gradient", 0.5)
     assert_each_agrees(backend, "reverse_gradient")

@@ -142,6 +142,25 @@ def test_a_ratio_that_overflows_is_clipped_without_nan(backend):
     assert gradient.tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("clip", [None, 0.25])
+def test_a_ratio_that_overflows_is_nothing_where_nothing_is_learned(backend, clip):
+    old, advantages, mask = [[-900.0, -1.0], [-1.0, -1.0]], [0.0, 1.0], [[1.0, 1.0], [1.0, 0.0]]
+    others = [backend.tensor(np.array(x)) for x in (old, advantages, mask)]
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.token_policy_loss(x, *others, ratio="sequence", clip=clip),
+        [np.full((2, 2), -1.0)],
+        1.0,
+    )
+    assert value == pytest.approx(-1 / 3)
+    np.testing.assert_allclose(gradient, [[0, 0], [-1 / 3, 0]])
+
+
+def test_advantages_are_not_the_rewards_themselves_in_torch(in_torch):
+    rewards = in_torch.framework.ones(2, 2)
+    in_torch.tricks.group_advantages(rewards, baseline="none").zero_()
+    assert rewards.min() == 1
+
+
 @pytest.mark.parametrize("scale", ["group", "batch"])
 @pytest.mark.parametrize("rewards", [[[0.1] * 7], [[0.1 + 0.2, 0.3]], [[1e30, 1e30]], [[0.0, 0.0]]])
 def test_equal_rewards_have_no_advantage(backend, rewards, scale):

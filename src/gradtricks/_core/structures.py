@@ -47,7 +47,8 @@ def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
     if kind is dict:
         return dict(zip(entries, items))
     same_kind = copy.copy(first)  # a defaultdict can't be made from its items
-    same_kind.update(dict(zip(entries, items)))
+    for key, item in zip(entries, items):
+        same_kind[key] = item  # transformers' outputs refuse update
     return same_kind
 
 

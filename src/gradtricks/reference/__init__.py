@@ -1,4 +1,4 @@
-"""The oracle: every trick in NumPy, as a value and a vector-Jacobian product.
+"""The oracle: every trick that has a formula in NumPy, as a value and a vector-Jacobian product.
 
 Written to be read and checked by eye, not to be fast. ``f_vjp(cotangent, ...)`` takes what ``f`` takes, and
 returns the gradients that a framework must produce, in the shapes of its arguments, when ``cotangent``

@@ -1,7 +1,7 @@
 """The two edits of a gradient, declared to TensorFlow; and compiled loops, whose slope is written by hand.
 
 *Substitute*: the value of one tensor, the slope of another. *Intercept*: the value as it is, and what flows
-back goes through a rule. Every trick of this package is one of the two, and only this module declares
+back goes through a rule. Every trick that edits a gradient is one of the two, and only this module declares
 gradients, also those that take the place of an operator's own.
 
 A `tf.custom_gradient` is right under tapes, and is silently ignored by an accumulator and by a tape around

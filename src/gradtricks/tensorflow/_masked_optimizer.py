@@ -44,7 +44,7 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
             )
         if inner_optimizer.built:
             raise ValueError("inner_optimizer must not be built; got one that is; remedy: wrap a new one")
-        if inner_optimizer.use_ema:
+        if _innermost(inner_optimizer).use_ema:
             raise ValueError("use_ema would move frozen elements; got True; remedy: leave it out")
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
@@ -53,7 +53,7 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         """Create the state of each variable."""
         if self.built:
             return
-        inner, state = self.inner_optimizer, []
+        inner, state = _innermost(self.inner_optimizer), []
         add_variable = inner.add_variable_from_reference
 
         def add_and_remember(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
 
         inner.add_variable_from_reference = add_and_remember  # Keras doesn't say later what belongs to which
         try:
-            inner.build(variables)
+            self.inner_optimizer.build(variables)
         finally:
             del inner.add_variable_from_reference
         super().build(variables)
@@ -124,6 +124,13 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         """Make an optimizer from what ``get_config`` returned."""
         inner = keras.saving.deserialize_keras_object(config.pop("inner_optimizer"), custom_objects)
         return cls(inner, **config)
+
+
+def _innermost(optimizer: Any) -> Any:
+    # A LossScaleOptimizer has no state of the parameters.
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
 
 
 def index_of(optimizer: Any, parameter: Any) -> int:

@@ -2,8 +2,8 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from tensorflow.python.eager import backprop_util, record
 from tensorflow.python.framework import ops
 
 from gradtricks._core.recorded import Input, Operation, Outside, calling_place, merged
-from gradtricks._core.recording import Recording
+from gradtricks._core.recording import Recording, replaced
 from gradtricks.tensorflow._graph import array_of, is_a_reading, is_watched, status_of, tensor_of, unwrapped
 
 _OF_THE_SHAPE = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
@@ -121,11 +121,8 @@ class Record(Recording):
                     return variable.handle
         return None
 
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
-        self.is_deaf = True
-        yield
-        self.is_deaf = False
+    def unheard(self) -> AbstractContextManager[None]:
+        return replaced(self, "is_deaf", True)
 
     def register(self, tensor: tf.Tensor) -> int:
         number = self.numbers.setdefault(tensor._id, self.last + 1)

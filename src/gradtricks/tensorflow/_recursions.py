@@ -12,7 +12,7 @@ import tensorflow as tf
 from gradtricks._core import kernels
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._edits import in_plain_reverse, in_xla, shaped, with_slope
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_ranked, at_least_float32
 
 _BLOCK = 32  # steps; longer ones would be more arithmetic, shorter ones more passes
 
@@ -24,7 +24,7 @@ def _cotangents(
     if not tf.is_tensor(carry):
         return adjoint, None
     here, there = (y, adjoint) if transposed else (adjoint, y)
-    return adjoint, here * _bounded(_later(there), carry)
+    return adjoint, here * _bounded(tf.concat([there[1:], tf.zeros_like(there[:1])], 0), carry)
 
 
 def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
@@ -111,10 +111,6 @@ def _moved(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
 accumulate = with_slope(lambda *args: kernels.policy_gradients.accumulate(*args), _cotangents, _by_operations)
 
 
-def _later(x: tf.Tensor) -> tf.Tensor:
-    return tf.concat([x[1:], tf.zeros_like(x[:1])], 0)
-
-
 def _bounded(later: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
     # Nothing is carried over a 0, not even an infinity.
     if not tf.is_tensor(carry):
@@ -124,9 +120,7 @@ def _bounded(later: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
 
 def as_rewards(r_t: tf.Tensor) -> tf.Tensor:
     """Return ``r_t`` if it is floating-point and has a time axis."""
-    r_t = as_floating("r_t", r_t)
-    if r_t.shape.rank is None:
-        raise ValueError("r_t must have a known rank; got none; remedy: tf.ensure_shape")
+    r_t = as_ranked("r_t", r_t)
     if r_t.shape.rank == 0:
         raise ValueError("r_t must have shape [T, ...], time first; got a scalar")
     return r_t

@@ -33,6 +33,14 @@ def as_floating(name: str, value: object) -> tf.Tensor:
     return tensor
 
 
+def as_ranked(name: str, value: object) -> tf.Tensor:
+    """Return ``value`` if it is a floating-point tensor whose rank is known; a variable is read."""
+    tensor = as_floating(name, value)
+    if tensor.shape.rank is None:
+        raise ValueError(f"{name} must have a known rank; got none; remedy: tf.ensure_shape")
+    return tensor
+
+
 def as_mask(trainable_mask: object, parameter: tf.Tensor) -> tf.Tensor:
     """Return a bool tensor that broadcasts to the shape of ``parameter``; a variable is read."""
     parameter, mask = as_floating("parameter", parameter), as_tensor("trainable_mask", trainable_mask)

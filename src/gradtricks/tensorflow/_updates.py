@@ -88,12 +88,10 @@ class Updates:
     def after(self) -> None:
         for weight, variable, before, gradient in self.weights:
             needed = gradient is not None and (weight.masked or weight.short)
-            weight.compare(before, _read(variable), array_of(dense(gradient)) if needed else gradient)
+            weight.compare(
+                before, _read(variable), array_of(tf.convert_to_tensor(gradient)) if needed else gradient
+            )
         self.weights = []
-
-
-def dense(gradient: Any) -> tf.Tensor:
-    return tf.convert_to_tensor(gradient)
 
 
 def _factor(given: np.ndarray, whole: np.ndarray) -> float:
@@ -108,7 +106,7 @@ def _factor(given: np.ndarray, whole: np.ndarray) -> float:
 def _masks(asked: Any, given: Any) -> bool:
     if asked is None or given is None or asked is given or isinstance(given, tf.IndexedSlices):
         return False
-    return bool(((array_of(given) == 0) & (array_of(dense(asked)) != 0)).any())
+    return bool(((array_of(given) == 0) & (array_of(tf.convert_to_tensor(asked)) != 0)).any())
 
 
 def _read(variable: Any) -> Any:

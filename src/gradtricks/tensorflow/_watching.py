@@ -16,7 +16,8 @@ from gradtricks._core.reports import GradientReport
 from gradtricks._core.watching import EnoughSeen, Watching
 from gradtricks.tensorflow._graph import array_of, status_of, unwrapped
 from gradtricks.tensorflow._late import LateRecorder
-from gradtricks.tensorflow._updates import Updates, dense
+from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer
+from gradtricks.tensorflow._updates import Updates
 from gradtricks.tensorflow.tracing import eagerly, explained
 
 _CLIPS = ("clip_by_global_norm", "clip_by_norm", "clip_by_value")
@@ -51,6 +52,7 @@ class Watch(Watching):
         for owner, name, heard in (
             (tf.GradientTape, "gradient", self.on_gradient),
             (base, "apply", self.on_apply),
+            (MaskedOptimizer, "apply", self.on_apply),
             (keras.optimizers.LossScaleOptimizer, "apply", self.on_scaled),
             (keras.Layer, "__call__", self.on_layer),
             (keras.layers.Dropout, "call", self.on_call),
@@ -113,7 +115,7 @@ class Watch(Watching):
         return explained(self.recorder, list(self.names.values()), outputs)
 
     def largest(self, gradients: list[Any]) -> list[float]:
-        return [float(np.abs(array_of(dense(gradient))).max()) for gradient in gradients]
+        return [float(np.abs(array_of(tf.convert_to_tensor(gradient))).max()) for gradient in gradients]
 
     def note_mode(self) -> None:
         """Say so where no dropout or normalization ran as in training."""
@@ -179,6 +181,8 @@ class Watch(Watching):
 
     def on_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+            if self.recorder.is_deaf:  # within an optimizer that wraps this one
+                return original(optimizer, grads, trainable_variables)
             variables = trainable_variables
             variables = optimizer._trainable_variables if variables is None else variables
             with self.recorder.unheard(), self.recorder.tape.stop_recording():

@@ -34,8 +34,8 @@ def accumulate_gradients(
 
     Returns:
         The loss, ``[]``, in float32 at least; and the gradients in the structure and dtypes of
-        ``parameters``, None for a parameter that no part uses. Weights that add up to 0 raise; in a graph
-        they give NaN.
+        ``parameters``, None for a parameter that no part uses. Weights that add up to 0 raise; tensors of
+        them in a graph give NaN or infinity.
 
     References:
         https://github.com/huggingface/transformers/pull/34191.

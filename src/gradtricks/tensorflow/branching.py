@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from gradtricks._core.branching import WhereGradients
 from gradtricks._core.checks import check_broadcast, check_number, check_shape
-from gradtricks.tensorflow._tensors import as_floating, as_tensor
+from gradtricks.tensorflow._tensors import as_floating, as_ranked, as_tensor
 from gradtricks.tensorflow._vjp import gradients
 
 
@@ -117,7 +117,7 @@ def _stand_in(condition: tf.Tensor, x: tf.Tensor, safe_value: float | None) -> t
 def _checked(
     condition: tf.Tensor, x: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    condition, x = as_tensor("condition", condition), as_floating("x", x)
+    condition, x = as_tensor("condition", condition), as_ranked("x", x)
     if condition.dtype != tf.bool:
         got = condition.dtype.name
         raise TypeError(f"condition must be bool; got {got}; remedy: a comparison, such as x > 0")

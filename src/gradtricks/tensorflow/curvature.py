@@ -69,8 +69,8 @@ def hessian_norm(
     """Return a norm of the Hessian of ``function`` at ``x``, with its standard error; no gradient.
 
     The Frobenius norm is the root of the mean of ``|Hz|**2`` over vectors z of random signs. The spectral
-    norm comes from Lanczos steps. With as many samples as ``x`` has elements, either is exact. For a norm
-    that can be trained on, average the squares of `hessian_vector_product` instead.
+    norm comes from Lanczos steps. With as many samples as ``x`` has elements, either is as exact as the
+    products. For a norm that can be trained on, average the squares of `hessian_vector_product` instead.
 
     Args:
         function: Maps ``x`` to a scalar tensor; the same value each time. A `tf.function` is quicker.

@@ -16,13 +16,7 @@ import tensorflow as tf
 from gradtricks._core.checks import check_shape
 from gradtricks._core.structures import map_structure, pairs
 from gradtricks.tensorflow._edits import substitute
-from gradtricks.tensorflow._tensors import (
-    TENSORS,
-    as_coefficient,
-    as_floating,
-    as_tensor,
-    at_least_float32,
-)
+from gradtricks.tensorflow._tensors import TENSORS, as_coefficient, as_floating, as_tensor, at_least_float32
 
 
 def straight_through(hard: Any, soft: Any) -> Any:

@@ -11,13 +11,13 @@ import tensorflow as tf
 from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.structures import map_structure
 from gradtricks.tensorflow._edits import intercept
-from gradtricks.tensorflow._tensors import as_floating
+from gradtricks.tensorflow._tensors import as_floating, as_tensor
 
 
 def edit_gradient(x: Any, rule: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> Any:
     """Identity forward; the incoming gradient goes through ``rule``.
 
-    One of the two edits behind every trick of this package, so that you can write your own in a line; the
+    One of the two edits behind the tricks of this package, so that you can write your own in a line; the
     other one is `straight_through`.
 
     Args:
@@ -42,7 +42,7 @@ def edit_gradient(x: Any, rule: Callable[..., tf.Tensor], *tensors: tf.Tensor) -
         [1.0, 1.0]
     """
     check_callable("rule", rule)
-    tensors = tuple(as_floating("a tensor of the rule", tensor) for tensor in tensors)
+    tensors = tuple(as_tensor("a tensor of the rule", tensor) for tensor in tensors)
 
     def checked(gradient: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
         edited = as_floating("what the rule returns", rule(gradient, *tensors))

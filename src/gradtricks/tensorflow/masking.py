@@ -175,20 +175,22 @@ class MaskedAdam(keras.optimizers.Optimizer):
                 None lets all of them move.
         """
         index = index_of(self, parameter)
+        if parameter.constraint is not None:
+            raise ValueError(
+                "parameter must have no constraint, which would move frozen elements; got "
+                f"{type(parameter.constraint).__name__}; remedy: MaskedOptimizer(keras.optimizers.Adam())"
+            )
         mask = as_mask(tf.constant(True) if trainable_mask is None else trainable_mask, parameter)
         mask = tf.broadcast_to(mask, parameter.shape)
         old = tf.convert_to_tensor(self._trainable_mask[index])
         taken = tf.convert_to_tensor(self._step[index])
-
-        def differ_if_changed() -> None:
-            tf.cond(tf.reduce_any(mask != old), differ, tf.no_op)
 
         def differ() -> None:
             self._own_steps[index].assign(tf.where(old, taken, 0))
             self._differ[index].assign(True)
 
         known = tf.convert_to_tensor(self._differ[index])
-        tf.cond((taken > 0) & ~known, differ_if_changed, tf.no_op)
+        tf.cond((taken > 0) & ~known & tf.reduce_any(mask != old), differ, tf.no_op)
         self._trainable_mask[index].assign(mask)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.tensorflow._tensors import as_floating, at_least_float32
+from gradtricks.tensorflow._tensors import as_ranked, at_least_float32
 
 
 def mixture_density_nll(
@@ -46,7 +46,7 @@ def mixture_density_nll(
         >>> mixture_density_nll(logits, loc, scale, tf.constant([0.0]), scale_floor=1e-3).numpy().round(4)
         array([1.4189], dtype=float32)
     """
-    logits = at_least_float32(_as_ranked("logits", logits))
+    logits = at_least_float32(as_ranked("logits", logits))
     if len(logits.shape) == 0 or logits.shape[-1] == 0:
         raise ValueError(f"logits must have shape [..., K] with K of at least 1; got {tuple(logits.shape)}")
     loc, scale, y = _as_components(logits, loc, scale, y)
@@ -78,7 +78,7 @@ def _as_components(
     logits: tf.Tensor, loc: tf.Tensor, scale: tf.Tensor, y: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     loc, scale, y = (
-        tf.cast(_as_ranked(name, value), logits.dtype)
+        tf.cast(as_ranked(name, value), logits.dtype)
         for name, value in {"loc": loc, "scale": scale, "y": y}.items()
     )
     univariate = loc.shape.rank <= logits.shape.rank
@@ -98,10 +98,3 @@ def _as_sigma(scale: tf.Tensor, scale_floor: float) -> tf.Tensor:
         least = f"above 0 as scale_floor is {scale_floor:g}" if vanishes else "at least 0"
         raise ValueError(f"scale must be finite and {least}; got {wrong}; remedy: a softplus")
     return tf.where(possible, sigma, tf.constant(math.nan, sigma.dtype))
-
-
-def _as_ranked(name: str, value: object) -> tf.Tensor:
-    tensor = as_floating(name, value)
-    if tensor.shape.rank is None:
-        raise ValueError(f"{name} must have a known rank; got none; remedy: tf.ensure_shape")
-    return tensor

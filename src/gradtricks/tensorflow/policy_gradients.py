@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._recursions import accumulate, as_coefficient, as_rewards
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_ranked, as_tensor, at_least_float32
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -39,10 +39,6 @@ def discounted_returns(
     Returns:
         Shape and dtype of ``r_t``.
 
-    Raises:
-        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
-        ValueError: A shape is wrong, or ``discount_t`` is a number outside [0, 1].
-
     Example:
         >>> r_t = tf.constant([0.0, 0.0, 1.0, 0.0, -1.0])
         >>> discounted_returns(r_t, 0.5 * tf.cast(r_t == 0, tf.float32)).numpy()
@@ -50,7 +46,7 @@ def discounted_returns(
     """
     r_t = as_rewards(r_t)
     wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
-    if isinstance(v_t, TENSORS) or v_t:
+    if isinstance(v_t, TENSORS) or v_t != 0:
         after = tf.convert_to_tensor(as_coefficient("v_t", v_t, r_t, low=-math.inf), wide.dtype)
         after = tf.broadcast_to(after, tf.shape(r_t))[-1:]
         if tf.is_tensor(discount_t):
@@ -85,10 +81,6 @@ def truncated_generalized_advantage_estimation(
     Returns:
         Advantages in the shape and dtype of ``r_t``.
 
-    Raises:
-        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
-        ValueError: A shape is wrong, or a number lies outside [0, 1].
-
     References:
         https://arxiv.org/abs/1506.02438.
 
@@ -120,9 +112,6 @@ def standardize(x: tf.Tensor) -> tf.Tensor:
 
     Returns:
         Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor.
 
     Example:
         >>> standardize(tf.constant([1.0, 3.0])).numpy()
@@ -169,7 +158,6 @@ def policy_gradient_loss(
         A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
 
     Raises:
-        TypeError: A dtype is wrong.
         ValueError: A shape is wrong, there is nothing to average, or an action lies outside ``[0, A)``. In a
             graph neither an action nor a size that isn't known when it is traced can raise on every device,
             so they make the loss NaN.
@@ -209,10 +197,6 @@ def clipped_surrogate_pg_loss(
     Returns:
         A scalar, in the dtype of ``prob_ratios_t`` or float32 if that is wider.
 
-    Raises:
-        TypeError: A tensor isn't floating-point, or ``epsilon`` isn't a number.
-        ValueError: A shape is wrong, there is nothing to average, or ``epsilon`` is negative.
-
     References:
         https://arxiv.org/abs/1707.06347.
 
@@ -248,10 +232,6 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
     Returns:
         A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
 
-    Raises:
-        TypeError: A tensor isn't floating-point.
-        ValueError: A shape is wrong, or there is nothing to average.
-
     Example:
         >>> round(float(entropy_loss(tf.zeros((1, 2)))), 4)
         -0.6931
@@ -267,7 +247,7 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
 
 
 def _as_logits(logits_t: tf.Tensor) -> tf.Tensor:
-    logits_t = as_floating("logits_t", logits_t)
+    logits_t = as_ranked("logits_t", logits_t)
     if logits_t.shape.rank == 0:
         raise ValueError("logits_t must have shape [..., A]; got a scalar")
     _check_count("logits_t", logits_t)

@@ -17,7 +17,7 @@ from gradtricks._core import kernels
 from gradtricks._core.checks import check_axis, check_number, check_shape
 from gradtricks.tensorflow._edits import as_constant, intercept, with_slope
 from gradtricks.tensorflow._pooling import deviations_by_operations, gap_by_operations, pooled_by_rounds
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, at_least_float32
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_ranked, at_least_float32
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 
@@ -48,7 +48,7 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float | tf.Tensor, axis:
         >>> soft_rank(tf.constant([2.9, 0.1, 3.0]), regularization_strength=1.0).numpy()
         array([2.45, 1.  , 2.55], dtype=float32)
     """
-    x = as_floating("x", x)
+    x = as_ranked("x", x)
     strength = _as_strength(regularization_strength)
     (axis,) = check_axis("axis", (axis,), x.shape.rank)
     return _soft_rank(x, strength, axis)
@@ -86,7 +86,7 @@ def spearman_correlation(
         >>> spearman_correlation(x, y, regularization_strength=0.1).numpy().round(4)
         np.float32(0.8)
     """
-    x, y = as_floating("x", x), as_floating("y", y)
+    x, y = as_ranked("x", x), as_ranked("y", y)
     check_shape("y", y.shape, x.shape, "x")
     strength = None if regularization_strength is None else _as_strength(regularization_strength)
     if not isinstance(soft_y, bool):

@@ -120,14 +120,7 @@ class ScaleGradient(keras.layers.Layer):
         self._scale.assign(tf.constant(check_number("scale", scale), tf.float64))
 
     def call(self, x: Any) -> Any:
-        """Return ``x``.
-
-        Args:
-            x: Floating-point, any shape; or a tuple, list or dict of such tensors.
-
-        Returns:
-            Shape and dtype of ``x``.
-        """
+        """Return ``x``, edited as by `scale_gradient`."""
         return scale_gradient(x, self._scale)
 
     def get_config(self) -> dict[str, Any]:

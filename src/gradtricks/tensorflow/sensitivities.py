@@ -12,7 +12,7 @@ from functools import partial
 import ml_dtypes
 import tensorflow as tf
 
-from gradtricks.tensorflow._tensors import as_floating
+from gradtricks.tensorflow._tensors import as_ranked
 from gradtricks.tensorflow._vjp import refuse_stopped_tapes
 
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly and repeat nowhere
@@ -184,8 +184,7 @@ def _largest(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 
 def _as_batch(x: tf.Tensor, check: bool) -> tf.Tensor:
-    x = as_floating("x", x)
-    _check_rank("x", x)
+    x = as_ranked("x", x)
     if x.shape.rank == 0:
         raise ValueError("x must have shape [B, ...], samples first; got a scalar")
     if check and x.dtype.size < 4:
@@ -197,8 +196,7 @@ def _as_batch(x: tf.Tensor, check: bool) -> tf.Tensor:
 
 
 def _as_value(value: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    value = as_floating("function(x)", value)
-    _check_rank("function(x)", value)
+    value = as_ranked("function(x)", value)
     given, found = x.shape[0], value.shape[0] if value.shape.rank else 0
     if value.shape.rank == 0 or (given is not None and found is not None and given != found):
         raise ValueError(
@@ -206,8 +204,3 @@ def _as_value(value: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
             "remedy: no reduction over the samples"
         )
     return value
-
-
-def _check_rank(name: str, tensor: tf.Tensor) -> None:
-    if tensor.shape.rank is None:
-        raise ValueError(f"{name} must have a known rank; got none; remedy: tf.ensure_shape")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.tensorflow._edits import substitute
-from gradtricks.tensorflow._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
+from gradtricks.tensorflow._tensors import as_coefficient, as_floating, as_ranked, as_tensor, at_least_float32
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
@@ -47,7 +47,7 @@ def group_advantages(rewards: tf.Tensor, *, baseline: str = "mean", scale: str =
         >>> group_advantages(tf.constant([[1.0, 0.0, 0.0, 1.0]]), scale="group").numpy()
         array([[ 1., -1., -1.,  1.]], dtype=float32)
     """
-    rewards = as_floating("rewards", rewards)
+    rewards = as_ranked("rewards", rewards)
     check_choice("baseline", baseline, _BASELINES)
     check_choice("scale", scale, _SCALES)
     _check_axis("rewards", rewards)
@@ -118,7 +118,7 @@ def token_policy_loss(
     """
     check_choice("ratio", ratio, _RATIOS)
     check_choice("normalize", normalize, _NORMALIZATIONS)
-    given = as_floating("log_probs", log_probs)
+    given = as_ranked("log_probs", log_probs)
     _check_axis("log_probs", given)
     weight = _as_mask(mask, given)
     log_pi = _counted(at_least_float32(given), weight)
@@ -205,7 +205,7 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
         [3.0, 3.5, 4.5]
     """
     check_choice("normalize", normalize, _NORMALIZATIONS)
-    given = as_floating("x", x)
+    given = as_ranked("x", x)
     _check_axis("x", given)
     weight = _as_mask(mask, given)
     return _averaged(_counted(at_least_float32(given), weight), weight, normalize)
@@ -219,14 +219,15 @@ def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
 
 
 def _clipped(log_ratio: tf.Tensor, advantages: tf.Tensor, clip: Any) -> tf.Tensor:
+    # Where nothing is learned the exponential may be infinite, and 0 times that is NaN.
+    zero = tf.zeros([], log_ratio.dtype)
     if clip is None:
-        return tf.exp(log_ratio)
+        return tf.exp(tf.where(advantages == 0, zero, log_ratio))
     both = clip if isinstance(clip, tuple) else (clip, clip)
     low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
     ratio = tf.exp(tf.stop_gradient(log_ratio))
     too_high, too_low = (ratio > 1 + high) & (advantages > 0), (ratio < 1 - low) & (advantages < 0)
-    # Where it is clipped the exponential may be infinite, and 0 times that is NaN.
-    within = tf.exp(tf.where(too_high | too_low, tf.zeros_like(log_ratio), log_ratio))
+    within = tf.exp(tf.where(too_high | too_low | (advantages == 0), zero, log_ratio))
     return tf.where(too_high, 1 + high, tf.where(too_low, 1 - low, within))
 
 

@@ -5,8 +5,9 @@ an operation hands on no slope, the path is cut; named too is the factor that ma
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import keras
@@ -31,6 +32,7 @@ _REMEDIES = tracing.remedies("tensorflow") | {
     "zero everywhere": "the slope is 0 at every element: relu of negatives, clip beyond its range, sign, "
     "or a factor of 0",
 }
+explained = partial(tracing.explained, remedies=_REMEDIES)
 # What is replaced while the function runs is replaced for every thread.
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -79,11 +81,6 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
         leaves = [leaf for _, leaf in named_leaves("output", call(), _parts)]
         leaves = [tf.convert_to_tensor(leaf) if isinstance(leaf, TENSORS) else leaf for leaf in leaves]
     return explained(recorder, [name for name, _ in named], leaves)
-
-
-def explained(recorder: Recorder, names: Sequence[str], leaves: Sequence[Any]) -> GradientReport:
-    """Say what became of the gradient of each of the named inputs of what was recorded."""
-    return tracing.explained(recorder, names, leaves, _REMEDIES)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]] | None:

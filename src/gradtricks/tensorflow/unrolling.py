@@ -125,9 +125,8 @@ def muzero_loss(
     policy_logits = as_floating("policy_logits", policy_logits)
     target_policy = as_floating("target_policy", target_policy)
     check_loss_shapes((value, reward, policy_logits), (target_value, target_reward, target_policy))
-    scale = (
-        1 / _steps(reward) if loss_scale is None else _as_scale("loss_scale", loss_scale, reward.shape[1:2])
-    )
+    steps = reward.shape[0] or tf.shape(reward)[0]
+    scale = 1 / steps if loss_scale is None else _as_scale("loss_scale", loss_scale, reward.shape[1:2])
     weights = {"value_weight": value_weight, "reward_weight": reward_weight, "policy_weight": policy_weight}
     for_value, for_reward, for_policy = (check_number(name, weight) for name, weight in weights.items())
     heads = for_value * _term(value, target_value)
@@ -143,10 +142,6 @@ def _stack(outputs: list[Any]) -> Any:
         if outline != outlines[0]:
             raise ValueError(f"every step must put out the same structure; got {outlines[0]} and {outline}")
     return map_structure(lambda *steps: tf.stack([as_tensor("each output", x) for x in steps]), *outputs)
-
-
-def _steps(reward: tf.Tensor) -> int | tf.Tensor:
-    return tf.shape(reward)[0] if reward.shape[0] is None else reward.shape[0]
 
 
 def _as_scale(

@@ -1,7 +1,7 @@
 """The two edits of a gradient, declared to PyTorch; and compiled loops, whose slope is written by hand.
 
 *Substitute*: the value of one tensor, the slope of another. *Intercept*: the value as it is, and what flows
-back goes through a rule. Every trick of this package is one of the two, and only this module declares
+back goes through a rule. Every trick that edits a gradient is one of the two, and only this module declares
 gradients.
 
 An `autograd.Function` is fast and right in plain reverse mode, and is silently ignored elsewhere. So there
@@ -31,8 +31,9 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
         return _Plain.apply(slope, value, lambda gradient: gradient.to(slope.dtype))
     refuse_compiled_duals()
     _refuse_functionalized(slope)
-    # Overwritten through an alias that no transform follows, so the slope of the copy doesn't notice.
-    y = slope.to(value.dtype, copy=True)
+    # Overwritten through an alias that no transform follows, so the slope doesn't notice. A sum is in every
+    # batch that one of the two is in.
+    y = slope.to(value.dtype) + torch.zeros_like(value)
     y.detach().copy_(value)
     return y
 
@@ -133,7 +134,7 @@ def with_slope(
             refuse_compiled_duals()
             _refuse_nested_tangents()
             return unopened(*args)
-        followed = torch.is_grad_enabled() and any(_requires_grad(arg) for arg in args)
+        followed = torch.is_grad_enabled() and any(getattr(arg, "requires_grad", False) for arg in args)
         if not followed and forward_ad._current_level < 0 and not in_transform():
             # Most backward passes aren't differentiated again, and can do without the detour.
             return value(*args)
@@ -264,10 +265,6 @@ class _Intercept(_CompiledIntercept):
             "a rule for gradients must be used in reverse mode, since tangents have no rule; got a tangent; "
             "remedy: torch.func.vjp, grad or jacrev"
         )
-
-
-def _requires_grad(arg: Any) -> bool:
-    return isinstance(arg, torch.Tensor) and arg.requires_grad
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:

@@ -33,8 +33,8 @@ def as_operation(
     """
 
     def run(*args: Any) -> Any:
-        results = loop(*(_as_array(arg) if isinstance(arg, torch.Tensor) else arg for arg in args))
-        return _each(lambda array: _as_tensor(array, args[0]), results)
+        arrays = (at_least_float32(a).numpy(force=True) if isinstance(a, torch.Tensor) else a for a in args)
+        return _each(lambda array: _as_tensor(array, args[0]), loop(*arrays))
 
     operation = torch.library.custom_op(f"gradtricks::{name}", run, mutates_args=(), schema=schema)
     operation.register_fake(shapes)
@@ -64,10 +64,6 @@ def as_operation(
 
 def _each(function: Callable[[Any], Any], results: Any) -> Any:
     return tuple(map(function, results)) if isinstance(results, tuple) else function(results)
-
-
-def _as_array(x: torch.Tensor) -> NDArray[Any]:
-    return at_least_float32(x).numpy(force=True)
 
 
 def _as_tensor(array: NDArray[Any], like: torch.Tensor) -> torch.Tensor:

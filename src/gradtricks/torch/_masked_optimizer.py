@@ -17,8 +17,8 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     What elements share can't be frozen: a step count, by which bias corrections and decaying rates go on
     (under `MaskedAdam` each element has its own); state of another shape, such as factored moments;
-    norms over parameters, which see the zeros. Sparse gradients are refused, and optimizers that want
-    several evaluations of the model in a step, such as LBFGS, raise their own error.
+    norms over parameters, which see the zeros. Sparse gradients of what has a mask are refused, and
+    optimizers that want several evaluations of the model in a step, such as LBFGS, raise their own error.
 
     Args:
         optimizer: Has the parameters, the options and the state. Schedulers and scalers take the masked one.
@@ -51,10 +51,8 @@ class MaskedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         masked = [(p, p.grad, mask) for p, mask in self._masks.items() if p.grad is not None]
         for _, gradient, _ in masked:
             if gradient.layout != torch.strided:

@@ -81,8 +81,3 @@ def is_readable(*tensors: torch.Tensor) -> bool:
         if not x.is_cpu or type(x) not in _ORDINARY or torch._C._functorch.is_legacy_batchedtensor(x):
             return False
     return forward_ad._current_level < 0 or all(map(in_plain_reverse, tensors))
-
-
-def in_gradient_batch(x: torch.Tensor) -> bool:
-    """Say whether ``x`` is in a batch of gradients (`is_grads_batched`): it can't be detached or read."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(x)

@@ -35,7 +35,7 @@ class Watch(Watching, TorchFunctionMode):
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer] = (), *, limit: int = 0) -> None:
         super().__init__(limit)
-        self.deaf, self.failed = 0, False
+        self.deaf, self.stepping, self.failed = 0, 0, False
         self.names: dict[torch.Tensor, str] = {}
         self.updates = Updates(self.record, self.names)
         for optimizer in optimizers:
@@ -208,6 +208,9 @@ class Watch(Watching, TorchFunctionMode):
 
     def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """See what the optimizer is given."""
+        self.stepping += 1
+        if self.stepping > 1:
+            return  # of an optimizer that another one wraps
         self.deaf += 1
         closure = any(map(callable, [*args, *kwargs.values()]))
         self.updates.before(optimizer, calling_place())
@@ -216,6 +219,9 @@ class Watch(Watching, TorchFunctionMode):
 
     def after_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """See what it made of that."""
+        self.stepping -= 1
+        if self.stepping:
+            return
         self.deaf += self.closed
         self.updates.after(optimizer)
         self.deaf -= 1

@@ -36,8 +36,8 @@ def accumulate_gradients(
 
     Returns:
         The loss, ``[]``, in float32 at least; and the gradients in the structure and dtypes of
-        ``parameters``, None for a parameter that no part uses. Weights that add up to 0 raise; on a GPU they
-        give NaN.
+        ``parameters``, None for a parameter that no part uses. Weights that add up to 0 raise; tensors of
+        them on a GPU give NaN or infinity.
 
     References:
         https://github.com/huggingface/transformers/pull/34191. What hooks ``backward``, such as

@@ -44,7 +44,8 @@ def check_gradient(
         inputs: A floating-point tensor of any shape, or a sequence of them. They are copied to float64 on
             their device.
         surrogate: The function whose derivative the gradient is meant to be, where that isn't ``function``.
-        rtol: Relative error that passes; never below the square root of the function's rounding noise.
+        rtol: Relative error that passes; at least the square root of the function's rounding noise, of which
+            no more than 1e-3 counts.
         atol: Absolute error that passes.
         num_samples: How many elements of the inputs are moved at most, chosen at random. A result with more
             elements is added up, with random weights, into as many sums.
@@ -136,4 +137,4 @@ def _result(value: torch.Tensor) -> torch.Tensor:
 
 
 def _array(tensor: torch.Tensor) -> NDArray:
-    return tensor.detach().cpu().numpy()
+    return tensor.numpy(force=True)

@@ -13,13 +13,7 @@ import torch
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import (
-    as_coefficient,
-    as_floating,
-    at_least_float32,
-    in_gradient_batch,
-    is_readable,
-)
+from gradtricks.torch._tensors import as_coefficient, as_floating, at_least_float32, is_readable
 
 
 def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: float | torch.Tensor) -> Any:
@@ -226,7 +220,8 @@ def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor,
 
 def _largest(wide: torch.Tensor, axes: tuple[int, ...] | None) -> torch.Tensor:
     # It cancels, so its slope is of no use. In a batch of gradients nothing can be detached.
-    constant = wide if in_gradient_batch(wide) else wide.detach()
+    batched = not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(wide)
+    constant = wide if batched else wide.detach()
     return torch.linalg.vector_norm(constant, torch.inf, axes, keepdim=axes is not None)
 
 

@@ -11,13 +11,13 @@ import torch
 from gradtricks._core.checks import check_callable, check_shape
 from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_floating
+from gradtricks.torch._tensors import as_floating, as_tensor
 
 
 def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> Any:
     """Identity forward; the incoming gradient goes through ``rule``.
 
-    One of the two edits behind every trick of this package, so that you can write your own in a line; the
+    One of the two edits behind the tricks of this package, so that you can write your own in a line; the
     other one is `straight_through`.
 
     Args:
@@ -42,7 +42,7 @@ def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Ten
         [1.0, 1.0]
     """
     check_callable("rule", rule)
-    tensors = tuple(as_floating("a tensor of the rule", tensor) for tensor in tensors)
+    tensors = tuple(as_tensor("a tensor of the rule", tensor) for tensor in tensors)
 
     def checked(gradient: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         edited = as_floating("what the rule returns", rule(gradient, *tensors))

@@ -102,10 +102,11 @@ class MaskedAdam(torch.optim.Optimizer):
     Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
     Here a frozen element keeps everything, and thaws as if nothing had happened.
 
-    Arguments and state are those of ``torch.optim.Adam``, whose ``state_dict`` can be loaded. ``step``
-    counts the parameter's steps. Besides, its state has ``trainable_mask`` and, once that has changed,
-    ``own_steps``, the count of each element; until then all trainable ones have taken ``step``. On a
-    CPU, contiguous float32 and float64 parameters are updated in one pass over memory, in place.
+    Arguments and state are those of ``torch.optim.Adam`` but for ``foreach``, ``fused``, ``capturable`` and
+    ``differentiable``; its ``state_dict`` can be loaded. ``step`` counts the parameter's steps. Besides, the
+    state has ``trainable_mask`` and, once that has changed, ``own_steps``, the count of each element; until
+    then all trainable ones have taken ``step``. On a CPU, contiguous float32 and float64 parameters are
+    updated in one pass over memory, in place.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -161,10 +162,8 @@ class MaskedAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -176,8 +175,11 @@ class MaskedAdam(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         # The base class casts state to the parameter's dtype: fatal for masks, counts and wide moments.
         for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            for name, default in self.defaults.items():
+                group.setdefault(name, default)  # of an older Adam
             for parameter, index in zip(group["params"], saved_group["params"], strict=True):
-                for name, saved in state_dict["state"].get(index, {}).items():
+                for name, value in state_dict["state"].get(index, {}).items():
+                    saved = torch.as_tensor(value)
                     wide = saved.dtype.is_floating_point and name != "step"
                     place = saved.device if name == "step" else parameter.device
                     dtype = _wide_dtype(parameter) if wide else saved.dtype

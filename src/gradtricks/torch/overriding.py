@@ -81,8 +81,9 @@ def gradient_override_map(
         A context manager, to be entered as often as you like.
 
     Raises:
-        NotImplementedError: Within the block, in forward mode and under `torch.export`; or the map is made
-            while compiling, rather than before.
+        NotImplementedError: Within the block, under `torch.export`; or the map is made while compiling,
+            rather than before.
+        RuntimeError: In forward mode.
 
     References:
         ``tf.Graph.gradient_override_map``; guided backpropagation, https://arxiv.org/abs/1412.6806.

@@ -38,10 +38,6 @@ def discounted_returns(
     Returns:
         Shape and dtype of ``r_t``.
 
-    Raises:
-        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
-        ValueError: A shape is wrong, or ``discount_t`` is a number outside [0, 1].
-
     Example:
         >>> r_t = torch.tensor([0.0, 0.0, 1.0, 0.0, -1.0])
         >>> discounted_returns(r_t, 0.5 * (r_t == 0))
@@ -49,7 +45,7 @@ def discounted_returns(
     """
     r_t = as_rewards(r_t)
     wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
-    if isinstance(v_t, torch.Tensor) or v_t:
+    if isinstance(v_t, torch.Tensor) or v_t != 0:
         after = as_coefficient("v_t", v_t, r_t, low=-math.inf).expand(r_t.shape)[-1:]
         if discount_t.ndim:
             discount_t = torch.cat([discount_t, torch.zeros_like(after)])
@@ -83,10 +79,6 @@ def truncated_generalized_advantage_estimation(
     Returns:
         Advantages in the shape and dtype of ``r_t``.
 
-    Raises:
-        TypeError: A tensor isn't floating-point, or another argument is neither a number nor a tensor.
-        ValueError: A shape is wrong, or a number lies outside [0, 1].
-
     References:
         https://arxiv.org/abs/1506.02438.
 
@@ -116,9 +108,6 @@ def standardize(x: torch.Tensor) -> torch.Tensor:
 
     Returns:
         Shape and dtype of ``x``.
-
-    Raises:
-        TypeError: ``x`` isn't a floating-point tensor.
 
     Example:
         >>> standardize(torch.tensor([1.0, 3.0]))
@@ -165,10 +154,8 @@ def policy_gradient_loss(
         A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
 
     Raises:
-        TypeError: A dtype is wrong.
-        ValueError: A shape is wrong, there is nothing to average, or an action lies outside ``[0, A)``. On a
-            GPU, in compiled code and under a transform the framework's own check of the indices raises
-            instead of the last.
+        ValueError: There is nothing to average, or an action lies outside ``[0, A)``. On a GPU, in compiled
+            code and under a transform the framework's own check of the indices raises instead of the last.
 
     Example:
         >>> policy_gradient_loss(torch.zeros(1, 2), torch.tensor([0]), torch.tensor([1.0]))
@@ -204,10 +191,6 @@ def clipped_surrogate_pg_loss(
     Returns:
         A scalar, in the dtype of ``prob_ratios_t`` or float32 if that is wider.
 
-    Raises:
-        TypeError: A tensor isn't floating-point, or ``epsilon`` isn't a number.
-        ValueError: A shape is wrong, there is nothing to average, or ``epsilon`` is negative.
-
     References:
         https://arxiv.org/abs/1707.06347.
 
@@ -240,10 +223,6 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
 
     Returns:
         A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
-
-    Raises:
-        TypeError: A tensor isn't floating-point.
-        ValueError: A shape is wrong, or there is nothing to average.
 
     Example:
         >>> entropy_loss(torch.zeros(1, 2))

@@ -63,7 +63,7 @@ def reverse_gradient(x: Any) -> Any:
 def _scale_tensor(x: object, scale: float | torch.Tensor) -> torch.Tensor:
     x = as_floating("x", x)
     factor = as_coefficient("scale", scale, x)
-    may_be_zero = isinstance(scale, torch.Tensor) or scale == 0
+    may_be_zero = isinstance(scale, torch.Tensor) or abs(scale) < 1e-30  # in float32 it may be
     return intercept(x, _times_or_stopped if may_be_zero else _times, factor, linear=True)
 
 
@@ -104,14 +104,7 @@ class ScaleGradient(torch.nn.Module):
         self._scale = torch.tensor(check_number("scale", scale), dtype=torch.float64, device="cpu")
 
     def forward(self, x: Any) -> Any:
-        """Return ``x``.
-
-        Args:
-            x: Floating-point, any shape; or a tuple, list or dict of such tensors.
-
-        Returns:
-            Shape and dtype of ``x``.
-        """
+        """Return ``x``, edited as by `scale_gradient`."""
         return scale_gradient(x, self._scale)
 
     def extra_repr(self) -> str:

@@ -59,7 +59,7 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
     if scale != "none":
         std = _deviation(wide, -1) if scale == "group" else _deviation(wide.flatten(), 0)
         advantages = torch.where(std == 0, 0, advantages / _nonzero(std))
-    return advantages.to(rewards.dtype)
+    return advantages.to(rewards.dtype, copy=True)
 
 
 def token_policy_loss(
@@ -218,14 +218,14 @@ def _averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Te
 
 
 def _clipped(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Any) -> torch.Tensor:
+    # Where nothing is learned the exponential may be infinite, and 0 times that is NaN.
     if clip is None:
-        return log_ratio.exp()
+        return torch.where(advantages == 0, 0, log_ratio).exp()
     both = clip if isinstance(clip, tuple) else (clip, clip)
     low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
     ratio = log_ratio.detach().exp()
     too_high, too_low = (ratio > 1 + high) & (advantages > 0), (ratio < 1 - low) & (advantages < 0)
-    # Where it is clipped the exponential may be infinite, and 0 times that is NaN.
-    within = torch.where(too_high | too_low, 0, log_ratio).exp()
+    within = torch.where(too_high | too_low | (advantages == 0), 0, log_ratio).exp()
     return torch.where(too_high, 1 + high, torch.where(too_low, 1 - low, within))
 
 

@@ -6,8 +6,9 @@ an operation hands on no slope, the path is cut; named too is the factor that ma
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ _REMEDIES = tracing.remedies("torch") | {
     "zero everywhere": "the slope is 0 at every element: relu of negatives, clamp beyond its range, floor "
     "or round (gradtricks.torch.floor_straight_through), or a factor of 0",
 }
+explained = partial(tracing.explained, remedies=_REMEDIES)
 # What is replaced while the function runs is replaced for every thread.
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -78,11 +80,6 @@ def explain_gradient(function: Callable[..., Any], inputs: Any) -> GradientRepor
     with _ONE_AT_A_TIME, eagerly(), replaced(torch, "from_numpy", recorder.on_from_numpy()), recorder:
         leaves = [leaf for _, leaf in named_leaves("output", call(), _parts)]
     return explained(recorder, [name for name, _ in named], leaves)
-
-
-def explained(recorder: Recorder, names: Sequence[str], leaves: Sequence[Any]) -> GradientReport:
-    """Say what became of the gradient of each of the named inputs of what was recorded."""
-    return tracing.explained(recorder, names, leaves, _REMEDIES)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]] | None:

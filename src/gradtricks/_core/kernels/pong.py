@@ -37,7 +37,7 @@ def list_lit_cells(
 
 
 @numba.njit(nogil=True, cache=True)
-def _is_lit(line: NDArray[np.uint8], threshold: int) -> bool:
+def _is_lit(line: NDArray[np.uint8], threshold: int) -> np.bool_:
     brightest = np.uint8(0)
     for x in range(len(line)):  # a loop that the compiler turns into few instructions
         brightest = max(brightest, line[x])
