@@ -22,7 +22,7 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float 
     Args:
         parameters: A floating-point tensor, or tuples, lists and dicts of them, nested or not.
         gradients: The same structure, each tensor of the shape of its parameter; a list may be paired with
-            a tuple. Sparse gradients (COO) are made dense.
+            a tuple. Sparse gradients in coordinate form are made dense.
         learning_rate: A finite number, at least 0, or a floating-point tensor of shape []. The value of a
             tensor isn't checked.
 
