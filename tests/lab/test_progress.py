@@ -63,10 +63,13 @@ def test_lines_say_what_has_ended(notebook, store, stand_in):
 
 def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, monkeypatch):
     failed = StoredRun("here", {"error": "as before"})
-    failures = {plan(notebook, 2)[1].request: failed}
-    monkeypatch.setattr(store, "failures", lambda _: failures)
-    found = {run.request: StoredRun("", {}) for run in plan(notebook, 1)}
-    monkeypatch.setattr(store, "find_all", lambda runs: found)
+    known = {"failed": {plan(notebook, 2)[1].request: failed}}
+    known["finished"] = {run.request: StoredRun("", {}) for run in plan(notebook, 1)}
+
+    def find_all(runs, status="finished"):
+        return {run.request: known[status][run.request] for run in runs if run.request in known[status]}
+
+    monkeypatch.setattr(store, "find_all", find_all)
     shown = console()
     runs = execute(plan(notebook, 3), store, shown)
     assert runs[1].error == "as before\n  It failed before; its notebook: here/notebook.ipynb"

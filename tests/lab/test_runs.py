@@ -72,18 +72,14 @@ def write(tmp_path):
 
 
 def test_many_configurations_are_checked_together(notebook):
-    givens = [{"seed": 0}, {"seed": "1"}, {"sead": 1}, {"seed": "1", "rate": 1}, {"rate": 0.1}, {"seed": 0}]
+    givens = [{"seed": 0}, {"seed": "1"}, {"sead": 1}, {"seed": "1", "rate": 1}, {"rate": 0.1}]
     with pytest.raises(ParameterError) as caught:
         plan_runs(notebook, givens)
     first, *problems = str(caught.value).splitlines()
     assert first == f"{notebook}: nothing was run."
-    assert problems[0] == ("seed: expected int (seeds nothing); got '1' (in 2 of 6 configurations: 2, 4)")
+    assert problems[0] == "seed: expected int (seeds nothing); got '1'"
     assert problems[1].startswith("sead: unknown")
-    assert problems[1].endswith("(in 1 of 6 configurations: 3)")
-    assert problems[2] == "small: asked for more than once (in 3 of 6 configurations: 1, 5, 6)"
-    assert len(problems) == 3
-    with pytest.raises(ParameterError, match=r"\(in 9 of 9 configurations: 1, 2, 3, 4, 5, …\)"):
-        plan_runs(notebook, [{"seed": None}] * 9)
+    assert len(problems) == 2
 
 
 def test_runs_that_are_planned_together_share_the_notebook(notebook):

@@ -127,12 +127,12 @@ def test_a_failure_is_kept_until_a_success(store):
     stored = put_failure(store, run, "second")
     assert stored.record["error"] == "second"
     assert store.failure(run) == stored
-    assert store.failures([run, asked(1)]) == {run.request: stored}
+    assert store.find_all([run, asked(1)], "failed") == {run.request: stored}
     assert [found.status for found in store.runs()] == ["failed"]
     assert store.find(run) is None
     put(store, run)
     assert store.failure(run) is None
-    assert store.failures([run, asked(1)]) == {}
+    assert store.find_all([run, asked(1)], "failed") == {}
     assert [found.status for found in store.runs()] == ["finished"]
 
 

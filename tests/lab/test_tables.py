@@ -61,7 +61,6 @@ def test_a_row_a_run_and_a_dotted_name_a_result(tmp_path):
     assert by_seed.loc[1, "parameters.sizes"] == []
     assert by_seed.loc[2, "varying.seconds"] == 3.5
     assert by_seed.loc[2, "started"] == datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert list(table(Store(tmp_path), stem="other")["parameters.seed"]) == [2]
     assert Store(tmp_path).lookup(by_seed.loc[0, "run"]).parameters["seed"] == 0
 
 

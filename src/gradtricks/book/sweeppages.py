@@ -202,7 +202,7 @@ def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
 
 def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, list[Any]]:
     """Return the values of what varies; names of configurations stand for what they set."""
-    values = {name: [run.parameters[name] for run in runs] for name in sweep.varied}
+    values = {name: [run.parameters.get(name) for run in runs] for name in sweep.varied}
     if not sweep.cases:
         return values
     cases = [sweep.cases[run.request] for run in runs]
@@ -216,11 +216,11 @@ def _joined(texts: Sequence[str]) -> str:
 def _named(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
     """Say what each name stands for: what isn't as it mostly is."""
     names = [name for name in sweep.varied if name not in _varied(sweep, runs)]
-    usual = {n: Counter(key_of(run.parameters[n]) for run in runs).most_common(1)[0][0] for n in names}
+    usual = {n: Counter(key_of(run.parameters.get(n)) for run in runs).most_common(1)[0][0] for n in names}
     rows = {}
     for run in runs:
-        different = [name for name in names if key_of(run.parameters[name]) != usual[name]]
-        said = [_said_of(sweep, name, run.parameters[name]) for name in different]
+        different = [name for name in names if key_of(run.parameters.get(name)) != usual[name]]
+        said = [_said_of(sweep, name, run.parameters.get(name)) for name in different]
         rows[sweep.cases[run.request]] = ", ".join(said)
     body = [[escape(case), different] for case, different in rows.items()]
     return markdown_table(

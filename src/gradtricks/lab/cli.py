@@ -213,7 +213,6 @@ def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STOR
 )
 def table(
     sweep_name: given.SweepName = None,
-    notebook: given.OfNotebook = None,
     sql: given.Sql = None,
     everything: given.All = False,
     to: given.To = None,
@@ -228,7 +227,7 @@ def table(
     """
     from gradtricks.lab.commands import views
 
-    frame = views.table(sweep_name, notebook=notebook, sql=sql, store=store)
+    frame = views.table(sweep_name, sql=sql, store=store)
     if everything or sql is not None or to or path:
         yield from views.write(frame, to, path)
     else:

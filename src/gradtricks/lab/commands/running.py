@@ -67,7 +67,7 @@ class SweepResult:
         said = Text("\n".join(lines))
         if not self.failed:
             return said
-        kept = Store(self.store).failures(run.spec for run in self.failed)
+        kept = Store(self.store).find_all((run.spec for run in self.failed), "failed")
         rows = []
         for run in self.failed:  # a line of each error: without where, and with which parameters
             failure = kept.get(run.spec.request)
@@ -188,7 +188,7 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
     finished = opened.find_all(planned.runs)
     rows = []
     for number, each in enumerate(planned.runs, start=1):
-        values = (repr(each.parameters[name]) for name in planned.varied)
+        values = (repr(each.parameters.get(name)) for name in planned.varied)
         rows.append((str(number), *values, "done" if each.request in finished else ""))
     at_once = workers or count_workers(planned.runs)
     seconds = estimate_s(planned.runs, opened, at_once)

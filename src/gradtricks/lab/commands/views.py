@@ -32,7 +32,6 @@ _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 def table(
     sweep: str | None = None,
     *,
-    notebook: str | None = None,
     sql: str | None = None,
     store: str | Path = DEFAULT_STORE,
 ) -> "pandas.DataFrame":
@@ -40,7 +39,6 @@ def table(
 
     Args:
         sweep: Name of a sweep; None takes the whole store.
-        notebook: Only runs of this notebook, by the name of its file without the ending.
         sql: A query for DuckDB, in which the table is called ``runs``; None returns the table itself.
         store: Of the runs.
 
@@ -52,7 +50,7 @@ def table(
 
     opened = open_store(store)
     plan = None if sweep is None else _find_plan(opened, sweep)[1]
-    found = tables.table(opened, stem=notebook, plan=plan)
+    found = tables.table(opened, plan)
     return found if sql is None else ask(found, sql)
 
 
@@ -143,7 +141,7 @@ def plot(
 
     opened = open_store(store)
     name, plan = _find_plan(opened, sweep)
-    results = grouping.find_results(tables.table(opened, plan=plan), plan.varied, shown or plan.shown)
+    results = grouping.find_results(tables.table(opened, plan), plan.varied, shown or plan.shown)
     from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
 
     drawn = plot_results(results)

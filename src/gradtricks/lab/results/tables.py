@@ -49,21 +49,17 @@ def read_plan(plan: Mapping[str, Any]) -> Plan:
         ) from error
 
 
-def table(
-    store: "Store | Published", *, stem: str | None = None, plan: Plan | None = None
-) -> "pandas.DataFrame":
-    """Tabulate runs of a store as `tabulate` does: all, or those of a notebook, or of a plan in its order."""
+def table(store: "Store | Published", plan: Plan | None = None) -> "pandas.DataFrame":
+    """Tabulate runs of a store as `tabulate` does: all, or those of a plan in its order."""
     if plan is None:
-        every = store.runs(stem)
-        return tabulate(sorted(every, key=lambda run: (run.record["stem"], run.title, run.location)))
-    there = (run for run in runs_of(store, plan.runs) if stem in (None, run.record["stem"]))
-    return tabulate(there, {run.request: run.case for run in plan.runs if run.case})
+        return tabulate(sorted(store.runs(), key=lambda run: (run.record["stem"], run.title, run.location)))
+    return tabulate(runs_of(store, plan.runs), {run.request: run.case for run in plan.runs if run.case})
 
 
 def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
     """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
-    found = finished | store.failures(run for run in runs if run.request not in finished)
+    found = finished | store.find_all((run for run in runs if run.request not in finished), "failed")
     return [found[run.request] for run in runs if run.request in found]
 
 

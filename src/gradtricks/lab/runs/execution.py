@@ -20,7 +20,7 @@ from gradtricks.lab.recording import REPORT_CELL, package_digests
 from gradtricks.lab.runs.outputs import OutputError, finish
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries, describe_machine
-from gradtricks.lab.storage.places import KEPT, is_trouble, public, trouble
+from gradtricks.lab.storage.places import KEPT, checkpoints_of, is_trouble, is_url, public, trouble
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, write_record
 from gradtricks.lab.storage.store import Store
 
@@ -82,14 +82,12 @@ def _execute(
     spec: Spec, store: Store, kernels: Kernels, folder: Path, timeout_s: float | None, again: bool
 ) -> StoredRun:
     clock, before, output = time.monotonic(), package_digests(), folder / "notebook.ipynb"
-    record = _about(spec)
+    record, left = _about(spec), checkpoints_of(folder)
     # Then neither its duration nor its processor time is all that was spent on it.
-    record["provenance"]["resumed"] = int(store.keeps_checkpoints(folder))
-    left, threads = store.checkpoints(folder), spec.threads
+    record["provenance"]["resumed"] = int(left.exists())
+    how: dict[str, Any] = {"threads": spec.threads, "timeout_s": timeout_s, "checkpoints": left}
     try:
-        kernels.run(
-            spec.source, spec.parameters, output, threads=threads, timeout_s=timeout_s, checkpoints=left
-        )
+        kernels.run(spec.source, spec.parameters, output, **how)
         parts = finish(output)
         finished = record | parts | {"provenance": record["provenance"] | parts["provenance"]}
         finished["duration_s"] = round(time.monotonic() - clock, 3)
@@ -100,14 +98,14 @@ def _execute(
         if is_trouble(error, folder):
             raise trouble(store.location, error) from error
         if isinstance(error, OutputError):  # after the last cell: there is nothing to go on with
-            store.drop_checkpoints(folder)
+            shutil.rmtree(left, ignore_errors=True)
         where = _close(output, error)
         # It can't say what it used: any file and any library may have been the reason.
         inputs = {"files": before, "versions": describe_libraries()}
         record |= {"status": "failed", "error": reason_of(error), "inputs": inputs}
         record["duration_s"] = round(time.monotonic() - clock, 3)
         stored = store.keep_failure(folder, record)
-        more = _CHECKPOINTED if store.keeps_checkpoints(folder) else ""
+        more = _CHECKPOINTED if left.exists() and not is_url(store.location) else ""
         raise RunError(_message(spec, where, stored) + more, stored) from error
     return store.commit(folder, finished)
 

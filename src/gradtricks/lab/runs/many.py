@@ -80,7 +80,8 @@ def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[
     Those that have failed before count as not tried if they are to be tried again.
     """
     finished = store.find_all(specs)
-    failed = {} if retry_failed else store.failures(spec for spec in specs if spec.request not in finished)
+    others = [] if retry_failed else [spec for spec in specs if spec.request not in finished]
+    failed = store.find_all(others, "failed")
 
     def known(spec: Spec) -> Run:
         failure = failed.get(spec.request)

@@ -23,13 +23,12 @@ from gradtricks.lab.notebooks.schema import (
     read_parameters,
     read_settings,
 )
-from gradtricks.lab.notebooks.texts import literal
+from gradtricks.lab.notebooks.texts import Problems, literal
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
 from gradtricks.lab.storage.store import Requested
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=,+-]+")
-_LISTED = 5  # configurations behind each problem
 _TAGS = {INJECTED, "papermill-error-cell-tag"}  # of cells that an earlier run of papermill put in
 
 
@@ -97,17 +96,14 @@ def plan_runs(
     """
     node = read_notebook(notebook)
     declared = read_parameters(node, str(notebook))
-    problems: dict[str, list[int]] = {}  # and the numbers of the configurations that have them
-    try:
+    settings, problems = Settings.model_validate({}), Problems()
+    with problems.noted():
         settings = read_settings(node, str(notebook), **({} if threads is None else {"threads": threads}))
-    except ParameterError as error:
-        settings, problems = Settings.model_validate({}), {problem: [] for problem in str(error).splitlines()}
     if not _has_own_kernel(node):
-        name = node.metadata.kernelspec.name
-        problems[
-            f"expected a notebook for this Python's kernel; got one for {name!r}; remedy: choose python3 in "
-            "Jupyter, or install gradtricks there and run it from there"
-        ] = []
+        problems.append(
+            f"expected a notebook for this Python's kernel; got one for {node.metadata.kernelspec.name!r}; "
+            "remedy: choose python3 in Jupyter, or install gradtricks there and run it from there"
+        )
     how = settings.model_dump(include={"threads", "alone", "expected_s"})
     how["provenance"] = source or describe_source(notebook.resolve().parent)
     note_reads(node, notebook, settings)
@@ -116,22 +112,17 @@ def plan_runs(
             cell.outputs = []  # a cluster is sent the notebook with each run
     digest = source_digest(node)
     specs: list[Spec] = []
-    seen: dict[str, int] = {}
-    number = 0
-    for number, given in enumerate(givens, 1):
+    for given in givens:
         try:
             parameters = check_parameters(declared, given)
             request = request_digest(digest, parameters, settings.threads)
         except (ParameterError, TypeError) as error:
-            for problem in str(error).splitlines():
-                problems.setdefault(problem, []).append(number)
+            problems += str(error).splitlines()
             continue
         title = make_title(notebook.stem, parameters, declared)
-        if seen.setdefault(request, number) != number:
-            problems.setdefault(f"{title}: asked for more than once", [seen[request]]).append(number)
         specs.append(Spec(notebook, node, parameters, request=request, title=title, **how))
     if problems:
-        raise ParameterError("\n".join([f"{notebook}: nothing was run.", *_listed(problems, number)]))
+        raise problems.error(f"{notebook}: nothing was run.")
     return specs
 
 
@@ -194,13 +185,3 @@ def _name(stem: str, parameters: Mapping[str, Any]) -> str:
 def _spoken(value: Any) -> str:
     text = str(value) if isinstance(value, str | date) else excerpt(value)
     return _UNSAFE.sub("_", text)[:LONGEST_TITLE].strip("_")
-
-
-def _listed(problems: Mapping[str, list[int]], count: int) -> list[str]:
-    """Say each problem once, and where it is unless that is clear."""
-    lines = []
-    for problem, numbers in problems.items():
-        listed = ", ".join(map(str, numbers[:_LISTED])) + (", …" if len(numbers) > _LISTED else "")
-        where = f" (in {len(numbers)} of {count} configurations: {listed})" if numbers and count > 1 else ""
-        lines.append(f"{problem}{where}")
-    return lines

@@ -85,16 +85,12 @@ class Published:
             if stem in (None, run.record["stem"]):
                 yield run
 
-    def find_all(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
-        """Find runs of a plan that are there, by their request."""
-        places = {run.place for run in runs}
+    def find_all(self, runs: Iterable[Requested], status: str = "finished") -> dict[str, StoredRun]:
+        """Find runs of a plan that are there, by their request; only what has finished is published."""
+        places = {run.place for run in runs} if status == "finished" else set()
         sweeps = {place.partition("/")[0] for place in places} & set(manifests(self._root))
         found = (run for _, some in self._read(sorted(sweeps)) for run in some)
         return {run.request: run for run in found if run.place in places}
-
-    def failures(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
-        """Return nothing: only what has finished is published."""
-        return {}
 
     def claimed(self) -> set[str]:
         """Return nothing: nothing runs here."""

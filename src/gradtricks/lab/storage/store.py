@@ -18,7 +18,6 @@ from gradtricks.lab.storage.places import (
     checkpoints_of,
     explained,
     is_published,
-    is_url,
     place_at,
     public,
 )
@@ -80,15 +79,21 @@ class Store:
 
     def failure(self, run: Requested) -> StoredRun | None:
         """Find the last failure of a run, unless what may have been its reason has changed since."""
-        return self.failures([run]).get(run.request)
+        return self.find_all([run], "failed").get(run.request)
 
-    def find_all(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
-        """Find many finished runs that are still valid, by their request."""
-        return self._find_all(runs, "finished")
-
-    def failures(self, runs: Iterable[Requested]) -> dict[str, StoredRun]:
-        """Find the last failures of many runs, by their request, as `failure` does."""
-        return self._find_all(runs, "failed")
+    def find_all(self, runs: Iterable[Requested], status: str = "finished") -> dict[str, StoredRun]:
+        """Find many runs that are still valid, finished or "failed", by their request."""
+        wanted = {folder_name(run.title, run.request): run.request for run in runs}
+        there = set(self._requests()) if len(wanted) > 1 else wanted.keys()
+        installed = Installed()
+        return {
+            stored.request: stored
+            for path, stored in self._read(name for name in wanted if name in there)
+            if stored
+            and stored.status == status
+            and stored.request == wanted[path.partition("/")[0]]
+            and installed.matches(stored.record["inputs"])
+        }
 
     def runs(self, stem: str | None = None) -> Iterator[StoredRun]:
         """Yield all runs by title, finished and failed, valid or not, or those of the notebook ``stem``.
@@ -148,28 +153,13 @@ class Store:
         with explained(self.location):
             there = self._believed(path, self._place.read(f"{path}/{RECORD}"), {})
             stored = there or self._put(folder, record)
-        self.drop_checkpoints(folder)
+        shutil.rmtree(checkpoints_of(folder), ignore_errors=True)
         return stored
 
     def keep_failure(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
         """Keep a failed run, instead of an older failure of the same one."""
         with explained(self.location):
             return self._put(folder, record)
-
-    def checkpoints(self, folder: Path) -> Path:
-        """Name the folder of this machine in which the attempts at a run leave checkpoints to one another.
-
-        Nobody has made it yet where no attempt needed it. At a URL it ends with the claim.
-        """
-        return checkpoints_of(folder)
-
-    def keeps_checkpoints(self, folder: Path) -> bool:
-        """Say whether a run has left checkpoints that its next attempt will find; never at a URL."""
-        return not is_url(self.location) and checkpoints_of(folder).exists()
-
-    def drop_checkpoints(self, folder: Path) -> None:
-        """Delete the checkpoints of a run."""
-        shutil.rmtree(checkpoints_of(folder), ignore_errors=True)
 
     def claimed(self) -> set[str]:
         """List the requests that processes of this machine are running now; at a URL none."""
@@ -226,19 +216,6 @@ class Store:
                     if not dry_run:
                         self._place.remove(path)
         return [f"{public(self.location)}/{path}" for path in gone]
-
-    def _find_all(self, runs: Iterable[Requested], status: str) -> dict[str, StoredRun]:
-        wanted = {folder_name(run.title, run.request): run.request for run in runs}
-        there = set(self._requests()) if len(wanted) > 1 else wanted.keys()
-        installed = Installed()
-        return {
-            stored.request: stored
-            for path, stored in self._read(name for name in wanted if name in there)
-            if stored
-            and stored.status == status
-            and stored.request == wanted[path.partition("/")[0]]
-            and installed.matches(stored.record["inputs"])
-        }
 
     def _requests(self) -> list[str]:
         with explained(self.location):

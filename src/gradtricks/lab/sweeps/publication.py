@@ -107,7 +107,7 @@ def _folder(sweep: Sweep) -> Path:
 def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
     """Call each run by what isn't the same in all: its configuration and the values of parameters."""
     cases = [sweep.cases.get(run.request, "") for run in runs]
-    values = [[run.parameters[name] for run in runs] for name in sweep.varied]
+    values = [[run.parameters.get(name) for run in runs] for name in sweep.varied]
     free = [some for some in values if not sweep.cases or varies_within(cases, some)]
     spelled = [[case, *map(text_of, some)] for case, *some in zip(cases, *free, strict=True)]
     labels = [_ODD.sub("-", "-".join(filter(None, each))).strip("-.")[:_LONGEST] for each in spelled]

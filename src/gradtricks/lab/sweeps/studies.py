@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
@@ -164,18 +165,16 @@ class Study:
         for trial in filter(self._is_whole, trials):
             searched = {name: self._domains[name].value(each) for name, each in trial.params.items()}
             givens[trial.number] = [given | searched for given in self._sweep.given]
-        # All in one go, since the notebook is read each time; trials may propose the same thing twice.
-        distinct = {repr(given): given for several in givens.values() for given in several}
-        specs = plan_runs(self._sweep.notebook, distinct.values(), threads=self._sweep.threads)
+        # All in one go, since the notebook is read each time.
+        every = [given for several in givens.values() for given in several]
+        specs = plan_runs(self._sweep.notebook, every, threads=self._sweep.threads)
         if specs and source_digest(specs[0].source) != source_digest(self._source):
             raise RunError(
                 f"expected {self._sweep.notebook} to stay as it was when the search began; got another text; "
                 "remedy: undo that, or begin anew with the same command"
             )
-        planned = {key: replace(spec, source=self._source) for key, spec in zip(distinct, specs, strict=True)}
-        return {
-            number: tuple(planned[repr(given)] for given in several) for number, several in givens.items()
-        }
+        planned = (replace(spec, source=self._source) for spec in specs)
+        return {number: tuple(islice(planned, len(several))) for number, several in givens.items()}
 
     def _distribution(self, domain: Domain) -> "BaseDistribution":
         made = self._optuna.distributions
