@@ -418,8 +418,7 @@ def test_a_dry_run_shows_what_would_be_done(swept, project, invoke):
 
 def test_what_is_varied_may_have_a_computed_default(tmp_path, invoke):
     write_notebook(tmp_path / "half.ipynb", "alpha: float = 1.0\nhalf = alpha / 2", "x = half")
-    sweep = tmp_path / "half.sweep.yaml"
-    sweep.write_text("notebook: half.ipynb\nlist: [{half: 3}, {}]\n")
+    (tmp_path / "half.sweep.yaml").write_text("notebook: half.ipynb\nlist: [{half: 3}, {}]\n")
     said, _ = invoke("sweep", "half.sweep.yaml", "--dry-run", cwd=tmp_path)
     assert [line.split()[:2] for line in said.splitlines()[1:3]] == [["1", "3"], ["2", "None"]]
 

@@ -519,6 +519,7 @@ def test_clipping_in_keras_ignores_frozen_elements(in_tensorflow):
     other.build([bounded])
     with pytest.raises(ValueError, match=r"must have no constraint, .*; got NonNeg; remedy: MaskedOptimizer"):
         other.set_trainable_mask(bounded, tf.constant([False]))
+    other.set_trainable_mask(bounded, None)  # freezes nothing
     with pytest.raises(ValueError, match="parameter must be one that the optimizer was given"):
         optimizer.set_trainable_mask("variable", None)
     with pytest.raises(ValueError, match="the optimizer must be built; remedy"):

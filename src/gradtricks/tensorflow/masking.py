@@ -175,7 +175,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
                 None lets all of them move.
         """
         index = index_of(self, parameter)
-        if parameter.constraint is not None:
+        if trainable_mask is not None and parameter.constraint is not None:
             raise ValueError(
                 "parameter must have no constraint, which would move frozen elements; got "
                 f"{type(parameter.constraint).__name__}; remedy: MaskedOptimizer(keras.optimizers.Adam())"
