@@ -224,7 +224,7 @@ def test_dual_numbers_around_a_compiled_function_are_refused_in_torch(torch):
 
 
 def test_duals_are_refused_by_what_a_compiler_traces_in_torch(torch, monkeypatch):
-    from gradtricks.torch._edits import refuse_compiled_duals
+    from gradtricks.torch._modes import refuse_compiled_duals
 
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     refused = pytest.raises(RuntimeError, match="must not meet dual numbers")
@@ -300,14 +300,32 @@ def test_traced_now_and_differentiated_later_in_torch(torch, halved):
     assert torch.func.grad(lambda x: of_a_leaf(x).sum())(x).tolist() == [2, 3]
 
 
-def test_a_rule_is_traced_with_the_gradient_or_refused_in_torch(torch):
+def test_a_rule_stays_in_what_make_fx_traces_in_torch(torch):
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    edits, x = TorchEdits(), torch.tensor([2.0, 3.0])
-    with pytest.raises(NotImplementedError, match="a rule for gradients can't be exported"):
-        make_fx(lambda x: edits.intercept(x, edits.clip, torch.ones(())))(x)
-    step = make_fx(torch.func.grad(lambda x: (edits.intercept(x, edits.clip, torch.ones(())) ** 2).sum()))(x)
-    assert step(x).tolist() == [1, 1]
+    edits, x = TorchEdits(), torch.tensor([2.0, 0.2])
+    grad, vmap, leaf = torch.func.grad, torch.func.vmap, x.clone().requires_grad_()
+
+    def squared(x):
+        return edits.intercept(x, edits.clip, torch.ones(())) ** 2
+
+    def slopes(function, x):
+        (slope,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        return torch.stack([slope, *torch.autograd.grad(slope.sum(), x)])
+
+    here = slopes(squared, leaf).tolist()
+    assert here[0] == [1, pytest.approx(0.4)]
+    for mode in ("real", "fake", "symbolic"):
+        for example in (x, leaf):
+            assert slopes(make_fx(squared, tracing_mode=mode)(example), leaf).tolist() == here
+        assert make_fx(lambda x: slopes(squared, x), tracing_mode=mode)(leaf)(leaf).tolist() == here
+    np.testing.assert_allclose(make_fx(grad(lambda x: squared(x).sum()))(x)(x), [1, 0.4])
+    with pytest.raises(NotImplementedError, match="must be traced with its gradient where it is mapped"):
+        make_fx(vmap(squared))(x)
+    with torch.no_grad():
+        np.testing.assert_allclose(make_fx(vmap(squared))(x)(x), [4, 0.04])
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="in reverse mode"):
+        make_fx(squared)(torch.autograd.forward_ad.make_dual(x, x))
 
 
 def test_negative_and_conjugate_bits_are_resolved_in_torch(torch):

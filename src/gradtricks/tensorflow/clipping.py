@@ -131,13 +131,17 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
     max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in tensors]
     largest = tf.reduce_max(tf.stack([zero, *(_largest(leaf, (0,))[0] for leaf in wide)]))
-    squares = [tf.reduce_sum(tf.square(_unit(leaf, largest))) for leaf in wide]
+    divisor = _divisor(largest)
+    squares = [tf.reduce_sum(tf.square(tf.clip_by_value(leaf / divisor, -1, 1))) for leaf in wide]
     length = _root(tf.add_n([zero, *squares]))
+    fit = {dtype: _fit(dtype, length, largest, max_norm) for dtype in {leaf.dtype for leaf in tensors}}
 
     def clip(g: tf.Tensor | None) -> tf.Tensor | None:
         if g is None:
             return None
-        return _fitted(g, _unit(tf.cast(g, zero.dtype), largest), length, largest, max_norm)
+        fits, factor = fit[g.dtype]
+        unit = tf.clip_by_value(tf.cast(g, zero.dtype) / divisor, -1, 1)
+        return tf.where(fits, g, tf.cast(unit * factor, g.dtype))
 
     clipped = map_structure(clip, gradients)
     # An infinite factor would make NaN of a gradient of 0.
@@ -185,7 +189,9 @@ def _clamp(gradient: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 
 
 def _shrink(gradient: tf.Tensor, max_norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
-    return _fitted(gradient, *_polar(gradient, axes), max_norm)
+    unit, length, largest = _polar(gradient, axes)
+    fits, factor = _fit(gradient.dtype, length, largest, max_norm)
+    return tf.where(fits, gradient, tf.cast(unit * factor, gradient.dtype))
 
 
 def _rescale(gradient: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
@@ -193,13 +199,12 @@ def _rescale(gradient: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
     return tf.cast(unit * (norm / length), gradient.dtype)
 
 
-def _fitted(
-    gradient: tf.Tensor, unit: tf.Tensor, length: tf.Tensor, largest: tf.Tensor, max_norm: tf.Tensor
-) -> tf.Tensor:
+def _fit(
+    dtype: tf.DType, length: tf.Tensor, largest: tf.Tensor, max_norm: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     # The norm is length * largest. That may overflow, which only says that it doesn't fit.
-    tolerance = _EPSILON[gradient.dtype] + 8 * _EPSILON[unit.dtype]
-    fits = length * largest <= max_norm * (1 + tolerance)
-    return tf.where(fits, gradient, tf.cast(unit * (max_norm / length), gradient.dtype))
+    tolerance = _EPSILON[dtype] + 8 * _EPSILON[length.dtype]
+    return length * largest <= max_norm * (1 + tolerance), max_norm / length
 
 
 def _polar(gradient: tf.Tensor, axes: _Axes) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -207,7 +212,7 @@ def _polar(gradient: tf.Tensor, axes: _Axes) -> tuple[tf.Tensor, tf.Tensor, tf.T
     # it was divided by.
     wide = at_least_float32(gradient)
     largest = _largest(wide, axes)
-    unit = _unit(wide, largest)
+    unit = tf.clip_by_value(wide / _divisor(largest), -1, 1)
     return unit, _root(tf.reduce_sum(tf.square(unit), axes, keepdims=True)), largest
 
 
@@ -216,10 +221,9 @@ def _largest(wide: tf.Tensor, axes: _Axes) -> tf.Tensor:
     return tf.maximum(tf.reduce_max(tf.abs(tf.stop_gradient(wide)), axes, keepdims=True), 0)
 
 
-def _unit(wide: tf.Tensor, largest: tf.Tensor) -> tf.Tensor:
+def _divisor(largest: tf.Tensor) -> tf.Tensor:
     # Infinity counts as the largest number that there is.
-    finite = tf.minimum(largest, wide.dtype.max)
-    return tf.clip_by_value(wide / tf.where(largest == 0, tf.ones_like(largest), finite), -1, 1)
+    return tf.where(largest == 0, tf.ones_like(largest), tf.minimum(largest, largest.dtype.max))
 
 
 def _root(square: tf.Tensor) -> tf.Tensor:

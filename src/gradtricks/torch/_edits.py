@@ -5,9 +5,9 @@ back goes through a rule. Every trick that edits a gradient is one of the two, a
 gradients.
 
 An `autograd.Function` is fast and right in plain reverse mode, and is silently ignored elsewhere. So there
-are three ways. Plain reverse mode applies the Function. A compiler that would look into the Function and
-forget its rule gets the application unopened. Forward mode and transforms get operations that they
-differentiate by themselves.
+are four ways. Plain reverse mode applies the Function. A compiler that would look into the Function and
+forget its rule gets the application unopened, and ``make_fx``, which writes down operations, gets it as one.
+Forward mode and transforms get operations that they differentiate by themselves.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,18 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from gradtricks.torch._modes import (
+    constant_to_the_compiler,
+    in_plain_reverse,
+    in_transform,
+    is_dual,
+    is_traced,
+    refuse_compiled_duals,
+    refuse_functionalized,
+    refuse_gradients_of_a_trace,
+    refuse_nested_tangents,
+)
 
 Rule = Callable[..., torch.Tensor]
 
@@ -30,7 +41,7 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     if in_plain_reverse(slope):
         return _Plain.apply(slope, value, lambda gradient: gradient.to(slope.dtype))
     refuse_compiled_duals()
-    _refuse_functionalized(slope)
+    refuse_functionalized(slope)
     # Overwritten through an alias that no transform follows, so the slope doesn't notice. A sum is in every
     # batch that one of the two is in.
     y = slope.to(value.dtype) + torch.zeros_like(value)
@@ -64,14 +75,15 @@ def intercept(
         return _Plain.apply(x, value, rule, *tensors)
     if linear:
         return substitute(x if value is None else value, rule(x, *tensors))
-    # Whoever traces a step takes the gradient within it, of a tensor that requires one by now.
-    stepless = is_traced() and not (in_transform() or x.requires_grad)
-    if (stepless or torch.compiler.is_exporting()) and torch.is_grad_enabled():
+    if torch.compiler.is_exporting() and torch.is_grad_enabled():
         raise NotImplementedError(
             "a rule for gradients can't be exported, an exported program derives gradients from its values; "
-            "remedy: torch.no_grad() around torch.export or make_fx, if no gradient is wanted of it"
+            "remedy: torch.no_grad() around torch.export, if no gradient is wanted of it"
         )
+    if is_traced() and not in_transform() and not is_dual(x):
+        return _traced_intercept(x, _key(rule), list(tensors))
     if not torch.compiler.is_compiling():
+        refuse_gradients_of_a_trace()
         return _Intercept.apply(x, rule, *tensors)
     refuse_compiled_duals()
     if in_transform():
@@ -132,33 +144,16 @@ def with_slope(
     def loop(*args: Any) -> torch.Tensor:
         if torch.compiler.is_compiling():
             refuse_compiled_duals()
-            _refuse_nested_tangents()
+            refuse_nested_tangents()
             return unopened(*args)
         followed = torch.is_grad_enabled() and any(getattr(arg, "requires_grad", False) for arg in args)
         if not followed and forward_ad._current_level < 0 and not in_transform():
             # Most backward passes aren't differentiated again, and can do without the detour.
             return value(*args)
-        _refuse_nested_tangents()
+        refuse_nested_tangents()
         return Loop.apply(*args)
 
     return loop
-
-
-def in_plain_reverse(x: torch.Tensor) -> bool:
-    """Say whether ``x`` is neither being compiled or traced nor under a functorch transform nor a dual."""
-    if torch.compiler.is_compiling() or in_transform() or is_traced():
-        return False
-    return forward_ad._current_level < 0 or forward_ad.unpack_dual(x).tangent is None
-
-
-def in_transform() -> bool:
-    """Say whether a functorch transform is at work."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def is_traced() -> bool:
-    """Say whether ``make_fx`` writes down the operations, of which a Function leaves the values only."""
-    return not torch.compiler.is_compiling() and get_proxy_mode() is not None
 
 
 def known_to_the_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -178,48 +173,8 @@ def known_to_the_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
 
         allow_in_graph(function)
 
-    _constant(_allow)
+    constant_to_the_compiler(_allow)
     return unopened
-
-
-def _constant(function: Callable[..., Any]) -> None:
-    # The compiler calls it rather than trace it. This is all that torch.compiler.assume_constant_result does,
-    # but that one imports the whole compiler.
-    vars(function)["_dynamo_marked_constant"] = True
-
-
-_constant(in_transform)
-
-
-def _refuse_nested_tangents() -> None:
-    # A second forward mode around it doesn't differentiate the jvp of a Function, and says nothing.
-    stack = torch._C._functorch.get_interpreter_stack() or []
-    if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
-        raise NotImplementedError(
-            "a compiled loop must not meet forward mode within forward mode; got two levels; "
-            "remedy: torch.func.jacrev or hessian"
-        )
-
-
-_constant(_refuse_nested_tangents)
-
-
-def _refuse_functionalized(slope: torch.Tensor) -> None:
-    # Functionalization follows aliases, so that who differentiates around it would find no slope.
-    if torch.compiler.is_compiling():
-        return
-    functorch, within = torch._C._functorch, False
-    taken = not (is_traced() and torch.is_grad_enabled())  # now, and not later, of what is traced
-    while functorch.is_functorch_wrapped_tensor(slope):
-        within = within or functorch.is_functionaltensor(slope)
-        taken = taken or functorch.is_gradtrackingtensor(slope)
-        slope = functorch.get_unwrapped(slope)
-        around = slope.requires_grad or forward_ad.unpack_dual(slope).tangent is not None
-        if within and (around or not taken):
-            raise NotImplementedError(
-                "an edit of gradients must not be functionalized within what takes the gradient; got "
-                "torch.func.functionalize inside; remedy: functionalize(grad(f)), not grad(functionalize(f))"
-            )
 
 
 class _Plain(torch.autograd.Function):
@@ -282,16 +237,25 @@ def _key(rule: Rule) -> int:
     return _RULES.index(rule)
 
 
-_constant(_key)
+constant_to_the_compiler(_key)
 _unopened_intercept = known_to_the_compiler(lambda x, key, *tensors: _Intercept.apply(x, key, *tensors))
 
 
-def refuse_compiled_duals() -> None:
-    """Raise where a compiled function is called on dual numbers."""
-    # What was traced has no tangents, so it would ignore the rule for them without a word. torch.func.jvp
-    # within the compiled function is traced rightly.
-    if torch.compiler.is_compiling() and forward_ad._current_level >= 0 and not in_transform():
-        raise RuntimeError(
-            "a compiled function that edits gradients must not meet dual numbers; got an open dual level; "
-            "remedy: torch.func.jvp inside of the compiled function"
-        )
+def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    _, ctx.key, tensors = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _rule_of_the_trace(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    tensors = ctx.saved_tensors
+    return _RULES[ctx.key](_dense(gradient), *tensors), None, [None] * len(tensors)
+
+
+_traced_intercept = torch.library.custom_op(
+    "gradtricks::intercept",
+    lambda x, key, tensors: x.clone(),
+    mutates_args=(),
+    schema="(Tensor x, int key, Tensor[] tensors) -> Tensor",
+)
+_traced_intercept.register_fake(lambda x, key, tensors: torch.empty_like(x))
+_traced_intercept.register_autograd(_rule_of_the_trace, setup_context=_save)

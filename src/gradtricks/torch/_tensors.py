@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number
-from gradtricks.torch._edits import in_plain_reverse, in_transform
+from gradtricks.torch._modes import in_plain_reverse, in_transform
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradtricks.torch._edits import in_plain_reverse, in_transform
+from gradtricks.torch._modes import in_plain_reverse, in_transform
 
 Pull = Callable[..., Sequence[torch.Tensor | None]]
 

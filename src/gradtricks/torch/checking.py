@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradtricks._core.checking import GradientCheck, check_accepts_float64, compare_with_differences
-from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._modes import in_plain_reverse
 from gradtricks.torch._tensors import as_floating
 
 Function = Callable[..., torch.Tensor]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_shape
 from gradtricks._core.curvature import HessianNorm, check_norm, difference, norm_of_products
 from gradtricks._core.structures import leaves, pairs, rebuilt
-from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._modes import in_plain_reverse
 from gradtricks.torch._tensors import as_floating
 from gradtricks.torch._vjp import vjp
 

@@ -12,7 +12,7 @@ import torch
 from gradtricks._core.checks import check_callable, check_integer
 from gradtricks._core.diagnosing import Diagnosis, diagnosed
 from gradtricks._core.watching import as_several
-from gradtricks.torch._edits import in_transform
+from gradtricks.torch._modes import in_transform
 from gradtricks.torch._watching import Watch
 
 REMEDIES = {

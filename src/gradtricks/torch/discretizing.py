@@ -14,7 +14,8 @@ import torch
 
 from gradtricks._core.checks import check_shape
 from gradtricks._core.structures import map_structure, pairs
-from gradtricks.torch._edits import in_plain_reverse, intercept, substitute
+from gradtricks.torch._edits import intercept, substitute
+from gradtricks.torch._modes import in_plain_reverse
 from gradtricks.torch._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
 
 

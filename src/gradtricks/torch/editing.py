@@ -32,8 +32,8 @@ def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Ten
 
     Raises:
         RuntimeError: In forward mode, in which a rule for gradients has no meaning.
-        NotImplementedError: Exported, or traced by ``make_fx``, where the rule would be lost, unless under
-            `torch.no_grad`.
+        NotImplementedError: Where the rule would be lost, unless under `torch.no_grad`: exported, or mapped
+            in what ``make_fx`` traces.
 
     Example:
         >>> x = torch.tensor([1.0, -2.0], requires_grad=True)

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from gradtricks.torch._edits import in_plain_reverse
+from gradtricks.torch._modes import in_plain_reverse
 from gradtricks.torch._tensors import as_floating
 from gradtricks.torch._vjp import vjp
 

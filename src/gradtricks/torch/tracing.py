@@ -17,7 +17,7 @@ from gradtricks._core import tracing
 from gradtricks._core.inputs import bind, named_leaves
 from gradtricks._core.recording import replaced
 from gradtricks._core.reports import GradientReport
-from gradtricks.torch._edits import in_transform
+from gradtricks.torch._modes import in_transform
 from gradtricks.torch._recording import Recorder
 from gradtricks.torch._tensors import as_tensor
 
