@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
+from dataclasses import is_dataclass
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
@@ -87,6 +88,8 @@ def _written(
     app: Sphinx, what: str, name: str, item: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str, str | None] | None:
     """Show a signature as it is written: ``ArrayLike``, not the union of eight types behind it."""
+    if is_dataclass(item):  # nobody wrote it, and its users get such an object, they don't make one
+        return "", None
     try:
         source = textwrap.dedent(inspect.getsource(item.__init__ if what == "class" else item))
     except (AttributeError, OSError, TypeError):

@@ -16,7 +16,7 @@ __all__ = ["notebook_of", "setup"]
 
 _PARTS = (
     *("cards", "drawings", "entries", "explorables", "formulas"),
-    *("images", "margins", "moving", "roles", "trimming"),
+    *("images", "margins", "moving", "names", "roles", "trimming"),
 )
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
 

@@ -50,8 +50,8 @@ def check_gradient(
         seed: Of what is chosen at random.
 
     Returns:
-        A `gradtricks._core.checking.GradientCheck`: the verdict, the reason, the largest relative error
-        and where it is. Print it.
+        A report to print, with the verdict, the reason, the largest relative error and where it is, as
+        attributes of a `gradtricks._core.checking.GradientCheck`.
 
     Raises:
         ValueError: ``function`` returns something else when it is called again.

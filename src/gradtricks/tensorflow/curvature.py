@@ -89,7 +89,7 @@ def hessian_norm(
         RuntimeError: Called inside a `tf.function`.
 
     References:
-        M. F. Hutchinson, https://doi.org/10.1080/03610919008812866.
+        Hutchinson, 1990, https://doi.org/10.1080/03610919008812866.
 
     Example:
         >>> x = tf.constant([1.0, 2.0])

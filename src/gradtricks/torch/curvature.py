@@ -88,7 +88,7 @@ def hessian_norm(
         RuntimeError: Called inside `torch.compile` or a `torch.func` transform.
 
     References:
-        M. F. Hutchinson, https://doi.org/10.1080/03610919008812866.
+        Hutchinson, 1990, https://doi.org/10.1080/03610919008812866.
 
     Example:
         >>> x = torch.tensor([1.0, 2.0])
