@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import duckdb
 import nbformat
 import pytest
 from filelock import FileLock
@@ -264,6 +265,16 @@ def test_nothing_but_publish_changes_published_runs(published, words, monkeypatc
         said = invoke(*words, "--store", str(path), exits=1)
         assert "expected a store of runs; got published ones in" in said
     assert tree(published) == before
+
+
+def test_tables_and_json_of_others_are_no_published_runs(project):
+    (project / "notes.json").write_text('{"title": "Notes", "files": {}}')
+    duckdb.sql("SELECT 1 AS a").write_parquet(str(project / "notes.parquet"))
+    (project / "odd.json").mkdir()
+    invoke("run", "experiments/game.ipynb", "--store", "runs")
+    assert "game" in invoke("show", "game", "--no-open", "--store", "runs")
+    assert "0 deleted." in invoke("clean", "--store", ".")
+    assert invoke("status", "--store", ".").split()[0] == "sweep"
 
 
 def test_what_changed_since_is_said(published, project, lay_out):

@@ -22,6 +22,8 @@ MANIFEST = ".json"  # how the manifest of a published sweep ends
 RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")  # all else there is nobody's business
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+# How one begins, whoever edited it since.
+_MANIFEST = re.compile(rb'\{\s*"title":\s*"(?:[^"\\]|\\.)*",\s*"question":')
 _CHECKPOINTS = ".checkpoints"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
@@ -151,10 +153,12 @@ def staged(root: Path) -> list[Path]:
 
 
 def is_published(location: str | Path) -> bool:
-    """Say whether runs are published in a folder: whether there are manifests and tables."""
-    root = Path(location)
-    there = not is_url(str(location)) and bool(manifests(root))
-    return there and bool(staged(root) or [*root.glob("*.parquet")])
+    """Say whether runs are published in a folder: whether there is a manifest, as others' JSON isn't one."""
+    if is_url(str(location)):
+        return False
+    files = LocalPlace(str(location))
+    texts = (files.read(f"{sweep}{MANIFEST}") for sweep in manifests(Path(location)))
+    return any(text and _MANIFEST.search(text) for text in texts)
 
 
 def checkpoints_of(claimed: Path) -> Path:
