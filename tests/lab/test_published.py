@@ -218,11 +218,13 @@ def test_the_other_commands_take_the_published_store(published, project):
         ("experiments/published/game", "0.2-0.bin"),
         ("experiments/published/game", "0.2-0"),
         ("book", "../experiments/published/game/0.2-0"),
+        ("book", "file://{}/experiments/published/game/0.2-0"),
     ],
 )
 def test_a_path_means_a_published_run_wherever_one_stands(published, project, monkeypatch, folder, run):
     (project / "book").mkdir(exist_ok=True)
     monkeypatch.chdir(project / folder)
+    run = run.format(project)
     said = invoke("show", run)
     assert ["game-rate=0.2" in said, "file policy.bin" in said, "Notebook" in said] == [True, True, False]
     stored = find_run(Store("nowhere"), run)
@@ -261,7 +263,7 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
 def test_nothing_but_publish_changes_published_runs(published, words, monkeypatch):
     before = tree(published)
     monkeypatch.chdir(published / "game")
-    for path in ("..", published, published / "game", "."):
+    for path in ("..", published, published / "game", ".", f"file://{published}", f"file://{published}/game"):
         said = invoke(*words, "--store", str(path), exits=1)
         assert "expected a store of runs; got published ones in" in said
     assert tree(published) == before

@@ -31,7 +31,7 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, err
 def place_at(location: str) -> "LocalPlace | RemotePlace":
     """Return the files at a location, a path or a URL that fsspec knows."""
     if not is_url(location):
-        return LocalPlace(location.removeprefix("file://"))
+        return LocalPlace(without_scheme(location))
     from gradtricks.lab.storage.remote import RemotePlace
 
     return RemotePlace(location)
@@ -154,10 +154,10 @@ def staged(root: Path) -> list[Path]:
 
 def is_published(location: str | Path) -> bool:
     """Say whether runs are published in a folder: whether there is a manifest, as others' JSON isn't one."""
-    if is_url(str(location)):
+    folder = without_scheme(location)
+    if is_url(folder):
         return False
-    files = LocalPlace(str(location))
-    texts = (files.read(f"{sweep}{MANIFEST}") for sweep in manifests(Path(location)))
+    texts = (LocalPlace(folder).read(f"{sweep}{MANIFEST}") for sweep in manifests(Path(folder)))
     return any(text and _MANIFEST.search(text) for text in texts)
 
 
@@ -244,6 +244,11 @@ def trouble(location: str, error: Exception) -> StoreError:
 def public(location: str) -> str:
     """Take the passwords out of a path or URL that is to be shown."""
     return re.sub(r"://[^/]*@", "://", location)  # a chain of URLs may have several
+
+
+def without_scheme(location: str | Path) -> str:
+    """Write a folder of this machine as its path, where ``file://`` stands before it; others as they are."""
+    return str(location).removeprefix("file://")
 
 
 def is_url(location: str) -> bool:

@@ -22,7 +22,15 @@ from gradtricks.lab.storage.manifests import (
     record_of,
     settle,
 )
-from gradtricks.lab.storage.places import MANIFEST, StoreError, is_published, is_url, manifests, staged
+from gradtricks.lab.storage.places import (
+    MANIFEST,
+    StoreError,
+    is_published,
+    is_url,
+    manifests,
+    staged,
+    without_scheme,
+)
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, only_one
 from gradtricks.lab.storage.rows import read_rows
 from gradtricks.lab.storage.store import Requested
@@ -60,8 +68,8 @@ class Published:
     """The published runs in a folder, for whoever reads a store: they count whatever has changed since."""
 
     def __init__(self, location: str | Path) -> None:
-        self.location = str(location)
-        self._root = Path(location)
+        self.location = without_scheme(location)
+        self._root = Path(self.location)
         self._known: dict[str, tuple[Manifest, list[PublishedRun]]] = {}
         with suppress(Timeout, OSError):  # somebody publishes right now, or nothing can be written here
             if staged(self._root):  # by somebody who was killed
@@ -139,7 +147,7 @@ class _Plans(Mapping[str, dict[str, Any]]):
 
 def published_at(path: str) -> PublishedRun | None:
     """Find the published run that a path means, or that kept the file there; None where it means none."""
-    place = Path(path).resolve()
+    place = Path(without_scheme(path)).resolve()
     root, sweep = place.parent.parent, place.parent.name
     if is_url(path) or sweep not in manifests(root) or not is_published(root):
         return None

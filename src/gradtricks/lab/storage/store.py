@@ -20,6 +20,7 @@ from gradtricks.lab.storage.places import (
     is_published,
     place_at,
     public,
+    without_scheme,
 )
 from gradtricks.lab.storage.records import (
     FAILED,
@@ -70,7 +71,7 @@ class Store:
     """
 
     def __init__(self, location: str | Path) -> None:
-        self.location = str(location)
+        self.location = without_scheme(location)
         self._place = place_at(self.location)
 
     def find(self, run: Requested) -> StoredRun | None:
@@ -125,7 +126,7 @@ class Store:
         none, or that several are meant.
         """
         if "/" in text or Path(text).is_dir():
-            location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", text)
+            location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", without_scheme(text))
             with explained(location):
                 record = read_record(place_at(location).read(RECORD))
             if record:
@@ -265,7 +266,7 @@ def open_store(location: str | Path) -> "Store | Published":
 
 def store_of_runs(location: str | Path) -> Store:
     """Open a store to be written to; a StoreError refuses published runs, and folders among them."""
-    if any(map(is_published, (location, Path(location).resolve().parent))):
+    if any(map(is_published, (location, Path(without_scheme(location)).resolve().parent))):
         raise StoreError(
             f"expected a store of runs; got published ones in {location}, which nothing but "
             "gradtricks publish changes; remedy: leave out --store"
