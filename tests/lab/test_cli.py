@@ -559,7 +559,16 @@ def test_show_prints_the_record_and_opens_the_notebook(swept, invoke):
     (page,) = re.findall(r"^Notebook: (.*)$", said, re.MULTILINE)
     assert "A small experiment" in Path(page).read_text()
     said, _ = invoke("show", "small-seed=1,rate", "--no-open", cwd=swept[0])
-    assert re.findall(r"^Notebook: (.*)$", said, re.MULTILINE)[0].endswith("/notebook.ipynb")
+    (path,) = re.findall(r"^Notebook: (.*/notebook.ipynb)$", said, re.MULTILINE)
+    notebook = swept[0] / path
+    whole = notebook.read_text()
+    notebook.write_text(whole[:100])
+    torn, errors = invoke("show", "small-seed=1,rate", cwd=swept[0], exits=1)
+    assert (torn.split("Notebook")[0], "got none that can be read" in errors) == (
+        said.split("Notebook")[0],
+        True,
+    )
+    notebook.write_text(whole)
 
 
 def test_a_notebook_becomes_a_page_that_can_do_no_harm():

@@ -105,7 +105,7 @@ def test_one_failure_stops_nothing_and_nothing_is_done_twice(notebook, store):
     again = execute_all(specs, store, on_change=hear)
     assert seen == []
     assert [run.stored for run in again][::2] == [run.stored for run in runs[:4]][::2]
-    assert "RuntimeError: as asked\n  It failed before; its notebook: " in again[1].error
+    assert "RuntimeError: as asked\n  It failed before, and is kept in " in again[1].error
     execute_all(specs, store, retry_failed=True, on_change=hear)
     assert [state for _, state, _ in seen] == ["going", "failed"]
 

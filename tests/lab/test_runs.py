@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -23,9 +23,11 @@ from hypothesis import strategies as st
 from nbclient.exceptions import DeadKernelError
 
 from gradtricks.lab.commands.overviews import describe, list_experiments
+from gradtricks.lab.commands.views import show
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed, inject
 from gradtricks.lab.kernels.imports import modules_of
+from gradtricks.lab.kernels.warm import ForkServer
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import record, record_figure, record_varying
 from gradtricks.lab.runs.execution import RunError, execute
@@ -458,12 +460,26 @@ def broken(error):
 )
 def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
     run = plan_run(notebook, {})
-    with pytest.raises(RunError, match="failed before its first cell"):
+    with pytest.raises(RunError, match="failed before its first cell") as caught:
         execute(run, store, broken(error))
+    stored = store.failure(run)
+    assert str(caught.value).endswith(f"  Kept in {stored.location}")
     with pytest.raises(StoreError, match="got none that can be read"):
-        store.failure(run).read_notebook()
+        stored.read_notebook()
+    assert show(stored.location) == (stored, None)
     with pytest.raises(StoreError, match=r"expected a store .*; got: full; remedy: free some space"):
         execute(run, store, broken(OSError(errno.ENOSPC, "full")))
+
+
+def test_a_process_that_forks_and_is_gone_is_a_failure_of_no_cell(notebook, store, kernels, monkeypatch):
+    @contextmanager
+    def gone(self, *how):
+        yield None
+
+    monkeypatch.setattr(ForkServer, "fork", gone)
+    with pytest.raises(RunError, match=r"failed before its first cell\n  KernelLostError: ") as caught:
+        execute(plan_run(notebook, {}), store, kernels)
+    assert caught.value.stored.executed
 
 
 @pytest.mark.parametrize("mistake", [TypeError("ours"), UnicodeDecodeError("utf-8", b"", 0, 1, "")])

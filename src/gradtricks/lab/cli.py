@@ -252,12 +252,12 @@ def show(
 ) -> Printed:
     """Show what a run recorded, and open its executed notebook in the browser."""
     from gradtricks.lab.commands.terminal import near
-    from gradtricks.lab.commands.views import record_of
+    from gradtricks.lab.commands.views import open_page, record_of
 
-    stored, page = lab.show(name, open_it=not no_open, store=store)
+    stored, _ = lab.show(name, open_it=False, store=store)
     yield record_of(stored)
     if stored.executed:
-        yield f"Notebook: {page or near(stored.location) + '/notebook.ipynb'}"
+        yield f"Notebook: {near(stored.location) + '/notebook.ipynb' if no_open else open_page(stored)}"
 
 
 @command("Results", "gradtricks reproduce masking-torch", "gradtricks reproduce --book")

@@ -171,14 +171,17 @@ def show(
         The run, and its executed notebook as HTML in a temporary file; None where none was opened.
     """
     stored = find_run(open_store(store), run)
-    if not open_it or not stored.executed:
-        return stored, None
+    return stored, open_page(stored) if open_it and stored.executed else None
+
+
+def open_page(stored: StoredRun) -> Path:
+    """Open the executed notebook of a run in the browser, and return it as HTML, in a temporary file."""
     from gradtricks.lab.commands.rendering import to_html
 
     page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
     page.write_text(to_html(stored.read_notebook(), stored.title), encoding="utf-8")
     webbrowser.open(page.as_uri())
-    return stored, page
+    return page
 
 
 def record_of(run: StoredRun) -> RenderableType:

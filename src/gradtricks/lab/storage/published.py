@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from filelock import Timeout
 from nbformat import NotebookNode
@@ -43,7 +43,11 @@ class PublishedRun(StoredRun):
     notebook: Path  # that was run, as it may be now
     case: str  # what its configuration is called; empty where it has no name
     kept: Mapping[str, str]  # paths of its files, seen from the folder of manifests, by name
-    executed: ClassVar[bool] = False
+
+    @property
+    def executed(self) -> bool:
+        """Its executed notebook isn't kept."""
+        return False
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import nbformat
 from nbformat import NotebookNode
@@ -111,7 +111,6 @@ class StoredRun:
 
     location: str
     record: dict[str, Any]
-    executed: ClassVar[bool] = True  # whether its executed notebook is kept
 
     @property
     def title(self) -> str:
@@ -142,6 +141,11 @@ class StoredRun:
     def varying(self) -> dict[str, Any]:
         """What it recorded of that which is never the same twice, such as seconds."""
         return decode(self.record["varying"])
+
+    @property
+    def executed(self) -> bool:
+        """Whether its executed notebook is kept: where no process could be started, there is none."""
+        return "notebook.ipynb" in place_at(self.location).names()
 
     def read_notebook(self) -> NotebookNode:
         """Read the executed notebook; a StoreError says that it isn't there, or torn."""
