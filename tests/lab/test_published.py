@@ -34,11 +34,13 @@ from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.storage.published import Published, published_at
+from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.publication import FOLDER, as_published, keep
 from notebooks import write_notebook
+from synthetic import make_run, make_sweep
 
 PARAMETERS = """\
 seed: int = 0  # of nothing
@@ -385,6 +387,32 @@ def test_a_kept_file_that_was_edited_is_not_believed(published):
     run = Published(published).lookup("game-seed=1,rate=0.2")
     with pytest.raises(StoreError, match=r"expected the file policy.bin in .*game/0.2-1 as it was recorded"):
         run.read_file("policy.bin")
+
+
+def test_no_two_kept_files_have_one_name_nor_has_one_that_of_another_run(tmp_path):
+    class Run(StoredRun):
+        def read_file(self, name):
+            return f"{name} of {self.parameters['who']}".encode()
+
+    def run(who, *names):
+        made = make_run({"who": who}, {})
+        files = {name: Run("", made.record).read_file(name) for name in names}
+        about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in files.items()}
+        return Run("nowhere", made.record | {"files": about})
+
+    kept = {"a": ["b-x", "y"], "a-b": ["x", "v"], "c": ["w.bin"], "c.bin": ["z"]}
+    runs = [run(who, *names) for who, names in kept.items()]
+    keep(make_sweep(runs, ["who"], [], path=tmp_path / "small.sweep.yaml"), runs)
+    found = Published(tmp_path / FOLDER)
+    paths = [path.lower() for each in found.runs() for path in each.kept.values()]
+    assert len(set(paths)) == len(paths) == 6
+    assert paths[0] == "small/a-b-x"
+    for each in found.runs():
+        assert list(each.files) == kept[each.parameters["who"]]
+        assert published_at(each.location).parameters == each.parameters
+        for name in each.files:
+            assert each.read_file(name) == f"{name} of {each.parameters['who']}".encode()
+            assert published_at(str(tmp_path / FOLDER / each.kept[name])).parameters == each.parameters
 
 
 def test_only_published_sweeps_are_published(project):
