@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, timezone
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from unittest.mock import Mock
 from zoneinfo import ZoneInfo
@@ -33,7 +34,7 @@ from gradtricks.lab.recording import record, record_figure, record_varying
 from gradtricks.lab.runs.execution import RunError, execute
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
-from gradtricks.lab.runs.provenance import describe_machine, describe_source
+from gradtricks.lab.runs.provenance import describe_libraries, describe_machine, describe_source
 from gradtricks.lab.runs.reproduction import ABSENT, compare, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
@@ -469,6 +470,17 @@ def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
     assert show(stored.location) == (stored, None)
     with pytest.raises(StoreError, match=r"expected a store .*; got: full; remedy: free some space"):
         execute(run, store, broken(OSError(errno.ENOSPC, "full")))
+
+
+def test_a_run_fails_as_any_other_where_the_package_is_imported_without_being_installed(
+    notebook, store, monkeypatch
+):
+    installed, absent = describe_libraries(), Mock(side_effect=PackageNotFoundError("gradtricks"))
+    monkeypatch.setattr("gradtricks.lab.runs.provenance.metadata.requires", absent)
+    with pytest.raises(RunError) as caught:
+        execute(plan_run(notebook, {}), store, broken(OSError("?")))
+    versions = caught.value.stored.record["inputs"]["versions"]
+    assert installed.items() <= {name.lower(): version for name, version in versions.items()}.items()
 
 
 def test_a_process_that_forks_and_is_gone_is_a_failure_of_no_cell(notebook, store, kernels, monkeypatch):
