@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from nbformat import NotebookNode
 
 from gradtricks.lab.encoding import decode
-from gradtricks.lab.kernels import INJECTED
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import read_settings
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
@@ -73,7 +71,7 @@ def reproduce(
         raise StoreError(
             f"expected a finished run; got {stored.title}, which failed; remedy: run it until it finishes"
         )
-    source = recorded_source(stored.read_notebook())
+    source = stored.read_notebook()  # papermill takes out what came of it
     if isinstance(stored, PublishedRun):  # that is the notebook as it is now, with the files as they are
         note_reads(source, stored.notebook, read_settings(source, stored.title))
     threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
@@ -102,18 +100,6 @@ def reproduce(
         each for name in ("machine", "versions", "files") for each in compare(told[name], found[name], name)
     ]
     return Verdict(stored.title, verdict, count, differences, (*environment, *files), found_digest(parts))
-
-
-def recorded_source(executed: NotebookNode) -> NotebookNode:
-    """Take the source out of an executed notebook, as it was before parameters were put in."""
-    node = deepcopy(executed)
-    node.cells = [cell for cell in node.cells if INJECTED not in cell.metadata.get("tags", [])]
-    node.metadata.pop("papermill", None)
-    for cell in node.cells:
-        cell.metadata.pop("papermill", None)
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    return node
 
 
 def compare(recorded: Any, now: Any, name: str) -> Iterator[Difference]:
