@@ -81,7 +81,7 @@ class Provenance(Strict, extra="allow"):
 
 
 class Record(Strict, extra="ignore"):
-    """All that others rely on in a record, in the order in which runs write it."""
+    """All that others rely on in a record."""
 
     schema_version: Literal[2]
     stem: _Stem
