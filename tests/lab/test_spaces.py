@@ -306,10 +306,10 @@ MIXED = {"grid": ["rate=1,x", "rat=3"], "zip": ["width=1,2", "share=1"]}
     ("options", "begin"),
     [
         ({}, ["expected something that varies: list, zip, grid or seeds; got none of them"]),
-        (MIXED | {"max_runs": 9}, ["zip: expected equally many", "grid: rate: ", "grid: rat: "]),
+        (MIXED, ["zip: expected equally many", "grid: rate: ", "grid: rat: "]),
         (MIXED | {"seeds": 10**9}, ["zip: expected equally many", "expected at most 100000 runs"]),
         ({"grid": ["width=x"], "shown": ["a loss", "loss"]}, ["shown: ", "grid: "]),
-        ({"seeds": 2, "max_runs": 0}, ["max_runs: expected greater than or equal to 1; got 0"]),
+        ({"seeds": 2, "threads": 0}, ["threads: expected greater than or equal to 1; got 0"]),
         ({"seeds": True}, ["seeds: expected a number above 0, or a list of them; got T", "expected some"]),
         ({"grid": ["label"]}, ["expected name=value; got 'label'"]),
         ({"grid": ['label="b']}, ["expected JSON; got '\"b' (Unterminated string starting at: "]),

@@ -21,6 +21,8 @@ from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, found_digest, request_digest
 
+_TOLERANCE = 1e-5
+
 
 class _Absent:
     """Stands for a value that only the other side has."""
@@ -54,14 +56,12 @@ class Verdict:
     found: str  # digest of what came out
 
 
-def reproduce(
-    stored: StoredRun, kernels: Kernels, *, rtol: float = 1e-5, timeout_s: float | None = None
-) -> Verdict:
+def reproduce(stored: StoredRun, kernels: Kernels, *, timeout_s: float | None = None) -> Verdict:
     """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
 
     Files that it kept are compared by their digests: one other bit, and the verdict is "different". What was
     recorded as varying isn't judged, and figures aren't either. Two floats are within tolerance whose
-    difference is at most ``rtol`` of the larger one.
+    difference is at most a hundred thousandth of the larger one.
 
     Raises:
         StoreError: The run has failed, or its notebook can't be read or was edited.
@@ -90,7 +90,7 @@ def reproduce(
     )
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     count = sum(_count(value) for part in now.values() for value in part.values())
-    near = all(each.relative is not None and each.relative <= rtol for each in differences)
+    near = all(each.relative is not None and each.relative <= _TOLERANCE for each in differences)
     alike = "identical" if count else "nothing to compare"
     verdict = alike if not differences else "within tolerance" if near else "different"
     record, machine = stored.record, describe_machine()
