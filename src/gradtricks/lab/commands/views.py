@@ -15,7 +15,7 @@ from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results import tables
-from gradtricks.lab.storage.places import StoreError, replace
+from gradtricks.lab.storage.places import StoreError, is_url, replace
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -146,7 +146,7 @@ def plot(
 
     drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
-    elsewhere = "://" in opened.location or plan.published
+    elsewhere = is_url(opened.location) or plan.published
     beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
     place = Path(folder) if folder else beside / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
