@@ -120,7 +120,7 @@ def reproduce(
     take a run of each, because its results are others.
 
     Args:
-        name: Path of the run, its title or the beginning of that, or the beginning of its request's digest.
+        name: Path of the run, its title or the beginning of that.
         note_it: Say in the manifest of a published run what came out.
         timeout_s: How long it may take.
         store: Of the runs.

@@ -162,8 +162,7 @@ def show(
     """Find a run, and open its executed notebook in the browser.
 
     Args:
-        run: Its path, its title or the beginning of that, or the beginning of its request's digest; a
-            ParameterError says that these mean no run, or several.
+        run: Its path, its title or the beginning of that; a ParameterError says if none is meant, or several.
         open_it: Whether to open it.
         store: Of the runs.
 

@@ -109,7 +109,7 @@ class Published:
         return set()
 
     def lookup(self, text: str) -> StoredRun:
-        """Find the one run that a text means: a title or its beginning, or that of a request."""
+        """Find the one run that a text means: a title or its beginning."""
         named: dict[str, list[StoredRun]] = {}
         for run in self.runs():
             named.setdefault(folder_name(run.title, run.request), []).append(run)

@@ -26,7 +26,6 @@ FAILED = "failed"  # folder of a request's last failure, beside those of finishe
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
-_REQUEST = re.compile(r"[0-9a-f]{4,64}")
 _STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
 _PACKAGE_FILE = re.compile(r"\w[\w.-]{0,60}(/\w[\w.-]{0,60}){0,10}", re.ASCII)  # that no file system refuses
 
@@ -274,24 +273,20 @@ def read_record(text: bytes | None, inputs: dict[str, Any] | None = None) -> dic
 def only_one(
     text: str, folders: Iterable[str], read: Callable[[str], Iterable[StoredRun]], location: str
 ) -> StoredRun:
-    """Find the run that a text means by its title, its request or the beginning of one of them.
+    """Find the run that a text means by its title or the beginning of that.
 
     ``folders`` are the names of all that were run, title and request, and ``read`` gives the runs in one.
     """
     folders = sorted(folders)
-    digits = text if _REQUEST.fullmatch(text) else "-"
-    names = [name for name in folders if text in (name, name[: -IN_NAME - 1])] or [
-        name for name in folders if name.startswith(text) or name[-IN_NAME:].startswith(digits[:IN_NAME])
-    ]
+    names = [name for name in folders if text in (name, name[: -IN_NAME - 1])]
+    names = names or [name for name in folders if name.startswith(text)]
     if len(names) > 1:
         listed = "\n".join(f"  {name}" for name in names[:LISTED])
         raise StoreError(
             f"expected one run in {public(location)}; got {len(names)} called {text!r}:\n{listed}\n"
             "remedy: give more of its name"
         )
-    # A folder's name has only the first digits of a request.
-    long = digits if len(digits) > IN_NAME else ""
-    found = [stored for name in names for stored in read(name) if stored.request.startswith(long)]
+    found = [stored for name in names for stored in read(name)]
     if not found:
         raise StoreError(
             f"expected a run in {public(location)}; got none called {text!r}; "

@@ -120,7 +120,7 @@ class Store:
             )
 
     def lookup(self, text: str) -> StoredRun:
-        """Find the one run that a text means: a title or its beginning, that of a request, a path or a URL.
+        """Find the one run that a text means: a title or its beginning, a path or a URL.
 
         Of several with the same request it is the valid one, else the newest. A StoreError says that there is
         none, or that several are meant.
