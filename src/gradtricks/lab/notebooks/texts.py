@@ -12,8 +12,6 @@ from typing import Any
 
 import yaml
 
-MAX_CHARACTERS = 1_000_000  # of a sweep file
-
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)")
 # Bits: Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones.
@@ -82,8 +80,6 @@ def read_yaml(text: str) -> Any:
 
     Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise ParameterError(f"expected at most {MAX_CHARACTERS} characters; got more")
     try:
         return yaml.load(text, _Loader)  # noqa: S506  # it makes texts, lists and dicts of texts only
     except yaml.YAMLError as error:

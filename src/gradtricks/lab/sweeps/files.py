@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, alike, excerpt
-from gradtricks.lab.notebooks.texts import MAX_CHARACTERS, Problems, read_yaml
+from gradtricks.lab.notebooks.texts import Problems, read_yaml
 
 ENDING = ".sweep.yaml"
 MAX_RUNS = 100_000
@@ -211,8 +211,7 @@ def read_file(path: Path) -> tuple[str, SweepFile | None, Problems]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open(encoding="utf-8") as stream:
-            raw = read_yaml(stream.read(MAX_CHARACTERS + 1))
+        raw = read_yaml(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ParameterError(str(error)) from error
     if not isinstance(raw, dict):
