@@ -24,8 +24,6 @@ from gradtricks.lab.storage.places import KEPT, checkpoints_of, is_trouble, is_u
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, write_record
 from gradtricks.lab.storage.store import Store
 
-__all__ = ["RunError", "execute"]
-
 # What a notebook, its process or its time can do to a run: not an interruption, and no mistake of the lab's.
 FAILURES = (PapermillExecutionError, DeadKernelError, OSError, OutputError)
 
