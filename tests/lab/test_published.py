@@ -126,7 +126,7 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     besides = {f"{sweep}.{ending}" for sweep in ("game", "game_steps") for ending in ("json", "parquet")}
     assert files.keys() - policies == besides
     store = Published(published)
-    assert sorted(store.plans()) == ["game", "game_steps"]
+    assert store.plans() == ["game", "game_steps"]
     assert len(list(store.runs())) == 5
     assert store.lookup("game-seed=2").read_file("policy.bin") == bytes([2] * 10)
     invoke("publish")
@@ -475,7 +475,8 @@ def test_a_manifest_that_was_edited_is_not_believed_and_costs_no_other_sweep(
     keep(replace(sweep, name="game_steps"), runs)
     assert before.items() <= tree(published).items()
     manifest.write_text(whole)
-    assert [len(each["runs"]) for each in Published(published).plans().values()] == [4, 4]
+    again = Published(published)
+    assert [len(again.plan(name)["runs"]) for name in again.plans()] == [4, 4]
 
 
 KILLED = """

@@ -150,11 +150,11 @@ def test_configurations_may_have_names(sweep, tmp_path):
     ]
     store = Store(tmp_path / "runs")
     freeze(found, store)
-    assert [run["case"] for run in store.plans()[found.name]["runs"]] == list(found.cases.values())
+    assert [run["case"] for run in store.plan(found.name)["runs"]] == list(found.cases.values())
     unnamed = sweep("list: [{}, {width: 16}]")
     assert unnamed.cases == {}
     freeze(unnamed, store)
-    assert store.plans()[unnamed.name]["runs"][0]["case"] == ""
+    assert store.plan(unnamed.name)["runs"][0]["case"] == ""
 
 
 def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):

@@ -189,15 +189,16 @@ def test_neither_an_upload_that_was_cut_off_nor_a_folder_in_place_of_a_record_is
 
 
 def test_plans_are_kept(store):
-    assert store.plans() == {}
+    assert store.plans() == []
     plan = {"runs": [{"request": "0" * 64, "title": "a"}]}
     store.write_plan("first-sweep", {"old": 1})
     store.write_plan("first-sweep", plan)
-    assert store.plans() == {"first-sweep": plan}
+    store.write_plan("first", plan)
     overwrite(f"{store.location}/.sweeps", "{", "torn.json")
     overwrite(f"{store.location}/.sweeps", "[" * 100_000, "deep.json")
     overwrite(f"{store.location}/.sweeps", "{}", "notes.txt")
-    assert store.plans() == {"first-sweep": plan}
+    assert store.plans() == ["deep", "first", "first-sweep", "torn"]
+    assert [store.plan(name) for name in store.plans()] == [None, plan, plan, None]
     put(store, asked())
     assert len(list(store.runs())) == 1
 
@@ -500,7 +501,7 @@ def test_a_full_disk_is_said_and_nothing_half_is_believed(tmp_path):
             filler.write_bytes(b"x" * 500_000)
         with pytest.raises(StoreError, match="No space left"):
             store.write_plan("sweep", {"x": "x" * 5000})
-        assert store.plans() == {}
+        assert store.plans() == []
         filler.unlink()
         put(store, asked(1))
         assert len(list(store.runs())) == 2

@@ -208,11 +208,10 @@ def find_run(store: "Store | Published", text: str) -> StoredRun:
 
 def _find_plan(store: "Store | Published", name: str | Path | None) -> tuple[str, tables.Plan]:
     """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
-    plans = store.plans()
-    there = sorted(plans)
+    there = store.plans()
     wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
     if wanted in there:
-        return wanted, tables.read_plan(plans[wanted])
+        return wanted, tables.read_plan(store.plan(wanted))
     raise ParameterError(
         f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
         "remedy: gradtricks status lists them"

@@ -80,9 +80,16 @@ class Published:
                 with alone(self._root, timeout_s=0):
                     settle(self._root)
 
-    def plans(self) -> Mapping[str, dict[str, Any]]:
-        """Say which runs belong to which sweep: plans by name, as those of a store, read when asked for."""
-        return _Plans(self)
+    def plans(self) -> list[str]:
+        """Name the sweeps that are published, sorted."""
+        return manifests(self._root)
+
+    def plan(self, sweep: str) -> dict[str, Any]:
+        """Say which runs belong to a sweep, as the plan of a store does."""
+        manifest, runs = self.sweep(sweep)
+        named = ("request", "title", "place", "case")
+        listed = [{part: getattr(run, part) for part in named} for run in runs]
+        return {"runs": listed, "varied": manifest.varied, "shown": manifest.shown, "published": True}
 
     def sweep(self, name: str) -> tuple[Manifest, list[PublishedRun]]:
         """Read the runs of one sweep; a KeyError says that there is none of that name."""
@@ -130,23 +137,6 @@ class Published:
         except (ValueError, KeyError) as error:
             raise _edited(self._root / f"{', '.join(new)}{MANIFEST}", error) from error
         return [self._known[sweep] for sweep in sweeps]
-
-
-class _Plans(Mapping[str, dict[str, Any]]):
-    def __init__(self, published: Published) -> None:
-        self._published, self._sweeps = published, manifests(Path(published.location))
-
-    def __getitem__(self, sweep: str) -> dict[str, Any]:
-        manifest, runs = self._published.sweep(sweep)
-        named = ("request", "title", "place", "case")
-        listed = [{part: getattr(run, part) for part in named} for run in runs]
-        return {"runs": listed, "varied": manifest.varied, "shown": manifest.shown, "published": True}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sweeps)
-
-    def __len__(self) -> int:
-        return len(self._sweeps)
 
 
 def published_at(path: str) -> PublishedRun | None:

@@ -175,15 +175,17 @@ class Store:
         with explained(self.location):
             self._place.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
 
-    def plans(self) -> dict[str, dict[str, Any]]:
-        """Read the plans of all sweeps, by name, but for those that can't be read."""
-        plans: dict[str, dict[str, Any]] = {}
-        for file in self._place.names(_SWEEPS):
-            name, _, ending = file.rpartition(".")
-            with suppress(ValueError):
-                plan = from_json(self._place.read(f"{_SWEEPS}/{file}") or b"") if ending == "json" else None
-                plans |= {name: plan} if isinstance(plan, dict) else {}
-        return plans
+    def plans(self) -> list[str]:
+        """Name the sweeps whose plans are kept, sorted."""
+        with explained(self.location):
+            files = self._place.names(_SWEEPS)
+        return sorted(file.removesuffix(".json") for file in files if file.endswith(".json"))
+
+    def plan(self, sweep: str) -> Any:
+        """Read the plan of a sweep, whatever somebody made of it since; None where it can't be read."""
+        with explained(self.location), suppress(ValueError):
+            return from_json(self._place.read(f"{_SWEEPS}/{sweep}.json") or b"")
+        return None
 
     def clean(self, *, failed: bool = False, stale: bool = False, dry_run: bool = False) -> list[str]:
         """Delete what killed processes left behind, records that can't be believed, and what is asked for.
