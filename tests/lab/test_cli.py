@@ -545,10 +545,11 @@ def test_a_table_answers_sql(swept, invoke):
 
 
 def test_a_plot_is_drawn_on_request(swept, invoke):
+    drawn = "_build/sweeps/small/loss"
     for name in ("loss", "results.loss"):
-        said, _ = invoke("plot", "--show", name, "--folder", "drawn", cwd=swept[0])
-        assert said == "drawn/loss.svg\ndrawn/loss.png\n"
-    assert (swept[0] / "drawn" / "loss.png").read_bytes().startswith(b"\x89PNG")
+        said, _ = invoke("plot", "--show", name, cwd=swept[0])
+        assert said == f"{drawn}.svg\n{drawn}.png\n"
+    assert (swept[0] / f"{drawn}.png").read_bytes().startswith(b"\x89PNG")
     _, errors = invoke("plot", "--show", "results.gain", cwd=swept[0], exits=2)
     assert "results.loss" in errors
 

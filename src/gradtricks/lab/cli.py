@@ -239,11 +239,10 @@ def table(
 def plot(
     sweep_name: given.SweepName = None,
     shown: given.Results = None,
-    folder: given.Folder = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
     """Draw what a sweep has found so far, as SVG and PNG."""
-    yield from map(str, lab.plot(sweep_name, shown=shown or (), folder=folder, store=store))
+    yield from map(str, lab.plot(sweep_name, shown=shown or (), store=store))
 
 
 @command("Results", "gradtricks show masking-torch --no-open")

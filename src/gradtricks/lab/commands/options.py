@@ -121,4 +121,3 @@ StoreLocation = Annotated[
 ]
 To = Annotated[Literal["parquet", "csv"] | None, _where("--to", help="Form of the table.")]
 Output = Annotated[Path | None, _where("--output", "-o", help="File to write; without it, the terminal.")]
-Folder = Annotated[Path | None, _where("--folder", help="Of the files; without it, _build/sweeps/SWEEP.")]

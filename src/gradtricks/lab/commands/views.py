@@ -122,16 +122,17 @@ def plot(
     sweep: str | Path | None = None,
     *,
     shown: Sequence[str] = (),
-    folder: str | Path | None = None,
     store: str | Path = DEFAULT_STORE,
 ) -> list[Path]:
-    """Draw what a sweep has found so far, each result as SVG and PNG, and return the files.
+    """Draw what a sweep has found so far, each result as SVG and PNG in ``sweeps/<name>`` beside the store.
 
     Args:
         sweep: Its name or its file; None means the only one of the store.
         shown: Results such as ``results.loss``, or ``loss``; none means those that the sweep names, or some.
-        folder: Of the files; None means ``sweeps/<name>`` beside the store.
         store: Of the runs.
+
+    Returns:
+        The files.
 
     Raises:
         ParameterError: There is no such sweep, or no result that could be drawn.
@@ -147,8 +148,7 @@ def plot(
     drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
     elsewhere = is_url(opened.location) or plan.published
-    beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
-    place = Path(folder) if folder else beside / "sweeps" / name
+    place = Path(DEFAULT_STORE if elsewhere else opened.location).parent / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
     files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
     for path in files:
