@@ -1,6 +1,5 @@
 """What runs have found: as a table, as plots, or one run by itself."""
 
-import os
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -114,8 +113,7 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     else:
         from gradtricks.lab.results.queries import as_parquet
 
-        data = tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame)
-        replace(path, data, path.with_name(f".{path.name}.{os.getpid()}.new"))
+        replace(path, tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame))
 
 
 def plot(

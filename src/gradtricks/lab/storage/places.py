@@ -75,7 +75,7 @@ class LocalPlace:
         """Write a file in one step."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace(target, data, target.with_name(f".{target.name}.{os.getpid()}"))
+        replace(target, data)
 
     def put(self, folder: Path, path: str) -> None:
         """Move a folder with a record to where it belongs, in one step, instead of what may be there."""
@@ -166,8 +166,9 @@ def checkpoints_of(claimed: Path) -> Path:
     return (claimed.parents[1] / _CHECKPOINTS / claimed.name).absolute()
 
 
-def replace(path: Path, data: bytes, beside: Path) -> None:
+def replace(path: Path, data: bytes, beside: Path | None = None) -> None:
     """Write a file in one step: first beside its place, on the same disk."""
+    beside = beside or path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(data)
         flush(beside)
