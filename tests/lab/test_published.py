@@ -13,6 +13,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
 import duckdb
 import nbformat
@@ -33,6 +34,8 @@ from gradtricks.lab.commands.views import find_run, table
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.reproduction import reproduce
 from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
@@ -232,6 +235,15 @@ def test_a_path_means_a_published_run_wherever_one_stands(published, project, mo
     stored = find_run(Store("nowhere"), run)
     assert stored.read_file("policy.bin") == bytes(10)
     assert BODY in [cell.source for cell in stored.read_notebook().cells]
+
+
+def test_a_published_run_that_fails_now_names_the_code_and_no_notebook_that_is_not_kept(published):
+    run = published_at("experiments/published/game/0.2-0")
+    kernels = Mock(**{"run.side_effect": OSError("?")})
+    with pytest.raises(
+        RunError, match=r"as it did before; got OSError: .*; remedy: check out the code of then$"
+    ):
+        reproduce(run, kernels)
 
 
 @pytest.mark.parametrize("text", ["/", "/game", "game/0.2-0", "s3://experiments/published/game/0.2-0"])

@@ -148,7 +148,9 @@ def _rerun(
             kernels.run(source, stored.parameters, output, threads=threads, timeout_s=timeout_s)
             return finish(output)
         except FAILURES as error:
+            commit = stored.record["provenance"]["commit"] or "the code of then"
+            then = f"compare with the notebook of then, {public(stored.location)}/notebook.ipynb"
             raise RunError(
                 f"expected {stored.title} to finish as it did before; got {reason_of(error)}; "
-                f"remedy: compare with the notebook of then, {public(stored.location)}/notebook.ipynb"
+                f"remedy: {then if stored.executed else f'check out {commit}'}"
             ) from error
