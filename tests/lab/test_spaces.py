@@ -157,6 +157,16 @@ def test_configurations_may_have_names(sweep, tmp_path):
     assert store.plan(unnamed.name)["runs"][0]["case"] == ""
 
 
+@pytest.mark.parametrize("stem", ["a" * 150, "=a", "-", ".a", "日本"])
+def test_a_sweep_of_a_notebook_with_any_name_has_a_plan(notebook, tmp_path, stem):
+    path = tmp_path / f"{stem}.ipynb"
+    path.write_bytes(notebook.read_bytes())
+    found = plan_sweep(path, seeds=2)
+    store = Store(tmp_path / "runs")
+    freeze(found, store)
+    assert store.plans() == [found.name]
+
+
 def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):
     text = "grid: {optimizer: [sgd, adam], momentum: [0, 0.5], nesterov: [false, true]}\n"
     found = sweep(text + "only_if: {nesterov: {momentum: 0.5}, momentum: {optimizer: [sgd]}}")

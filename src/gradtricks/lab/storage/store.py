@@ -26,6 +26,7 @@ from gradtricks.lab.storage.records import (
     FAILED,
     IN_NAME,
     LISTED,
+    LONGEST_TITLE,
     Installed,
     StoredRun,
     folder_name,
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
 _SWEEPS = ".sweeps"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]{0,99}")
+# Of a sweep: a title, behind which a digest may stand.
+_NAME = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE + 8}}}")
 
 
 class RecordWarning(UserWarning):
@@ -102,7 +104,7 @@ class Store:
         Of records that can't be believed it warns.
         """
         names = self._requests()
-        if stem and _NAME.fullmatch(stem):  # then a title begins with it
+        if stem and len(stem) <= LONGEST_TITLE and _NAME.fullmatch(stem):  # then a title begins with it
             names = [name for name in names if name.startswith(stem)]
         damaged = []
         for path, stored in self._read(names):
