@@ -144,22 +144,16 @@ def _read_integer(text: str) -> int:
     return int(text, 0 if text.lstrip("+-")[1:2].isalpha() else 10)
 
 
-def _read_word(words: Mapping[str, Any], text: str) -> Any:
-    if text not in words:
-        raise ValueError(text)
-    return words[text]
-
-
 def _read_nested(text: str) -> Any:
     if text[:1] not in ("[", "{"):
         raise ValueError(text)
     return read_json(text)
 
 
-# What a text means that is of a type; a ValueError says that none of that type is written so.
+# What a text means that is of a type; a ValueError or KeyError says that none of that type is written so.
 READERS: Mapping[Any, Callable[[str], Any]] = {
-    NoneType: lambda text: _read_word({"null": None, "None": None}, text),
-    bool: lambda text: _read_word(_WORDS, text.lower()),
+    NoneType: {"null": None, "None": None}.__getitem__,
+    bool: lambda text: _WORDS[text.lower()],
     int: _read_integer,
     # YAML writes .inf and .nan.
     float: lambda text: float(re.sub(r"^([+-]?)\.(?=inf|nan)", r"\1", text.lower())),
