@@ -367,6 +367,15 @@ def test_a_notebook_that_is_gone_or_torn_says_so(store):
         stored.read_notebook()
     with pytest.raises(StoreError, match="got none that can be read"):
         StoredRun(f"{store.location}/nowhere", {}).read_notebook()
+    assert [stored.executed, StoredRun(f"{store.location}/nowhere", {}).executed] == [True, False]
+
+
+def test_a_run_at_a_url_that_cannot_be_reached_says_so(monkeypatch):
+    monkeypatch.setattr("gradtricks.lab.storage.remote._PAUSES_S", ())
+    run = StoredRun("ftp://127.0.0.1:1/a", {"title": "a", "files": {"b": {}}})
+    for read in (lambda: run.executed, run.read_notebook, lambda: run.read_file("b")):
+        with pytest.raises(StoreError, match=r"expected a store to .* at ftp://127\.0\.0\.1:1/a; got: "):
+            read()
 
 
 def test_many_runs_share_what_is_equal(local):

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE, file_digests
-from gradtricks.lab.storage.places import KEPT, StoreError, place_at, public
+from gradtricks.lab.storage.places import KEPT, StoreError, explained, place_at, public
 
 SCHEMA_VERSION = 2
 LONGEST_TITLE = 100
@@ -144,11 +144,13 @@ class StoredRun:
     @property
     def executed(self) -> bool:
         """Whether its executed notebook is kept: where no process could be started, there is none."""
-        return "notebook.ipynb" in place_at(self.location).names()
+        with explained(self.location):
+            return "notebook.ipynb" in place_at(self.location).names()
 
     def read_notebook(self) -> NotebookNode:
         """Read the executed notebook; a StoreError says that it isn't there, or torn."""
-        text = place_at(self.location).read("notebook.ipynb")
+        with explained(self.location):
+            text = place_at(self.location).read("notebook.ipynb")
         try:
             return nbformat.reads((text or b"").decode(), as_version=4)
         except Exception as error:  # whatever nbformat meets in a file that isn't a notebook
@@ -176,7 +178,8 @@ class StoredRun:
         return data
 
     def _read_kept(self, name: str) -> bytes | None:
-        return place_at(self.location).read(f"{KEPT}/{name}")
+        with explained(self.location):
+            return place_at(self.location).read(f"{KEPT}/{name}")
 
     def valid(self) -> bool:
         """Say whether what it used, the package's files and the versions of libraries, is unchanged."""
