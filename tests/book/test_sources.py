@@ -130,7 +130,7 @@ def test_the_book_runs_a_notebook_with_its_quick_parameters(notebook):
     assert request == runs[0].request  # metadata aren't what a run depends on
     for quick, message in (
         ({"sed": 7}, "sed: unknown"),
-        (["seed"], "quick: expected parameters by name; got"),
+        (["seed"], "quick: expected a valid dictionary; got"),
     ):
         node.metadata["gradtricks"] = {"quick": quick}
         nbformat.write(node, notebook)

@@ -545,10 +545,11 @@ def test_a_table_answers_sql(swept, invoke):
 
 
 def test_a_plot_is_drawn_on_request(swept, invoke):
+    drawn = "_build/sweeps/small/loss"
     for name in ("loss", "results.loss"):
-        said, _ = invoke("plot", "--show", name, "--folder", "drawn", cwd=swept[0])
-        assert said == "drawn/loss.svg\ndrawn/loss.png\n"
-    assert (swept[0] / "drawn" / "loss.png").read_bytes().startswith(b"\x89PNG")
+        said, _ = invoke("plot", "--show", name, cwd=swept[0])
+        assert said == f"{drawn}.svg\n{drawn}.png\n"
+    assert (swept[0] / f"{drawn}.png").read_bytes().startswith(b"\x89PNG")
     _, errors = invoke("plot", "--show", "results.gain", cwd=swept[0], exits=2)
     assert "results.loss" in errors
 
@@ -559,7 +560,16 @@ def test_show_prints_the_record_and_opens_the_notebook(swept, invoke):
     (page,) = re.findall(r"^Notebook: (.*)$", said, re.MULTILINE)
     assert "A small experiment" in Path(page).read_text()
     said, _ = invoke("show", "small-seed=1,rate", "--no-open", cwd=swept[0])
-    assert re.findall(r"^Notebook: (.*)$", said, re.MULTILINE)[0].endswith("/notebook.ipynb")
+    (path,) = re.findall(r"^Notebook: (.*/notebook.ipynb)$", said, re.MULTILINE)
+    notebook = swept[0] / path
+    whole = notebook.read_text()
+    notebook.write_text(whole[:100])
+    torn, errors = invoke("show", "small-seed=1,rate", cwd=swept[0], exits=1)
+    assert (torn.split("Notebook")[0], "got none that can be read" in errors) == (
+        said.split("Notebook")[0],
+        True,
+    )
+    notebook.write_text(whole)
 
 
 def test_a_notebook_becomes_a_page_that_can_do_no_harm():

@@ -105,7 +105,7 @@ def test_one_failure_stops_nothing_and_nothing_is_done_twice(notebook, store):
     again = execute_all(specs, store, on_change=hear)
     assert seen == []
     assert [run.stored for run in again][::2] == [run.stored for run in runs[:4]][::2]
-    assert "RuntimeError: as asked\n  It failed before; its notebook: " in again[1].error
+    assert "RuntimeError: as asked\n  It failed before, and is kept in " in again[1].error
     execute_all(specs, store, retry_failed=True, on_change=hear)
     assert [state for _, state, _ in seen] == ["going", "failed"]
 
@@ -338,6 +338,17 @@ def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_p
     execute_all(specs, store, scheduler=scheduler, on_change=seen.append)
     assert seen == []
     assert not list((tmp_path / "runs").glob(".probe*"))
+
+
+def test_a_folder_that_is_written_as_a_url_is_that_folder_on_a_cluster_too(
+    cluster, notebook, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    store = Store(f"file://{tmp_path}/runs")
+    (run,) = execute_all(plan(notebook, 1), store, scheduler=Scheduler(**cluster.known_as))
+    assert run.stored.location.startswith(f"{tmp_path}/runs/")
+    assert Store(tmp_path / "runs").find(run.spec) == run.stored
+    assert not (tmp_path / "file:").exists()
 
 
 def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):

@@ -72,7 +72,7 @@ def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, mo
     monkeypatch.setattr(store, "find_all", find_all)
     shown = console()
     runs = execute(plan(notebook, 3), store, shown)
-    assert runs[1].error == "as before\n  It failed before; its notebook: here/notebook.ipynb"
+    assert runs[1].error == "as before\n  It failed before, and is kept in here"
     assert shown.file.getvalue().splitlines() == [
         "1 of 3 runs are finished already.",
         "1 have failed before; --retry failed tries them again.",

@@ -13,7 +13,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 
+import duckdb
 import nbformat
 import pytest
 from filelock import FileLock
@@ -32,12 +34,16 @@ from gradtricks.lab.commands.views import find_run, table
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
+from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.reproduction import reproduce
 from gradtricks.lab.storage.published import Published, published_at
+from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.publication import FOLDER, as_published, keep
 from notebooks import write_notebook
+from synthetic import make_run, make_sweep
 
 PARAMETERS = """\
 seed: int = 0  # of nothing
@@ -123,7 +129,7 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     besides = {f"{sweep}.{ending}" for sweep in ("game", "game_steps") for ending in ("json", "parquet")}
     assert files.keys() - policies == besides
     store = Published(published)
-    assert sorted(store.plans()) == ["game", "game_steps"]
+    assert store.plans() == ["game", "game_steps"]
     assert len(list(store.runs())) == 5
     assert store.lookup("game-seed=2").read_file("policy.bin") == bytes([2] * 10)
     invoke("publish")
@@ -217,16 +223,27 @@ def test_the_other_commands_take_the_published_store(published, project):
         ("experiments/published/game", "0.2-0.bin"),
         ("experiments/published/game", "0.2-0"),
         ("book", "../experiments/published/game/0.2-0"),
+        ("book", "file://{}/experiments/published/game/0.2-0"),
     ],
 )
 def test_a_path_means_a_published_run_wherever_one_stands(published, project, monkeypatch, folder, run):
     (project / "book").mkdir(exist_ok=True)
     monkeypatch.chdir(project / folder)
+    run = run.format(project)
     said = invoke("show", run)
     assert ["game-rate=0.2" in said, "file policy.bin" in said, "Notebook" in said] == [True, True, False]
     stored = find_run(Store("nowhere"), run)
     assert stored.read_file("policy.bin") == bytes(10)
     assert BODY in [cell.source for cell in stored.read_notebook().cells]
+
+
+def test_a_published_run_that_fails_now_names_the_code_and_no_notebook_that_is_not_kept(published):
+    run = published_at("experiments/published/game/0.2-0")
+    kernels = Mock(**{"run.side_effect": OSError("?")})
+    with pytest.raises(
+        RunError, match=r"as it did before; got OSError: .*; remedy: check out the code of then$"
+    ):
+        reproduce(run, kernels)
 
 
 @pytest.mark.parametrize("text", ["/", "/game", "game/0.2-0", "s3://experiments/published/game/0.2-0"])
@@ -260,10 +277,20 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
 def test_nothing_but_publish_changes_published_runs(published, words, monkeypatch):
     before = tree(published)
     monkeypatch.chdir(published / "game")
-    for path in ("..", published, published / "game", "."):
+    for path in ("..", published, published / "game", ".", f"file://{published}", f"file://{published}/game"):
         said = invoke(*words, "--store", str(path), exits=1)
         assert "expected a store of runs; got published ones in" in said
     assert tree(published) == before
+
+
+def test_tables_and_json_of_others_are_no_published_runs(project):
+    (project / "notes.json").write_text('{"title": "Notes", "files": {}}')
+    duckdb.sql("SELECT 1 AS a").write_parquet(str(project / "notes.parquet"))
+    (project / "odd.json").mkdir()
+    invoke("run", "experiments/game.ipynb", "--store", "runs")
+    assert "game" in invoke("show", "game", "--no-open", "--store", "runs")
+    assert "0 deleted." in invoke("clean", "--store", ".")
+    assert invoke("status", "--store", ".").split()[0] == "sweep"
 
 
 def test_what_changed_since_is_said(published, project, lay_out):
@@ -374,6 +401,32 @@ def test_a_kept_file_that_was_edited_is_not_believed(published):
         run.read_file("policy.bin")
 
 
+def test_no_two_kept_files_have_one_name_nor_has_one_that_of_another_run(tmp_path):
+    class Run(StoredRun):
+        def read_file(self, name):
+            return f"{name} of {self.parameters['who']}".encode()
+
+    def run(who, *names):
+        made = make_run({"who": who}, {})
+        files = {name: Run("", made.record).read_file(name) for name in names}
+        about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in files.items()}
+        return Run("nowhere", made.record | {"files": about})
+
+    kept = {"a": ["b-x", "y"], "a-b": ["x", "v"], "c": ["w.bin"], "c.bin": ["z"]}
+    runs = [run(who, *names) for who, names in kept.items()]
+    keep(make_sweep(runs, ["who"], [], path=tmp_path / "small.sweep.yaml"), runs)
+    found = Published(tmp_path / FOLDER)
+    paths = [path.lower() for each in found.runs() for path in each.kept.values()]
+    assert len(set(paths)) == len(paths) == 6
+    assert paths[0] == "small/a-b-x"
+    for each in found.runs():
+        assert list(each.files) == kept[each.parameters["who"]]
+        assert published_at(each.location).parameters == each.parameters
+        for name in each.files:
+            assert each.read_file(name) == f"{name} of {each.parameters['who']}".encode()
+            assert published_at(str(tmp_path / FOLDER / each.kept[name])).parameters == each.parameters
+
+
 def test_only_published_sweeps_are_published(project):
     path = project / "experiments" / "plain.sweep.yaml"
     path.write_text(RATES.replace("published: true\n", ""))
@@ -434,7 +487,8 @@ def test_a_manifest_that_was_edited_is_not_believed_and_costs_no_other_sweep(
     keep(replace(sweep, name="game_steps"), runs)
     assert before.items() <= tree(published).items()
     manifest.write_text(whole)
-    assert [len(each["runs"]) for each in Published(published).plans().values()] == [4, 4]
+    again = Published(published)
+    assert [len(again.plan(name)["runs"]) for name in again.plans()] == [4, 4]
 
 
 KILLED = """

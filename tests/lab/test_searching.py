@@ -14,7 +14,7 @@ import pytest
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.schedulers import Scheduler
-from gradtricks.lab.storage.store import Store
+from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.searching import search
 from gradtricks.lab.sweeps.studies import Study
@@ -260,7 +260,7 @@ def test_a_database_or_a_folder_that_cannot_be_had(written, tmp_path):
     with pytest.raises(ParameterError, match="which memory://runs can't hold; got none; remedy: say"):
         search(written(), Store("memory://runs"))
     (tmp_path / "file").touch()
-    with pytest.raises(ParameterError, match=r"expected a folder .*; got .*Not a directory"):
+    with pytest.raises(StoreError, match=r"expected a store .*/file; got: Not a directory; remedy: "):
         search(written(), Store(tmp_path / "file"))
 
 

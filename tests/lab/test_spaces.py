@@ -150,11 +150,21 @@ def test_configurations_may_have_names(sweep, tmp_path):
     ]
     store = Store(tmp_path / "runs")
     freeze(found, store)
-    assert [run["case"] for run in store.plans()[found.name]["runs"]] == list(found.cases.values())
+    assert [run["case"] for run in store.plan(found.name)["runs"]] == list(found.cases.values())
     unnamed = sweep("list: [{}, {width: 16}]")
     assert unnamed.cases == {}
     freeze(unnamed, store)
-    assert store.plans()[unnamed.name]["runs"][0]["case"] == ""
+    assert store.plan(unnamed.name)["runs"][0]["case"] == ""
+
+
+@pytest.mark.parametrize("stem", ["a" * 150, "=a", "-", ".a", "日本"])
+def test_a_sweep_of_a_notebook_with_any_name_has_a_plan(notebook, tmp_path, stem):
+    path = tmp_path / f"{stem}.ipynb"
+    path.write_bytes(notebook.read_bytes())
+    found = plan_sweep(path, seeds=2)
+    store = Store(tmp_path / "runs")
+    freeze(found, store)
+    assert store.plans() == [found.name]
 
 
 def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):
@@ -306,10 +316,10 @@ MIXED = {"grid": ["rate=1,x", "rat=3"], "zip": ["width=1,2", "share=1"]}
     ("options", "begin"),
     [
         ({}, ["expected something that varies: list, zip, grid or seeds; got none of them"]),
-        (MIXED | {"max_runs": 9}, ["zip: expected equally many", "grid: rate: ", "grid: rat: "]),
+        (MIXED, ["zip: expected equally many", "grid: rate: ", "grid: rat: "]),
         (MIXED | {"seeds": 10**9}, ["zip: expected equally many", "expected at most 100000 runs"]),
         ({"grid": ["width=x"], "shown": ["a loss", "loss"]}, ["shown: ", "grid: "]),
-        ({"seeds": 2, "max_runs": 0}, ["max_runs: expected greater than or equal to 1; got 0"]),
+        ({"seeds": 2, "threads": 0}, ["threads: expected greater than or equal to 1; got 0"]),
         ({"seeds": True}, ["seeds: expected a number above 0, or a list of them; got T", "expected some"]),
         ({"grid": ["label"]}, ["expected name=value; got 'label'"]),
         ({"grid": ['label="b']}, ["expected JSON; got '\"b' (Unterminated string starting at: "]),

@@ -146,7 +146,7 @@ def test_inputs_that_changed_make_a_run_stale(store):
         assert store.lookup(run.title).title == run.title
     run = asked(0)
     fresh = put(store, run)
-    assert store.find(run) == fresh == store.lookup(run.request)
+    assert store.find(run) == fresh == store.lookup(run.title)
     assert len(list(store.runs())) == 3
     put_failure(store, asked(5))
     expected = {"seed=0": 1, "seed=1": 1}
@@ -189,20 +189,21 @@ def test_neither_an_upload_that_was_cut_off_nor_a_folder_in_place_of_a_record_is
 
 
 def test_plans_are_kept(store):
-    assert store.plans() == {}
+    assert store.plans() == []
     plan = {"runs": [{"request": "0" * 64, "title": "a"}]}
     store.write_plan("first-sweep", {"old": 1})
     store.write_plan("first-sweep", plan)
-    assert store.plans() == {"first-sweep": plan}
+    store.write_plan("first", plan)
     overwrite(f"{store.location}/.sweeps", "{", "torn.json")
     overwrite(f"{store.location}/.sweeps", "[" * 100_000, "deep.json")
     overwrite(f"{store.location}/.sweeps", "{}", "notes.txt")
-    assert store.plans() == {"first-sweep": plan}
+    assert store.plans() == ["deep", "first", "first-sweep", "torn"]
+    assert [store.plan(name) for name in store.plans()] == [None, plan, plan, None]
     put(store, asked())
     assert len(list(store.runs())) == 1
 
 
-@pytest.mark.parametrize("name", ["", "..", "../a", "a/b", ".hidden", "a" * 101, "a\n"])
+@pytest.mark.parametrize("name", ["", "..", "../a", "a/b", ".hidden", "a" * 110, "a\n"])
 def test_names_cannot_leave_the_store(local, name):
     with pytest.raises(StoreError, match=r"expected a sweep's name of letters, .*; got"):
         local.write_plan(name, {})
@@ -219,8 +220,6 @@ def test_a_run_is_looked_up_by_what_people_type(store):
     failure = put_failure(store, asked(2))
     for text in (
         first.title,
-        first.request,
-        first.request[:4],
         f"{first.title}-{first.request[:12]}",
         first.location,
         f"{first.location}/",
@@ -231,7 +230,7 @@ def test_a_run_is_looked_up_by_what_people_type(store):
     assert store.lookup("small-torch-seed=2") == failure
     with pytest.raises(StoreError, match=r"(?s)expected one run in .*; got 3 called 'small':.*seed=1-"):
         store.lookup("small")
-    for text in ("tiny", "0" * 13, f"{first.request[:12]}{'0' * 52}", "/nowhere/at/all", "../.."):
+    for text in ("tiny", first.request, "/nowhere/at/all", "../.."):
         with pytest.raises(StoreError, match=r"got none called .*; remedy: gradtricks table lists them"):
             store.lookup(text)
 
@@ -368,6 +367,15 @@ def test_a_notebook_that_is_gone_or_torn_says_so(store):
         stored.read_notebook()
     with pytest.raises(StoreError, match="got none that can be read"):
         StoredRun(f"{store.location}/nowhere", {}).read_notebook()
+    assert [stored.executed, StoredRun(f"{store.location}/nowhere", {}).executed] == [True, False]
+
+
+def test_a_run_at_a_url_that_cannot_be_reached_says_so(monkeypatch):
+    monkeypatch.setattr("gradtricks.lab.storage.remote._PAUSES_S", ())
+    run = StoredRun("ftp://127.0.0.1:1/a", {"title": "a", "files": {"b": {}}})
+    for read in (lambda: run.executed, run.read_notebook, lambda: run.read_file("b")):
+        with pytest.raises(StoreError, match=r"expected a store to .* at ftp://127\.0\.0\.1:1/a; got: "):
+            read()
 
 
 def test_many_runs_share_what_is_equal(local):
@@ -502,7 +510,7 @@ def test_a_full_disk_is_said_and_nothing_half_is_believed(tmp_path):
             filler.write_bytes(b"x" * 500_000)
         with pytest.raises(StoreError, match="No space left"):
             store.write_plan("sweep", {"x": "x" * 5000})
-        assert store.plans() == {}
+        assert store.plans() == []
         filler.unlink()
         put(store, asked(1))
         assert len(list(store.runs())) == 2

@@ -78,6 +78,8 @@ def test_a_plan_that_was_edited_is_refused(runs):
     assert read_plan({"runs": [], "shown": ["results.loss"]}).shown == ("results.loss",)
     with pytest.raises(StoreError, match=r"a plan as a sweep writes it; got .*; remedy: sweep again"):
         read_plan({"runs": runs, "varied": "seed" if runs == [] else []})
+    with pytest.raises(StoreError, match="got None: all: "):
+        read_plan(None)
 
 
 def test_an_empty_store_has_the_columns_that_every_store_has(tmp_path):

@@ -239,11 +239,10 @@ def table(
 def plot(
     sweep_name: given.SweepName = None,
     shown: given.Results = None,
-    folder: given.Folder = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
     """Draw what a sweep has found so far, as SVG and PNG."""
-    yield from map(str, lab.plot(sweep_name, shown=shown or (), folder=folder, store=store))
+    yield from map(str, lab.plot(sweep_name, shown=shown or (), store=store))
 
 
 @command("Results", "gradtricks show masking-torch --no-open")
@@ -252,12 +251,12 @@ def show(
 ) -> Printed:
     """Show what a run recorded, and open its executed notebook in the browser."""
     from gradtricks.lab.commands.terminal import near
-    from gradtricks.lab.commands.views import record_of
+    from gradtricks.lab.commands.views import open_page, record_of
 
-    stored, page = lab.show(name, open_it=not no_open, store=store)
+    stored, _ = lab.show(name, open_it=False, store=store)
     yield record_of(stored)
     if stored.executed:
-        yield f"Notebook: {page or near(stored.location) + '/notebook.ipynb'}"
+        yield f"Notebook: {near(stored.location) + '/notebook.ipynb' if no_open else open_page(stored)}"
 
 
 @command("Results", "gradtricks reproduce masking-torch", "gradtricks reproduce --book")

@@ -57,10 +57,7 @@ _how: Any = partial(typer.Option, rich_help_panel="How to run")
 _cluster: Any = partial(typer.Option, rich_help_panel="On a cluster")
 _where: Any = partial(typer.Option, rich_help_panel="Where it goes")
 
-_RUN = typer.Argument(
-    help="Its path, its title or the beginning of that, or the beginning of its request's digest.",
-    metavar="RUN",
-)
+_RUN = typer.Argument(help="Its path, its title or the beginning of that.", metavar="RUN")
 StoredName = Annotated[str, _RUN]
 OptionalStoredName = Annotated[str | None, _RUN]
 Notebook = Annotated[Path, typer.Argument(help="Source notebook, such as experiments/masking.ipynb.")]
@@ -124,4 +121,3 @@ StoreLocation = Annotated[
 ]
 To = Annotated[Literal["parquet", "csv"] | None, _where("--to", help="Form of the table.")]
 Output = Annotated[Path | None, _where("--output", "-o", help="File to write; without it, the terminal.")]
-Folder = Annotated[Path | None, _where("--folder", help="Of the files; without it, _build/sweeps/SWEEP.")]

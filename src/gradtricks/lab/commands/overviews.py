@@ -111,8 +111,8 @@ def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     opened = open_store(store)
     claimed = opened.claimed()
     found = []
-    for name, plan in sorted(opened.plans().items()):
-        runs = read_plan(plan).runs
+    for name in opened.plans():
+        runs = read_plan(opened.plan(name)).runs
         states = Counter(run.status for run in runs_of(opened, runs) if run.request not in claimed)
         running = sum(run.request in claimed for run in runs)
         found.append(SweepStatus(name, len(runs), states["finished"], states["failed"], running))

@@ -120,7 +120,7 @@ def reproduce(
     take a run of each, because its results are others.
 
     Args:
-        name: Path of the run, its title or the beginning of that, or the beginning of its request's digest.
+        name: Path of the run, its title or the beginning of that.
         note_it: Say in the manifest of a published run what came out.
         timeout_s: How long it may take.
         store: Of the runs.
@@ -144,18 +144,12 @@ def reproduce(
     return verdict
 
 
-def reproduce_book(
-    *,
-    experiments: str | Path = EXPERIMENTS,
-    timeout_s: float | None = None,
-    store: str | Path = DEFAULT_STORE,
-) -> Iterator[Verdict]:
+def reproduce_book(*, timeout_s: float | None = None, store: str | Path = DEFAULT_STORE) -> Iterator[Verdict]:
     """Run again what the book's build runs, one after another. One that fails this time counts as different.
 
     Published sweeps take hours: `reproduce` runs one of their runs again.
 
     Args:
-        experiments: Folder of the source notebooks.
         timeout_s: How long each may take.
         store: Of the runs.
 
@@ -165,8 +159,8 @@ def reproduce_book(
     Raises:
         ParameterError: The store doesn't hold all runs of the book as it is now.
     """
-    folder, opened = Path(experiments), Store(store)
-    specs, sweeps = together(partial(plan_book, folder), partial(plan_sweeps, folder))
+    opened = Store(store)
+    specs, sweeps = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
     runs = [*specs, *(run for sweep in sweeps if not sweep.published for run in sweep.runs)]
     wanted = {run.request: run for run in runs}
     found = opened.find_all(wanted.values())

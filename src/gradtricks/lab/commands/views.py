@@ -1,6 +1,5 @@
 """What runs have found: as a table, as plots, or one run by itself."""
 
-import os
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results import tables
-from gradtricks.lab.storage.places import StoreError, replace
+from gradtricks.lab.storage.places import StoreError, is_url, replace
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -114,24 +113,24 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     else:
         from gradtricks.lab.results.queries import as_parquet
 
-        data = tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame)
-        replace(path, data, path.with_name(f".{path.name}.{os.getpid()}.new"))
+        replace(path, tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame))
 
 
 def plot(
     sweep: str | Path | None = None,
     *,
     shown: Sequence[str] = (),
-    folder: str | Path | None = None,
     store: str | Path = DEFAULT_STORE,
 ) -> list[Path]:
-    """Draw what a sweep has found so far, each result as SVG and PNG, and return the files.
+    """Draw what a sweep has found so far, each result as SVG and PNG in ``sweeps/<name>`` beside the store.
 
     Args:
         sweep: Its name or its file; None means the only one of the store.
         shown: Results such as ``results.loss``, or ``loss``; none means those that the sweep names, or some.
-        folder: Of the files; None means ``sweeps/<name>`` beside the store.
         store: Of the runs.
+
+    Returns:
+        The files.
 
     Raises:
         ParameterError: There is no such sweep, or no result that could be drawn.
@@ -146,9 +145,8 @@ def plot(
 
     drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
-    elsewhere = "://" in opened.location or plan.published
-    beside = Path(DEFAULT_STORE if elsewhere else opened.location).parent
-    place = Path(folder) if folder else beside / "sweeps" / name
+    elsewhere = is_url(opened.location) or plan.published
+    place = Path(DEFAULT_STORE if elsewhere else opened.location).parent / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
     files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
     for path in files:
@@ -162,8 +160,7 @@ def show(
     """Find a run, and open its executed notebook in the browser.
 
     Args:
-        run: Its path, its title or the beginning of that, or the beginning of its request's digest; a
-            ParameterError says that these mean no run, or several.
+        run: Its path, its title or the beginning of that; a ParameterError says if none is meant, or several.
         open_it: Whether to open it.
         store: Of the runs.
 
@@ -171,14 +168,17 @@ def show(
         The run, and its executed notebook as HTML in a temporary file; None where none was opened.
     """
     stored = find_run(open_store(store), run)
-    if not open_it or not stored.executed:
-        return stored, None
+    return stored, open_page(stored) if open_it and stored.executed else None
+
+
+def open_page(stored: StoredRun) -> Path:
+    """Open the executed notebook of a run in the browser, and return it as HTML, in a temporary file."""
     from gradtricks.lab.commands.rendering import to_html
 
     page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
     page.write_text(to_html(stored.read_notebook(), stored.title), encoding="utf-8")
     webbrowser.open(page.as_uri())
-    return stored, page
+    return page
 
 
 def record_of(run: StoredRun) -> RenderableType:
@@ -206,11 +206,10 @@ def find_run(store: "Store | Published", text: str) -> StoredRun:
 
 def _find_plan(store: "Store | Published", name: str | Path | None) -> tuple[str, tables.Plan]:
     """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
-    plans = store.plans()
-    there = sorted(plans)
+    there = store.plans()
     wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
     if wanted in there:
-        return wanted, tables.read_plan(plans[wanted])
+        return wanted, tables.read_plan(store.plan(wanted))
     raise ParameterError(
         f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
         "remedy: gradtricks status lists them"

@@ -139,7 +139,7 @@ def plainest(value: Any) -> Any:
     if not isinstance(value, Plain):
         return _with_offset(value) if isinstance(value, datetime) else value
     for kind in (NoneType, bool, int, float, list) if value.lower() not in ("yes", "no", "on", "off") else ():
-        with suppress(ValueError):
+        with suppress(ValueError, KeyError):
             return plainest(READERS[kind](value))
     return str(value)
 
@@ -166,7 +166,7 @@ def _reading(kind: type, type_: Any) -> Any:
 
     def read(value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, Plain) or (info.context and isinstance(value, str) and kind in (date, datetime)):
-            with suppress(ValueError):
+            with suppress(ValueError, KeyError):
                 return READERS[kind](value)
         return value
 
@@ -176,7 +176,7 @@ def _reading(kind: type, type_: Any) -> Any:
 def _chooser(choices: list[Any]) -> Callable[[Any], Any]:
     def choose(value: Any) -> Any:
         for choice in choices if isinstance(value, Plain) else ():
-            with suppress(ValueError):
+            with suppress(ValueError, KeyError):
                 if READERS[type(choice)](value) == choice:
                     return choice
         return value

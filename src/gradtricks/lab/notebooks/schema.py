@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 import nbformat
 from nbformat import NotebookNode
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import SchemaError
+from pydantic_core import PydanticCustomError, SchemaError
 
 from gradtricks.lab.notebooks.declarations import (
     infer,
@@ -80,7 +80,8 @@ def _check_pattern(pattern: str) -> str:
     """Refuse what `Path.glob` doesn't take, and what could find something above the notebook's folder."""
     parts = PurePath(pattern).parts
     if not parts or PurePath(pattern).anchor or any(p == ".." or ("**" in p and p != "**") for p in parts):
-        raise ValueError(pattern)
+        said = "Input should be a pattern such as data/*.csv, of files beside the notebook"
+        raise PydanticCustomError("pattern", said)
     return pattern
 
 
@@ -89,17 +90,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    threads: int = Field(1, ge=1, le=1024, description="a whole number from 1 to 1024")
-    alone: bool = Field(False, description="true or false")
-    expected_s: float | None = Field(None, ge=0, allow_inf_nan=False, description="a number of seconds")
-    fresh_kernel: bool = Field(False, description="true or false")
-    reads: list[Annotated[str, AfterValidator(_check_pattern)]] = Field(
-        [], description="a list of patterns such as data/*.csv, of files beside the notebook"
-    )
-    quick: dict[str, Any] | None = Field(None, description="parameters by name")
-    # Of each file that it reads the digest, and where these files lie, seen from where the run was planned.
-    read: dict[str, str] = Field({}, description="what planning a run writes there")
-    folder: str = Field("", description="what planning a run writes there")
+    threads: int = Field(1, ge=1, le=1024)
+    alone: bool = False
+    expected_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    fresh_kernel: bool = False
+    reads: list[Annotated[str, AfterValidator(_check_pattern)]] = []
+    quick: dict[str, Any] | None = None
+    # What planning a run writes: of each file that it reads the digest, and where these files lie, seen from
+    # there.
+    read: dict[str, str] = Field({}, exclude=True)
+    folder: str = Field("", exclude=True)
 
 
 def read_notebook(path: Path) -> NotebookNode:
@@ -157,20 +157,26 @@ def read_settings(notebook: NotebookNode, path: str, **instead: Any) -> Settings
         raise ParameterError(
             f"{path}: expected metadata named gradtricks to hold settings by name; got {excerpt(said)}"
         )
-    given = {**said, **instead}
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate({**said, **instead})
     except ValidationError as error:
-        wrong = dict.fromkeys(str(each["loc"][0]) for each in error.errors())
-    fields = Settings.model_fields
-    known = [name for name in fields if name not in ("read", "folder")]
-    problems = [
-        f"{name}: expected {fields[name].description}; got {excerpt(given[name])}"
-        if name in fields
-        else f"{name}: unknown{alike(name, known)}; the metadata take {', '.join(known)}"
-        for name in wrong
-    ]
-    raise ParameterError("\n".join(f"{path}: {problem}" for problem in problems))
+        lines = (f"{path}: {problem}" for problem in faults(error, Settings))
+        raise ParameterError("\n".join(lines)) from error
+
+
+def faults(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
+    """Say what is wrong with what stands for a model, a line for each part of it."""
+    keys = [field.alias or name for name, field in model.model_fields.items() if not field.exclude]
+    for detail in error.errors(include_url=False):
+        # Where several types are possible, pydantic says after which of them it looked.
+        where = ".".join(str(place) for place in detail["loc"] if "[" not in str(place))
+        if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
+            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}"
+        elif detail["type"] == "missing":
+            yield f"{where}: missing"
+        else:
+            said = re.sub(r"^\w+ should (be|have)", "expected", detail["msg"])
+            yield f"{where}: {said}; got {excerpt(detail['input'])}"
 
 
 def check_parameters(declared: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from typing import Any
 
 import yaml
 
-MAX_CHARACTERS = 1_000_000  # of a sweep file
-
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)")
 # Bits: Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones.
@@ -82,8 +80,6 @@ def read_yaml(text: str) -> Any:
 
     Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise ParameterError(f"expected at most {MAX_CHARACTERS} characters; got more")
     try:
         return yaml.load(text, _Loader)  # noqa: S506  # it makes texts, lists and dicts of texts only
     except yaml.YAMLError as error:
@@ -148,22 +144,16 @@ def _read_integer(text: str) -> int:
     return int(text, 0 if text.lstrip("+-")[1:2].isalpha() else 10)
 
 
-def _read_word(words: Mapping[str, Any], text: str) -> Any:
-    if text not in words:
-        raise ValueError(text)
-    return words[text]
-
-
 def _read_nested(text: str) -> Any:
     if text[:1] not in ("[", "{"):
         raise ValueError(text)
     return read_json(text)
 
 
-# What a text means that is of a type; a ValueError says that none of that type is written so.
+# What a text means that is of a type; a ValueError or KeyError says that none of that type is written so.
 READERS: Mapping[Any, Callable[[str], Any]] = {
-    NoneType: lambda text: _read_word({"null": None, "None": None}, text),
-    bool: lambda text: _read_word(_WORDS, text.lower()),
+    NoneType: {"null": None, "None": None}.__getitem__,
+    bool: lambda text: _WORDS[text.lower()],
     int: _read_integer,
     # YAML writes .inf and .nan.
     float: lambda text: float(re.sub(r"^([+-]?)\.(?=inf|nan)", r"\1", text.lower())),

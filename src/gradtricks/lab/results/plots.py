@@ -1,7 +1,6 @@
 """Figures of what a sweep found, each with a sentence that says how to read it."""
 
 import io
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class PlotResult:
         """Write the figure, in one step: as SVG without a background, or as PNG on white."""
         png = {"format": "png", "dpi": _PNG_DPI, "transparent": False, "facecolor": "white"}
         data = self.svg().encode() if path.suffix == ".svg" else self._saved(**png)
-        replace(path, data, path.with_name(f".{path.name}.{os.getpid()}"))
+        replace(path, data)
 
     def _saved(self, **options: Any) -> bytes:
         buffer = io.BytesIO()

@@ -37,12 +37,12 @@ class Plan(BaseModel):
     published: bool = False  # whether its runs are kept with the sources
 
 
-def read_plan(plan: Mapping[str, Any]) -> Plan:
+def read_plan(plan: Any) -> Plan:
     """Read the plan of a sweep; a StoreError says if somebody edited it."""
     try:
         return Plan.model_validate(plan)
     except ValidationError as error:
-        where, said = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+        where, said = ".".join(map(str, error.errors()[0]["loc"])) or "all", error.errors()[0]["msg"]
         raise StoreError(
             f"expected a plan as a sweep writes it; got {str(plan)[:200]}: {where}: {said}; "
             "remedy: sweep again, which writes it anew"

@@ -24,8 +24,6 @@ from gradtricks.lab.storage.places import KEPT, checkpoints_of, is_trouble, is_u
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, write_record
 from gradtricks.lab.storage.store import Store
 
-__all__ = ["RunError", "execute"]
-
 # What a notebook, its process or its time can do to a run: not an interruption, and no mistake of the lab's.
 FAILURES = (PapermillExecutionError, DeadKernelError, OSError, OutputError)
 
@@ -150,17 +148,18 @@ def _about(spec: Spec) -> dict[str, Any]:
 
 def _message(spec: Spec, where: str, stored: StoredRun) -> str:
     given = "\n".join(f"    {name} = {excerpt(value)}" for name, value in spec.parameters.items())
-    return (
-        f"{spec.notebook} failed {where}\n  {stored.record['error']}\n  with parameters\n{given}\n"
-        f"  The notebook as far as it came: {public(stored.location)}/notebook.ipynb"
-    )
+    kept = public(stored.location)
+    left = f"The notebook as far as it came: {kept}/notebook.ipynb" if stored.executed else f"Kept in {kept}"
+    error = stored.record["error"]
+    return f"{spec.notebook} failed {where}\n  {error}\n  with parameters\n{given}\n  {left}"
 
 
 def _close(output: Path, error: Exception) -> str:
     """Take the lab's own last cell off the notebook of a failed run, leave out its files, and say where."""
     shutil.rmtree(output.with_name(KEPT), ignore_errors=True)
+    before = "before its first cell"
     if not output.exists():
-        return "before its first cell"
+        return before
     node = nbformat.read(output, as_version=4)
     node.cells = [cell for cell in node.cells if cell.source != REPORT_CELL]
     nbformat.write(node, output)
@@ -168,7 +167,9 @@ def _close(output: Path, error: Exception) -> str:
         return "after its last cell"
     cells = [cell for cell in node.cells if cell.cell_type == "code"]
     started = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
-    first_line = next(iter(started[-1].source.strip().splitlines()), "") if started else ""
+    if not started:
+        return before
+    first_line = next(iter(started[-1].source.strip().splitlines()), "")
     return f"in cell {len(started)} ({first_line})"
 
 

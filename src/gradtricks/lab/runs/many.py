@@ -87,8 +87,8 @@ def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[
         failure = failed.get(spec.request)
         if failure is None:
             return Run(spec, finished.get(spec.request))
-        where = f"{public(failure.location)}/notebook.ipynb"
-        return Run(spec, error=f"{failure.record['error']}\n  It failed before; its notebook: {where}")
+        kept = public(failure.location)
+        return Run(spec, error=f"{failure.record['error']}\n  It failed before, and is kept in {kept}")
 
     runs = {spec.request: known(spec) for spec in specs}
     return [runs[spec.request] for spec in specs]

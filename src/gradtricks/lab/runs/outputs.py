@@ -12,8 +12,6 @@ from nbformat import NotebookNode
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.recording import FIGURE_NAME, FILES_MIME, REPORT_MIME, RESULTS_MIME, VARYING_MIME
 
-__all__ = ["OutputError", "collect_figures", "finish"]
-
 # What scrapbook's ``glue`` shows of a value, as papermill's users record results.
 _SCRAPS = tuple(f"application/scrapbook.scrap.{encoder}+json" for encoder in ("json", "text"))
 _SVG = "image/svg+xml"

@@ -10,6 +10,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from gradtricks.lab.recording import installed_versions
 from gradtricks.lab.storage.records import installed_version
 
 _UNRELATED = ("book", "dev", "optuna")  # extras that no run's result depends on
@@ -36,8 +37,11 @@ def describe_source(folder: Path) -> dict[str, Any]:
 def describe_libraries() -> dict[str, str]:
     """List the versions of all installed libraries that a run's result may depend on."""
     extras = tuple(f'extra == "{extra}"' for extra in _UNRELATED)
-    requirements = map(Requirement, metadata.requires("gradtricks") or ())
-    names = {r.name for r in requirements if not any(extra in str(r.marker) for extra in extras)}
+    try:
+        requirements = map(Requirement, metadata.requires("gradtricks") or ())
+        names = {r.name for r in requirements if not any(extra in str(r.marker) for extra in extras)}
+    except metadata.PackageNotFoundError:  # it is only imported, so nothing says which of all it needs
+        names = {name for each in installed_versions().values() for name in each}
     versions = {name: installed_version(name) for name in sorted({*names, "dask"})}
     return {name: version for name, version in versions.items() if version}
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from nbformat import NotebookNode
 
 from gradtricks.lab.encoding import decode
-from gradtricks.lab.kernels import INJECTED
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import read_settings
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
@@ -22,6 +20,8 @@ from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.places import StoreError, public
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, found_digest, request_digest
+
+_TOLERANCE = 1e-5
 
 
 class _Absent:
@@ -56,14 +56,12 @@ class Verdict:
     found: str  # digest of what came out
 
 
-def reproduce(
-    stored: StoredRun, kernels: Kernels, *, rtol: float = 1e-5, timeout_s: float | None = None
-) -> Verdict:
+def reproduce(stored: StoredRun, kernels: Kernels, *, timeout_s: float | None = None) -> Verdict:
     """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
 
     Files that it kept are compared by their digests: one other bit, and the verdict is "different". What was
     recorded as varying isn't judged, and figures aren't either. Two floats are within tolerance whose
-    difference is at most ``rtol`` of the larger one.
+    difference is at most a hundred thousandth of the larger one.
 
     Raises:
         StoreError: The run has failed, or its notebook can't be read or was edited.
@@ -73,7 +71,7 @@ def reproduce(
         raise StoreError(
             f"expected a finished run; got {stored.title}, which failed; remedy: run it until it finishes"
         )
-    source = recorded_source(stored.read_notebook())
+    source = stored.read_notebook()  # papermill takes out what came of it
     if isinstance(stored, PublishedRun):  # that is the notebook as it is now, with the files as they are
         note_reads(source, stored.notebook, read_settings(source, stored.title))
     threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
@@ -92,7 +90,7 @@ def reproduce(
     )
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     count = sum(_count(value) for part in now.values() for value in part.values())
-    near = all(each.relative is not None and each.relative <= rtol for each in differences)
+    near = all(each.relative is not None and each.relative <= _TOLERANCE for each in differences)
     alike = "identical" if count else "nothing to compare"
     verdict = alike if not differences else "within tolerance" if near else "different"
     record, machine = stored.record, describe_machine()
@@ -102,18 +100,6 @@ def reproduce(
         each for name in ("machine", "versions", "files") for each in compare(told[name], found[name], name)
     ]
     return Verdict(stored.title, verdict, count, differences, (*environment, *files), found_digest(parts))
-
-
-def recorded_source(executed: NotebookNode) -> NotebookNode:
-    """Take the source out of an executed notebook, as it was before parameters were put in."""
-    node = deepcopy(executed)
-    node.cells = [cell for cell in node.cells if INJECTED not in cell.metadata.get("tags", [])]
-    node.metadata.pop("papermill", None)
-    for cell in node.cells:
-        cell.metadata.pop("papermill", None)
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    return node
 
 
 def compare(recorded: Any, now: Any, name: str) -> Iterator[Difference]:
@@ -162,7 +148,9 @@ def _rerun(
             kernels.run(source, stored.parameters, output, threads=threads, timeout_s=timeout_s)
             return finish(output)
         except FAILURES as error:
+            commit = stored.record["provenance"]["commit"] or "the code of then"
+            then = f"compare with the notebook of then, {public(stored.location)}/notebook.ipynb"
             raise RunError(
                 f"expected {stored.title} to finish as it did before; got {reason_of(error)}; "
-                f"remedy: compare with the notebook of then, {public(stored.location)}/notebook.ipynb"
+                f"remedy: {then if stored.executed else f'check out {commit}'}"
             ) from error

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from filelock import FileLock
 from pydantic import StringConstraints
 
 from gradtricks.lab.storage.places import MANIFEST, UNFINISHED, StoreError, flush, manifests, replace, staged
-from gradtricks.lab.storage.records import Inputs, KeptFile, Provenance, Record, Strict, inputs_digest
+from gradtricks.lab.storage.records import Inputs, KeptFile, Strict, inputs_digest
 
 LABEL = "run"  # column: what the table calls a run
 CASE = "case"  # column: what its configuration is called
@@ -120,13 +120,12 @@ def record_of(
     row: Mapping[str, Any], manifest: Manifest, inputs: Mapping[str, Any], kept: Mapping[str, str]
 ) -> dict[str, Any]:
     """Undo `row_of`; ``kept`` are the paths of the run's files by name."""
-    provenance = manifest.same["provenance"] | row.get("provenance", {})
     record = manifest.same | _without(row, (LABEL, CASE)) | {"inputs": inputs[row[INPUTS]]}
-    record["provenance"] = _ordered(provenance, Provenance.model_fields)
+    record["provenance"] = manifest.same["provenance"] | row.get("provenance", {})
     if kept:
         about = {name: manifest.files[path] for name, path in kept.items()}
         record["files"] = {name: {"bytes": file.bytes, "sha256": file.sha256} for name, file in about.items()}
-    return _ordered(record, Record.model_fields)
+    return record
 
 
 def _same(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -137,10 +136,6 @@ def _same(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _without(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if name not in names}
-
-
-def _ordered(parts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: parts[name] for name in names if name in parts} | dict(parts)
 
 
 @contextmanager

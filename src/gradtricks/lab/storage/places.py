@@ -22,6 +22,8 @@ MANIFEST = ".json"  # how the manifest of a published sweep ends
 RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")  # all else there is nobody's business
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+# How one begins, whoever edited it since.
+_MANIFEST = re.compile(rb'\{\s*"title":\s*"(?:[^"\\]|\\.)*",\s*"question":')
 _CHECKPOINTS = ".checkpoints"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
@@ -29,7 +31,7 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, err
 def place_at(location: str) -> "LocalPlace | RemotePlace":
     """Return the files at a location, a path or a URL that fsspec knows."""
     if not is_url(location):
-        return LocalPlace(location.removeprefix("file://"))
+        return LocalPlace(without_scheme(location))
     from gradtricks.lab.storage.remote import RemotePlace
 
     return RemotePlace(location)
@@ -73,7 +75,7 @@ class LocalPlace:
         """Write a file in one step."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace(target, data, target.with_name(f".{target.name}.{os.getpid()}"))
+        replace(target, data)
 
     def put(self, folder: Path, path: str) -> None:
         """Move a folder with a record to where it belongs, in one step, instead of what may be there."""
@@ -151,10 +153,12 @@ def staged(root: Path) -> list[Path]:
 
 
 def is_published(location: str | Path) -> bool:
-    """Say whether runs are published in a folder: whether there are manifests and tables."""
-    root = Path(location)
-    there = not is_url(str(location)) and bool(manifests(root))
-    return there and bool(staged(root) or [*root.glob("*.parquet")])
+    """Say whether runs are published in a folder: whether there is a manifest, as others' JSON isn't one."""
+    folder = without_scheme(location)
+    if is_url(folder):
+        return False
+    texts = (LocalPlace(folder).read(f"{sweep}{MANIFEST}") for sweep in manifests(Path(folder)))
+    return any(text and _MANIFEST.search(text) for text in texts)
 
 
 def checkpoints_of(claimed: Path) -> Path:
@@ -162,8 +166,9 @@ def checkpoints_of(claimed: Path) -> Path:
     return (claimed.parents[1] / _CHECKPOINTS / claimed.name).absolute()
 
 
-def replace(path: Path, data: bytes, beside: Path) -> None:
+def replace(path: Path, data: bytes, beside: Path | None = None) -> None:
     """Write a file in one step: first beside its place, on the same disk."""
+    beside = beside or path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(data)
         flush(beside)
@@ -240,6 +245,11 @@ def trouble(location: str, error: Exception) -> StoreError:
 def public(location: str) -> str:
     """Take the passwords out of a path or URL that is to be shown."""
     return re.sub(r"://[^/]*@", "://", location)  # a chain of URLs may have several
+
+
+def without_scheme(location: str | Path) -> str:
+    """Write a folder of this machine as its path, where ``file://`` stands before it; others as they are."""
+    return str(location).removeprefix("file://")
 
 
 def is_url(location: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from filelock import Timeout
 from nbformat import NotebookNode
@@ -22,7 +22,15 @@ from gradtricks.lab.storage.manifests import (
     record_of,
     settle,
 )
-from gradtricks.lab.storage.places import MANIFEST, StoreError, is_published, is_url, manifests, staged
+from gradtricks.lab.storage.places import (
+    MANIFEST,
+    StoreError,
+    is_published,
+    is_url,
+    manifests,
+    staged,
+    without_scheme,
+)
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, only_one
 from gradtricks.lab.storage.rows import read_rows
 from gradtricks.lab.storage.store import Requested
@@ -35,7 +43,11 @@ class PublishedRun(StoredRun):
     notebook: Path  # that was run, as it may be now
     case: str  # what its configuration is called; empty where it has no name
     kept: Mapping[str, str]  # paths of its files, seen from the folder of manifests, by name
-    executed: ClassVar[bool] = False
+
+    @property
+    def executed(self) -> bool:
+        """Its executed notebook isn't kept."""
+        return False
 
     @property
     def label(self) -> str:
@@ -60,17 +72,24 @@ class Published:
     """The published runs in a folder, for whoever reads a store: they count whatever has changed since."""
 
     def __init__(self, location: str | Path) -> None:
-        self.location = str(location)
-        self._root = Path(location)
+        self.location = without_scheme(location)
+        self._root = Path(self.location)
         self._known: dict[str, tuple[Manifest, list[PublishedRun]]] = {}
         with suppress(Timeout, OSError):  # somebody publishes right now, or nothing can be written here
             if staged(self._root):  # by somebody who was killed
                 with alone(self._root, timeout_s=0):
                     settle(self._root)
 
-    def plans(self) -> Mapping[str, dict[str, Any]]:
-        """Say which runs belong to which sweep: plans by name, as those of a store, read when asked for."""
-        return _Plans(self)
+    def plans(self) -> list[str]:
+        """Name the sweeps that are published, sorted."""
+        return manifests(self._root)
+
+    def plan(self, sweep: str) -> dict[str, Any]:
+        """Say which runs belong to a sweep, as the plan of a store does."""
+        manifest, runs = self.sweep(sweep)
+        named = ("request", "title", "place", "case")
+        listed = [{part: getattr(run, part) for part in named} for run in runs]
+        return {"runs": listed, "varied": manifest.varied, "shown": manifest.shown, "published": True}
 
     def sweep(self, name: str) -> tuple[Manifest, list[PublishedRun]]:
         """Read the runs of one sweep; a KeyError says that there is none of that name."""
@@ -97,7 +116,7 @@ class Published:
         return set()
 
     def lookup(self, text: str) -> StoredRun:
-        """Find the one run that a text means: a title or its beginning, or that of a request."""
+        """Find the one run that a text means: a title or its beginning."""
         named: dict[str, list[StoredRun]] = {}
         for run in self.runs():
             named.setdefault(folder_name(run.title, run.request), []).append(run)
@@ -120,26 +139,9 @@ class Published:
         return [self._known[sweep] for sweep in sweeps]
 
 
-class _Plans(Mapping[str, dict[str, Any]]):
-    def __init__(self, published: Published) -> None:
-        self._published, self._sweeps = published, manifests(Path(published.location))
-
-    def __getitem__(self, sweep: str) -> dict[str, Any]:
-        manifest, runs = self._published.sweep(sweep)
-        named = ("request", "title", "place", "case")
-        listed = [{part: getattr(run, part) for part in named} for run in runs]
-        return {"runs": listed, "varied": manifest.varied, "shown": manifest.shown, "published": True}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sweeps)
-
-    def __len__(self) -> int:
-        return len(self._sweeps)
-
-
 def published_at(path: str) -> PublishedRun | None:
     """Find the published run that a path means, or that kept the file there; None where it means none."""
-    place = Path(path).resolve()
+    place = Path(without_scheme(path)).resolve()
     root, sweep = place.parent.parent, place.parent.name
     if is_url(path) or sweep not in manifests(root) or not is_published(root):
         return None

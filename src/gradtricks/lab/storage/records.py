@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import nbformat
 from nbformat import NotebookNode
@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE, file_digests
-from gradtricks.lab.storage.places import KEPT, StoreError, place_at, public
+from gradtricks.lab.storage.places import KEPT, StoreError, explained, place_at, public
 
 SCHEMA_VERSION = 2
 LONGEST_TITLE = 100
@@ -26,7 +26,6 @@ FAILED = "failed"  # folder of a request's last failure, beside those of finishe
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
-_REQUEST = re.compile(r"[0-9a-f]{4,64}")
 _STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
 _PACKAGE_FILE = re.compile(r"\w[\w.-]{0,60}(/\w[\w.-]{0,60}){0,10}", re.ASCII)  # that no file system refuses
 
@@ -81,7 +80,7 @@ class Provenance(Strict, extra="allow"):
 
 
 class Record(Strict, extra="ignore"):
-    """All that others rely on in a record, in the order in which runs write it."""
+    """All that others rely on in a record."""
 
     schema_version: Literal[2]
     stem: _Stem
@@ -111,7 +110,6 @@ class StoredRun:
 
     location: str
     record: dict[str, Any]
-    executed: ClassVar[bool] = True  # whether its executed notebook is kept
 
     @property
     def title(self) -> str:
@@ -143,9 +141,16 @@ class StoredRun:
         """What it recorded of that which is never the same twice, such as seconds."""
         return decode(self.record["varying"])
 
+    @property
+    def executed(self) -> bool:
+        """Whether its executed notebook is kept: where no process could be started, there is none."""
+        with explained(self.location):
+            return "notebook.ipynb" in place_at(self.location).names()
+
     def read_notebook(self) -> NotebookNode:
         """Read the executed notebook; a StoreError says that it isn't there, or torn."""
-        text = place_at(self.location).read("notebook.ipynb")
+        with explained(self.location):
+            text = place_at(self.location).read("notebook.ipynb")
         try:
             return nbformat.reads((text or b"").decode(), as_version=4)
         except Exception as error:  # whatever nbformat meets in a file that isn't a notebook
@@ -173,7 +178,8 @@ class StoredRun:
         return data
 
     def _read_kept(self, name: str) -> bytes | None:
-        return place_at(self.location).read(f"{KEPT}/{name}")
+        with explained(self.location):
+            return place_at(self.location).read(f"{KEPT}/{name}")
 
     def valid(self) -> bool:
         """Say whether what it used, the package's files and the versions of libraries, is unchanged."""
@@ -270,24 +276,20 @@ def read_record(text: bytes | None, inputs: dict[str, Any] | None = None) -> dic
 def only_one(
     text: str, folders: Iterable[str], read: Callable[[str], Iterable[StoredRun]], location: str
 ) -> StoredRun:
-    """Find the run that a text means by its title, its request or the beginning of one of them.
+    """Find the run that a text means by its title or the beginning of that.
 
     ``folders`` are the names of all that were run, title and request, and ``read`` gives the runs in one.
     """
     folders = sorted(folders)
-    digits = text if _REQUEST.fullmatch(text) else "-"
-    names = [name for name in folders if text in (name, name[: -IN_NAME - 1])] or [
-        name for name in folders if name.startswith(text) or name[-IN_NAME:].startswith(digits[:IN_NAME])
-    ]
+    names = [name for name in folders if text in (name, name[: -IN_NAME - 1])]
+    names = names or [name for name in folders if name.startswith(text)]
     if len(names) > 1:
         listed = "\n".join(f"  {name}" for name in names[:LISTED])
         raise StoreError(
             f"expected one run in {public(location)}; got {len(names)} called {text!r}:\n{listed}\n"
             "remedy: give more of its name"
         )
-    # A folder's name has only the first digits of a request.
-    long = digits if len(digits) > IN_NAME else ""
-    found = [stored for name in names for stored in read(name) if stored.request.startswith(long)]
+    found = [stored for name in names for stored in read(name)]
     if not found:
         raise StoreError(
             f"expected a run in {public(location)}; got none called {text!r}; "

@@ -20,11 +20,13 @@ from gradtricks.lab.storage.places import (
     is_published,
     place_at,
     public,
+    without_scheme,
 )
 from gradtricks.lab.storage.records import (
     FAILED,
     IN_NAME,
     LISTED,
+    LONGEST_TITLE,
     Installed,
     StoredRun,
     folder_name,
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
 _SWEEPS = ".sweeps"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=,+-]{0,99}")
+# Of a sweep: a title, behind which a digest may stand.
+_NAME = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE + 8}}}")
 
 
 class RecordWarning(UserWarning):
@@ -70,7 +73,7 @@ class Store:
     """
 
     def __init__(self, location: str | Path) -> None:
-        self.location = str(location)
+        self.location = without_scheme(location)
         self._place = place_at(self.location)
 
     def find(self, run: Requested) -> StoredRun | None:
@@ -101,7 +104,7 @@ class Store:
         Of records that can't be believed it warns.
         """
         names = self._requests()
-        if stem and _NAME.fullmatch(stem):  # then a title begins with it
+        if stem and len(stem) <= LONGEST_TITLE and _NAME.fullmatch(stem):  # then a title begins with it
             names = [name for name in names if name.startswith(stem)]
         damaged = []
         for path, stored in self._read(names):
@@ -119,13 +122,13 @@ class Store:
             )
 
     def lookup(self, text: str) -> StoredRun:
-        """Find the one run that a text means: a title or its beginning, that of a request, a path or a URL.
+        """Find the one run that a text means: a title or its beginning, a path or a URL.
 
         Of several with the same request it is the valid one, else the newest. A StoreError says that there is
         none, or that several are meant.
         """
         if "/" in text or Path(text).is_dir():
-            location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", text)
+            location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", without_scheme(text))
             with explained(location):
                 record = read_record(place_at(location).read(RECORD))
             if record:
@@ -174,15 +177,17 @@ class Store:
         with explained(self.location):
             self._place.write(f"{_SWEEPS}/{name}.json", text.encode() + b"\n")
 
-    def plans(self) -> dict[str, dict[str, Any]]:
-        """Read the plans of all sweeps, by name, but for those that can't be read."""
-        plans: dict[str, dict[str, Any]] = {}
-        for file in self._place.names(_SWEEPS):
-            name, _, ending = file.rpartition(".")
-            with suppress(ValueError):
-                plan = from_json(self._place.read(f"{_SWEEPS}/{file}") or b"") if ending == "json" else None
-                plans |= {name: plan} if isinstance(plan, dict) else {}
-        return plans
+    def plans(self) -> list[str]:
+        """Name the sweeps whose plans are kept, sorted."""
+        with explained(self.location):
+            files = self._place.names(_SWEEPS)
+        return sorted(file.removesuffix(".json") for file in files if file.endswith(".json"))
+
+    def plan(self, sweep: str) -> Any:
+        """Read the plan of a sweep, whatever somebody made of it since; None where it can't be read."""
+        with explained(self.location), suppress(ValueError):
+            return from_json(self._place.read(f"{_SWEEPS}/{sweep}.json") or b"")
+        return None
 
     def clean(self, *, failed: bool = False, stale: bool = False, dry_run: bool = False) -> list[str]:
         """Delete what killed processes left behind, records that can't be believed, and what is asked for.
@@ -265,7 +270,7 @@ def open_store(location: str | Path) -> "Store | Published":
 
 def store_of_runs(location: str | Path) -> Store:
     """Open a store to be written to; a StoreError refuses published runs, and folders among them."""
-    if any(map(is_published, (location, Path(location).resolve().parent))):
+    if any(map(is_published, (location, Path(without_scheme(location)).resolve().parent))):
         raise StoreError(
             f"expected a store of runs; got published ones in {location}, which nothing but "
             "gradtricks publish changes; remedy: leave out --store"

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from gradtricks.lab.notebooks.schema import Parameter, ParameterError, alike, excerpt
-from gradtricks.lab.notebooks.texts import MAX_CHARACTERS, Problems, read_yaml
+from gradtricks.lab.notebooks.schema import Parameter, ParameterError, excerpt, faults
+from gradtricks.lab.notebooks.texts import Problems, read_yaml
 
 ENDING = ".sweep.yaml"
 MAX_RUNS = 100_000
@@ -211,8 +211,7 @@ def read_file(path: Path) -> tuple[str, SweepFile | None, Problems]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open(encoding="utf-8") as stream:
-            raw = read_yaml(stream.read(MAX_CHARACTERS + 1))
+        raw = read_yaml(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ParameterError(str(error)) from error
     if not isinstance(raw, dict):
@@ -225,25 +224,11 @@ def understand(raw: Mapping[str, Any], problems: Problems) -> SweepFile | None:
     try:
         return SweepFile.model_validate(raw)
     except ValidationError as error:
-        problems += dict.fromkeys(_explained(error))
+        problems += dict.fromkeys(faults(error, SweepFile))
         wrong = {detail["loc"][0] for detail in error.errors()}
     with suppress(ValidationError):  # without a notebook there is nothing to check against
         return SweepFile.model_validate({key: part for key, part in raw.items() if key not in wrong})
     return None
-
-
-def _explained(error: ValidationError) -> Iterator[str]:
-    keys = [field.alias or name for name, field in SweepFile.model_fields.items()]
-    for detail in error.errors(include_url=False):
-        # Where several types are possible, pydantic says after which of them it looked.
-        where = ".".join(str(place) for place in detail["loc"] if "[" not in str(place))
-        if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-            yield f"{where}: unknown{alike(where, keys)}; expected {', '.join(keys)}"
-        elif detail["type"] == "missing":
-            yield f"{where}: missing"
-        else:
-            said = re.sub(r"^\w+ should (be|have)", "expected", detail["msg"])
-            yield f"{where}: {said}; got {excerpt(detail['input'])}"
 
 
 def unreadable(results: Iterable[str], part: str, *, short: bool = False) -> list[str]:

@@ -74,7 +74,6 @@ def plan_sweep(
     given: Mapping[str, Any] | Iterable[str] = (),
     threads: int | None = None,
     shown: Iterable[str] = (),
-    max_runs: int | None = None,
 ) -> Sweep:
     """Plan a sweep without a file.
 
@@ -86,7 +85,6 @@ def plan_sweep(
         given: Parameters that don't vary, of the declared types, or texts such as ``scale=0.5``.
         threads: Of a run; None leaves it to the notebook.
         shown: Results to plot, such as ``results.loss``; ``loss`` does too.
-        max_runs: Largest number of runs that is meant; None stands for 100,000.
 
     Returns:
         The sweep; its name is the notebook's and a digest of what is asked.
@@ -103,7 +101,7 @@ def plan_sweep(
     said |= {"grid": _columns(grid, problems), "zip": _columns(zip, problems)}
     if said["grid"] or said["zip"] or seeds or len(problems) == before:  # else nobody knows what varies
         said |= {"seeds": seeds if seeds is None or isinstance(seeds, int) else list(seeds)}
-        said |= {"threads": threads, "max_runs": max_runs, "shown": shown, "notebook": str(notebook)}
+        said |= {"threads": threads, "shown": shown, "notebook": str(notebook)}
         file = understand({name: part for name, part in said.items() if part not in (None, {})}, problems)
     sweep = _plan(notebook, notebook.stem, notebook, file, problems)
     digest = hashlib.sha256("".join(spec.request for spec in sweep.runs).encode()).hexdigest()

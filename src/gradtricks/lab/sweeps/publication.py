@@ -55,9 +55,14 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
         write_rows([row_of(record, same, *said) for record, *said in zip(records, labels, cases)], table)
         size = table.stat().st_size
         files = {f"{sweep.name}.parquet": PublishedFile(bytes=size, sha256=stage(table))}
+        taken = {label.lower() for label in labels}
         for run, label in zip(ordered, labels, strict=True):
             for name in run.files:
-                path = f"{sweep.name}/{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
+                called = f"{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
+                if called != label and called.lower() in taken:  # by another run, or by a file of one
+                    called = f"{label}-{run.request[:12]}-{name}"
+                taken.add(called.lower())
+                path = f"{sweep.name}/{called}"
                 data = run.read_file(name)
                 digest = hashlib.sha256(data).hexdigest()
                 files[path] = PublishedFile(bytes=len(data), sha256=digest, run=label, name=name)

@@ -16,7 +16,7 @@ from gradtricks.lab.notebooks.schema import ParameterError, read_notebook
 from gradtricks.lab.results.quoting import RecordError, result_from
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs, source_digest
-from gradtricks.lab.storage.places import public
+from gradtricks.lab.storage.places import explained, is_url, public
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.sweeps.files import Domain, Optuna
 from gradtricks.lab.sweeps.plans import Sweep
@@ -196,15 +196,11 @@ class Study:
 
 def study_folder(store: Store) -> Path | None:
     """Make the folder of a store that holds studies; None where the store is at a URL."""
-    if "://" in store.location:
+    if is_url(store.location):
         return None
     folder = Path(store.location) / ".optuna"
-    try:
+    with explained(store.location):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ParameterError(
-            f"expected a folder {folder} for the search; got {error}; remedy: a store that can be written to"
-        ) from error
     return folder
 
 
