@@ -18,7 +18,7 @@ from fontTools.ttLib import TTFont
 
 pytest.importorskip("sphinx")
 
-from gradtricks.book import entries, trimming
+from gradtricks.book import entries, names, trimming
 from gradtricks.book.extension import notebook_of
 from synthetic import make_run
 
@@ -70,6 +70,18 @@ def test_the_lines_of_a_long_signature_are_no_definitions():
     assert context["body"] == f'<dt>f(<span class="sig-line">{argument}</span>\n)</dt>{rest}'
 
 
+def test_names_of_code_break_at_their_joints_if_at_all():
+    pieces = {
+        name: names.breakable(name) for name in ("--store", "a_name.of_code(with, arguments)", "x" * 30)
+    }
+    assert [re.sub("<(?!wbr).*?>", "", piece) for piece in pieces.values()] == [
+        "--store",
+        "a_<wbr>name.<wbr>of_<wbr>code(with, arguments)",
+        "x" * 30,
+    ]
+    assert ['"pre short"' in piece for piece in pieces.values()] == [True, False, False]
+
+
 # A small book, built twice
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="20"><rect width="90" height="20"/></svg>'
@@ -81,6 +93,7 @@ BOOK = {
     "references.bib": "@misc{one, author = {An Author}, title = {A Title}, year = {2026}}\n",
     "bar.svg": SVG,
     "points.svg": SVG.replace('width="90" height="20"', 'width="90pt" height="30pt"', 1),
+    "picture.svg": SVG.replace("<rect", '<image href="data:," width="9" height="9"/><rect'),
     "letters.svg": SVG.replace(
         "<rect", '<g transform="scale(0.12 -0.12)"/><g transform="scale(0.015 -0.015)"/><rect'
     ),
@@ -114,6 +127,10 @@ $x^2$ and {result}`small/torch/n`
 
 ```{figure} letters.svg
 :alt: small letters
+```
+
+```{figure} picture.svg
+:alt: a picture
 ```
 
 ```{figure} sizeless.svg
@@ -254,6 +271,11 @@ def test_a_figure_with_small_letters_has_a_box_in_which_it_is_as_wide_as_they_ne
     box = r'<span class="wide-figure" style="([^"]*)" tabindex="0"><img [^>]*alt="([^"]*)"[^>]*>\s*</span>'
     # 90 pixels of width for letters of 1.5 pt, 2 pixels.
     assert re.findall(box, page) == [("--least: 495px", "small letters")]
+
+
+def test_figures_that_hold_pictures_are_marked_because_their_colours_are_data(twice):
+    page = (twice[0] / "index.html").read_text()
+    assert re.findall('<img class="pictures" [^>]*alt="([^"]*)"', page) == ["a picture"]
 
 
 def test_a_book_with_an_address_lists_its_pages(twice):
@@ -445,6 +467,12 @@ def test_every_link_of_the_book_leads_somewhere_and_every_image_has_a_text():
 def test_no_page_names_a_place_on_the_machine_that_built_it():
     naming = [path.name for path in SITE.rglob("*.html") if str(ROOT) in path.read_text(encoding="utf-8")]
     assert naming == []
+
+
+@needs_the_book
+def test_no_page_shows_a_warning_or_a_place_in_memory():
+    texts = {path.name: path.read_text(encoding="utf-8") for path in SITE.rglob("*.html")}
+    assert [name for name, text in texts.items() if re.search(r"WARNING:|\bat 0x[0-9a-f]{6}", text)] == []
 
 
 # Spelling
