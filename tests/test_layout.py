@@ -238,7 +238,7 @@ MOST_LINES = {
     "src/gradtricks/reference": 1_439,
     "src/gradtricks/_core": 2_784,
     "src/gradtricks/agents": 4_010,
-    "src/gradtricks/lab": 9_290,
+    "src/gradtricks/lab": 9_297,
     "src/gradtricks/book": 2_470,
     "tests": 23_077,
 }
