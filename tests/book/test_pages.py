@@ -337,7 +337,7 @@ def test_a_page_shows_results_figures_cards_and_formulas(shown):
     assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in page
     assert "&lt;i&gt;fast&lt;/i&gt;" in page
     cells = [re.sub("<[^>]+>", "", cell).strip() for cell in re.findall("<t[dh].*?</t[dh]>", page, re.DOTALL)]
-    assert cells[-6:] == ["what", "ratio", "norm", "0.123", "sum", "1 × 10⁻⁷"]
+    assert cells[-6:] == ["what", "ratio", "norm", "0.123", "sum", "1\xa0×\xa010⁻⁷"]
     assert re.search("<code.*?>norm<", page.replace("\n", ""))
     assert "0123456789ab with uncommitted changes" in page
     options = "--threads 2 -p backend=torch -p seed=0 -p learning_rate=1e-05 -p 'label=<b>'"

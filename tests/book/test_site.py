@@ -146,7 +146,7 @@ Because of {term}`this`.
 
 :::{glossary}
 this
-  What it is, as <https://github.com/someone/tricks/issues/1> says.
+  What it is, as --help and <https://github.com/someone/tricks/issues/1> say.
 :::
 
 ```{run-card} small/torch
@@ -222,6 +222,7 @@ def test_a_page_says_what_a_link_to_it_shows(twice):
     assert start["og:url"] == f"{BASE}/index.html"
     assert start["og:description"] == start["description"] == "What it holds, <3."
     assert second["og:description"] == "Because of this."
+    assert "as --help and" in (site / "second.html").read_text(), "two hyphens are no dash"
     image = start["og:image"].removeprefix(f"{BASE}/")
     header = (site / image).read_bytes()[:24]
     assert header[:8] == b"\x89PNG\r\n\x1a\n"

@@ -12,7 +12,7 @@ from matplotlib import pyplot, rcParams
 from matplotlib.text import Text
 from scipy import stats
 
-from gradtricks.lab.results import statistics
+from gradtricks.lab.results import grouping, statistics
 from gradtricks.lab.results.grouping import Found, PlotError, find_results, spell, wants_logarithm
 from gradtricks.lab.results.plots import plot_results
 from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean, paired_difference
@@ -156,7 +156,7 @@ def test_one_number_is_points_with_means_and_says_what_is_lost():
         "10 runs. Not part of it: 1 failed, 1 gave a number that isn't finite."
     )
     assert plot.alt.startswith("Loss against scale, n = 3 to 5 each. Interquartile means: scale = 0: 2; ")
-    assert not any("95 %" in text for text in texts(plot.figure))
+    assert not any("95%" in text for text in texts(plot.figure))
     assert {"Loss", "scale", "0", "0.5", "1", "a run (n = 3 to 5 each)"} <= set(texts(plot.figure))
     (axes,) = plot.figure.axes
     found = [seed + 10 * scale for scale in (0, 0.5) for seed in range(5)] + [12.0, 13.0, 14.0]
@@ -175,9 +175,9 @@ def test_an_interval_takes_ten_runs():
     space, shown = {"runs": [9.0, 10.0]}, ["loss", "losses"]
     points, curves = plots(space, found, shown, seeds=10)
     assert "runs = 9: 4; runs = 10: 4.5 (" in points.alt
-    assert "95 % bootstrap intervals where there are 10 runs. Not" in points.caption
-    assert "interquartile mean, 95 % interval" in texts(points.figure)
-    assert "95 % bootstrap intervals where there are 10 runs. Left" in curves.caption
+    assert "95% bootstrap intervals where there are 10 runs. Not" in points.caption
+    assert "interquartile mean, 95% interval" in texts(points.figure)
+    assert "95% bootstrap intervals where there are 10 runs. Left" in curves.caption
     assert len(curves.figure.axes[0].collections) == 1, "a band of the ten, none of the nine"
 
 
@@ -188,6 +188,19 @@ def test_a_single_run_each_has_no_interval():
     assert plot.alt == f"Loss against rate, n = 1 each. Interquartile means: {means}."
     (axes,) = plot.figure.axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+@pytest.mark.parametrize("values", [(303_700.0, 311_500.0), (2_998_000.0,), (0.0, 0.0), (0.0, 0.3, 0.4)])
+def test_an_axis_of_results_has_few_numbers_and_begins_where_they_do(values):
+    plot = drawn({"of": [*map(str, values)]}, lambda v, _: {"loss": float(v["of"])}, ["loss"], seeds=1)
+    plot.figure.canvas.draw()
+    (axes,) = plot.figure.axes
+    low, high = axes.get_xlim()
+    shown = [label for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+    boxes = [label.get_window_extent() for label in shown]
+    assert 2 <= len(shown) <= 5
+    assert all(before.x1 + 5 < after.x0 for before, after in itertools.pairwise(boxes))
+    assert -0.03 * high < low <= values[0] < high
 
 
 def test_texts_stand_in_the_order_of_the_runs_and_are_no_formulas():
@@ -214,7 +227,7 @@ def test_lists_are_curves_with_bands_and_names_at_their_ends():
     assert "scale = 0: from 2 to 6" in plot.alt
     (axes,) = plot.figure.axes
     assert [len(line.get_xdata()) for line in axes.lines] == [5, 5], "as far as all runs go"
-    said = "position in the list (n = 4 to 5 each)"
+    said = "place in the list, counted from 1 (n = 4 to 5 each)"
     assert {"Losses, by scale", "0", "1", said} <= set(texts(plot.figure))
     assert not axes.collections
 
@@ -244,17 +257,10 @@ def test_a_long_name_of_a_panel_is_broken_not_cut():
     assert titles[0] == "recipe with a\ndecision every\neight frames"
 
 
-@pytest.mark.parametrize(
-    ("column", "title"),
-    [
-        ("results.mean_return.plain", "Mean return, plain"),
-        ("varying.training_cpu_s", "Training cpu (s)"),
-        ("varying.runs_per_s", "Runs per s"),
-        ("loss", "Loss"),
-    ],
-)
-def test_titles_are_names_in_words(column, title):
-    assert Found(column, (), ()).title == title
+def test_titles_are_names_in_words():
+    columns = ["results.mean_return.plain", "varying.training_cpu_s", "varying.runs_per_s", "loss"]
+    titles = ["Mean return, plain", "Training cpu (s)", "Runs per s", "Loss"]
+    assert [Found(column, (), ()).title for column in columns] == titles
 
 
 def test_curves_of_several_parameters_pool_all_but_the_first():
@@ -266,12 +272,11 @@ def test_curves_of_several_parameters_pool_all_but_the_first():
 
 def test_two_parameters_are_a_heat_map_with_its_numbers():
     def found(values, seed):
-        if values == {"scale": 1.0, "rate": 0.2}:
-            return None
-        return {"loss": 10.0 * values["scale"] + values["rate"]}
+        return None if sum(values.values()) == 1.2 else {"loss": 10 * values["scale"] + values["rate"]}
 
     plot = drawn({"scale": [0.0, 1.0], "rate": [0.1, 0.2]}, found, ["loss"], seeds=3)
-    assert {"0.1", "0.2", "10.1", "none", "scale", "rate"} <= set(texts(plot.figure))
+    title = "Loss (interquartile mean, n\xa0=\xa00\xa0to\xa03\xa0each)"
+    assert {"0.1", "0.2", "10.1", "none", "scale", "rate", title} <= set(texts(plot.figure))
     assert plot.caption == "Numbers are interquartile means (n = 0 to 3 each). Not part of it: 3 failed."
 
 
@@ -315,6 +320,13 @@ def test_names_in_panels_stand_apart():
         assert all(before.x1 < after.x0 for before, after in itertools.pairwise(boxes))
 
 
+def test_configurations_are_words_and_a_list_is_counted_by_what_a_label_says():
+    found = Found("results.losses", [grouping.Axis("case", ("a b",), numeric=False)], ())
+    worded = grouping.in_words(found, {"results.losses=position": "tenth of the training"})
+    assert worded.counted == "tenth of the training"
+    assert isinstance(worded.axes[0].values[0], grouping.Word)
+
+
 def test_pairs_at_random_have_a_panel_each_too():
     runs = [make_run({"a": n, "b": n * n, "seed": 0}, {"loss": float(n)}) for n in range(6)]
     (plot,) = plot_results(find_results(tabulate(runs), ["a", "b"], ["loss"])).values()
@@ -323,11 +335,9 @@ def test_pairs_at_random_have_a_panel_each_too():
 
 
 def test_all_that_failed_is_drawn_as_nothing_without_a_warning():
-    def found(values, seed):
-        return {"loss": NAN, "losses": [NAN], "other": 1.0}
-
+    found = {"loss": NAN, "losses": [NAN], "other": 1.0}
     for space in ({"a": [1, 2]}, {"a": [1, 2], "b": [1, 2]}, {"a": [1, 2], "b": [1, 2], "c": [1, 2]}):
-        for plot in plots(space, found, ["loss", "losses"]):
+        for plot in plots(space, lambda *_: found, ["loss", "losses"]):
             assert "no run gave it" in plot.alt
             plot.svg()
 
@@ -392,38 +402,16 @@ def test_drawing_leaves_the_style_of_others_alone_and_needs_no_display():
     assert pyplot.get_fignums() == []
 
 
-@pytest.mark.parametrize(
-    ("values", "wanted"),
-    [
-        ([1e-4, 1e-3, 1e-2], True),
-        ([0.1, 1.0], False),
-        ([0, 0.25, 0.5, 0.75, 1], False),
-        ([1, 3, 5, 10], False),
-        ([1, 250, 500, 750, 1000], False),
-        ([-1, 10, 100, 1000], False),
-        ([], False),
-    ],
-)
-def test_an_axis_is_logarithmic_where_its_values_ask_for_it(values, wanted):
-    assert wants_logarithm(values) is wanted
+def test_an_axis_is_logarithmic_where_its_values_ask_for_it():
+    assert wants_logarithm([1e-4, 1e-3, 1e-2])
+    plain = [0.1, 1.0], [0, 0.25, 0.5, 0.75, 1], [1, 3, 5, 10], [1, 250, 500, 1000], [-1, 10, 100, 1000], []
+    assert [values for values in plain if wants_logarithm(values)] == []
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.1, "0.1"),
-        (1e-5, "1e-05"),
-        (0.123456789, "0.1235"),
-        (3, "3"),
-        (True, "True"),
-        (None, "None"),
-        ("a\nb", "a b"),
-        ("x" * 30, "x" * 23 + "…"),
-        ([1, 2], "[1, 2]"),
-    ],
-)
-def test_a_value_is_spelled_in_one_short_line(value, text):
-    assert spell(value) == text
+def test_a_value_is_spelled_in_one_short_line():
+    values = [0.1, 1e-5, 0.123456789, 3, True, None, "a\nb", "x" * 30, [1, 2]]
+    said = ["0.1", "1e-05", "0.1235", "3", "True", "None", "a b", "x" * 23 + "…", "[1, 2]"]
+    assert [spell(value) for value in values] == said
 
 
 def test_numbers_that_python_takes_for_equal_are_told_apart():

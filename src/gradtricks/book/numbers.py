@@ -41,9 +41,9 @@ def format_result(value: Any, spec: str = "") -> tuple[str, str | None]:
 
 
 def result_text(value: Any, spec: str) -> str:
-    """Format one result as `format_result` does, but all of it as text, such as ``1.23 × 10⁻⁵``."""
+    """Format one result as `format_result` does, all of it as text that no line breaks: ``1.2 × 10⁻⁵``."""
     text, exponent = format_result(value, spec)
-    return text + (exponent or "").translate(_SUPERSCRIPTS)
+    return text.replace(" ", "\N{NO-BREAK SPACE}") + exponent.translate(_SUPERSCRIPTS) if exponent else text
 
 
 def number_text(value: float) -> str:

@@ -8,18 +8,17 @@ from gradtricks.lab.results.statistics import CONFIDENCE, FEWEST_RUNS, Summary
 MINUS = "\N{MINUS SIGN}"
 _SPACE = "\N{NO-BREAK SPACE}"
 _LISTED = 7  # configurations that are named one by one
-_INTERVAL = f"{CONFIDENCE:.0%} bootstrap interval".replace("%", " %")
 
 
-def number(value: float) -> str:
-    """Write a number with three digits, such as ``0.123`` or ``1.23e−05``."""
-    return f"{value:.3g}".replace("e+0", "e").replace("e+", "e").replace("-", MINUS)
+def number(value: float, digits: str = ".3g") -> str:
+    """Write a number, with three digits unless told, such as ``0.123`` or ``1.23e−05``."""
+    return f"{value:{digits}}".replace("e+0", "e").replace("e+", "e").replace("-", MINUS)
 
 
 def counted(parts: Iterable[Group | Curve]) -> str:
-    """Write how many runs are behind each mean, such as ``n = 8 to 10``."""
+    """Write how many runs are behind each mean, such as ``n = 8 to 10 each``."""
     low, *more = sorted({part.n for part in parts})
-    return f"n = {low} to {more[-1]}" if more else f"n = {low}"
+    return f"n = {low}{f' to {more[-1]}' if more else ''} each"
 
 
 def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, list[str]]:
@@ -34,9 +33,9 @@ def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, l
     if curves:
         of_all = {
             "length": [str(len(curve.mean)) for curve in curves],
-            "mean at its start": [number(curve.mean[0]) if curve.n else "" for curve in curves],
-            "mean at its end": [number(curve.mean[-1]) if curve.n else "" for curve in curves],
-            "95 % interval there": [_interval(c.low[-1], c.high[-1], number) if c.n else "" for c in curves],
+            "at its start": [number(curve.mean[0]) if curve.n else "" for curve in curves],
+            "at its end": [number(curve.mean[-1]) if curve.n else "" for curve in curves],
+            "95% interval there": [_interval(c.low[-1], c.high[-1], number) if c.n else "" for c in curves],
             "runs": [str(curve.n) for curve in curves],
         }
         counts = {
@@ -46,7 +45,7 @@ def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, l
     else:
         of_all = {
             "interquartile mean": [number(s.mean) for s in summaries],
-            "95 % interval": [_interval(s.low, s.high, number) for s in summaries],
+            "95% interval": [_interval(s.low, s.high, number) for s in summaries],
             "lowest": [number(s.lowest) for s in summaries],
             "highest": [number(s.highest) for s in summaries],
             "runs": [str(s.n) for s in summaries],
@@ -56,6 +55,8 @@ def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, l
             "without it": [group.missing for group in groups],
             "not finite": [s.non_finite for s in summaries],
         }
+        if all(s.n <= 1 for s in summaries):
+            of_all = {"value": of_all["interquartile mean"]}
     columns = {name: cells for name, cells in of_all.items() if "interval" not in name or any(cells)}
     return columns | {name: [*map(str, some)] for name, some in counts.items() if any(some)}
 
@@ -70,13 +71,12 @@ def interval_said(parts: Iterable[Group | Curve], said: str) -> str:
     if not any(enough):
         return f" without intervals, which take {FEWEST_RUNS} runs"
     some = "" if all(enough) else f" where there are {FEWEST_RUNS} runs"
-    return said.format(_INTERVAL) + some
+    return said.format(f"{CONFIDENCE:.0%} bootstrap interval") + some
 
 
 def means(parts: Sequence[Group | Curve]) -> str:
     """Say what is shown: single runs, or means of several."""
-    several = any(part.n > 1 for part in parts)
-    return f"interquartile means ({counted(parts)} each)" if several else "single runs"
+    return f"interquartile means ({counted(parts)})" if any(p.n > 1 for p in parts) else "single runs"
 
 
 def lost(groups: Sequence[Group]) -> str:
@@ -100,11 +100,10 @@ def alt_of(found: Found) -> str:
     if curves:
         ends = curves[:: len(curves) - 1] if len(curves) > _LISTED else curves
         listed = [_where(axes, c) + f"from {number(c.mean[0])} to {number(c.mean[-1])}" for c in ends]
-        by = f"{found.title} by position{against}, {counted(curves)} each."
-        return f"{by} Interquartile means go {'; '.join(listed)}."
+        return f"{found.title} by position{against}, {counted(curves)}. Means go {'; '.join(listed)}."
     if not groups:
         return f"{found.title}{against}: no run gave it."
-    begin = f"{found.title}{against}, {counted(groups)} each. Interquartile means"
+    begin = f"{found.title}{against}, {counted(groups)}. Interquartile means"
     few = len(groups) <= _LISTED
     ordered = groups if few else sorted(groups, key=lambda group: group.summary.mean)
     listed = [_where(axes, group) + _with_interval(group.summary) for group in ordered]
@@ -119,6 +118,5 @@ def _where(axes: Sequence[Axis], part: Group | Curve) -> str:
 
 
 def _with_interval(summary: Summary) -> str:
-    if summary.n < FEWEST_RUNS:
-        return number(summary.mean)
-    return f"{number(summary.mean)} ({number(summary.low)} to {number(summary.high)})"
+    interval = _interval(summary.low, summary.high, number)
+    return number(summary.mean) + (f" ({interval})" if interval else "")

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from gradtricks.lab.recording import PACKAGE
 from gradtricks.lab.results.captions import MINUS, number
@@ -24,6 +24,7 @@ _READABLE = dict.fromkeys(
 )
 _MOST_TICKS = 9
 _LINE = 24  # letters of a tick's name
+_DOT = 0.02  # of an axis: room for the half of a dot
 
 
 @contextmanager
@@ -76,8 +77,7 @@ def add_color_bar(axes: Axes, scale: ScalarMappable) -> None:
     bar = axes.figure.colorbar(scale, ax=axes)
     bar.outline.set_visible(False)
     bar.ax.grid(visible=False)
-    if isinstance(scale.norm, LogNorm):
-        _plain_ticks(bar.ax, "y")
+    _plain_ticks(bar.ax, "y")
 
 
 def set_parameter_axis(axes: Axes, axis: Axis, side: str) -> None:
@@ -105,14 +105,29 @@ def set_scale(axes: Axes, side: str, values: Sequence[float]) -> None:
     """Make an axis logarithmic where the values that are drawn ask for it."""
     if wants_logarithm(values):
         axes.set(**{f"{side}scale": "log"})
-        _plain_ticks(axes, side)
+    _plain_ticks(axes, side)
+
+
+def set_result_axis(axes: Axes, side: str, values: Sequence[float]) -> None:
+    """Set the scale of an axis of results: none begins below 0 for nothing, equal ones are seen beside 0."""
+    set_scale(axes, side, values)
+    low, high = getattr(axes, f"get_{side}lim")()
+    if len({*values}) == 1:
+        end = 1.1 * values[0] or 1.0
+        low, high = sorted((-_DOT * end, end))
+    if min(values, default=-1) >= 0:
+        low = max(low, -_DOT * high)
+    axes.set(**{f"{side}lim": (low, high)})
 
 
 def _plain_ticks(axes: Axes, side: str) -> None:
-    """Write 0.01, not a power of ten, at the ticks of a logarithmic axis."""
+    """Write 0.01 and 3,000,000 at ticks, no powers of ten, and below an axis so few that they stand apart."""
     ticks = getattr(axes, f"{side}axis")
     low, high = sorted(getattr(axes, f"get_{side}lim")())
-    if low > 0 and high / low < 50:
-        ticks.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ticks.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-    ticks.set_minor_formatter(NullFormatter())
+    if ticks.get_scale() == "log":
+        if low > 0 and high / low < 50:
+            ticks.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ticks.set_minor_formatter(NullFormatter())
+    elif side == "x":
+        ticks.set_major_locator(MaxNLocator(4 if max(-low, high) > 1e5 else 5, steps=[1, 2, 2.5, 5, 10]))
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: number(value, ",.10g")))

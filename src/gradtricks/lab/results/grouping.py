@@ -89,6 +89,7 @@ class Found:
     axes: Sequence[Axis]  # what was varied besides the seed
     parts: Sequence[Group] | Sequence[Curve]
     words: str = ""  # that stand for its name
+    counted: str = "place in the list, counted from 1"  # by the axis of curves
 
     @property
     def label(self) -> str:
@@ -126,11 +127,9 @@ def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequen
         raise PlotError("expected a number, or a list of numbers, among the results; got none")
     axes, found = axes_of(frame, varied), []
     for column in (column_of(frame, name) for name in wanted):
-        if _is_curve(frame, column):
-            pooled = groups_of(frame, axes, column, pooled=max(0, len(axes) - 1))
-            found.append(Found(column, axes, [curve_of(group) for group in pooled]))
-        else:
-            found.append(Found(column, axes, groups_of(frame, axes, column)))
+        curves = _is_curve(frame, column)
+        groups = groups_of(frame, axes, column, pooled=len(axes[1:]) if curves else 0)
+        found.append(Found(column, axes, [*map(curve_of, groups)] if curves else groups))
     return found
 
 
@@ -183,8 +182,7 @@ def curve_of(group: Group) -> Curve:
     whole = [place for place, curve in enumerate(group.found) if curve and all(map(math.isfinite, curve))]
     lengths = [len(group.found[place]) for place in whole]
     length = min(lengths, default=0)
-    values = np.array([group.found[place][:length] for place in whole], dtype=np.float64)
-    values = values.reshape(len(whole), length)
+    values = np.array([group.found[place][:length] for place in whole], float).reshape(len(whole), length)
     low, high = bootstrap_interval(values, strata=[group.strata[place] for place in whole])
     lost = group.failed + group.missing + len(group.found) - len(whole)
     cut = sum(each > length for each in lengths)
@@ -195,7 +193,7 @@ def in_words(found: Found, labels: Mapping[str, str]) -> Found:
     """Put words in place of names and values: ``{"rate": "learning rate", "rate=0.1": "ours"}``."""
 
     def worded(axis: Axis, value: Any) -> Any:
-        word = labels.get(f"{axis.name}={text_of(value)}")
+        word = labels.get(f"{axis.name}={text_of(value)}", value if axis.name == CASE else None)
         return value if word is None else Word(word)
 
     axes = []
@@ -203,7 +201,9 @@ def in_words(found: Found, labels: Mapping[str, str]) -> Found:
         values = tuple(worded(axis, value) for value in axis.values)
         axes.append(Axis(labels.get(axis.name, axis.name), values, axis.numeric and values == axis.values))
     parts: Any = [replace(p, values=tuple(map(worded, found.axes, p.values))) for p in found.parts]
-    return replace(found, axes=axes, parts=parts, words=labels.get(".".join(split_name(found.column)), ""))
+    name = ".".join(split_name(found.column))
+    counted = labels.get(f"{name}=position", found.counted)
+    return replace(found, axes=axes, parts=parts, words=labels.get(name, ""), counted=counted)
 
 
 def column_of(frame: "pandas.DataFrame", name: str) -> str:
@@ -224,7 +224,9 @@ def wants_logarithm(values: Iterable[float]) -> bool:
     array = np.sort(np.asarray([*values], dtype=np.float64))
     if array.size < 3 or array[0] <= 0 or array[-1] < 20 * array[0]:
         return False
-    return bool(_skew(np.log(array)) < _skew(array))
+    # How far the median lies from the middle of the range, relative to the range.
+    plain, logarithmic = (abs((np.median(a) - a[0]) / (a[-1] - a[0]) - 0.5) for a in (array, np.log(array)))
+    return bool(logarithmic < plain)
 
 
 def text_of(value: Any) -> str:
@@ -266,11 +268,6 @@ def _is_curve(frame: "pandas.DataFrame", column: str) -> bool:
         got = f"{odd[0]!r:.60}" if odd else "both"
         raise PlotError(f"{column} must be numbers, or lists of numbers, to be shown; got {got}")
     return kinds == {True}
-
-
-def _skew(ordered: np.ndarray) -> float:
-    """How far the median lies from the middle of the range, relative to the range."""
-    return abs((np.median(ordered) - ordered[0]) / (ordered[-1] - ordered[0]) - 0.5)
 
 
 def _parameter(frame: "pandas.DataFrame", name: str) -> list[Any]:

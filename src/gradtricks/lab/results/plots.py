@@ -22,7 +22,7 @@ from gradtricks.lab.results.drawing import (
     place_of,
     scale_of,
     set_parameter_axis,
-    set_scale,
+    set_result_axis,
     wrapped,
 )
 from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, key_of
@@ -85,7 +85,7 @@ def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
         while name in drawn:
             name += "_"
         with book_style():
-            figure, caption = _draw(each.title, each.axes, each.parts)
+            figure, caption = _draw(each)
             # Laid out once: each further time would move it by a millionth of a point.
             figure.draw_without_rendering()
             figure.set_layout_engine("none")
@@ -93,10 +93,11 @@ def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
     return drawn
 
 
-def _draw(title: str, axes: Sequence[Axis], parts: Sequence[Group] | Sequence[Curve]) -> _Drawn:
-    if isinstance(parts[0], Curve):
-        return _curves(title, axes, cast(Sequence[Curve], parts))
-    groups = cast(Sequence[Group], parts)
+def _draw(found: Found) -> _Drawn:
+    title, axes = found.title, found.axes
+    if isinstance(found.parts[0], Curve):
+        return _curves(found, axes, cast(Sequence[Curve], found.parts))
+    groups = cast(Sequence[Group], found.parts)
     if len(axes) < 2:
         return _points(title, axes, groups)
     # Random pairs of values would leave most of a heat map empty.
@@ -114,21 +115,20 @@ def _points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
     points = [(p, value) for group, p in zip(groups, at) for value in group.found if np.isfinite(value)]
     x, y = np.array(points).reshape(-1, 2).T[:: 1 if axis.numeric else -1]
     several, said = any(group.n > 1 for group in groups), counted(groups)
-    plot.plot(x, y, "o", ms=4, mew=0, alpha=0.8, color="C0", label=f"a run ({said} each)")
+    plot.plot(x, y, "o", ms=4, mew=0, alpha=0.8, color="C0", label=f"a run ({said})")
     if several:
         _means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.n], upright=axis.numeric)
         figure.legend(loc="outside upper right", ncols=2, handletextpad=0.4, columnspacing=1.4)
     set_parameter_axis(plot, axis, side)
-    set_scale(plot, other, [value for _, value in points])
+    plot.margins(y=0.12 if axis.numeric else None)
+    set_result_axis(plot, other, [value for _, value in points])
     plot.set_title(drawable(title))
-    if axis.numeric:
-        plot.margins(y=0.12)
-    else:
+    if not axis.numeric:
         plot.grid(axis="y", visible=False)
     if not axes:
         plot.set_yticks([])
-    with_intervals = interval_said(groups, ", with their {}s")
-    means_too = f" ({said} each), diamonds interquartile means{with_intervals}" if several else ""
+    intervals = interval_said(groups, ", with their {}s")
+    means_too = f" ({said}), diamonds interquartile means{intervals}" if several else ""
     return figure, f"Points are runs{means_too}.{lost(groups)}"
 
 
@@ -137,7 +137,7 @@ def _means(plot: Axes, drawn: Sequence[tuple[float, Any]], *, upright: bool) -> 
     errors = np.clip([[s.mean - s.low for _, s in drawn], [s.high - s.mean for _, s in drawn]], 0, None)
     known = np.isfinite(errors).any()
     options: dict[str, Any] = {"fmt": "D", "ms": 5.5, "capsize": 4, "color": "C1", "zorder": 3}
-    options |= {"label": f"interquartile mean{', 95 % interval' if known else ''}", "elinewidth": 2}
+    options |= {"label": f"interquartile mean{', 95% interval' if known else ''}", "elinewidth": 2}
     # A little aside, so that they hide no run.
     aside = {"x": 6, "y": 0} if upright else {"x": 0, "y": -7}
     options["transform"] = offset_copy(plot.transData, plot.get_figure(root=True), units="points", **aside)
@@ -187,17 +187,16 @@ def _panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
         panel.set_xlabel(wrapped(panel.get_xlabel(), _HALF))
         names = [label.get_text() for label in panel.get_xticklabels()]
         if sum(len(name) + 1 for name in names) > _HALF:
-            panel.tick_params(axis="x", labelrotation=45)
             for label in panel.get_xticklabels():
-                label.set(horizontalalignment="right", rotation_mode="anchor")
+                label.set(rotation=45, horizontalalignment="right", rotation_mode="anchor")
         panel.margins(x=0.15)
-    set_scale(panels[0], "y", values)
+    set_result_axis(panels[0], "y", values)
     figure.suptitle(_titled(title, groups))
     read = f"Each point is a configuration, and stands once in each panel: {means(groups)}."
     return figure, read + lost(groups)
 
 
-def _curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn:
+def _curves(found: Found, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn:
     """Draw a curve with its band for each value of the first parameter: a few together, many in panels."""
     drawn = [curve for curve in curves if curve.n]
     together = len(drawn) <= _MOST_TOGETHER
@@ -212,22 +211,22 @@ def _curves(title: str, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn
         panel = panels[0 if together else place]
         if not together:
             for other in drawn:
-                panel.plot(other.mean, color="0.55", alpha=0.4, lw=0.7)
+                panel.plot(np.arange(len(other.mean)) + 1, other.mean, color="0.55", alpha=0.4, lw=0.7)
             panel.set_title(names[place], fontsize="medium", fontweight="normal")
         seen += _draw_curve(panel, curve, f"C{place if together else 0}").tolist()
-    set_scale(panels[0], "y", seen)
+    set_result_axis(panels[0], "y", seen)
     if together:
         _name_lines(panels[0], drawn, names)
-    several = f" ({counted(drawn)} each)" if any(curve.n > 1 for curve in drawn) else ""
+    several = f" ({counted(drawn)})" if any(curve.n > 1 for curve in drawn) else ""
     by = f", by {drawable(axes[0].name, 30)}" if axes else ""
-    figure.suptitle(wrapped(drawable(title) + by, _WHOLE))
-    figure.supxlabel(f"position in the list{several}", fontsize="medium")
+    figure.suptitle(wrapped(drawable(found.title) + by, _WHOLE))
+    figure.supxlabel(f"{drawable(found.counted)}{several}", fontsize="medium")
     return figure, _read_curves(axes, curves)
 
 
 def _draw_curve(plot: Axes, curve: Curve, color: str) -> np.ndarray:
     """Draw one curve and its band, and return the numbers that are seen."""
-    steps = np.arange(len(curve.mean))
+    steps = np.arange(len(curve.mean)) + 1
     plot.plot(steps, curve.mean, color=color, marker="o" if len(steps) == 1 else "")
     plot.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     plot.margins(x=0.02)
@@ -261,6 +260,6 @@ def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
 
 
 def _titled(title: str, groups: Sequence[Group]) -> str:
-    several = any(group.n > 1 for group in groups)
-    said = f" (interquartile mean, {counted(groups)} each)" if several else ""
+    each = counted(groups).replace(" ", "\N{NO-BREAK SPACE}")
+    said = f" (interquartile mean, {each})" if any(group.n > 1 for group in groups) else ""
     return wrapped(drawable(title, 60) + said, _WIDTH)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 CONFIDENCE = 0.95
-FEWEST_RUNS = 10  # with fewer, what is called 95 % would hold the truth much less often
+FEWEST_RUNS = 10  # with fewer, what is called 95% would hold the truth much less often
 _CUT = 0.25
 _ENDS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
 
@@ -52,7 +52,7 @@ def bootstrap_interval(
 ) -> tuple[Any, Any]:
     """Estimate how far the interquartile mean may be off, from the differences between the runs.
 
-    Runs are drawn again with replacement, and the interval holds the middle 95 % of what their interquartile
+    Runs are drawn again with replacement, and the interval holds the middle 95% of what their interquartile
     means then are (percentile bootstrap). With few runs that is too narrow: for normally distributed results,
     75 in 100 such intervals would hold the truth with three runs, for which the interval is their range, 92
     with ten, 95 with twenty. Equal values have equal intervals.

@@ -161,8 +161,6 @@ def as_json(value: Any) -> str:
         return json.dumps(encode(value, ""), ensure_ascii=False)
     except TypeError:
         named = {str(name): item for name, item in value.items()} if isinstance(value, dict) else value
-        return json.dumps(named, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, Decimal) else str(value)
+        return json.dumps(
+            named, ensure_ascii=False, default=lambda x: float(x) if isinstance(x, Decimal) else str(x)
+        )
