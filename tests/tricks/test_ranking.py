@@ -318,6 +318,13 @@ def test_what_torch_traces_without_values(in_torch):
     np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_a_batch_of_strengths_is_refused_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    ranked = torch.func.vmap(lambda x, strength: tricks.soft_rank(x, regularization_strength=strength))
+    with pytest.raises(ValueError, match=r"must be one number for all rows; got a batch of them; remedy"):
+        ranked(torch.ones(2, 3), torch.ones(2))
+
+
 def test_batches_of_any_shape_in_a_graph(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
 

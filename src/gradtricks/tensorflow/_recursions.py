@@ -32,8 +32,10 @@ def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
     changing = tf.is_tensor(carry)
     if changing:
         carry = tf.concat([carry[:1], carry[:-1]], 0) if transposed else tf.reverse(carry, [0])
-    elif (carry := float(x.dtype.as_numpy_dtype(carry))) == 0:
-        return x
+    else:
+        carry = float(x.dtype.as_numpy_dtype(carry))
+        if carry == 0:
+            return x
     # XLA's loops are cheap, but what accumulators make of them isn't compiled.
     run = _by_steps if plain and in_xla() else _by_blocks if plain and not changing else _by_doubling
     y = run(x if transposed else tf.reverse(x, [0]), carry)

@@ -173,6 +173,9 @@ class MaskedAdam(keras.optimizers.Optimizer):
             parameter: One of the optimizer's parameters.
             trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
                 None lets all of them move.
+
+        Raises:
+            ValueError: A mask for a parameter with a constraint, which would move frozen elements.
         """
         index = index_of(self, parameter)
         if trainable_mask is not None and parameter.constraint is not None:

@@ -23,7 +23,7 @@ def soft_ranks(x: Array, strength: float | Array, threads: int = 1) -> tuple[Arr
     A strength of 0 gives hard ranks, where equal elements share their average. A row that isn't finite has
     NaN ranks and the block -1. At most ``threads`` share the rows.
     """
-    x, strength = _widened(x), float(strength)
+    x, strength = _widened(x), _number(strength)
     ranks, blocks = np.empty_like(x), np.empty(x.shape, np.int64)
     rows = _rows(x, ranks, blocks)
 
@@ -48,7 +48,7 @@ def deviations(x: Array, blocks: NDArray[np.int64], strength: float | Array) -> 
     """
     x = _widened(x)
     result = np.empty_like(x)
-    _deviate(*_rows(x, blocks, result), float(strength))
+    _deviate(*_rows(x, blocks, result), _number(strength))
     return result
 
 
@@ -66,6 +66,15 @@ def usual_gaps(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
 
 def _widened(x: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(x, np.promote_types(x.dtype, np.float32))
+
+
+def _number(strength: float | Array) -> float:
+    if np.ndim(strength):
+        raise ValueError(
+            "regularization_strength must be one number for all rows; got a batch of them; "
+            "remedy: a loop over the strengths"
+        )
+    return float(strength)
 
 
 def _rows(*arrays: NDArray[Any]) -> list[NDArray[Any]]:
