@@ -42,7 +42,8 @@ LAYOUT = r"""() => {
     note("cut off", "main *", (box) => box.clientWidth > 1 && box.scrollWidth > box.clientWidth
         && ["hidden", "clip"].includes(getComputedStyle(box).overflowX));
     // Names in titles that break in the middle, and cells of tables in which words stand below each other.
-    note("crushed", "main h1 code .pre", (name) => name.getClientRects().length > 1);
+    const lines = (name) => new Set(Array.from(name.getClientRects(), (line) => line.y)).size;
+    note("crushed", "main h1 code .pre", (name) => lines(name) > 1);
     note("crushed", "main :is(td, th)", (cell) => cell.checkVisibility() && cell.clientWidth < 72
         && cell.clientHeight > 180 && cell.innerText.trim().split(/\s+/)[4]);
     return found;
@@ -82,6 +83,12 @@ FIGURES = r"""async (smallest) => {
         }
     }
     return found;
+}"""
+# The page, and what had come when it was loaded; the search's index comes later.
+NEEDED = """() => {
+    const [page] = performance.getEntriesByType("navigation");
+    const parts = [page, ...performance.getEntriesByType("resource")];
+    return parts.filter((part) => part.responseEnd <= page.loadEventStart).map((part) => part.name);
 }"""
 AXE_SCRIPT = Path(axe.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 # Most of axe-core's time goes into contrast: what could be read once can be read again in the same colours.
@@ -319,8 +326,7 @@ def weight(request, address):
 def first_paint(page, address):
     """Open a page and return what it needs until it is loaded, fetched before or not: bytes by address."""
     page.goto(address, wait_until="load")
-    needed = page.evaluate("performance.getEntries().map((entry) => entry.name)")
-    return {name: weight(page.request, name) for name in needed if name.startswith("http:")}
+    return {name: weight(page.request, name) for name in page.evaluate(NEEDED)}
 
 
 def too_heavy(fetched, limit=FIRST_PAINT):
