@@ -64,10 +64,13 @@ def test_places_in_a_figure_are_shortened_and_nothing_else():
 
 
 def test_the_lines_of_a_long_signature_are_no_definitions():
-    argument, rest = '<em class="sig-param">x</em>,', "<dl><dd>kept</dd></dl>"
+    argument, rest = '<em class="sig-param">x</em>,', "<dl><dd>kept</dd></dl><strong>x</strong> -- --help"
     context = {"body": f"<dt>f(<dl>\n<dd>{argument}</dd>\n</dl>)</dt>{rest}"}
-    entries._lines(None, "", "", context, None)
-    assert context["body"] == f'<dt>f(<span class="sig-line">{argument}</span>\n)</dt>{rest}'
+    entries._lines(None, "api/x", "", context, None)
+    assert (
+        context["body"]
+        == f'<dt>f(<span class="sig-line">{argument}</span>\n)</dt>{rest.replace(" -- ", " – ")}'
+    )
 
 
 def test_names_of_code_break_at_their_joints_if_at_all():

@@ -107,6 +107,9 @@ def _written(
 def _lines(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     if "body" in context:
         context["body"] = _LIST.sub(_as_lines, context["body"])
+    if name.startswith("api/"):
+        # Sphinx counts on a dash to be made of two signs, which are none in the options of commands.
+        context["body"] = context["body"].replace(" -- ", " – ")
 
 
 def _as_lines(found: re.Match[str]) -> str:
