@@ -219,16 +219,14 @@ def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
 
 
 def _clipped(log_ratio: tf.Tensor, advantages: tf.Tensor, clip: Any) -> tf.Tensor:
-    # Where nothing is learned the exponential may be infinite, and 0 times that is NaN.
-    zero = tf.zeros([], log_ratio.dtype)
-    if clip is None:
-        return tf.exp(tf.where(advantages == 0, zero, log_ratio))
-    both = clip if isinstance(clip, tuple) else (clip, clip)
-    low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
-    ratio = tf.exp(tf.stop_gradient(log_ratio))
-    too_high, too_low = (ratio > 1 + high) & (advantages > 0), (ratio < 1 - low) & (advantages < 0)
-    within = tf.exp(tf.where(too_high | too_low | (advantages == 0), zero, log_ratio))
-    return tf.where(too_high, 1 + high, tf.where(too_low, 1 - low, within))
+    # Bounded before the exponential, which may be infinite: 0 times that is NaN.
+    log_ratio = tf.where(advantages == 0, tf.zeros([], log_ratio.dtype), log_ratio)
+    if clip is not None:
+        both = clip if isinstance(clip, tuple) else (clip, clip)
+        low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
+        lowest, highest = tf.math.log1p(-tf.minimum(low, 1)), tf.math.log1p(high)
+        log_ratio = tf.where(advantages > 0, tf.minimum(log_ratio, highest), tf.maximum(log_ratio, lowest))
+    return tf.exp(log_ratio)
 
 
 def _centered(x: tf.Tensor, axis: int) -> tf.Tensor:

@@ -218,15 +218,14 @@ def _averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Te
 
 
 def _clipped(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Any) -> torch.Tensor:
-    # Where nothing is learned the exponential may be infinite, and 0 times that is NaN.
-    if clip is None:
-        return torch.where(advantages == 0, 0, log_ratio).exp()
-    both = clip if isinstance(clip, tuple) else (clip, clip)
-    low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
-    ratio = log_ratio.detach().exp()
-    too_high, too_low = (ratio > 1 + high) & (advantages > 0), (ratio < 1 - low) & (advantages < 0)
-    within = torch.where(too_high | too_low | (advantages == 0), 0, log_ratio).exp()
-    return torch.where(too_high, 1 + high, torch.where(too_low, 1 - low, within))
+    # Bounded before the exponential, which may be infinite: 0 times that is NaN.
+    log_ratio = torch.where(advantages == 0, 0, log_ratio)
+    if clip is not None:
+        both = clip if isinstance(clip, tuple) else (clip, clip)
+        low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
+        lowest, highest = (-low.clamp(max=1)).log1p(), high.log1p()
+        log_ratio = torch.where(advantages > 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
+    return log_ratio.exp()
 
 
 def _centered(x: torch.Tensor, axis: int) -> torch.Tensor:
