@@ -867,7 +867,7 @@ SCREENS = {
     "formulas": ("masking.html", "#what-adam-remembers"),
     "sliders": ("clipping.html", "figure.explorable"),
     "api": ("api/scaling.html", "body"),
-    "notebook": ("experiments/masking-torch.html", "body"),
+    "notebook": ("experiments/masking.html", "body"),
 }
 STORED = ROOT / "tests" / "data" / "screens"
 TAKEN = ROOT / "_build" / "screens"

@@ -616,7 +616,7 @@ def test_the_style_sheet_of_formulas_fits_the_renderer():
 
 def test_every_page_is_in_the_table_of_contents():
     pages = [str(p.relative_to(BOOK).with_suffix("")) for p in PAGES]
-    runs = [f"experiments/{run.name}" for run in plan_book(EXPERIMENTS)]
+    runs = [*{f"experiments/{run.stem}" for run in plan_book(EXPERIMENTS)}]
     sweeps = [f"experiments/{sweep.name}-sweep" for sweep in plan_sweeps(EXPERIMENTS)]
     assert sorted(parse_toc_yaml(BOOK / "_toc.yml")) == sorted(pages + runs + sweeps)
 

@@ -89,7 +89,7 @@ def test_names_of_code_break_at_their_joints_if_at_all():
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="20"><rect width="90" height="20"/></svg>'
 BASE = "https://book.example/tricks"
-EXECUTED = "experiments/masking-tensorflow"
+EXECUTED = "experiments/masking"
 BOOK = {
     "_toc.yml": "format: jb-book\nroot: index\nchapters:\n"
     + "".join(f"- file: {page}\n" for page in ("second", "executed", "masking", "api/masking", EXECUTED)),
@@ -311,7 +311,7 @@ def test_a_book_with_a_repository_opens_its_notebooks_in_binder_and_colab(twice)
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_pages_lead_to_the_notebook_in_the_repository(path):
-    for page in (path.stem, *(f"experiments/{path.stem}{end}" for end in ("", "-torch", "-tensorflow"))):
+    for page in (path.stem, f"experiments/{path.stem}"):
         assert notebook_of(ROOT, page) == f"experiments/{path.name}"
     for page in (f"api/{path.stem}", f"experiments/{path.stem}-sweep", "index"):
         assert notebook_of(ROOT, page) is None

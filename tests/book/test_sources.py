@@ -71,16 +71,14 @@ def contents(folder):
 # Pages of runs
 
 
-def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pages):
+def test_a_page_of_one_framework_leaves_the_other_out_and_says_where_it_came_from(notebook, tmp_path, pages):
     node = nbformat.read(notebook, as_version=4)
     node.cells += [nbformat.v4.new_code_cell("\n".join(["long = 0"] * count)) for count in (30, 31)]
     nbformat.write(node, notebook)
     stored = execute_in(tmp_path, plan_run(notebook, {}))
     lay_out({"small-torch": stored}, pages)
-    node = nbformat.read(pages / "small-torch.ipynb", as_version=4)
+    node = nbformat.read(pages / "small.ipynb", as_version=4)
     sources = [cell.source for cell in node.cells]
-    assert sources[0].startswith("# A small experiment (PyTorch)\n")
-    assert "**PyTorch**\n" in sources[0]
     folded = [cell.source for cell in node.cells if "hide-input" in cell.metadata.get("tags", [])]
     assert [source.partition("\n")[0] for source in folded] == [
         "# Set by gradtricks: the parameters of this run.",
@@ -88,19 +86,52 @@ def test_pages_show_one_framework_and_where_it_came_from(notebook, tmp_path, pag
     ]
     assert "mine = 'torch'" in sources
     assert "mine = 'tensorflow'" not in sources
-    assert sources[-1].endswith("```{run-card} small/torch\n```")
+    assert sources[-2:] == ["## Where this came from", "```{run-card} small/torch\n```"]
     assert "gradtricks.lab.recording.report()" not in "".join(sources)
     assert (pages / "small-torch" / "sizes.svg").read_text().count("<svg") == 1
     assert json.loads((pages / "small-torch.json").read_text()) == stored.record
 
     written = contents(pages)
-    (pages / "stale-torch.ipynb").write_text("{}")
+    (pages / "stale.ipynb").write_text("{}")
     lay_out({"small-torch": stored}, pages)
     assert contents(pages) == written
 
-    lay_out({"small-torch": stored, "small-tensorflow": stored}, pages)
-    title = nbformat.read(pages / "small-torch.ipynb", as_version=4).cells[0].source
-    assert ":::{div} frameworks\n**PyTorch** [TensorFlow](small-tensorflow.ipynb)\n:::" in title
+
+def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(notebook, tmp_path, pages, forks):
+    body = "print('alike')"
+    differing = "print('of', backend)\n__import__('IPython').display.display(backend)"
+    write_notebook(notebook, body=body)
+    node = nbformat.read(notebook, as_version=4)
+    drawn = "record_figure('sizes', __import__('matplotlib.pyplot').pyplot.figure(), alt=f'by {backend}')"
+    figure = f"from gradtricks.lab import record_figure\nprint(backend)\n{drawn}"
+    node.cells[-1:] = map(nbformat.v4.new_code_cell, (differing, figure))
+    nbformat.write(node, notebook)
+    runs = {spec.name: execute_in(tmp_path, spec) for spec in plan_book(notebook.parent)}
+    lay_out(runs, pages)
+    assert sorted(path.name for path in pages.iterdir()) == [
+        *("small-tensorflow", "small-tensorflow.json", "small-torch", "small-torch.json", "small.ipynb")
+    ]
+    (tmp_path / "book" / "conf.py").write_text(
+        "extensions = ['myst_nb', 'sphinx_design', 'gradtricks.book.tabs', 'gradtricks.book.cards']\n"
+        "nb_execution_mode, myst_enable_extensions = 'off', ['colon_fence']\nroot_doc = 'experiments/small'\n"
+    )
+    done = forks.run("sphinx", "-b", "html", "-q", "-W", tmp_path / "book", tmp_path / "html")
+    assert done.returncode == 0, done.stderr
+    page = BeautifulSoup((tmp_path / "html" / "experiments" / "small.html").read_text(), "html.parser")
+    tabs = page.select(".sd-tab-set")
+    labels = [[label.text.strip() for label in tab.select("label")] for tab in tabs]
+    assert labels == [["PyTorch", "TensorFlow"]] * 5
+    parameters, own, named, figures, cards = ([*tab.select(".sd-tab-content")] for tab in tabs)
+    assert "backend = 'tensorflow'" in parameters[1].text
+    assert [part.text.strip() for part in own] == ["mine = 'torch'", "mine = 'tensorflow'"]
+    assert [part.text.split() for part in named] == [
+        ["of", "torch", "'torch'"],
+        ["of", "tensorflow", "'tensorflow'"],
+    ]
+    assert [part.img["alt"] for part in figures] == ["by torch", "by tensorflow"]
+    assert ["ran with PyTorch" in cards[0].text, "ran with TensorFlow" in cards[1].text] == [True, True]
+    assert page.text.count("alike") == 2  # the code, and what it prints
+    assert {label["data-sync-group"] for label in page.select("label")} == {"framework"}
 
 
 def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):

@@ -170,7 +170,7 @@ def test_a_run_s_film_is_a_file_of_the_book(stored, tmp_path):
 
 def test_a_film_stands_closed_below_its_cell(stored, tmp_path):
     lay_out({"small-torch": stored}, tmp_path)
-    node = nbformat.read(tmp_path / "small-torch.ipynb", as_version=4)
+    node = nbformat.read(tmp_path / "small.ipynb", as_version=4)
     place = next(n for n, cell in enumerate(node.cells) if "record_film" in cell.source)
     assert "".join(output.text for output in node.cells[place].outputs) == "before\nafter\n"
     assert "mystnb" not in node.cells[place].metadata
@@ -188,10 +188,10 @@ def test_a_film_on_a_page_waits_for_its_reader(stored, tmp_path, forks):
         'extensions = ["myst_nb", "sphinx_design", "gradtricks.book.extension"]\n'
         'nb_execution_mode = "off"\nmyst_enable_extensions = ["colon_fence"]\n'
     )
-    (source / "index.md").write_text("# Page\n\n```{toctree}\nexperiments/small-torch\n```\n")
+    (source / "index.md").write_text("# Page\n\n```{toctree}\nexperiments/small\n```\n")
     done = forks.run("sphinx", "-b", "html", "-q", "-W", source, tmp_path / "html")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    page = (tmp_path / "html" / "experiments" / "small-torch.html").read_text()
+    page = (tmp_path / "html" / "experiments" / "small.html").read_text()
     (image,) = re.findall("<img [^>]*>", page)
     assert 'alt="a ball"' in image
     assert 'width="8" height="2"' in image

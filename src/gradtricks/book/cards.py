@@ -8,9 +8,9 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from gradtricks.book.entries import FRAMEWORKS
 from gradtricks.book.origins import origin_of
 from gradtricks.book.quotes import Showing, record_of
+from gradtricks.book.tabs import FRAMEWORKS
 
 __all__ = ["RunCard", "command_of", "setup"]
 

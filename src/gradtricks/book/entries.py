@@ -14,17 +14,14 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-__all__ = ["FRAMEWORKS", "InBoth", "setup"]
+from gradtricks.book.tabs import FRAMEWORKS, in_tabs
 
-FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+__all__ = ["InBoth", "setup"]
+
 _TAB = """\
-:::{{tab-item}} {title}
-:sync: {framework}
-
 ```{{eval-rst}}
 .. {directive}:: gradtricks.{framework}.{name}
 {options}```
-:::
 """
 _LINKS = (
     "{{doc}}`Chapter </{stem}>` · {{download}}`tests <{up}/tests/tricks/test_{stem}.py>` · code for "
@@ -70,13 +67,12 @@ class InBoth(SphinxDirective):
 
     def _tabs(self) -> str:
         directive, name = self.arguments
-        tabs = "\n".join(
-            _TAB.format(
-                title=title, framework=key, directive=directive, name=name, options=self._members(key)
-            )
-            for key, title in FRAMEWORKS.items()
+        return in_tabs(
+            {
+                key: _TAB.format(framework=key, directive=directive, name=name, options=self._members(key))
+                for key in FRAMEWORKS
+            }
         )
-        return f"::::{{tab-set}}\n:sync-group: framework\n\n{tabs}::::\n"
 
     def _members(self, framework: str) -> str:
         given = re.findall(r"[\w.]+", self.options.get("members", ""))

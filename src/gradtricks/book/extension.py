@@ -15,8 +15,8 @@ from sphinx.config import Config
 __all__ = ["notebook_of", "setup"]
 
 _PARTS = (
-    *("cards", "drawings", "entries", "explorables", "formulas"),
-    *("images", "margins", "moving", "names", "roles", "trimming"),
+    *("cards", "drawings", "entries", "explorables", "formulas", "images"),
+    *("margins", "moving", "names", "roles", "tabs"),
 )
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
 
@@ -38,7 +38,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 def notebook_of(project: Path, page: str) -> str | None:
     """Find the notebook behind a chapter or an executed page, by the page's name, for Binder and Colab."""
-    stem = page.removeprefix("experiments/").removesuffix("-torch").removesuffix("-tensorflow")
+    stem = page.removeprefix("experiments/")
     notebook = f"experiments/{stem}.ipynb"
     return notebook if "/" not in stem and (project / notebook).is_file() else None
 

@@ -13,7 +13,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinxcontrib.bibtex.domain import BibtexDomain
 from sphinxcontrib.bibtex.transforms import BibliographyTransform, node_text_transform
 
-from gradtricks.book.entries import FRAMEWORKS
+from gradtricks.book.tabs import FRAMEWORKS
 
 __all__ = ["provenance", "setup"]
 

@@ -73,7 +73,7 @@ def figure_of(env: BuildEnvironment, name: str) -> tuple[re.Match[str], str, str
     """Look up a figure or a film such as ``masking/torch/learning_curve``: whose, its address, its text."""
     target, record = _read(env, name, _NAMED, "stem/backend/figure; remedy: masking/torch/learning_curve")
     alt = result_from(record.get("figures", {}), target["name"])
-    address = f"/experiments/{_page_of(target)}/{target['name']}"
+    address = f"/experiments/{_name_of(target)}/{target['name']}"
     film = Path(env.srcdir, f"{address[1:]}.png").is_file()
     return target, f"{address}.{'png' if film else 'svg'}", alt
 
@@ -82,7 +82,7 @@ def _read(env: BuildEnvironment, name: str, pattern: str, form: str) -> tuple[re
     target = re.fullmatch(pattern, name)
     if target is None:
         raise RecordError(f"expected {form}")
-    path = Path(env.srcdir, "experiments", f"{_page_of(target)}.json")
+    path = Path(env.srcdir, "experiments", f"{_name_of(target)}.json")
     # Noted before it is read: a page that quotes a missing record is built again once the record is there.
     env.note_dependency(str(path))
     return target, published_record(path)
@@ -94,6 +94,6 @@ def problem(where: SphinxDirective | SphinxRole, text: str, error: RecordError) 
     return [nodes.problematic(text, text)]
 
 
-def _page_of(target: re.Match[str]) -> str:
-    """Name the generated page of a run, such as ``masking-torch``."""
+def _name_of(target: re.Match[str]) -> str:
+    """Name the files of a run or a sweep, such as ``masking-torch``."""
     return "-".join(filter(None, (target["stem"], target["backend"])))

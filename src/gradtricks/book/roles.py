@@ -1,7 +1,5 @@
 """Results and figures of runs on a page: a role for numbers in running text, directives for the rest."""
 
-from pathlib import PurePosixPath
-
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.directives.patches import Figure
@@ -61,10 +59,11 @@ class RunFigure(Showing, Figure):
         """Build the figure, and say whose it is."""
         target, self.arguments[0], self.options["alt"] = figure_of(self.env, name)
         figure, *rest = Figure.run(self)
-        page = str(PurePosixPath(self.arguments[0]).parent)
+        ending = "-sweep" if target["backend"] == "sweep" else ""
+        page = f"experiments/{target['stem']}{ending}"
         # The run's own page needs no link to itself.
-        if page[1:] in self.env.found_docs and not self.env.docname.startswith("experiments/"):
-            figure += provenance(target["stem"], target["backend"], page)
+        if page in self.env.found_docs and not self.env.docname.startswith("experiments/"):
+            figure += provenance(target["stem"], target["backend"], f"/{page}")
         return [figure, *rest]
 
 

@@ -2,17 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 
-from gradtricks.book.entries import FRAMEWORKS
 from gradtricks.book.site import BuildError
 from gradtricks.book.sweeppages import sweep_files
+from gradtricks.book.tabs import merge
 from gradtricks.lab.recording import (
     FILES_MIME,
     RESULTS_MIME,
@@ -37,21 +36,24 @@ def lay_out(
     *,
     sweeps: Iterable[tuple[Sweep, Sequence[StoredRun]]] = (),
 ) -> None:
-    """Lay out finished runs, by the names of their pages, as sources: notebook, record, figures, films.
+    """Lay out finished runs, by name, as sources: records, figures, films, and a page for each notebook.
 
     Files that would stay the same aren't touched, so that an incremental build stays small. Sweeps, each with
     its runs, get a page of their own; it is drawn anew only where its runs, the package or what is installed
     have changed. Whatever else the folder holds is deleted.
     """
     files: dict[Path, bytes] = {}
+    executed: dict[str, dict[str, NotebookNode]] = {}
     for name, stored in runs.items():
         node = stored.read_notebook()
         for figure, data in collect_figures(node).items():
             files[pages / name / figure] = data
-        page = nbformat.writes(_page(node, stored.record, runs))
-        files[pages / f"{name}.ipynb"] = f"{page}\n".encode()
         record = json.dumps(stored.record, indent=1, ensure_ascii=False)
         files[pages / f"{name}.json"] = f"{record}\n".encode()
+        stem, backend = stored.record["stem"], stored.record["parameters"].get("backend", "")
+        executed.setdefault(stem, {})[backend] = _readable(node, "/".join(filter(None, (stem, backend))))
+    for stem, nodes in executed.items():
+        files[pages / f"{stem}.ipynb"] = f"{nbformat.writes(merge(nodes))}\n".encode()
     made_with = json.dumps([package_digests(), installed_versions()], sort_keys=True)
     for sweep, found in sweeps:
         files |= _sweep_files(sweep, found, pages, made_with)
@@ -79,16 +81,8 @@ def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path, made_with
     return {**files, path: json.dumps(kept).encode()}
 
 
-def _page(node: NotebookNode, record: Mapping[str, Any], pages: Collection[str]) -> NotebookNode:
-    """Drop what is about the other backends, give figures their texts, and add where it all came from."""
-    backend = record["parameters"].get("backend")
-    if backend in FRAMEWORKS:
-        others = set(FRAMEWORKS) - {backend}
-        node.cells = [cell for cell in node.cells if not others & set(cell.metadata.get("tags", []))]
-        title, *rest = node.cells[0].source.split("\n", 1)
-        switch = _switch(record["stem"], backend, pages)
-        node.cells[0].source = "\n".join([f"{title} ({FRAMEWORKS[backend]})", switch, *rest])
-    target = "/".join(filter(None, (record["stem"], backend)))
+def _readable(node: NotebookNode, target: str) -> NotebookNode:
+    """Fold what isn't explanation, give figures their texts, and add where it all came from."""
     node.cells = [part for cell in node.cells for part in _fold_films(cell, target)]
     for cell in node.cells:
         cell.metadata.pop("papermill", None)
@@ -104,19 +98,9 @@ def _page(node: NotebookNode, record: Mapping[str, Any], pages: Collection[str])
             for mime in (RESULTS_MIME, VARYING_MIME, FILES_MIME):
                 output.get("data", {}).pop(mime, None)
     node.metadata.pop("papermill", None)
-    card = f"## Where this came from\n\n```{{run-card}} {target}\n```"
-    node.cells.append(nbformat.v4.new_markdown_cell(card, id="where-this-came-from"))
+    texts = {"where": "## Where this came from", "card": f"```{{run-card}} {target}\n```"}
+    node.cells += [nbformat.v4.new_markdown_cell(text, id=name) for name, text in texts.items()]
     return node
-
-
-def _switch(stem: str, backend: str, pages: Collection[str]) -> str:
-    """Write a line that leads from one framework's page of an experiment to the other's, if it is there."""
-    names = [
-        f"**{name}**" if key == backend else f"[{name}]({stem}-{key}.ipynb)"
-        for key, name in FRAMEWORKS.items()
-        if key == backend or f"{stem}-{key}" in pages
-    ]
-    return f"\n:::{{div}} frameworks\n{' '.join(names)}\n:::\n"
 
 
 def _fold_films(cell: NotebookNode, target: str) -> Iterator[NotebookNode]:

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gradtricks.book.entries import FRAMEWORKS
 from gradtricks.book.markup import code, escape
 from gradtricks.book.numbers import markdown_table, number_text
 from gradtricks.book.origins import costs_of, origin_of, period_of
+from gradtricks.book.tabs import FRAMEWORKS
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
 from gradtricks.lab.results.captions import summary_columns

@@ -63,7 +63,7 @@ class Spec(Requested):
 
     @property
     def name(self) -> str:
-        """Stem and backend, ``masking-torch``, which is what pages are called."""
+        """Stem and backend, ``masking-torch``, after which the book names what it shows of a run."""
         return _name(self.stem, self.parameters)
 
 

@@ -1,0 +1,98 @@
+"""Both frameworks on one page: what their runs of a notebook share stands there once, the rest in tabs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from itertools import groupby
+
+import nbformat
+from docutils import nodes
+from nbformat import NotebookNode
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx_design.shared import create_component
+
+__all__ = ["FRAMEWORKS", "in_tabs", "merge", "setup"]
+
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+
+
+def in_tabs(texts: Mapping[str, str]) -> str:
+    """Write texts in Markdown, by framework, as tabs; all tabs of a page follow the one that is chosen."""
+    items = (
+        f":::::{{tab-item}} {FRAMEWORKS[key]}\n:sync: {key}\n\n{text}\n:::::\n" for key, text in texts.items()
+    )
+    return "\n".join(["::::::{tab-set}", ":sync-group: framework\n", *items, "::::::\n"])
+
+
+def merge(runs: Mapping[str, NotebookNode]) -> NotebookNode:
+    """Make one notebook of the runs of one with each framework; cells tagged for another one are left out.
+
+    Where their outputs differ, a cell for each framework holds them; cells of one framework are tagged.
+    """
+    merged = next(iter(runs.values())).copy()
+    rows = zip(*(node.cells for node in runs.values()), strict=True)
+    merged.cells = [cell for row in rows for cell in _merged(dict(zip(runs, row)))]
+    return merged
+
+
+def _merged(cells: Mapping[str, NotebookNode]) -> Iterator[NotebookNode]:
+    first = next(iter(cells.values()))
+    own = FRAMEWORKS.keys() & set(first.metadata.get("tags", []))
+    if own:
+        yield from (cell for key, cell in cells.items() if key in own or key not in FRAMEWORKS)
+    elif all(cell == first for cell in cells.values()):
+        yield first
+    elif first.cell_type == "markdown":
+        texts = {key: cell.source for key, cell in cells.items()}
+        yield nbformat.v4.new_markdown_cell(in_tabs(texts), id=first.id)
+    elif any(cell.source != first.source for cell in cells.values()):
+        yield from (_tagged(cell, key, *cell.metadata.tags) for key, cell in cells.items())
+    else:
+        yield deepcopy(NotebookNode(first | {"outputs": []}))
+        for key, cell in cells.items():
+            cell.source = f"# What it shows with {FRAMEWORKS[key]}"
+            yield _tagged(cell, key, "remove-input")
+
+
+def _tagged(cell: NotebookNode, framework: str, *tags: str) -> NotebookNode:
+    cell.metadata.tags = [framework, *tags]
+    cell.id = f"{framework}-{cell.id}"[:64]
+    return cell
+
+
+class _Tabs(SphinxTransform):
+    """Puts cells that are tagged for one framework into tabs, as many as follow each other into one set."""
+
+    default_priority = 210
+
+    def apply(self, **options: object) -> None:
+        own = [each for each in self.document.findall(nodes.container) if _framework(each)]
+        for parent in {id(cell.parent): cell.parent for cell in own}.values():
+            children = [*parent.children]
+            parent.clear()
+            for apart, group in groupby(children, key=lambda child: bool(_framework(child))):
+                cells = [*group]
+                parent += _apart(cells) if apart else cells
+
+
+def _apart(cells: Sequence[nodes.Node]) -> nodes.container:
+    items = []
+    for key, title in FRAMEWORKS.items():
+        if own := [cell for cell in cells if _framework(cell) == key]:
+            label = nodes.rubric("", title, classes=["sd-tab-label"])
+            label["sync_id"], label["sync_group"] = key, "framework"
+            body = create_component("tab-content", ["sd-tab-content"], children=own)
+            item = create_component("tab-item", ["sd-tab-item"], children=[label, body], selected=False)
+            items.append(item)
+    return create_component("tab-set", ["sd-tab-set"], children=items)
+
+
+def _framework(node: nodes.Node) -> str:
+    """Say for which framework alone a cell is, if for one."""
+    classes = node.get("classes", []) if isinstance(node, nodes.container) else []
+    return next((key for key in FRAMEWORKS if f"tag_{key}" in classes), "")
+
+
+def setup(app: Sphinx) -> None:
+    """Register the transform."""
+    app.add_transform(_Tabs)
