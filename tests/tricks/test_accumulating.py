@@ -137,12 +137,18 @@ def test_a_models_parameters_in_torch(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     model = torch.nn.Linear(2, 1)
     rows = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
-    _, gradients = tricks.accumulate_gradients(
-        lambda part: (model(part).square().sum(), len(part)), model.parameters(), rows.split(2)
-    )
+
+    def gradients():
+        def function(part):
+            return model(part).square().sum(), len(part)
+
+        return tricks.accumulate_gradients(function, model.parameters(), rows.split(2))[1]
+
     model(rows).square().mean().backward()
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        torch.testing.assert_close(gradient, parameter.grad)
+    expected = [parameter.grad for parameter in model.parameters()]
+    torch.testing.assert_close(gradients(), expected)
+    model.bias.requires_grad_(False)
+    torch.testing.assert_close(gradients(), [expected[0], None])
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -30,14 +30,14 @@ def accumulate_gradients(
             weights, a number or a scalar tensor: how many tokens or samples count. Of a mean take
             ``mean * weight``, but beware of the mean of nothing. A sum that was multiplied, as by
             `GradScaler.scale`, gives loss and gradients multiplied by as much.
-        parameters: Floating-point tensors that want gradients, in a list, tuple or dict, nested as you like;
-            or ``model.parameters()``.
+        parameters: Floating-point tensors in a list, tuple or dict, nested as you like; or
+            ``model.parameters()``.
         parts: Anything that can be iterated over, once.
 
     Returns:
         The loss, ``[]``, in float32 at least; and the gradients in the structure and dtypes of
-        ``parameters``, None for a parameter that no part uses. Weights that add up to 0 raise; tensors of
-        them on a GPU give NaN or infinity.
+        ``parameters``, None for a parameter that no part uses or that requires none. Weights that add up to
+        0 raise; tensors of them on a GPU give NaN or infinity.
 
     References:
         https://github.com/huggingface/transformers/pull/34191. What hooks ``backward``, such as
@@ -53,20 +53,22 @@ def accumulate_gradients(
     check_callable("function", function)
     parameters = list(parameters) if isinstance(parameters, Iterator) else parameters
     watched = [as_floating("parameters", p) for p in leaves(parameters)]
-    sums: list[torch.Tensor | None] = [None for _ in watched]
+    wanted = [p for p in watched if p.requires_grad]
+    sums: list[torch.Tensor | None] = [None for _ in wanted]
     loss: Any = None
     weights: Any = 0
     for part in parts:
         total, weight = _as_pair(function(part))
         # A part in which nothing counts may be a constant.
-        gradients = torch.autograd.grad(total, watched, allow_unused=True) if total.requires_grad else ()
+        asked = wanted if total.requires_grad else []
+        gradients = torch.autograd.grad(total, asked, allow_unused=True) if asked else ()
         for place, gradient in enumerate(gradients):
             sums[place] = _added(sums[place], gradient)
         loss = total.detach() + (0 if loss is None else loss)
         weights = weights + weight
     _check(loss, weights, sums)
-    means = [g if g is None else (g / weights).to(p.dtype) for g, p in zip(sums, watched)]
-    return loss / weights, rebuilt(parameters, iter(means))
+    means = iter([g if g is None else (g / weights).to(p.dtype) for g, p in zip(sums, wanted)])
+    return loss / weights, rebuilt(parameters, (next(means) if p.requires_grad else None for p in watched))
 
 
 def _as_pair(found: object) -> tuple[torch.Tensor, float | torch.Tensor]:
