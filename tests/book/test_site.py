@@ -474,6 +474,13 @@ def test_no_page_names_a_place_on_the_machine_that_built_it():
 
 
 @needs_the_book
+def test_the_film_on_the_start_page_shows_what_is_said_of_it():
+    record = json.loads((ROOT / "book" / "experiments" / "pong_sign.json").read_text())
+    shares = record["results"]["after"]
+    assert shares["flipped"] < 0.5 < shares["as_is"], "with its sign flipped, it learns to lose"
+
+
+@needs_the_book
 def test_no_page_shows_a_warning_or_a_place_in_memory():
     texts = {path.name: path.read_text(encoding="utf-8") for path in SITE.rglob("*.html")}
     assert [name for name, text in texts.items() if re.search(r"WARNING:|\bat 0x[0-9a-f]{6}", text)] == []
