@@ -57,7 +57,7 @@
       const [plain, turned] = [false, true].map((flipped) => curves.find((curve) => curve.flipped === flipped)), { at, share } = film();
       const risen = plain.won.findIndex((share) => share >= Math.max(...plain.won) / 2);
       make("text", { class: "other", x: px(plain.decisions[risen]) - 10, y: py(plain.won[risen]) - 4, "text-anchor": "end" }, drawing, "learning");
-      make("text", { class: "gradient", x: px(turned.decisions[0]), y: py(turned.won.at(-1)) + 26, "text-anchor": "end" }, drawing, "sign flipped");
+      make("text", { class: "gradient", x: px(turned.decisions[0]), y: py(0.2), "text-anchor": "end" }, drawing, "sign flipped");
       make("circle", { class: "value node", cx: px(at), cy: py(share), r: 6, "stroke-width": 2.5 }, drawing);
     }
 
