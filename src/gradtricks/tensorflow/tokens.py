@@ -120,23 +120,23 @@ def token_policy_loss(
     check_choice("normalize", normalize, _NORMALIZATIONS)
     given = as_ranked("log_probs", log_probs)
     _check_axis("log_probs", given)
-    weight = _as_mask(mask, given)
-    log_pi = _counted(at_least_float32(given), weight)
-    old = _as_other("old_log_probs", old_log_probs, given, weight)
+    log_pi, weight = at_least_float32(given), _as_mask(mask, given)
+    zero, old = tf.zeros([], log_pi.dtype), _as_other("old_log_probs", old_log_probs, given)
+    counted = weight != 0
     if as_floating("advantages", advantages).shape.rank < given.shape.rank:
         check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
         advantages = tf.broadcast_to(advantages[..., None], tf.shape(given))
-    advantages = _as_other("advantages", advantages, given, weight)
+    costs = tf.where(counted, -_as_other("advantages", advantages, given), zero)
     if ratio == "none":
         if clip is not None:
             raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
-        return _averaged(-(advantages * log_pi), weight, normalize)
-    log_ratio = log_pi - old
+        return _averaged(tf.where(counted, log_pi, zero) * costs, weight, normalize)
+    log_ratio = tf.where(counted, log_pi - old, zero)
     if ratio != "token":
         log_ratio = tf.reduce_sum(log_ratio, -1, keepdims=True)
     if ratio == "sequence_mean":
-        log_ratio /= _nonzero(tf.reduce_sum(tf.cast(weight != 0, log_pi.dtype), -1, keepdims=True))
-    return _averaged(-(_clipped(log_ratio, advantages, clip) * advantages), weight, normalize)
+        log_ratio /= _nonzero(tf.reduce_sum(tf.cast(counted, log_pi.dtype), -1, keepdims=True))
+    return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
 
 
 def kl_penalty(
@@ -208,7 +208,8 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
     given = as_ranked("x", x)
     _check_axis("x", given)
     weight = _as_mask(mask, given)
-    return _averaged(_counted(at_least_float32(given), weight), weight, normalize)
+    x = at_least_float32(given)
+    return _averaged(tf.where(weight != 0, x, tf.zeros([], x.dtype)), weight, normalize)
 
 
 def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
@@ -218,14 +219,14 @@ def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
     return tf.reduce_mean(sums / _nonzero(weights) if normalize == "sequence" else sums)
 
 
-def _clipped(log_ratio: tf.Tensor, advantages: tf.Tensor, clip: Any) -> tf.Tensor:
+def _clipped(log_ratio: tf.Tensor, costs: tf.Tensor, clip: Any) -> tf.Tensor:
     # Bounded before the exponential, which may be infinite: 0 times that is NaN.
-    log_ratio = tf.where(advantages == 0, tf.zeros([], log_ratio.dtype), log_ratio)
+    log_ratio = tf.where(costs == 0, tf.zeros([], log_ratio.dtype), log_ratio)
     if clip is not None:
         both = clip if isinstance(clip, tuple) else (clip, clip)
         low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
         lowest, highest = tf.math.log1p(-tf.minimum(low, 1)), tf.math.log1p(high)
-        log_ratio = tf.where(advantages > 0, tf.minimum(log_ratio, highest), tf.maximum(log_ratio, lowest))
+        log_ratio = tf.where(costs < 0, tf.minimum(log_ratio, highest), tf.maximum(log_ratio, lowest))
     return tf.exp(log_ratio)
 
 
@@ -247,10 +248,6 @@ def _nonzero(x: tf.Tensor) -> tf.Tensor:
     return tf.where(x == 0, tf.ones_like(x), x)
 
 
-def _counted(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    return tf.where(weight != 0, x, tf.zeros_like(x))
-
-
 def _check_axis(name: str, x: tf.Tensor) -> None:
     if x.shape.rank == 0 or x.shape.num_elements() == 0:
         raise ValueError(f"{name} must have at least one axis and one element; got {tuple(x.shape)}")
@@ -264,7 +261,7 @@ def _as_mask(mask: Any, given: tf.Tensor) -> tf.Tensor:
     return tf.stop_gradient(tf.cast(mask, at_least_float32(given).dtype))
 
 
-def _as_other(name: str, value: Any, given: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+def _as_other(name: str, value: Any, given: tf.Tensor) -> tf.Tensor:
     value = as_floating(name, value)
     check_shape(name, value.shape, given.shape, "log_probs")
-    return _counted(tf.stop_gradient(tf.cast(value, weight.dtype)), weight)
+    return tf.stop_gradient(tf.cast(value, at_least_float32(given).dtype))

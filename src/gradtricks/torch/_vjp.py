@@ -39,13 +39,15 @@ def vjp(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Any, Pull]
         ends = [(end, weights) for end, weights in zip(values, given) if end.requires_grad]
         if not ends:
             return [None for _ in points]
-        again = any(t.requires_grad for t in (*inputs, *given)) or _depend_on_more(values, points)
+        again = torch.is_grad_enabled() and (
+            any(t.requires_grad for t in (*inputs, *given)) or _depend_on_more(values, points)
+        )
         return torch.autograd.grad(
             [end for end, _ in ends],
             points,
             [weights for _, weights in ends],
             retain_graph=True,
-            create_graph=torch.is_grad_enabled() and again,
+            create_graph=again,
             is_grads_batched=batched,
             allow_unused=True,
         )

@@ -169,7 +169,7 @@ def _along(weights: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor
 
 def _largest(x: torch.Tensor, axis: int) -> torch.Tensor:
     # Of each sample. Where a slope is infinite, a weight times it says nothing.
-    finite = torch.where(x.isfinite(), x.abs(), 0)
+    finite = x.abs().nan_to_num(nan=0, posinf=0)
     return finite[..., None].flatten(axis + 1).amax(-1)
 
 

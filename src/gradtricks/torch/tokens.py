@@ -117,23 +117,22 @@ def token_policy_loss(
     check_choice("normalize", normalize, _NORMALIZATIONS)
     given = as_floating("log_probs", log_probs)
     _check_axis("log_probs", given)
-    weight = _as_mask(mask, given)
-    log_pi = _counted(at_least_float32(given), weight)
-    old = _as_other("old_log_probs", old_log_probs, given, weight)
+    log_pi, weight = at_least_float32(given), _as_mask(mask, given)
+    counted, old = weight != 0, _as_other("old_log_probs", old_log_probs, given)
     if as_floating("advantages", advantages).ndim < given.ndim:
         check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
         advantages = advantages.unsqueeze(-1).expand(given.shape)
-    advantages = _as_other("advantages", advantages, given, weight)
+    costs = torch.where(counted, -_as_other("advantages", advantages, given), 0)
     if ratio == "none":
         if clip is not None:
             raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
-        return _averaged(-(advantages * log_pi), weight, normalize)
-    log_ratio = log_pi - old
+        return _averaged(torch.where(counted, log_pi, 0) * costs, weight, normalize)
+    log_ratio = torch.where(counted, log_pi - old, 0)
     if ratio != "token":
         log_ratio = log_ratio.sum(-1, keepdim=True)
     if ratio == "sequence_mean":
-        log_ratio = log_ratio / _nonzero((weight != 0).to(log_pi.dtype).sum(-1, keepdim=True))
-    return _averaged(-(_clipped(log_ratio, advantages, clip) * advantages), weight, normalize)
+        log_ratio = log_ratio / _nonzero(counted.to(log_pi.dtype).sum(-1, keepdim=True))
+    return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
 
 
 def kl_penalty(
@@ -207,7 +206,7 @@ def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "tok
     given = as_floating("x", x)
     _check_axis("x", given)
     weight = _as_mask(mask, given)
-    return _averaged(_counted(at_least_float32(given), weight), weight, normalize)
+    return _averaged(torch.where(weight != 0, at_least_float32(given), 0), weight, normalize)
 
 
 def _averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
@@ -217,14 +216,14 @@ def _averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Te
     return (sums / _nonzero(weights) if normalize == "sequence" else sums).mean()
 
 
-def _clipped(log_ratio: torch.Tensor, advantages: torch.Tensor, clip: Any) -> torch.Tensor:
+def _clipped(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.Tensor:
     # Bounded before the exponential, which may be infinite: 0 times that is NaN.
-    log_ratio = torch.where(advantages == 0, 0, log_ratio)
+    log_ratio = torch.where(costs == 0, 0, log_ratio)
     if clip is not None:
         both = clip if isinstance(clip, tuple) else (clip, clip)
         low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
         lowest, highest = (-low.clamp(max=1)).log1p(), high.log1p()
-        log_ratio = torch.where(advantages > 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
+        log_ratio = torch.where(costs < 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
     return log_ratio.exp()
 
 
@@ -245,10 +244,6 @@ def _nonzero(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x == 0, 1, x)
 
 
-def _counted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return torch.where(weight != 0, x, 0)
-
-
 def _check_axis(name: str, x: torch.Tensor) -> None:
     if x.ndim == 0 or x.numel() == 0:
         raise ValueError(f"{name} must have at least one axis and one element; got {tuple(x.shape)}")
@@ -262,7 +257,7 @@ def _as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
     return mask.detach().to(at_least_float32(given).dtype)
 
 
-def _as_other(name: str, value: object, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _as_other(name: str, value: object, given: torch.Tensor) -> torch.Tensor:
     value = as_floating(name, value)
     check_shape(name, value.shape, given.shape, "log_probs")
-    return _counted(value.detach().to(weight.dtype), weight)
+    return value.detach().to(at_least_float32(given).dtype)
