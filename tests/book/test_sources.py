@@ -97,14 +97,26 @@ def test_a_page_of_one_framework_leaves_the_other_out_and_says_where_it_came_fro
     assert contents(pages) == written
 
 
+DRAW = """\
+import matplotlib.pyplot as plt
+from gradtricks.lab import record_figure
+figure, axes = plt.subplots()
+axes.plot([0, {height}, 9])
+record_figure("{name}", figure, alt={alt})
+"""
+
+
 def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(notebook, tmp_path, pages, forks):
-    body = "print('alike')"
-    differing = "print('of', backend)\n__import__('IPython').display.display(backend)"
-    write_notebook(notebook, body=body)
+    write_notebook(notebook, body="print('alike')")
     node = nbformat.read(notebook, as_version=4)
-    drawn = "record_figure('sizes', __import__('matplotlib.pyplot').pyplot.figure(), alt=f'by {backend}')"
-    figure = f"from gradtricks.lab import record_figure\nprint(backend)\n{drawn}"
-    node.cells[-1:] = map(nbformat.v4.new_code_cell, (differing, figure))
+    new = nbformat.v4.new_code_cell
+    guarded = 'if backend == "torch":\n    x = 1\n    y = 2'
+    node.cells[-1:] = [
+        new("print('of', backend)\n__import__('IPython').display.display(backend)"),
+        new(guarded, metadata={"tags": ["torch"]}),
+        new(DRAW.format(height="len(backend)", name="far", alt="backend")),
+        new(DRAW.format(height="1 + len(backend) * 1e-6", name="near", alt="'by both'")),
+    ]
     nbformat.write(node, notebook)
     runs = {spec.name: execute_in(tmp_path, spec) for spec in plan_book(notebook.parent)}
     lay_out(runs, pages)
@@ -120,18 +132,18 @@ def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(notebook
     page = BeautifulSoup((tmp_path / "html" / "experiments" / "small.html").read_text(), "html.parser")
     tabs = page.select(".sd-tab-set")
     labels = [[label.text.strip() for label in tab.select("label")] for tab in tabs]
-    assert labels == [["PyTorch", "TensorFlow"]] * 5
-    parameters, own, named, figures, cards = ([*tab.select(".sd-tab-content")] for tab in tabs)
+    both = ["PyTorch", "TensorFlow"]
+    assert labels == [both, both, both, ["Only in PyTorch"], both, both]
+    parameters, own, named, alone, figures, cards = ([*tab.select(".sd-tab-content")] for tab in tabs)
     assert "backend = 'tensorflow'" in parameters[1].text
     assert [part.text.strip() for part in own] == ["mine = 'torch'", "mine = 'tensorflow'"]
-    assert [part.text.split() for part in named] == [
-        ["of", "torch", "'torch'"],
-        ["of", "tensorflow", "'tensorflow'"],
-    ]
-    assert [part.img["alt"] for part in figures] == ["by torch", "by tensorflow"]
+    assert [part.text.split()[-1] for part in named] == ["'torch'", "'tensorflow'"]
+    assert alone[0].text.strip() == "x = 1\ny = 2"  # the tab says for which framework
+    assert [part.img["alt"] for part in figures] == ["torch", "tensorflow"]
+    assert [image["alt"] for image in page.select("img")] == ["torch", "tensorflow", "by both"]
     assert ["ran with PyTorch" in cards[0].text, "ran with TensorFlow" in cards[1].text] == [True, True]
     assert page.text.count("alike") == 2  # the code, and what it prints
-    assert {label["data-sync-group"] for label in page.select("label")} == {"framework"}
+    assert {label.get("data-sync-group") for label in page.select("label")} == {"framework", None}
 
 
 def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):

@@ -1,8 +1,11 @@
 """Both frameworks on one page: what their runs of a notebook share stands there once, the rest in tabs."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import groupby
+from textwrap import dedent
+from typing import Any
 
 import nbformat
 from docutils import nodes
@@ -14,6 +17,11 @@ from sphinx_design.shared import create_component
 __all__ = ["FRAMEWORKS", "in_tabs", "merge", "setup"]
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+_SVG = "image/svg+xml"
+_NAMED = re.compile(r'(?:\bid="|#)[\w.-]+')  # after what is drawn, down to the last digit
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_VISIBLE = 0.7  # points, half a line's width; scales and colours have whole or small numbers
+_GUARD = re.compile(r'if backend == "\w+":\n+((?:[ \t].*|\n)+)')
 
 
 def in_tabs(texts: Mapping[str, str]) -> str:
@@ -40,7 +48,7 @@ def _merged(cells: Mapping[str, NotebookNode]) -> Iterator[NotebookNode]:
     own = FRAMEWORKS.keys() & set(first.metadata.get("tags", []))
     if own:
         yield from (cell for key, cell in cells.items() if key in own or key not in FRAMEWORKS)
-    elif all(cell == first for cell in cells.values()):
+    elif all(_shown(cell) == _shown(first) and _alike(cell, first) for cell in cells.values()):
         yield first
     elif first.cell_type == "markdown":
         texts = {key: cell.source for key, cell in cells.items()}
@@ -54,6 +62,26 @@ def _merged(cells: Mapping[str, NotebookNode]) -> Iterator[NotebookNode]:
             yield _tagged(cell, key, "remove-input")
 
 
+def _shown(cell: NotebookNode) -> list[Any]:
+    """List what a reader sees of a cell, other than figures, which have their texts."""
+    outputs = [output for output in cell.get("outputs", []) if output.get("name") != "stderr"]
+    data = [{mime: data for mime, data in o.get("data", {}).items() if mime != _SVG} for o in outputs]
+    return [cell.source, cell.metadata.get("mystnb"), data, [o.get("text") for o in outputs]]
+
+
+def _alike(one: NotebookNode, other: NotebookNode) -> bool:
+    """Say whether nobody could tell the figures of two cells apart."""
+    figures = (
+        [o.data[_SVG] for o in cell.get("outputs", []) if _SVG in o.get("data", {})] for cell in (one, other)
+    )
+    for drawn in zip(*figures, strict=True):
+        bare = [_NAMED.sub("", svg) for svg in drawn]
+        places = zip(*(map(float, _NUMBER.findall(svg)) for svg in bare))
+        if len({_NUMBER.sub("", svg) for svg in bare}) > 1 or any(abs(x - y) > _VISIBLE for x, y in places):
+            return False
+    return True
+
+
 def _tagged(cell: NotebookNode, framework: str, *tags: str) -> NotebookNode:
     cell.metadata.tags = [framework, *tags]
     cell.id = f"{framework}-{cell.id}"[:64]
@@ -61,29 +89,48 @@ def _tagged(cell: NotebookNode, framework: str, *tags: str) -> NotebookNode:
 
 
 class _Tabs(SphinxTransform):
-    """Puts cells that are tagged for one framework into tabs, as many as follow each other into one set."""
+    """Puts cells that are tagged for one framework into tabs, a set for each row of them."""
 
     default_priority = 210
 
     def apply(self, **options: object) -> None:
         own = [each for each in self.document.findall(nodes.container) if _framework(each)]
+        for cell in own:
+            for block in cell.findall(nodes.literal_block):
+                if guarded := _GUARD.fullmatch(f"{block.astext()}\n"):  # the tab says it
+                    block.children = [nodes.Text(dedent(guarded[1]).strip())]
         for parent in {id(cell.parent): cell.parent for cell in own}.values():
             children = [*parent.children]
             parent.clear()
             for apart, group in groupby(children, key=lambda child: bool(_framework(child))):
                 cells = [*group]
-                parent += _apart(cells) if apart else cells
+                parent += [_apart(row) for row in _rows(cells)] if apart else cells
 
 
-def _apart(cells: Sequence[nodes.Node]) -> nodes.container:
+def _rows(cells: Sequence[nodes.Node]) -> Iterator[dict[str, list[nodes.Node]]]:
+    """Begin a new row where a framework comes again after the other one."""
+    row: dict[str, list[nodes.Node]] = {}
+    before = ""
+    for cell in cells:
+        key = _framework(cell)
+        if key in row and key != before:
+            yield row
+            row = {}
+        row.setdefault(key, []).append(cell)
+        before = key
+    yield row
+
+
+def _apart(row: Mapping[str, Sequence[nodes.Node]]) -> nodes.container:
     items = []
-    for key, title in FRAMEWORKS.items():
-        if own := [cell for cell in cells if _framework(cell) == key]:
-            label = nodes.rubric("", title, classes=["sd-tab-label"])
+    for key in sorted(row, key=list(FRAMEWORKS).index):
+        title = FRAMEWORKS[key] if len(row) > 1 else f"Only in {FRAMEWORKS[key]}"
+        label = nodes.rubric("", title, classes=["sd-tab-label"])
+        if len(row) > 1:
             label["sync_id"], label["sync_group"] = key, "framework"
-            body = create_component("tab-content", ["sd-tab-content"], children=own)
-            item = create_component("tab-item", ["sd-tab-item"], children=[label, body], selected=False)
-            items.append(item)
+        body = create_component("tab-content", ["sd-tab-content"], children=row[key])
+        item = create_component("tab-item", ["sd-tab-item"], children=[label, body], selected=False)
+        items.append(item)
     return create_component("tab-set", ["sd-tab-set"], children=items)
 
 
