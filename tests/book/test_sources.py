@@ -139,6 +139,7 @@ def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(notebook
     assert [part.text.strip() for part in own] == ["mine = 'torch'", "mine = 'tensorflow'"]
     assert [part.text.split()[-1] for part in named] == ["'torch'", "'tensorflow'"]
     assert alone[0].text.strip() == "x = 1\ny = 2"  # the tab says for which framework
+    assert alone[0].select("span.o")  # and it is still shown as code
     assert [part.img["alt"] for part in figures] == ["torch", "tensorflow"]
     assert [image["alt"] for image in page.select("img")] == ["torch", "tensorflow", "by both"]
     assert ["ran with PyTorch" in cards[0].text, "ran with TensorFlow" in cards[1].text] == [True, True]

@@ -65,7 +65,7 @@ def _merged(cells: Mapping[str, NotebookNode]) -> Iterator[NotebookNode]:
 def _shown(cell: NotebookNode) -> list[Any]:
     """List what a reader sees of a cell, other than figures, which have their texts."""
     outputs = [output for output in cell.get("outputs", []) if output.get("name") != "stderr"]
-    data = [{mime: data for mime, data in o.get("data", {}).items() if mime != _SVG} for o in outputs]
+    data = [{mime: mime == _SVG or shown for mime, shown in o.get("data", {}).items()} for o in outputs]
     return [cell.source, cell.metadata.get("mystnb"), data, [o.get("text") for o in outputs]]
 
 
@@ -98,7 +98,9 @@ class _Tabs(SphinxTransform):
         for cell in own:
             for block in cell.findall(nodes.literal_block):
                 if guarded := _GUARD.fullmatch(f"{block.astext()}\n"):  # the tab says it
-                    block.children = [nodes.Text(dedent(guarded[1]).strip())]
+                    block.rawsource = dedent(guarded[1]).strip()  # or else Sphinx takes it for no code
+                    block.clear()
+                    block += nodes.Text(block.rawsource)
         for parent in {id(cell.parent): cell.parent for cell in own}.values():
             children = [*parent.children]
             parent.clear()
