@@ -475,8 +475,7 @@ def test_no_page_names_a_place_on_the_machine_that_built_it():
 
 @needs_the_book
 def test_the_film_on_the_start_page_shows_what_is_said_of_it():
-    record = json.loads((ROOT / "book" / "experiments" / "pong_sign.json").read_text())
-    shares = record["results"]["after"]
+    shares = json.loads((ROOT / "book/experiments/pong_sign.json").read_text())["results"]["after"]
     assert shares["flipped"] < 0.5 < shares["as_is"], "with its sign flipped, it learns to lose"
 
 

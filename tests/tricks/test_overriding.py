@@ -1,6 +1,7 @@
 """One function's value with another's gradient, and a map of gradients for a block."""
 
 import threading
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -177,6 +178,7 @@ def test_every_operator_keeps_its_value(backend, name):
         value, (found,) = backend.value_and_vjp(function, [x], WEIGHTS)
     np.testing.assert_array_equal(value, plain)
     np.testing.assert_array_equal(found, SEVENFOLD)
+    assert f"`{name}`" in (Path(__file__).parents[2] / "book/overriding.md").read_text()
 
 
 def test_every_spelling_is_followed_in_torch(in_torch):

@@ -16,7 +16,7 @@ _PX_PER_PT = 4 / 3
 # Matplotlib draws each letter at a hundredth of its size in points, upside down.
 _LETTERS = re.compile(r"scale\((0\.\d+) -\1\)")
 _SMALLEST = 11  # pixels of a letter that can be read
-_PHONE = 366  # pixels that are left to a figure in a tab, where the screen has 390
+_PHONE = 366  # pixels of the narrowest screen on which a figure needn't move sideways
 
 
 def _size_of(path: Path) -> tuple[int, int] | None:
