@@ -132,7 +132,7 @@ def _unless_coupled(
         return derivatives
     spread = torch.arange(batch, dtype=torch.float64, device=found.device) * _GOLDEN % 1
     # Bent, since on a line what one neighbour adds the other may take away.
-    weights = (0.5 + spread * (1 + spread) / 2).to(cotangents.dtype)
+    weights = torch.exp2(spread).to(cotangents.dtype)
 
     def error_with(weights: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -169,8 +169,8 @@ def _along(weights: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor
 
 def _largest(x: torch.Tensor, axis: int) -> torch.Tensor:
     # Of each sample. Where a slope is infinite, a weight times it says nothing.
-    finite = x.abs().nan_to_num(nan=0, posinf=0)
-    return finite[..., None].flatten(axis + 1).amax(-1)
+    finite, axes = x.abs().nan_to_num(nan=0, posinf=0), tuple(range(axis + 1, x.ndim))
+    return finite.amax(axes) if axes else finite
 
 
 def _as_batch(x: torch.Tensor, check: bool) -> torch.Tensor:

@@ -2,20 +2,18 @@
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from itertools import pairwise
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gradtricks._core.kernels._sharing import share
 from gradtricks._core.masking import one_minus_exp
 
 Array = NDArray[np.floating]
 
-_ELEMENTS_PER_PART = 2**19  # fewer aren't worth the start of a thread
+_LEAST = 2**17  # fewer elements aren't worth another thread
 # Sums of products may be fused, in all loops alike. No other fast mathematics, because an element must come
 # out the same bit for bit whichever loop it went through.
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
@@ -52,32 +50,14 @@ def masked_adam_step(
     coefficients, doublings, most = one_minus_exp(parameter.dtype.name)
     series, twos = tuple(map(number, coefficients)), (number(2),) * doublings
     rates = [-math.log(beta) / 2**doublings if beta else most for beta in betas]
-    scaled = [min(number(rate) * number(step), number(most)) for rate in rates]
-    same = tuple(_one_minus_power(x, series, twos) for x in scaled)
     factors = [x for beta in betas for x in (beta, 1 - beta)]
     options = [-1 if maximize else 1, l2, 1 - learning_rate * decay, learning_rate, epsilon]
-    numbers = tuple(map(number, [*same, *rates, most, *factors, *options]))
+    numbers = tuple(map(number, [step, most, *rates, *factors, *options]))
 
-    parts = max(1, len(parameter) // _ELEMENTS_PER_PART)
-    bounds = [part * len(parameter) // parts for part in range(parts + 1)]
-    left = list(pairwise(bounds))
+    def work(start: int, stop: int) -> None:
+        _step(*(None if array is None else array[start:stop] for array in arrays), numbers, series, twos)
 
-    def work() -> None:  # threads take the next part when they are ready, since some begin late
-        with suppress(IndexError):
-            while True:
-                start, stop = left.pop()
-                sliced = (array if array is None else array[start:stop] for array in arrays)
-                _step(*sliced, numbers, series, twos)
-
-    helpers = min(threads, parts) - 1
-    if helpers < 1:
-        work()
-    else:
-        with ThreadPoolExecutor(helpers) as pool:
-            helping = [pool.submit(work) for _ in range(helpers)]
-            work()
-            for future in helping:
-                future.result()
+    share(work, len(parameter), least=_LEAST, threads=threads)
 
 
 @_compiled
@@ -104,8 +84,11 @@ def _step(
     series: tuple[Any, ...],
     twos: tuple[Any, ...],
 ) -> None:
-    correction_1, correction_2, rate_1, rate_2, most = numbers[:5]
-    beta_1, rest_1, beta_2, rest_2, sign, l2, keep, learning_rate, epsilon = numbers[5:]
+    steps, most, rate_1, rate_2, beta_1, rest_1, beta_2, rest_2, sign, l2, keep, learning_rate, epsilon = (
+        numbers
+    )
+    correction_1 = _one_minus_power(min(rate_1 * steps, most), series, twos)
+    correction_2 = _one_minus_power(min(rate_2 * steps, most), series, twos)
     for i in range(len(parameter)):
         on = trainable_mask[i]
         if own_steps is not None:

@@ -1,18 +1,19 @@
 """Soft ranks by pooling adjacent violators, in O(n log n) for each row."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gradtricks._core.kernels._sharing import share
+
 Array = NDArray[np.floating]
 
 _LARGE, _SHRINK = 2.0**900, 2.0**-200  # sums of larger numbers could overflow
 
-_ELEMENTS_PER_THREAD = 2**14  # fewer aren't worth the start of a thread
+_LEAST = 2**13  # fewer elements aren't worth another thread
 
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 
@@ -31,13 +32,7 @@ def soft_ranks(x: Array, strength: float | Array, threads: int = 1) -> tuple[Arr
         part = rows[0][start:stop]
         _rank(part, part.argsort(-1), rows[1][start:stop], rows[2][start:stop], strength)
 
-    parts = max(1, min(threads, x.size // _ELEMENTS_PER_THREAD, len(rows[0])))
-    bounds = [part * len(rows[0]) // parts for part in range(parts + 1)]
-    if parts == 1:
-        work(*bounds)
-    else:
-        with ThreadPoolExecutor(parts) as pool:
-            list(pool.map(work, bounds[:-1], bounds[1:]))
+    share(work, len(rows[0]), least=_LEAST // max(1, x.shape[-1]) + 1, threads=threads)
     return ranks, blocks
 
 

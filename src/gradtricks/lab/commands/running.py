@@ -139,12 +139,11 @@ def sweep(
     opened = store_of_runs(store)
     timeout_s = wanted.timeout_s if timeout_s is None else timeout_s
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
-    best: list[StoredRun] = []
     if wanted.optuna:
         runs, best = _search(wanted, opened, console, **options)
     else:
         freeze(wanted, opened)
-        runs = execute(wanted.runs, opened, console, retry_failed=retry_failed, **options)
+        runs, best = execute(wanted.runs, opened, console, retry_failed=retry_failed, **options), []
     result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
     if not result.finished:
         return result

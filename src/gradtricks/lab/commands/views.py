@@ -29,10 +29,7 @@ _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
 
 def table(
-    sweep: str | None = None,
-    *,
-    sql: str | None = None,
-    store: str | Path = DEFAULT_STORE,
+    sweep: str | None = None, *, sql: str | None = None, store: str | Path = DEFAULT_STORE
 ) -> "pandas.DataFrame":
     """Tabulate runs, one in a row.
 
@@ -117,10 +114,7 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
 
 
 def plot(
-    sweep: str | Path | None = None,
-    *,
-    shown: Sequence[str] = (),
-    store: str | Path = DEFAULT_STORE,
+    sweep: str | Path | None = None, *, shown: Sequence[str] = (), store: str | Path = DEFAULT_STORE
 ) -> list[Path]:
     """Draw what a sweep has found so far, each result as SVG and PNG in ``sweeps/<name>`` beside the store.
 
