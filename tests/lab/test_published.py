@@ -272,6 +272,7 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
         ["clean"],
         ["run", "../../game.ipynb"],
         ["sweep", "../../game.sweep.yaml"],
+        ["sweep", "../../game.sweep.yaml", "--dry-run"],
     ],
 )
 def test_nothing_but_publish_changes_published_runs(published, words, monkeypatch):

@@ -208,7 +208,7 @@ def test_names_cannot_leave_the_store(local, name):
     with pytest.raises(StoreError, match=r"expected a sweep's name of letters, .*; got"):
         local.write_plan(name, {})
     for run in (SimpleNamespace(title=name, request="0" * 64), SimpleNamespace(title="a", request=name)):
-        with pytest.raises(StoreError, match="expected a title and a digest made by plan_run; got"):
+        with pytest.raises(StoreError, match="expected a title and a digest of a planned run; got"):
             local.find(run)
         with pytest.raises(StoreError, match="expected a title and a digest"), local.claim(run):
             pass

@@ -421,7 +421,7 @@ def test_many_elements_take_several_threads_and_no_rounding_of_their_own(in_torc
     torch, tricks = in_torch.framework, in_torch.tricks
     threads = torch.get_num_threads()
     random = np.random.default_rng(0)
-    start, gradient = random.normal(size=(2, 300_001)).astype(np.float32)
+    start, gradient = random.normal(size=(2, 600_001)).astype(np.float32)
     mask = random.random(start.size) < 0.5
     values = []
     try:

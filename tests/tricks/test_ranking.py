@@ -2,6 +2,7 @@
 
 import multiprocessing
 import threading
+import time
 import warnings
 from functools import partial
 
@@ -16,6 +17,7 @@ from scipy.stats import rankdata, spearmanr
 from agreeing import assert_agrees, assert_agrees_twice, assert_close
 from gradtricks import reference
 from gradtricks._core import kernels
+from gradtricks._core.kernels._sharing import share
 from transforms import TorchBatchedCotangents, numerical_vjp
 
 STRENGTHS = st.sampled_from([0.01, 0.3, 1.0, 7.5, 100.0])
@@ -212,13 +214,33 @@ def test_threads_share_the_rows():
 def test_a_fork_has_threads_too():
     def meet():
         barrier = threading.Barrier(2)
-        kernels.ranking.share(lambda start, stop: barrier.wait(20), 2, least=1, threads=2)
+        share(lambda start, stop: barrier.wait(20), 2, least=1, threads=2)
 
     meet()
     child = multiprocessing.get_context("fork").Process(target=meet)
     child.start()
-    child.join()
+    child.join(60)
+    child.kill()
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_when_a_thread_fails_no_part_is_worked_on_any_more(failing):
+    barrier, caller, done = threading.Barrier(2), threading.current_thread(), []
+
+    def work(start, stop):
+        if start <= 3:
+            barrier.wait(20)  # the first two parts: one for each thread
+        if (threading.current_thread() is caller) == failing:
+            raise ZeroDivisionError
+        time.sleep(0.05)
+        done.append(start)
+
+    with pytest.raises(ZeroDivisionError):
+        share(work, 9, least=1, threads=2)
+    before = len(done)
+    time.sleep(0.2)
+    assert 1 <= len(done) == before
 
 
 @pytest.mark.parametrize("random_ties", [False, True])

@@ -142,8 +142,8 @@ def _unless_coupled(
     found, batch = tf.stop_gradient(derivatives), derivatives.shape[axis]
     if found.shape.num_elements() == 0 or batch == 1:
         return derivatives
-    spread = tf.cast(tf.range(tf.shape(found)[axis]), tf.float64) * _GOLDEN % 1
-    # Bent, since on a line what one neighbour adds the other may take away.
+    spread = tf.cast(tf.range(tf.shape(found)[axis]), tf.float64) * _GOLDEN % -1
+    # From 1/2 to 1, and bent, since on a line what one neighbour adds the other may take away.
     weights = tf.cast(2**spread, cotangents.dtype)
 
     def error_with(weights: tf.Tensor) -> tf.Tensor:

@@ -130,8 +130,8 @@ def _unless_coupled(
     found, batch = derivatives.detach(), derivatives.shape[axis]
     if found.numel() == 0 or batch == 1:
         return derivatives
-    spread = torch.arange(batch, dtype=torch.float64, device=found.device) * _GOLDEN % 1
-    # Bent, since on a line what one neighbour adds the other may take away.
+    spread = torch.arange(batch, dtype=torch.float64, device=found.device) * _GOLDEN % -1
+    # From 1/2 to 1, and bent, since on a line what one neighbour adds the other may take away.
     weights = torch.exp2(spread).to(cotangents.dtype)
 
     def error_with(weights: torch.Tensor) -> torch.Tensor:

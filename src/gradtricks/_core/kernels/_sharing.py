@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 
@@ -10,24 +10,30 @@ from itertools import pairwise
 def share(work: Callable[[int, int], None], length: int, *, least: int, threads: int) -> None:
     """Call ``work(start, stop)`` on parts of ``range(length)``, in at most so many threads at once.
 
-    Parts get smaller, because a thread may begin late; but for the last, none has fewer than ``least``.
+    Parts get smaller, because a thread may begin late; none has fewer than ``least``, unless it is the only
+    one. When this returns or raises, no part is being worked on any more.
     """
-    if threads == 1 or length <= least:
-        work(0, length)
-        return
     bounds = [0]
-    while (left := length - bounds[-1]) > 0:
-        bounds.append(bounds[-1] + min(left, max(least, left // (2 * threads - 1))))
-    parts = iter([*pairwise(bounds)])  # of which no two threads can take the same
+    while left := length - bounds[-1]:
+        size = max(least, left // (2 * threads - 1))
+        bounds.append(length if left - size < least else bounds[-1] + size)
+    parts = iter([*pairwise(bounds)])  # of which no two threads take the same, by the interpreter's lock
 
     def take() -> None:
-        for start, stop in parts:
-            work(start, stop)
+        for part in parts:
+            work(*part)
 
-    helpers = [_pool().submit(take) for _ in range(min(threads, len(bounds) - 1) - 1)]
-    take()
-    for helper in helpers:
-        helper.cancel() or helper.result()  # one that hasn't begun has nothing left to do
+    helpers: list[Future[None]] = []
+    try:
+        for _ in range(min(threads, len(bounds) - 1) - 1):
+            helpers.append(_pool().submit(take))
+        take()
+    finally:
+        list(parts)  # so that none is left to take
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
 
 
 @cache
@@ -35,4 +41,5 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count(), "gradtricks")  # kept, because a start is dear
 
 
-getattr(os, "register_at_fork", dict)(after_in_child=_pool.cache_clear)  # its threads stay behind
+if hasattr(os, "register_at_fork"):  # pragma: no branch, as Windows alone has none
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork has a copy of the pool, not of its threads

@@ -13,7 +13,7 @@ from gradtricks._core.masking import one_minus_exp
 
 Array = NDArray[np.floating]
 
-_LEAST = 2**17  # fewer elements aren't worth another thread
+_LEAST = 2**18  # fewer elements aren't worth another thread
 # Sums of products may be fused, in all loops alike. No other fast mathematics, because an element must come
 # out the same bit for bit whichever loop it went through.
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})

@@ -13,7 +13,7 @@ Array = NDArray[np.floating]
 
 _LARGE, _SHRINK = 2.0**900, 2.0**-200  # sums of larger numbers could overflow
 
-_LEAST = 2**13  # fewer elements aren't worth another thread
+_LEAST = 2**14  # fewer elements aren't worth another thread
 
 _compiled = numba.njit(nogil=True, cache=True, error_model="numpy")
 

@@ -183,7 +183,7 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
         trials = f"{how.trials} trials of {len(planned.given)} run{'s' * (len(planned.given) > 1)}"
         said = f"{trials}, to {how.direction} {how.objective}."
         return Group(table(("parameter", "is searched in"), ranges.items(), whole=True), Text(said))
-    opened = Store(store)
+    opened = store_of_runs(store)
     finished = opened.find_all(planned.runs)
     rows = []
     for number, each in enumerate(planned.runs, start=1):

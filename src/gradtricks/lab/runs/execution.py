@@ -52,7 +52,7 @@ def execute(
     """Execute a run unless it is finished already.
 
     Args:
-        spec: From `gradtricks.lab.runs.planning.plan_run`.
+        spec: From `gradtricks.lab.runs.planning`.
         store: Where finished runs are.
         kernels: Where the cells run.
         timeout_s: How long it may take, counted from when its process is there.

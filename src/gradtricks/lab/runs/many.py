@@ -121,7 +121,7 @@ def execute_missing(
         timeout_s: Ends a run that takes longer.
         on_change: Called in this thread with a run whenever that begins or ends.
         on_stop: Called in this thread when no further run will be started.
-        then: Asked first, and whenever a run has ended, for further runs; it is told how many can go on.
+        then: Asked for further runs, told how many can go on: first, if any is wanted, and as each ends.
 
     Raises:
         Interrupted: By Ctrl-C or SIGTERM.

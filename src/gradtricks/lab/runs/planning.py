@@ -42,7 +42,7 @@ class Spec(Requested):
         parameters: A value for every parameter, but for defaults that only running the notebook tells.
         threads: That the kernel may use; pinned, since results depend on it.
         alone: Whether nothing else may run meanwhile, as when it measures time.
-        request: Digest of all that.
+        request: Digest of the notebook's code, of parameters and threads.
         title: Stem, backend, and the parameters that aren't at their default.
         expected_s: Seconds that the notebook's author expects it to take; None where nothing is said.
         provenance: Commit of the source, and whether there were uncommitted changes.

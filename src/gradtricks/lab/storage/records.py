@@ -219,7 +219,7 @@ def request_digest(source: str, parameters: Mapping[str, Any], threads: int) -> 
 def folder_name(title: str, request: str) -> str:
     """Name the folder of all that was run for one request; refuse what would leave the store."""
     if not _TITLE.fullmatch(title) or not _DIGEST.fullmatch(request):
-        raise StoreError(f"expected a title and a digest made by plan_run; got {title!r} and {request!r}")
+        raise StoreError(f"expected a title and a digest of a planned run; got {title!r} and {request!r}")
     return f"{title}-{request[:IN_NAME]}"
 
 
