@@ -9,7 +9,7 @@ import stored
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.records import StoredRun, write_record
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.plans import Sweep
+from gradtricks.lab.sweeps.sweep import Sweep
 
 PROVENANCE = stored.PROVENANCE | {"commit": "0123456789abcdef", "dirty": False}
 
@@ -43,4 +43,4 @@ def put(root, runs):
 def make_sweep(runs, varied, shown, **given):
     """Make what plots and pages need of a sweep."""
     about = {"name": "small", "notebook": Path("experiments/small.ipynb"), "title": "", "question": ""}
-    return Sweep(runs=tuple(runs), varied=tuple(varied), shown=tuple(shown), **about | given)
+    return Sweep(specs=tuple(runs), varied=tuple(varied), shown=tuple(shown), **about | given)

@@ -27,10 +27,10 @@ from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.results.tables import runs_of
-from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.execution import execute_run
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.plans import read_sweep
+from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep, put
 
@@ -53,7 +53,7 @@ def pages(tmp_path):
 def execute_in(folder, run):
     """Execute a run, and keep it in a store in the folder."""
     with closing(Kernels()) as kernels:
-        return execute(run, Store(folder / "runs"), kernels)
+        return execute_run(run, Store(folder / "runs"), kernels)
 
 
 def publish_sweep(sweep, runs, pages):
@@ -345,12 +345,12 @@ def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_pa
     (notebook.parent / "small.sweep.yaml").write_text(SWEEP)
     (notebook.parent / "wide.sweep.yaml").write_text(SEARCH)
     (sweep,) = plan_sweeps(notebook.parent)
-    assert (sweep.name, len(sweep.runs)) == ("small", 4)
+    assert (sweep.name, len(sweep.specs)) == ("small", 4)
     store = Store(tmp_path / "runs")
-    assert runs_of(store, sweep.runs) == []
-    stored = execute_in(tmp_path, sweep.runs[2])
+    assert runs_of(store, sweep.specs) == []
+    stored = execute_in(tmp_path, sweep.specs[2])
     put(tmp_path / "runs", [make_run({"seed": 0}, {"loss": 1.0})])  # of no sweep
-    assert [run.location for run in runs_of(store, sweep.runs)] == [stored.location]
+    assert [run.location for run in runs_of(store, sweep.specs)] == [stored.location]
 
 
 def test_a_build_says_all_that_is_wrong_with_notebooks_and_sweeps(notebook, monkeypatch):

@@ -202,7 +202,7 @@ def test_the_sweeps_of_the_chapter_are_read(tmp_path):
         path.write_text(block)
         planned.append(gradtricks.lab.read_sweep(path))
     sweep, search, exercise = planned
-    assert (len(sweep.runs), search.optuna.trials, len(exercise.runs)) == (50, 40, 15)
+    assert (len(sweep.specs), search.optuna.trials, len(exercise.specs)) == (50, 40, 15)
 
 
 # The package

@@ -16,7 +16,7 @@ from gradtricks.book.quotes import figure_of
 from gradtricks.book.sources import lay_out
 from gradtricks.lab import films
 from gradtricks.lab.films import record_film
-from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.execution import execute_run
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
@@ -151,7 +151,7 @@ def stored(tmp_path_factory, kernels):
     notebook = write_notebook(folder / "experiments" / "small.ipynb", body=BODY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gradtricks.lab.kernels.imports._FRAMEWORKS", {})  # it needs no framework
-        return execute(plan_run(notebook, {}), Store(folder / "runs"), kernels)
+        return execute_run(plan_run(notebook, {}), Store(folder / "runs"), kernels)
 
 
 def test_a_run_s_film_is_a_file_of_the_book(stored, tmp_path):

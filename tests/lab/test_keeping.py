@@ -10,7 +10,7 @@ import pytest
 from gradtricks.lab import recording
 from gradtricks.lab.commands import views
 from gradtricks.lab.recording import checkpoint_folder, record_file
-from gradtricks.lab.runs.execution import RunError, execute
+from gradtricks.lab.runs.execution import RunError, execute_run
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.runs.reproduction import reproduce
 from gradtricks.lab.storage.places import place_at
@@ -120,15 +120,15 @@ def test_a_failed_attempt_is_gone_on_with_until_that_is_cleaned(write, store, ke
     run = plan_run(notebook, {})
     for count in (1, 2):
         with pytest.raises(RunError, match=r"left checkpoints, .*\n  .*gradtricks clean"):
-            execute(run, store, kernels)
+            execute_run(run, store, kernels)
         assert [(folder / "attempts").read_text() for folder in left(store)] == ["." * count]
     checkpoints = f"{store.location}/.checkpoints/{run.request}"
     assert store.clean(dry_run=True) == [checkpoints]
     assert store.clean() == [checkpoints]
     for _ in range(2):
         with pytest.raises(RunError, match="as asked"):
-            execute(run, store, kernels)
-    assert execute(run, store, kernels).results == {"attempts": 3}
+            execute_run(run, store, kernels)
+    assert execute_run(run, store, kernels).results == {"attempts": 3}
     assert left(store) == []
 
 
@@ -136,7 +136,7 @@ def test_checkpoints_of_other_inputs_are_not_used(write, store, kernels):
     failing = FAILING + "raise RuntimeError('as asked')\n"
     for body, given in ((failing, {}), (failing, {"seed": 1}), (f"{failing}# edited", {})):
         with pytest.raises(RunError):
-            execute(plan_run(write(body), given), store, kernels)
+            execute_run(plan_run(write(body), given), store, kernels)
     assert [(folder / "attempts").read_text() for folder in left(store)] == ["."] * 3
 
 
@@ -164,7 +164,7 @@ def test_a_run_that_was_edited_meanwhile_leaves_nothing_to_go_on_with(write, sto
     run = plan_run(write(FAILING), {})
     monkeypatch.setattr("gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0"})
     with pytest.raises(RunError, match=r"edited while the notebook ran"):
-        execute(run, store, kernels)
+        execute_run(run, store, kernels)
     assert left(store) == []
 
 
@@ -173,7 +173,7 @@ def test_a_url_has_no_checkpoints(write, kernels):
     store = Store("memory://keeping")
     for _ in range(2):
         with pytest.raises(RunError) as caught:
-            execute(run, store, kernels)
+            execute_run(run, store, kernels)
         assert "left checkpoints" not in str(caught.value)
     failure = store.failure(run)
     recorded = [
@@ -187,7 +187,7 @@ def test_a_url_has_no_checkpoints(write, kernels):
 
 
 def test_a_rerun_begins_anew(write, store, kernels):
-    stored = execute(plan_run(write(FAILING), {}), store, kernels)
+    stored = execute_run(plan_run(write(FAILING), {}), store, kernels)
     assert stored.results == {"attempts": 1}
     assert left(store) == []
     assert reproduce(stored, kernels).verdict == "identical"
@@ -223,7 +223,7 @@ COPIES = "import os\nfrom pathlib import Path\n(Path(os.environ['GRADTRICKS_FILE
 def test_a_file_is_kept_with_its_run(write, kernels, tmp_path, location):
     store = Store(location.replace("folder", str(tmp_path / "runs")))
     run = plan_run(write(POLICY), {})
-    stored = execute(run, store, kernels)
+    stored = execute_run(run, store, kernels)
     assert stored == store.find(run)
     assert stored.read_file("weights") == WEIGHTS
     assert stored.read_file("empty.safetensors") == b""
@@ -247,7 +247,7 @@ def test_files_are_shown_and_compared(write, store, kernels, tmp_path):
     source = tmp_path / "policy"
     source.write_bytes(b"before")
     notebook = write(f"from gradtricks.lab import record_file\nrecord_file({str(source)!r})")
-    stored = execute(plan_run(notebook, {}), store, kernels)
+    stored = execute_run(plan_run(notebook, {}), store, kernels)
     shown = list(views.record_of(stored).renderables[1].columns[0].cells)
     assert "file policy" in map(str, shown)
     source.write_bytes(b"after")
@@ -290,7 +290,7 @@ def test_a_run_that_spoils_its_files_keeps_none(write, store, kernels, tmp_path,
         Path(name).write_text(name)
     notebook = write(f"from gradtricks.lab import record_file\nrecord_file('a')\n{body}")
     with pytest.raises(RunError, match=reason) as caught:
-        execute(plan_run(notebook, {}), store, kernels)
+        execute_run(plan_run(notebook, {}), store, kernels)
     failure = caught.value.stored
     assert failure.files == {}
     assert not Path(failure.location, "files").exists()

@@ -59,7 +59,7 @@ def stand_in(monkeypatch):
     """Return a function that puts another one in the place of executing notebooks."""
 
     def put(function):
-        monkeypatch.setattr("gradtricks.lab.runs.execution.execute", lambda run, *_, **__: function(run))
+        monkeypatch.setattr("gradtricks.lab.runs.execution.execute_run", lambda run, *_, **__: function(run))
 
     return put
 

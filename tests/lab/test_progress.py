@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import sys
 import time
@@ -10,7 +11,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gradtricks.lab.commands.progress import Board, Pace, estimate_s, execute
+from gradtricks.lab.commands.progress import Board, Pace, estimate_s, execute_shown
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run
 from gradtricks.lab.storage.store import Store, StoredRun
@@ -32,7 +34,7 @@ def stand_in(monkeypatch):
             raise RunError("[red] isn't markup")
         return StoredRun("", {})
 
-    monkeypatch.setattr("gradtricks.lab.runs.execution.execute", instead)
+    monkeypatch.setattr("gradtricks.lab.runs.execution.execute_run", instead)
 
 
 def console(*, terminal=False):
@@ -54,7 +56,7 @@ def end(board, run, error=None):
 
 def test_lines_say_what_has_ended(notebook, store, stand_in):
     shown = console()
-    runs = execute(plan(notebook, 4), store, shown, workers=1)
+    runs = execute_shown(plan(notebook, 4), store, shown, workers=1)
     assert [run.error for run in runs] == [None, None, None, "[red] isn't markup"]
     lines = shown.file.getvalue().splitlines()
     assert lines[0] == "1/4 small: 0 s, 0 s left"
@@ -71,7 +73,7 @@ def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, mo
 
     monkeypatch.setattr(store, "find_all", find_all)
     shown = console()
-    runs = execute(plan(notebook, 3), store, shown)
+    runs = execute_shown(plan(notebook, 3), store, shown)
     assert runs[1].error == "as before\n  It failed before, and is kept in here"
     assert shown.file.getvalue().splitlines() == [
         "1 of 3 runs are finished already.",
@@ -79,8 +81,8 @@ def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, mo
         "1/1 small-seed=2: 0 s",
     ]
     shown = console()
-    assert execute(plan(notebook, 2), store, shown, retry_failed=True)[1].error is None
-    execute(plan(notebook, 1), store, shown)
+    assert execute_shown(plan(notebook, 2), store, shown, retry_failed=True)[1].error is None
+    execute_shown(plan(notebook, 1), store, shown)
 
 
 def test_a_terminal_shows_who_does_what(notebook, store):
@@ -185,3 +187,16 @@ def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(noteb
     assert fresh.expected_s(fresh.kind(quick)) == 2.0
     assert estimate_s([*runs, quick], store, 2) == 5.0
     assert estimate_s(runs, store, 2) == 0.0
+
+
+def test_the_pace_knows_values_that_json_lacks(notebook, store, tmp_path):
+    execute_all(plan(notebook, 2), store)
+    for path, pause, seconds in zip(
+        (tmp_path / "runs").glob("small-*/*/record.json"), (0.0, math.inf), (5.0, 7.0), strict=True
+    ):
+        record = json.loads(path.read_text())
+        record["parameters"]["pause"], record["duration_s"] = encode(pause, "pause"), seconds
+        path.write_text(json.dumps(record))
+    spec = plan(notebook, 9, pause=math.inf)[8]
+    pace = Pace([spec], store)
+    assert pace.expected_s(pace.kind(spec)) == 7.0

@@ -40,8 +40,8 @@ from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
-from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.publication import FOLDER, as_published, keep
+from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep
 

@@ -31,7 +31,7 @@ from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.warm import ForkServer
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
 from gradtricks.lab.recording import record, record_figure, record_varying
-from gradtricks.lab.runs.execution import RunError, execute
+from gradtricks.lab.runs.execution import RunError, execute_run
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.runs.planning import make_title, plan_run, plan_runs
 from gradtricks.lab.runs.provenance import describe_libraries, describe_machine, describe_source
@@ -62,7 +62,7 @@ def notebook(tmp_path):
 @pytest.fixture
 def run_it(notebook, store, kernels):
     """Return a function that plans and executes a run."""
-    return lambda **given: execute(plan_run(notebook, given), store, kernels)
+    return lambda **given: execute_run(plan_run(notebook, given), store, kernels)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_files_that_a_notebook_reads_are_part_of_it(notebook, store, kernels):
         requests.append(plan_run(notebook, {}).request)
     assert len(set(requests)) == 3
     assert requests[1] == requests[3]
-    stored = execute(plan_run(notebook, {}), store, kernels)
+    stored = execute_run(plan_run(notebook, {}), store, kernels)
     said = reproduce(stored, kernels)
     assert (said.verdict, said.environment) == ("identical", ())
     data.write_text("3")
@@ -368,7 +368,7 @@ def test_what_scrapbook_records_is_a_result(write, store, kernels):
     values = {"loss": 0.5, "worst": float("nan"), "curve": [{"a": 1}], "a name": None}
     lines = "from math import nan\nglue('loss', 1.0)\nglue('label', 'it', 'text')\n"
     lines += "\n".join(f"glue({name!r}, {value!r})" for name, value in values.items())
-    stored = execute(plan_run(write(f"{GLUE}{lines}"), {}), store, kernels)
+    stored = execute_run(plan_run(write(f"{GLUE}{lines}"), {}), store, kernels)
     assert repr(stored.results) == repr({"loss": 0.5, "label": "it"} | values)
     assert reproduce(stored, kernels).verdict == "identical"
 
@@ -379,7 +379,7 @@ def test_what_varies_is_kept_apart(write, kernels):
         "record(loss=0.5)\nrecord_varying(seconds=time.perf_counter())\n"
     )
     store = Store("memory://tested")  # the commands' tests have one in a folder
-    stored = execute(plan_run(notebook, {}), store, kernels)
+    stored = execute_run(plan_run(notebook, {}), store, kernels)
     assert stored.results == {"loss": 0.5}
     assert stored.varying.keys() == {"seconds"}
     assert store.find(plan_run(notebook, {})) == stored
@@ -418,10 +418,10 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
     switch = tmp_path / "switch"
     run = plan_run(write(f"from pathlib import Path\nassert Path({str(switch)!r}).exists()"), {})
     with pytest.raises(RunError, match="AssertionError"):
-        execute(run, store, kernels)
+        execute_run(run, store, kernels)
     assert store.failure(run)
     switch.touch()
-    assert execute(run, store, kernels) == store.find(run)
+    assert execute_run(run, store, kernels) == store.find(run)
     assert store.failure(run) is None
     assert len(list(store.runs())) == 1
 
@@ -452,7 +452,7 @@ def test_what_a_notebook_does_wrong_is_its_own_failure(write, store, kernels, bo
     imports = "from IPython.display import display\nfrom gradtricks.lab import recording\n"
     imports += "from gradtricks.lab.recording import RESULTS_MIME, record, record_varying\n"
     with pytest.raises(RunError, match=reason) as caught:
-        execute(plan_run(write(imports + body), {}), store, kernels)
+        execute_run(plan_run(write(imports + body), {}), store, kernels)
     assert len(str(caught.value)) < 5000
     assert list(store.runs()) == [caught.value.stored]
 
@@ -469,14 +469,14 @@ def broken(error):
 def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
     run = plan_run(notebook, {})
     with pytest.raises(RunError, match="failed before its first cell") as caught:
-        execute(run, store, broken(error))
+        execute_run(run, store, broken(error))
     stored = store.failure(run)
     assert str(caught.value).endswith(f"  Kept in {stored.location}")
     with pytest.raises(StoreError, match="got none that can be read"):
         stored.read_notebook()
     assert show(stored.location) == (stored, None)
     with pytest.raises(StoreError, match=r"expected a store .*; got: full; remedy: free some space"):
-        execute(run, store, broken(OSError(errno.ENOSPC, "full")))
+        execute_run(run, store, broken(OSError(errno.ENOSPC, "full")))
 
 
 def test_a_run_fails_as_any_other_where_the_package_is_imported_without_being_installed(
@@ -485,7 +485,7 @@ def test_a_run_fails_as_any_other_where_the_package_is_imported_without_being_in
     installed, absent = describe_libraries(), Mock(side_effect=PackageNotFoundError("gradtricks"))
     monkeypatch.setattr("gradtricks.lab.runs.provenance.metadata.requires", absent)
     with pytest.raises(RunError) as caught:
-        execute(plan_run(notebook, {}), store, broken(OSError("?")))
+        execute_run(plan_run(notebook, {}), store, broken(OSError("?")))
     versions = caught.value.stored.record["inputs"]["versions"]
     assert installed.items() <= {name.lower(): version for name, version in versions.items()}.items()
 
@@ -497,7 +497,7 @@ def test_a_process_that_forks_and_is_gone_is_a_failure_of_no_cell(notebook, stor
 
     monkeypatch.setattr(ForkServer, "fork", gone)
     with pytest.raises(RunError, match=r"failed before its first cell\n  KernelLostError: ") as caught:
-        execute(plan_run(notebook, {}), store, kernels)
+        execute_run(plan_run(notebook, {}), store, kernels)
     assert caught.value.stored.executed
 
 
@@ -507,7 +507,7 @@ def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, stor
     checkpoints = Path(store.location, ".checkpoints", run.request)
     checkpoints.mkdir(parents=True)
     with pytest.raises(type(mistake)):
-        execute(run, store, broken(mistake))
+        execute_run(run, store, broken(mistake))
     assert list(store.runs()) == []
     assert list(Path(store.location, ".unfinished").iterdir()) == []
     assert checkpoints.exists(), "the next attempt goes on from there"
@@ -517,22 +517,22 @@ def test_a_package_that_is_edited_meanwhile_spoils_the_run(write, store, kernels
     monkeypatch.setattr("gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0"})
     message = r"edited while the notebook ran: .*lab/recording.py.*; remedy: run it again"
     with pytest.raises(RunError, match=message):
-        execute(plan_run(write("1"), {}), store, kernels)
+        execute_run(plan_run(write("1"), {}), store, kernels)
 
 
 def test_a_notebook_that_is_edited_meanwhile_changes_nothing(write, store, kernels):
     run = plan_run(write("from gradtricks.lab import record\nrecord(a=1)"), {})
     edited = plan_run(write("from gradtricks.lab import record\nrecord(a=2)"), {})
-    assert execute(run, store, kernels).results == {"a": 1}
+    assert execute_run(run, store, kernels).results == {"a": 1}
     assert store.find(edited) is None
-    assert execute(edited, store, kernels).results == {"a": 2}
+    assert execute_run(edited, store, kernels).results == {"a": 2}
     with pytest.raises(StoreError, match="got 2 called 'own'"):
         store.lookup("own")
 
 
 def test_a_notebook_that_exits_well_has_finished(write, store, kernels):
     notebook = write("import sys\nfrom gradtricks.lab import record\nrecord(a=1)\nsys.exit(0)")
-    run = execute(plan_run(notebook, {"fate": "raise"}), store, kernels)  # a later cell would raise
+    run = execute_run(plan_run(notebook, {"fate": "raise"}), store, kernels)  # a later cell would raise
     assert run.results == {"a": 1}
 
 
@@ -541,7 +541,7 @@ def test_an_interruption_is_no_failure(notebook, store):
     with closing(Kernels()) as kernels:
         started = Path(store.location, ".unfinished", run.request, "notebook.ipynb")
         with ThreadPoolExecutor() as pool:
-            going = pool.submit(execute, run, store, kernels)
+            going = pool.submit(execute_run, run, store, kernels)
             wait_for(started.exists)
             assert store.claimed() == {run.request}
             kernels.close()
@@ -555,13 +555,13 @@ def test_two_sweeps_do_not_meet_the_same_failure_twice(write, store, kernels, tm
     count = tmp_path / "count"
     run = plan_run(write(f"open({str(count)!r}, 'a').write('.')\nimport time; time.sleep(0.5); 1 / 0"), {})
     with ThreadPoolExecutor() as pool:
-        both = [pool.submit(execute, run, store, kernels) for _ in range(2)]
+        both = [pool.submit(execute_run, run, store, kernels) for _ in range(2)]
     raised = [str(one.exception()) for one in both]
     assert count.read_text() == "."
     assert all("ZeroDivisionError" in message for message in raised)
     assert sum("failed in another process" in message for message in raised) == 1
     with pytest.raises(RunError, match="failed in cell 4"):
-        execute(run, store, kernels)
+        execute_run(run, store, kernels)
     assert count.read_text() == ".."
 
 
@@ -570,11 +570,11 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(write, kernels, tmp_path):
         store = Store(disk / "runs")
         run = plan_run(write("print('x' * 400_000)"), {})
         with pytest.raises(StoreError, match=f"expected a store .* at {disk}/runs; got: No space left"):
-            execute(run, store, kernels)
+            execute_run(run, store, kernels)
         assert list(store.runs()) == []
         assert list(Path(store.location, ".unfinished").iterdir()) == []
         small = plan_run(write("print('x')"), {})
-        assert execute(small, store, kernels) == store.find(small)
+        assert execute_run(small, store, kernels) == store.find(small)
 
 
 # Reruns
@@ -602,7 +602,7 @@ def experiment(write, tmp_path, recorded):
 )
 def test_a_rerun_is_judged_value_by_value(write, store, kernels, tmp_path, before, after, expected):
     file, run = experiment(write, tmp_path, before)
-    stored = execute(run, store, kernels)
+    stored = execute_run(run, store, kernels)
     run.notebook.unlink()  # what was recorded is run again, whatever became of the notebook
     file.write_text(json.dumps(after))
     said = reproduce(stored, kernels)
@@ -628,7 +628,7 @@ def test_a_rerun_says_what_else_differs(run_it, kernels):
 
 
 def test_a_rerun_needs_what_was_run(write, store, kernels):
-    stored = execute(plan_run(write("1"), {}), store, kernels)
+    stored = execute_run(plan_run(write("1"), {}), store, kernels)
     path = Path(stored.location, "notebook.ipynb")
     node = nbformat.read(path, as_version=4)
     node.cells[-1].source = "# edited"
@@ -641,7 +641,7 @@ def test_a_rerun_needs_what_was_run(write, store, kernels):
 
 def test_a_rerun_that_fails_says_so(write, store, kernels, tmp_path):
     file, run = experiment(write, tmp_path, {"a": 1})
-    stored = execute(run, store, kernels)
+    stored = execute_run(run, store, kernels)
     file.write_text("{")
     with pytest.raises(RunError, match=r"expected own-.* to finish as it did before; got JSONDecodeError"):
         reproduce(stored, kernels)
@@ -687,4 +687,4 @@ def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(
     notebook = write(body)
     with_metadata(notebook, {"fresh_kernel": fresh})
     run = plan_run(notebook, {})
-    assert execute(run, store, kernels) == store.find(run)
+    assert execute_run(run, store, kernels) == store.find(run)

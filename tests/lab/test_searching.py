@@ -15,9 +15,9 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store, StoreError
-from gradtricks.lab.sweeps.plans import read_sweep
 from gradtricks.lab.sweeps.searching import search
 from gradtricks.lab.sweeps.studies import Study
+from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from stored import put
 from sweeping import Cluster, wait_for
@@ -86,7 +86,7 @@ def compute(run, store, *_, **__):
 @pytest.fixture
 def at_once(monkeypatch):
     """Start no process for a run."""
-    monkeypatch.setattr("gradtricks.lab.runs.execution.execute", compute)
+    monkeypatch.setattr("gradtricks.lab.runs.execution.execute_run", compute)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     spec, store = write_search(folder), Store(folder / "runs")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gradtricks.lab.runs.execution.execute", compute)
+        patched.setattr("gradtricks.lab.runs.execution.execute_run", compute)
         search(spec, store, workers=1)
     return proposals(spec, store)
 
@@ -119,7 +119,7 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path, undisturbe
     told = proposals(spec, store)
     assert len(told) == len(runs) == len(plans) == 6
     assert [run.results["loss"] for run in best] == [min(value for value, *_ in told)]
-    assert [run.spec for run in runs] == list(plans[-1].runs)
+    assert [run.spec for run in runs] == list(plans[-1].specs)
     assert plans[-1].varied == ("rate", "layers", "kind")
     assert plans[-1].shown == ("results.loss",)
     assert set(events) <= {"going", "finished"}
@@ -142,7 +142,7 @@ def test_trials_whose_runs_are_done_already_enter_the_plan(written, tmp_path, at
     store, plans = Store(tmp_path / "runs"), []
     search(written(trials=2), store, workers=1)
     runs, _ = search(written(trials=2, name="twin"), store, workers=1, on_planned=plans.append)
-    assert [spec.request for spec in plans[-1].runs] == [run.spec.request for run in runs]
+    assert [spec.request for spec in plans[-1].specs] == [run.spec.request for run in runs]
     assert len(runs) == 2
 
 

@@ -11,7 +11,7 @@ from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import Domain, SweepFile
-from gradtricks.lab.sweeps.plans import expand, plan_sweep, read_sweep
+from gradtricks.lab.sweeps.sweep import expand, plan_sweep, read_sweep
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -68,7 +68,7 @@ def write(path, text):
 
 def varied(sweep):
     """Return what varies, run by run."""
-    return [tuple(run.parameters[name] for name in sweep.varied) for run in sweep.runs]
+    return [tuple(run.parameters[name] for name in sweep.varied) for run in sweep.specs]
 
 
 def problems(call, *arguments, **options):
@@ -84,7 +84,7 @@ def test_a_grid_with_seeds_in_the_order_of_the_file(sweep):
     found = sweep("grid: {rate: [1, 1e-3], label: [b, c]}\nseeds: 2\nfixed: {width: 9}")
     assert found.varied == ("rate", "label", "seed")
     assert varied(found) == list(product([1.0, 0.001], ["b", "c"], [0, 1]))
-    assert {run.parameters["width"] for run in found.runs} == {9}
+    assert {run.parameters["width"] for run in found.specs} == {9}
     assert (found.name, found.title, found.question, found.shown) == ("all", "all", "", ())
 
 
@@ -93,9 +93,9 @@ def test_what_a_file_says_beside_its_space(sweep):
     found = sweep(f"{text}seeds: [7, 5]", "wide-1.sweep.yaml")
     assert (found.name, found.title, found.question) == ("wide-1", "T", "Q?")
     assert (found.shown, found.timeout_s) == (("results.a.b", "varying.s"), 1.5)
-    assert [(run.threads, run.parameters["seed"]) for run in found.runs] == [(2, 7), (2, 5)]
+    assert [(run.threads, run.parameters["seed"]) for run in found.specs] == [(2, 7), (2, 5)]
     wider = read_sweep(found.notebook.with_name("wide-1.sweep.yaml"), threads=3)
-    assert {run.threads for run in wider.runs} == {3}
+    assert {run.threads for run in wider.specs} == {3}
 
 
 def test_a_result_to_show_may_say_what_it_means(sweep):
@@ -126,7 +126,7 @@ list:
 - {label: '12:30', nesterov: yes, sizes: [3]}
 - label: 012
 """
-    first, second, third = (run.parameters for run in sweep(text).runs)
+    first, second, third = (run.parameters for run in sweep(text).specs)
     assert (first["label"], first["share"], first["rate"]) == ("no", None, 0.001)
     assert (second["label"], second["nesterov"], second["sizes"]) == ("12:30", True, [3])
     assert (third["label"], third["sizes"]) == ("012", [1, 2])
@@ -145,7 +145,7 @@ def test_configurations_may_have_names(sweep, tmp_path):
     text = "list: {plain: {}, wide: {width: 16}, still: {momentum: 0.0, label: '0'}}\n"
     found = sweep(text + "grid: {rate: [1, 2]}\nseeds: 2")
     assert found.varied == ("width", "momentum", "label", "rate", "seed")
-    assert [found.cases[run.request] for run in found.runs] == [
+    assert [found.cases[run.request] for run in found.specs] == [
         name for name in ("plain", "wide", "still") for _ in range(4)
     ]
     store = Store(tmp_path / "runs")
@@ -184,7 +184,7 @@ def test_what_is_excluded_does_not_run(sweep):
         text + "exclude: [{optimizer: adam, rate: [1, 2]}, {sizes: [2, 3], rate: 2}, {sizes: [[1]], rate: 1}]"
     )
     assert varied(found) == [([1], 2.0), ([2, 3], 1.0)]
-    assert {run.parameters["optimizer"] for run in found.runs} == {"sgd"}
+    assert {run.parameters["optimizer"] for run in found.specs} == {"sgd"}
 
 
 def test_all_that_is_wrong_with_a_file_is_said_at_once(sweep):
@@ -276,7 +276,7 @@ def test_a_space_without_end_is_refused_before_it_is_made(sweep):
     (line,) = problems(sweep, f"grid: {{rate: {thousand}, width: {thousand}, sizes: [[1], [2]]}}\nseeds: 500")
     assert "got 1000000000" in line
     assert problems(sweep, "seeds: 3\nmax_runs: 2") != []
-    assert len(sweep("seeds: 3\nmax_runs: 3").runs) == 3
+    assert len(sweep("seeds: 3\nmax_runs: 3").specs) == 3
 
 
 @pytest.mark.parametrize("name", ["all.yaml", ".sweep.yaml", "a b.sweep.yaml", ".hidden.sweep.yaml"])
@@ -298,15 +298,15 @@ def test_the_command_line_plans_as_a_file_does(sweep, notebook):
     )
     lists = ["rate=1, 1e-3", "sizes=[1],[2, 3]", 'label="b, c",d']
     planned = plan_sweep(notebook, grid=lists, seeds=2, given={"width": 9})
-    assert [run.request for run in planned.runs] == [run.request for run in from_file.runs]
+    assert [run.request for run in planned.specs] == [run.request for run in from_file.specs]
     grid = {"rate": [1, 0.001], "sizes": [[1], [2, 3]], "label": ["b, c", "d"]}
     same = plan_sweep(notebook, grid=grid, seeds=range(2), given={"width": 9}, shown=["results.loss"])
-    assert [run.request for run in same.runs] == [run.request for run in planned.runs]
+    assert [run.request for run in same.specs] == [run.request for run in planned.specs]
     assert (same.name, same.varied) == (planned.name, ("rate", "sizes", "label", "seed"))
     assert (same.name[:6], same.shown) == ("small-", ("results.loss",))
     pairs = plan_sweep(notebook, zip=["rate=1,2", "width=3,4"], threads=3)
     assert varied(pairs) == [(1.0, 3), (2.0, 4)]
-    assert {run.threads for run in pairs.runs} == {3}
+    assert {run.threads for run in pairs.specs} == {3}
 
 
 MIXED = {"grid": ["rate=1,x", "rat=3"], "zip": ["width=1,2", "share=1"]}
@@ -332,7 +332,7 @@ def test_what_is_wrong_on_the_command_line_is_said(notebook, options, begin):
 
 def test_a_search_is_read_with_its_types(sweep):
     found = sweep(SEARCH)
-    assert (found.name, found.runs, found.shown, found.threads) == ("all", (), ("results.loss",), 2)
+    assert (found.name, found.specs, found.shown, found.threads) == ("all", (), ("results.loss",), 2)
     assert found.given == tuple({"optimizer": "adam", "seed": seed} for seed in range(3))
     assert found.varied == ("rate", "width", "either", "label", "seed")
     how = found.optuna
@@ -387,8 +387,8 @@ def test_what_is_wrong_with_a_search_is_said(sweep, old, new, message):
 def test_values_of_any_size_are_planned(notebook):
     found = plan_sweep(notebook, grid={"width": [10**5000, -(10**5000)], "label": ["\u2028", "\0"]})
     assert found.varied == ("width", "label")
-    assert len({run.request for run in found.runs}) == 4
-    assert [run.parameters["width"] > 0 for run in found.runs] == [True, True, False, False]
+    assert len({run.request for run in found.specs}) == 4
+    assert [run.parameters["width"] > 0 for run in found.specs] == [True, True, False, False]
 
 
 def test_a_hundred_thousand_configurations_are_made(notebook):

@@ -12,7 +12,7 @@ from gradtricks.book.pdf import chapters, print_pdf
 from gradtricks.book.site import build
 from gradtricks.book.sources import lay_out
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import estimate_s, execute
+from gradtricks.lab.commands.progress import estimate_s, execute_shown
 from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
 from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.commands.terminal import duration
@@ -46,17 +46,17 @@ def build_book(
     with _alone(console):
         for sweep in sweeps:
             freeze(sweep, opened)
-        wanted = (*specs, *(spec for sweep in sweeps for spec in sweep.runs))
+        wanted = (*specs, *(spec for sweep in sweeps for spec in sweep.specs))
         distinct = [*{spec.request: spec for spec in wanted}.values()]
         _announce(distinct, opened, console, workers)
-        runs = execute(distinct, opened, console, workers=workers, retry_failed=True)
+        runs = execute_shown(distinct, opened, console, workers=workers, retry_failed=True)
         if failed := [f"{run.spec.title}\n{run.error}" for run in runs if run.error]:
             raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
         stored = {run.spec.request: run.stored for run in runs if run.stored}
         lay_out(
             {spec.name: stored[spec.request] for spec in specs},
             BOOK / "experiments",
-            sweeps=[*((sweep, runs_of(opened, sweep.runs)) for sweep in sweeps), *published],
+            sweeps=[*((sweep, runs_of(opened, sweep.specs)) for sweep in sweeps), *published],
         )
         console.print("Building the pages, which takes about a minute where all of them are new.")
         build(BOOK, BUILD / "html")

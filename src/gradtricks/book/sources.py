@@ -23,7 +23,7 @@ from gradtricks.lab.results.grouping import PlotError
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.plans import Sweep
+from gradtricks.lab.sweeps.sweep import Sweep
 
 __all__ = ["lay_out"]
 
@@ -63,8 +63,8 @@ def lay_out(
 
 def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path, made_with: str) -> dict[Path, bytes]:
     """Make a sweep's page, or take it from what was kept when it was made from the same."""
-    planned = [run.request for run in sweep.runs]
-    made_from = [made_with, repr(replace(sweep, runs=())), planned, [stored.record for stored in runs]]
+    planned = [run.request for run in sweep.specs]
+    made_from = [made_with, repr(replace(sweep, specs=())), planned, [stored.record for stored in runs]]
     summed = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
     path = pages / f"{sweep.name}-sweep" / ".made"
     try:

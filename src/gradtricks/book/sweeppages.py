@@ -32,7 +32,7 @@ from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import split_name
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.plans import Sweep
+from gradtricks.lab.sweeps.sweep import Sweep
 
 __all__ = ["sweep_files"]
 
@@ -180,7 +180,7 @@ def _counted(runs: Sequence[StoredRun]) -> dict[str, int]:
 
 def _meant(sweep: Sweep, runs: Sequence[StoredRun]) -> Sequence[Spec | StoredRun]:
     """Return the runs that the sweep had when it was run."""
-    return runs if sweep.published and runs else sweep.runs
+    return runs if sweep.published and runs else sweep.specs
 
 
 def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:

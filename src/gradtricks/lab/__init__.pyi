@@ -18,8 +18,8 @@ from .recording import record_figure as record_figure
 from .recording import record_file as record_file
 from .recording import record_varying as record_varying
 from .recording import use_style as use_style
-from .sweeps.plans import plan_sweep as plan_sweep
-from .sweeps.plans import read_sweep as read_sweep
+from .sweeps.sweep import plan_sweep as plan_sweep
+from .sweeps.sweep import read_sweep as read_sweep
 
 __all__ = [
     "SweepResult",

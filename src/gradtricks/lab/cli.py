@@ -1,4 +1,4 @@
-"""The commands: each asks a function of `gradtricks.lab`, yields what is shown, and exits with how it went.
+"""The commands: each asks functions of the lab, yields what is shown, and exits with how it went.
 
 What takes its time to import is imported when it is needed: --help needs neither papermill nor dask.
 """
@@ -15,7 +15,7 @@ from gradtricks.lab.commands import options as given
 from gradtricks.lab.commands.options import DEFAULT_STORE, Printed, app, command, manual
 
 if TYPE_CHECKING:
-    from gradtricks.lab.sweeps.plans import Sweep
+    from gradtricks.lab.sweeps.sweep import Sweep
 
 __all__ = ["app"]
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradtricks.lab.commands.terminal import duration
+from gradtricks.lab.encoding import encode
 from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.many import Run, execute_missing, look_up
 from gradtricks.lab.runs.planning import Spec
@@ -32,7 +33,7 @@ _ENOUGH = 3  # runs that were just done say more than any record
 Kind = tuple[str, float | None, float | None]
 
 
-def execute(
+def execute_shown(
     specs: Sequence[Spec],
     store: Store,
     console: Console | None = None,
@@ -231,8 +232,9 @@ def _earlier(specs: Iterable[Spec], store: Store) -> defaultdict[str, list[Store
 def _of_similar(spec: Spec, earlier: Sequence[StoredRun]) -> float | None:
     """Take the median of those with the most parameters in common: a quick run tells little of a full one."""
     alike: defaultdict[int, list[float]] = defaultdict(list)
+    wanted = {name: encode(value, name) for name, value in spec.parameters.items()}
     for stored in earlier:
         recorded = stored.record["parameters"]
-        equal = sum(name in recorded and recorded[name] == value for name, value in spec.parameters.items())
+        equal = sum(name in recorded and recorded[name] == value for name, value in wanted.items())
         alike[equal].append(float(stored.record["duration_s"]))
     return median(alike[max(alike)]) if alike else None

@@ -27,8 +27,8 @@ from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.changes import note
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.plans import Sweep, read_sweep
 from gradtricks.lab.sweeps.publication import keep
+from gradtricks.lab.sweeps.sweep import Sweep, read_sweep
 
 EXPERIMENTS = Path("experiments")
 _LISTED = 10  # missing runs
@@ -161,7 +161,7 @@ def reproduce_book(*, timeout_s: float | None = None, store: str | Path = DEFAUL
     """
     opened = Store(store)
     specs, sweeps = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
-    runs = [*specs, *(run for sweep in sweeps if not sweep.published for run in sweep.runs)]
+    runs = [*specs, *(run for sweep in sweeps if not sweep.published for run in sweep.specs)]
     wanted = {run.request: run for run in runs}
     found = opened.find_all(wanted.values())
     if missing := [run.title for request, run in wanted.items() if request not in found]:

@@ -15,7 +15,7 @@ from pygments.lexers import PythonLexer
 # What a run printed may hold anything. default-src doesn't cover where forms go and what links are relative
 # to; where a <meta> or a link leads, no policy of a page can say.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
-_STYLE = """\
+_CSS = """\
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }
 pre { overflow-x: auto; padding: .5rem .8rem; background: #f6f6f4; border-radius: .3rem; }
 pre.error { background: #fdeeee; }
@@ -31,7 +31,7 @@ def to_html(node: NotebookNode, title: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<style>\n{_STYLE}{formatter.get_style_defs('.highlight')}\n</style></head>\n"
+        f"<style>\n{_CSS}{formatter.get_style_defs('.highlight')}\n</style></head>\n"
         f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
 

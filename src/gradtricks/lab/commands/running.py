@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import estimate_s, execute
+from gradtricks.lab.commands.progress import estimate_s, execute_shown
 from gradtricks.lab.commands.terminal import duration, near, requested, table
 from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError, parse_values
@@ -21,7 +21,7 @@ from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, store_of_runs
-from gradtricks.lab.sweeps.plans import Sweep, read_sweep
+from gradtricks.lab.sweeps.sweep import Sweep, read_sweep
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def run(
     notebook = Path(notebook)
     planned = plan_run(notebook, parse_values(notebook, parameters), threads=threads)
     opened = store_of_runs(store)
-    (done,) = execute([planned], opened, console, workers=1, timeout_s=timeout_s, retry_failed=True)
+    (done,) = execute_shown([planned], opened, console, workers=1, timeout_s=timeout_s, retry_failed=True)
     if done.stored is None:
         raise RunError(done.error or f"{planned.title} wasn't run")
     return done.stored
@@ -143,7 +143,7 @@ def sweep(
         runs, best = _search(wanted, opened, console, **options)
     else:
         freeze(wanted, opened)
-        runs, best = execute(wanted.runs, opened, console, retry_failed=retry_failed, **options), []
+        runs, best = execute_shown(wanted.specs, opened, console, retry_failed=retry_failed, **options), []
     result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
     if not result.finished:
         return result
@@ -171,7 +171,7 @@ def freeze(planned: Sweep, store: Store) -> None:
     """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`."""
     runs = [
         {"request": spec.request, "title": spec.title, "case": planned.cases.get(spec.request, "")}
-        for spec in planned.runs
+        for spec in planned.specs
     ]
     store.write_plan(planned.name, {"runs": runs, "shown": planned.shown, "varied": planned.varied})
 
@@ -184,13 +184,13 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
         said = f"{trials}, to {how.direction} {how.objective}."
         return Group(table(("parameter", "is searched in"), ranges.items(), whole=True), Text(said))
     opened = store_of_runs(store)
-    finished = opened.find_all(planned.runs)
+    finished = opened.find_all(planned.specs)
     rows = []
-    for number, each in enumerate(planned.runs, start=1):
+    for number, each in enumerate(planned.specs, start=1):
         values = (repr(each.parameters.get(name)) for name in planned.varied)
         rows.append((str(number), *values, "done" if each.request in finished else ""))
-    at_once = workers or count_workers(planned.runs)
-    seconds = estimate_s(planned.runs, opened, at_once)
+    at_once = workers or count_workers(planned.specs)
+    seconds = estimate_s(planned.specs, opened, at_once)
     known = f"about {duration(seconds)}" if seconds is not None else "nobody knows how long"
     left = "" if len(finished) == len(rows) else f" The others take {known}, {at_once} at once."
     said = f"{len(rows)} runs, {len(finished)} of them done.{left}"

@@ -30,10 +30,10 @@ class WarmEngine:
 
     @staticmethod
     def execute_notebook(nb: Any, kernel_name: str, **options: Any) -> Any:
-        """Execute a parameterized notebook, with the options of `gradtricks.lab.kernels.cells.execute`."""
+        """Execute a parameterized notebook; the options are those of `cells.execute_cells`."""
         from gradtricks.lab.kernels import cells
 
-        return cells.execute(nb, kernel_name, **options)
+        return cells.execute_cells(nb, kernel_name, **options)
 
     @staticmethod
     def nb_kernel_name(nb: Any, name: str | None = None) -> str:

@@ -39,7 +39,7 @@ _LANGUAGE = {
 }
 
 
-def execute(
+def execute_cells(
     nb: NotebookNode,
     kernel_name: str,
     *,

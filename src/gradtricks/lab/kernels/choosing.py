@@ -85,7 +85,7 @@ class Kernels:
                 digits: they are set before it gets the notebook.
             output: Where the executed notebook goes; the kernel's log goes beside it.
             threads: That the run may use.
-            timeout_s: As in `gradtricks.lab.kernels.cells.execute`, which says what is raised.
+            timeout_s: As in `gradtricks.lab.kernels.cells.execute_cells`, which says what is raised.
             checkpoints: Folder for what the run may need if it is killed; None means one beside the output.
 
         Raises:

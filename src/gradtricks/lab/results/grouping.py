@@ -59,7 +59,7 @@ class Group:
 
     @cached_property
     def summary(self) -> Summary:
-        """Of numbers."""
+        """What the numbers came to."""
         return summarize(self.found)
 
     @property

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.rows import Dotted, flattened, join_name, kind_of
-from gradtricks.lab.storage.store import Requested, Store, StoreError
+from gradtricks.lab.storage.store import Planned, Requested, Store, StoreError
 
 if TYPE_CHECKING:
     import pandas
@@ -31,7 +31,7 @@ _LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 class Plan(BaseModel):
     """What a store keeps of a sweep, as far as tables and plots need it."""
 
-    runs: tuple[Requested, ...]
+    runs: tuple[Planned, ...]
     shown: tuple[str, ...] = ()  # results
     varied: tuple[str, ...] = ()  # parameters
     published: bool = False  # whether its runs are kept with the sources

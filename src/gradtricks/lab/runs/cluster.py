@@ -23,7 +23,7 @@ from distributed.comm.core import CommClosedError
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.recording import package_digests
-from gradtricks.lab.runs.execution import execute
+from gradtricks.lab.runs.execution import execute_run
 from gradtricks.lab.runs.many import SchedulerError
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries
@@ -219,7 +219,7 @@ def _perform(orders: _Orders, spec: Spec, *, again: bool) -> StoredRun:
     """Execute a run in this process's kernels, and tell the driver who does it.
 
     A SchedulerError says that this worker, which may have come late, has other packages than the driver. The
-    others are those of `gradtricks.lab.runs.execution.execute`.
+    others are those of `gradtricks.lab.runs.execution.execute_run`.
     """
     worker = get_worker()
     with _lock:
@@ -229,7 +229,7 @@ def _perform(orders: _Orders, spec: Spec, *, again: bool) -> StoredRun:
             raise _unfit(name, [different])
         # distributed itself adds its name of the worker, under "worker".
         worker.log_event(_TOPIC, {"sweep": orders.sweep, "request": spec.request, "by": name})
-        return execute(spec, Store(orders.store), kernels, timeout_s=orders.timeout_s, again=again)
+        return execute_run(spec, Store(orders.store), kernels, timeout_s=orders.timeout_s, again=again)
 
 
 def _end(sweep: str) -> None:

@@ -46,7 +46,7 @@ class RunError(RuntimeError):
         self.stored = stored
 
 
-def execute(
+def execute_run(
     spec: Spec, store: Store, kernels: Kernels, *, timeout_s: float | None = None, again: bool = False
 ) -> StoredRun:
     """Execute a run unless it is finished already.
@@ -73,10 +73,10 @@ def execute(
         meanwhile = store.failure(spec)
         if meanwhile and meanwhile != failed:  # another process had it claimed, and it failed there
             raise RunError(_message(spec, "in another process", meanwhile), meanwhile)
-        return _execute(spec, store, kernels, folder, timeout_s, again)
+        return _attempt(spec, store, kernels, folder, timeout_s, again)
 
 
-def _execute(
+def _attempt(
     spec: Spec, store: Store, kernels: Kernels, folder: Path, timeout_s: float | None, again: bool
 ) -> StoredRun:
     clock, before, output = time.monotonic(), package_digests(), folder / "notebook.ipynb"

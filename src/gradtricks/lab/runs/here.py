@@ -82,7 +82,9 @@ class Here:
             self._taken.add(number)
         try:
             self._begun(spec.request, str(number))
-            return execution.execute(spec, self._store, self._kernels, timeout_s=self._timeout_s, again=again)
+            return execution.execute_run(
+                spec, self._store, self._kernels, timeout_s=self._timeout_s, again=again
+            )
         finally:
             self._taken.discard(number)
 

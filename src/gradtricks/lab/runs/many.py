@@ -142,7 +142,7 @@ def execute_missing(
 
         pool = cluster(scheduler, store, driver.hear, limit=workers, timeout_s=timeout_s)
     with pool as opened, _on_signal(driver.hear_signal):
-        driver.execute(opened)
+        driver.drive(opened)
     if driver.signals:
         raise Interrupted(driver.runs)
 
@@ -169,7 +169,7 @@ class _Driver:
         order = sorted(self.runs, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0)))
         self._waiting = deque(run for run in order if run.missing)
 
-    def execute(self, pool: "Here | Cluster") -> None:
+    def drive(self, pool: "Here | Cluster") -> None:
         """Execute all of them, or those that go on when somebody interrupts."""
         self._pool = pool
         self._look()

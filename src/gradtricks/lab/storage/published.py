@@ -33,7 +33,7 @@ from gradtricks.lab.storage.places import (
 )
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, only_one
 from gradtricks.lab.storage.rows import read_rows
-from gradtricks.lab.storage.store import Requested
+from gradtricks.lab.storage.store import Planned, Requested
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ class Published:
 
     def find_all(self, runs: Iterable[Requested], status: str = "finished") -> dict[str, StoredRun]:
         """Find runs of a plan that are there, by their request; only what has finished is published."""
-        places = {run.place for run in runs} if status == "finished" else set()
+        planned = (run for run in runs if isinstance(run, Planned) and status == "finished")
+        places = {run.place for run in planned}
         sweeps = {place.partition("/")[0] for place in places} & set(manifests(self._root))
         found = (run for _, some in self._read(sorted(sweeps)) for run in some)
         return {run.request: run for run in found if run.place in places}

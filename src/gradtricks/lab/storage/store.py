@@ -40,7 +40,7 @@ from gradtricks.lab.storage.records import (
 if TYPE_CHECKING:
     from gradtricks.lab.storage.published import Published
 
-__all__ = ["RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
+__all__ = ["Planned", "RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
 _SWEEPS = ".sweeps"
 # Of a sweep: a title, behind which a digest may stand.
@@ -53,10 +53,16 @@ class RecordWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True)
 class Requested:
-    """A run that is asked for, as the plan of a sweep names it."""
+    """A run that is asked for."""
 
     request: str  # digest of what is asked for
     title: str  # what people call it
+
+
+@dataclass(frozen=True)
+class Planned(Requested):
+    """A run as a store's plan of a sweep names it."""
+
     place: str = ""  # where the plan means the run that lies there and no other
     case: str = ""  # what its configuration is called, where it has a name
 

@@ -12,7 +12,7 @@ from gradtricks.lab.storage.places import MANIFEST, explained
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import found_digest, inputs_digest, installed_version, request_digest
 from gradtricks.lab.sweeps.files import ENDING
-from gradtricks.lab.sweeps.plans import Sweep
+from gradtricks.lab.sweeps.sweep import Sweep
 
 
 def changes(
@@ -23,7 +23,7 @@ def changes(
     Files and libraries don't count for runs of which one was done with and without the change, alike; which
     these were is returned too.
     """
-    source = source_digest(sweep.runs[0].source)
+    source = source_digest(sweep.specs[0].source)
     requests = {
         request_digest(source, run.parameters, run.record["provenance"]["threads"]): run.request
         for run in runs
@@ -31,7 +31,7 @@ def changes(
     changed = []
     if any(now != then for now, then in requests.items()):
         changed.append(sweep.notebook.name)
-    elif requests.keys() != {run.request for run in sweep.runs}:
+    elif requests.keys() != {run.request for run in sweep.specs}:
         changed.append(sweep.name + ENDING)
     groups = {inputs_digest(run.record["inputs"]): _changed_inputs(run) for run in runs}
     group_of = {run.label: inputs_digest(run.record["inputs"]) for run in runs}

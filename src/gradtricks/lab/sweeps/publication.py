@@ -29,7 +29,7 @@ from gradtricks.lab.storage.published import Published, runs_in
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.sweeps.changes import changes
-from gradtricks.lab.sweeps.plans import Sweep
+from gradtricks.lab.sweeps.sweep import Sweep
 
 FOLDER = "published"  # beside the sweeps' files
 
@@ -44,7 +44,7 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
     says that the folder can't be written to, or that a file of a run isn't what it was.
     """
     root, finished = _folder(sweep), {run.request: run for run in runs}
-    ordered = [finished[run.request] for run in sweep.runs]
+    ordered = [finished[run.request] for run in sweep.specs]
     records, labels = [run.record for run in ordered], _labels(sweep, ordered)
     cases = [sweep.cases.get(run.request, "") for run in ordered]
     same, (used, besides) = shared(records), used_by(records)

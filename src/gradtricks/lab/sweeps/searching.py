@@ -11,8 +11,8 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.many import Interrupted, Run, execute_missing, look_up
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
-from gradtricks.lab.sweeps.plans import Sweep
 from gradtricks.lab.sweeps.studies import Study, Trials, study_folder
+from gradtricks.lab.sweeps.sweep import Sweep
 
 
 def search(
@@ -80,7 +80,7 @@ class _Trials:
 
     def runs(self) -> list[Run]:
         """Return what is known of all runs of all trials, those that went before this call included."""
-        before = look_up(self._grown().runs, self._store, retry_failed=False)
+        before = look_up(self._grown().specs, self._store, retry_failed=False)
         return [self._known.get(run.spec.request, run) for run in before]
 
     def _pending(self) -> int:
@@ -94,7 +94,7 @@ class _Trials:
                 del self._going[number]
 
     def _grown(self) -> Sweep:
-        return replace(self._sweep, runs=tuple(_specs(dict(sorted(self._all.items())))))
+        return replace(self._sweep, specs=tuple(_specs(dict(sorted(self._all.items())))))
 
 
 def _specs(trials: Trials) -> list[Spec]:

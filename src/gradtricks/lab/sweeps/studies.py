@@ -19,7 +19,7 @@ from gradtricks.lab.runs.planning import Spec, plan_runs, source_digest
 from gradtricks.lab.storage.places import explained, is_url, public
 from gradtricks.lab.storage.store import Store, StoredRun
 from gradtricks.lab.sweeps.files import Domain, Optuna
-from gradtricks.lab.sweeps.plans import Sweep
+from gradtricks.lab.sweeps.sweep import Sweep
 
 if TYPE_CHECKING:
     import optuna

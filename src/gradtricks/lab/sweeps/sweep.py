@@ -22,7 +22,7 @@ from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
 from gradtricks.lab.sweeps.files import Domain, Optuna, SweepFile, read_file, understand, unreadable
 
 Configuration = dict[str, Any]
-_CASE = ""  # no parameter has this name
+_ITS_NAME = ""  # no parameter is called so
 _Rule = dict[str, list[Any]]  # by name the values of which it must have one
 
 
@@ -32,7 +32,7 @@ class Sweep:
 
     name: str  # its file's name without ``.sweep.yaml``
     notebook: Path
-    runs: tuple[Spec, ...]  # in order
+    specs: tuple[Spec, ...]  # in order
     shown: tuple[str, ...]  # results to plot, such as ``results.loss``; empty where nothing is said
     title: str  # of its page
     question: str  # that it answers
@@ -104,7 +104,7 @@ def plan_sweep(
         said |= {"threads": threads, "shown": shown, "notebook": str(notebook)}
         file = understand({name: part for name, part in said.items() if part not in (None, {})}, problems)
     sweep = _plan(notebook, notebook.stem, notebook, file, problems)
-    digest = hashlib.sha256("".join(spec.request for spec in sweep.runs).encode()).hexdigest()
+    digest = hashlib.sha256("".join(spec.request for spec in sweep.specs).encode()).hexdigest()
     name = f"{make_title(notebook.stem, {}, {})}-{digest[:8]}"
     return replace(sweep, name=name, title=name)
 
@@ -134,14 +134,14 @@ def _plan(
     if optuna := file.optuna:
         optuna = optuna.model_copy(update={"parameters": domains})
         given, configurations = tuple(configurations), []
-    cases = [each.pop(_CASE) for each in configurations if _CASE in each]
+    cases = [each.pop(_ITS_NAME) for each in configurations if _ITS_NAME in each]
     specs = plan_runs(notebook, configurations, threads=file.threads, source=source) if configurations else []
     names = dict.fromkeys(name for some in file.parts().values() for name in some)
     values = {name: {literal(spec.parameters.get(name)) for spec in specs} for name in names}
     return Sweep(
         name=name,
         notebook=notebook,
-        runs=tuple(specs),
+        specs=tuple(specs),
         shown=tuple(file.shown) or ((optuna.objective,) if optuna else ()),
         title=file.title or name,
         question=file.question,
@@ -179,9 +179,9 @@ def expand(
 
     Returns:
         The configurations in a stable order; what isn't in them keeps its default. Where the list has names,
-        each has its own as `_CASE`. Of a search they are what each trial consists of, one for each seed, and
-        beside them are its domains, typed. A ParameterError lists what doesn't fit, is nothing, too much, or
-        there twice, as far as it can be said at once.
+        each has its own as `_ITS_NAME`. Of a search they are what each trial consists of, one for each seed,
+        and beside them are its domains, typed. A ParameterError lists what doesn't fit, is nothing, too much,
+        or there twice, as far as it can be said at once.
     """
     problems = Problems(file.problems())
     reader = _Reader(declared, problems)
@@ -190,7 +190,7 @@ def expand(
     parts = [factor.part for factor in file.factors()]
     factors = [[reader.case(case, part) for case in cases] for part, cases in zip(parts, given)]
     if factors and isinstance(file.cases, dict):
-        factors[0] = [{_CASE: name} | case for name, case in zip(file.cases, factors[0])]
+        factors[0] = [{_ITS_NAME: name} | case for name, case in zip(file.cases, factors[0])]
     factors.insert(0, [reader.case(file.fixed, "fixed")])
     conditions = {name: reader.rule(rule, "only_if") for name, rule in file.only_if.items()}
     excluded = [reader.rule(rule, "exclude") for rule in file.exclude]
