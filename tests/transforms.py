@@ -24,6 +24,7 @@ class Way:
 
     def __init_subclass__(cls, name="", edits_only=False):
         cls.name, cls.id = name, f"{cls.framework}-{name}"
+        cls.takes_tangents = any(word in name for word in ("jvp", "dual", "jacfwd", "accumulator"))
         if name and cls.order == 2:
             SECOND_ORDER.append(cls)
         elif name:
@@ -523,6 +524,32 @@ class TensorFlowAccumulatorOverTape(SecondWay, TensorFlowWay, name="accumulator 
             return along, accumulator.jvp(along, unconnected_gradients="zero")
 
         return self.differentiate_columns(tensors, self.backend.tensor(1.0), jvp)[1]
+
+
+class TensorFlowAccumulatorInAccumulator(SecondWay, TensorFlowWay, name="accumulator in an accumulator"):
+    def jvp(self, function, cotangent, directions):
+        accumulator = self.tf.autodiff.ForwardAccumulator
+
+        def along_and_tangent(primals, tangents):
+            with accumulator(primals, tangents) as outer:
+                with accumulator(primals, tuple(directions)) as inner:
+                    value = function(*primals)
+                first = inner.jvp(value, unconnected_gradients="zero")
+                along = self.tf.reduce_sum(self.tf.cast(cotangent, first.dtype) * first)
+            return along, outer.jvp(along, unconnected_gradients="zero")
+
+        return along_and_tangent
+
+    def differentiate(self, function, tensors, cotangent, directions):
+        jvp = self.jvp(function, cotangent, directions)
+        return self.differentiate_columns(tensors, self.backend.tensor(1.0), jvp)[1]
+
+
+class TensorFlowAccumulatorsInFunction(
+    TensorFlowAccumulatorInAccumulator, name="accumulator in an accumulator in a function"
+):
+    def jvp(self, function, cotangent, directions):
+        return self.tf.function(super().jvp(function, cotangent, directions))
 
 
 def numerical_second_vjp(vjp, inputs, cotangent, directions, step=1e-6):

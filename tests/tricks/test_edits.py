@@ -8,8 +8,6 @@ import pytest
 from backends import BACKENDS
 from transforms import OF_THE_EDITS, numerical_second_vjp
 
-FORWARD = ("jvp", "dual", "jacfwd", "accumulator")  # ways that ask for tangents
-
 
 class TorchEdits:
     """The edits of PyTorch, and what the cases need besides."""
@@ -89,7 +87,7 @@ def x(way):
 
 def refuses_rules(way):
     """Say whether a way asks for tangents, or loses gradients that a framework didn't derive itself."""
-    return any(word in way.name for word in (*FORWARD, "around vectorized_map", "export"))
+    return way.takes_tangents or any(word in way.name for word in ("around vectorized_map", "export"))
 
 
 def test_substitute(way, edits, x):
@@ -133,6 +131,16 @@ def test_a_loop(way, edits):
     np.testing.assert_allclose(gradients, [COTANGENT[1:] * y, COTANGENT[1:] * x], rtol=way.rtol)
 
 
+def test_a_rule_that_is_a_loop(way, edits):
+    def scaled(t):
+        return edits.intercept(t, edits.loop, t * 0 + edits.constant(-2.0, t), linear=True)
+
+    x = np.array([[1.5, -2.0, 0.25]])
+    value, (gradient,) = way.value_and_vjp(scaled, [x], COTANGENT[1:])
+    assert value.tobytes() == x.tobytes()
+    np.testing.assert_allclose(gradient, -2 * COTANGENT[1:], rtol=way.rtol)
+
+
 @pytest.mark.parametrize("edit", ["substitute", "linear", "loop"])
 def test_twice(second, edit):
     edits = EDITS[second.framework]()
@@ -154,7 +162,7 @@ def test_a_rule_twice(second):
     def clipped(t):
         return edits.intercept(t, edits.clip, edits.constant(1.0, t)) ** 3
 
-    if second.name in ("func.jvp of func.vjp", "accumulator over a tape"):
+    if second.takes_tangents:
         with pytest.raises(Exception, match="must be used in reverse mode"):
             second.second_vjp(clipped, [x], cotangent, [direction])
         return
@@ -361,3 +369,56 @@ def test_a_variable_keeps_its_sparse_gradient_dense_in_tensorflow(tf):
         ]
     for loss, first in zip(losses, (1.5, 2.0, 2.0)):
         np.testing.assert_array_equal(tape.gradient(loss, table), [[first], [0.0], [1.0]])
+
+
+def test_accumulators_around_control_flow_in_tensorflow(tf):
+    edits, x, factor = TensorFlowEdits(), tf.constant([1.5, -2.0]), tf.constant([-0.5, 3.0])
+    tricks = {
+        "substitute": lambda t: edits.substitute(t * 1, t * factor),
+        "linear": lambda t: edits.intercept(t, edits.scaled, factor, linear=True),
+        "loop": lambda t: edits.loop(t, factor * 1),
+        "rule": lambda t: edits.intercept(t, edits.clip, factor),
+    }
+
+    def tangent(function):
+        with tf.autodiff.ForwardAccumulator(x, tf.ones(2)) as accumulator:
+            value = function(x)
+        return accumulator.jvp(value)
+
+    for name, trick in tricks.items():
+
+        def branch(t, trick=trick):
+            return tf.cond(t[0] > 0, lambda: trick(t), lambda: t)
+
+        def repeat(t, trick=trick):
+            return tf.while_loop(lambda i, y: i < 1, lambda i, y: (i + 1, y + trick(t)), (0, t * 0))[1]
+
+        for control in (branch, repeat):
+            for ask in (
+                tf.function(lambda control=control: tangent(control)),
+                lambda control=control: tangent(tf.function(control)),
+            ):
+                if name == "rule":
+                    with pytest.raises(RuntimeError, match="must be used in reverse mode"):
+                        ask()
+                else:
+                    np.testing.assert_array_equal(ask(), factor)
+
+
+def test_a_rule_twice_in_a_branch_in_tensorflow(tf):
+    edits, x = TensorFlowEdits(), tf.constant([0.25, 2.0])
+
+    def branch(t):
+        return tf.cond(t[0] > 0, lambda: edits.intercept(t, edits.clip, tf.constant(1.0)), lambda: t)
+
+    @tf.function
+    def second():
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                squares = branch(x) ** 2
+            first = inner.gradient(squares, x)
+        return first, outer.gradient(first, x)
+
+    np.testing.assert_array_equal(second(), [[0.5, 1.0], [1.0, 0.0]])

@@ -434,3 +434,18 @@ def test_a_target_of_equal_numbers_has_no_ranks_to_agree_with(backend):
     x, y = np.array([0.0, 1, 1, 1, 1, 1, 1]), np.full(7, 1.001)
     assert reference.spearman_correlation(x, y) == 0
     assert float(backend.tricks.spearman_correlation(backend.tensor(x), backend.tensor(y))) == 0
+
+
+def test_rows_mapped_one_by_one_in_tensorflow(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    x = tf.random.stateless_normal([2, 3, 9], [0, 1], dtype=tf.float64)
+
+    def rank(rows):
+        return tricks.soft_rank(rows, regularization_strength=0.5)
+
+    def correlate(rows):
+        return tricks.spearman_correlation(rows, rows**2)
+
+    for function in (rank, correlate):
+        for mapped in (tf.map_fn(function, x), tf.function(tf.map_fn)(function, x)):
+            np.testing.assert_allclose(mapped, function(x), rtol=1e-12)

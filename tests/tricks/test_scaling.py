@@ -223,6 +223,16 @@ def test_a_variable_is_read_in_tensorflow(in_tensorflow):
     assert float(tape.gradient(y, variable)) == 0.5
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_scale_may_be_a_number_of_numpy(backend, dtype):
+    _, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.scale_gradient(t, dtype(0.5)), [[1.0]], [3.0]
+    )
+    assert gradient.tolist() == [1.5]
+    with pytest.raises(ValueError, match="scale must be finite; got inf"):
+        backend.tricks.scale_gradient(backend.tensor([1.0]), dtype(np.inf))
+
+
 @pytest.mark.parametrize(
     ("x", "scale", "error", "message"),
     [
@@ -231,7 +241,7 @@ def test_a_variable_is_read_in_tensorflow(in_tensorflow):
         ([1.0], "half", TypeError, "scale must be a real number; got str"),
         ([1.0], True, TypeError, "scale must be a real number; got bool"),
         ([1.0], float("nan"), ValueError, "scale must be finite; got nan"),
-        ([1.0], 10**400, ValueError, "scale must be finite; got an integer beyond float64"),
+        ([1.0], 10**400, ValueError, "scale must be finite; got a number beyond float64"),
         ([1.0], "integers", TypeError, "scale must be floating-point; got"),
         ([1.0], "wide", ValueError, r"scale must broadcast to the shape of x, \(1,\); got \(2,\)"),
     ],

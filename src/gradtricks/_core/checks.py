@@ -12,11 +12,13 @@ def check_number(name: str, value: object, *, low: float = -math.inf, high: floa
     """Return a finite real number within ``[low, high]`` as a float; refuse all else, bools too."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number; got {type(value).__name__}")
+    try:
+        number = float(value)  # NumPy would make what it is compared with as narrow as it is
+    except OverflowError:
+        raise ValueError(f"{name} must be finite; got a number beyond float64") from None
     # torch.compile traces comparisons of a number that changes, but not math.isfinite.
-    if not -_LARGEST <= value <= _LARGEST:  # type: ignore[operator]  # Real doesn't say what it compares with
-        got = "an integer beyond float64" if isinstance(value, Integral) else value
-        raise ValueError(f"{name} must be finite; got {got}")
-    number = float(value)
+    if not -_LARGEST <= number <= _LARGEST:
+        raise ValueError(f"{name} must be finite; got {number}")
     if not low <= number <= high:
         raise ValueError(f"{name} must lie in {_interval(low, high)}; got {number}")
     return number

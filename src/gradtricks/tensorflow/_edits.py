@@ -4,7 +4,8 @@
 back goes through a rule. Every trick that edits a gradient is one of the two, and only this module declares
 gradients, also those that take the place of an operator's own.
 
-A `tf.custom_gradient` is right under tapes, and is silently ignored by an accumulator and by a tape around
+In eager mode tapes and accumulators are told of an edit directly. In a graph it is a `tf.custom_gradient`.
+That is right under tapes, but an accumulator ignores it without a word, and so does a tape around a
 `tf.vectorized_map`. There, operations stand in that TensorFlow differentiates by itself, or an error.
 """
 
@@ -30,7 +31,7 @@ def substitute(value: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
     `tf.vectorized_map` that meets a `tf.function` within it raises LookupError.
     """
     value = shaped(tf.stop_gradient(value), slope)
-    if in_plain_reverse(slope):
+    if can_declare(slope):
         return _with_gradient(value, lambda gradient: tf.cast(gradient, slope.dtype), slope)
     # Stitched to the same place, the later one wins, and the gradient goes to both.
     place = tf.range(tf.size(value))
@@ -54,7 +55,7 @@ def intercept(
     """
     tensors = tuple(tf.stop_gradient(t) if t.dtype.is_floating else t for t in tensors)
     shown = x if value is None else shaped(value, x)
-    if linear and not in_plain_reverse(x):
+    if linear and not can_declare(x):
         return substitute(shown, rule(x, *tensors))
     if linear:
         return _with_gradient(shown, lambda gradient: rule(gradient, *tensors), x)
@@ -87,8 +88,11 @@ def with_slope(
         readable = all(is_readable(t) for t in tensors)
         if readable and not record.could_possibly_record():
             return evaluated(*args)
-        if not all(in_plain_reverse(t) for t in tensors):
+        if not all(can_declare(t) for t in tensors):
             return by_operations(*args)
+        if not tf.executing_eagerly():
+            # A gradient's gradient looks for them in the graph of the gradient, not in the graph before.
+            args = tuple(tf.identity(arg) if isinstance(arg, tf.Tensor) else arg for arg in args)
 
         def backward(gradient: tf.Tensor) -> Any:
             # Again, where a second derivative asks for it.
@@ -128,9 +132,11 @@ def record_rule(name: str, x: tf.Tensor, output: tf.Tensor) -> None:
     record.record_operation(name, [output], [x], lambda gradient: [_ruled(name, gradient, output, x)])
 
 
-def in_plain_reverse(x: tf.Tensor) -> bool:
-    """Say whether ``x`` has no tangent and isn't in the body of a `tf.vectorized_map`."""
-    # What becomes of that body has lost its custom gradients. Its name scope tells.
+def can_declare(x: tf.Tensor) -> bool:
+    """Say whether all that may differentiate ``x`` follows a declared gradient."""
+    if tf.executing_eagerly():
+        return True
+    # What becomes of the body of a tf.vectorized_map has lost its custom gradients. Its name scope tells.
     return not has_tangent(x) and "loop_body" not in tf.get_current_name_scope().split("/")
 
 
@@ -160,10 +166,11 @@ def _with_gradient(value: tf.Tensor, rule: Rule, target: tf.Tensor) -> tf.Tensor
 
 
 def _declare(output: tf.Tensor, backward: Callable[..., Any], *tensors: tf.Tensor) -> tf.Tensor:
+    # ``backward(gradient)`` returns a sequence as long as ``tensors``.
     if not tf.executing_eagerly():
         return tf.custom_gradient(lambda *tensors: (output, backward))(*tensors)
-    # What a tf.custom_gradient does, in a third of its time.
-    output = tf.identity(output)
+    with record.stop_recording():  # an accumulator would follow the identity
+        output = tf.identity(output)
     record.record_operation("gradtricks", [output], tensors, backward)
     return output
 
@@ -201,7 +208,7 @@ def is_readable(x: tf.Tensor) -> bool:
 def reverse_only(gradient: tf.Tensor) -> tf.Tensor:
     """The gradient itself; raise where an accumulator around a `tf.function` would differentiate its rule."""
     if tf.executing_eagerly():
-        return gradient
+        return gradient  # there, whoever has a tangent is known when the rule is declared
 
     @tf.custom_gradient
     def declared(gradient: tf.Tensor) -> tuple[tf.Tensor, Rule]:
@@ -218,10 +225,12 @@ def reverse_only(gradient: tf.Tensor) -> tf.Tensor:
 def _transposed_to_forward_mode() -> bool:
     # An accumulator around a tf.function makes its tangents by differentiating its gradient, which is right
     # for linear rules only. It does so in the graph of the gradient's gradient within that of the gradient; a
-    # tape around both builds its graph outside.
-    graph = tf.compat.v1.get_default_graph()
-    names = [getattr(g, "name", "") for g in (graph, getattr(graph, "outer_graph", None))]
-    return all(name.startswith("__backward_") for name in names)
+    # tape around both builds its graph outside, but for a tf.cond or tf.while_loop in its own function.
+    names, graph = [], tf.compat.v1.get_default_graph()
+    while graph is not None:
+        names.append(getattr(graph, "name", ""))
+        graph = getattr(graph, "outer_graph", None)
+    return sum(name.startswith("__backward_") and "cflow_gradient_wrapper" not in name for name in names) > 1
 
 
 def _refuse_tangent() -> NoReturn:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gradtricks._core import kernels
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.tensorflow._edits import in_plain_reverse, in_xla, shaped, with_slope
+from gradtricks.tensorflow._edits import can_declare, in_xla, shaped, with_slope
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_ranked, at_least_float32
 
 _BLOCK = 32  # steps; longer ones would be more arithmetic, shorter ones more passes
@@ -28,7 +28,7 @@ def _cotangents(
 
 
 def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
-    plain = all(in_plain_reverse(t) for t in (x, carry) if tf.is_tensor(t))
+    plain = all(can_declare(t) for t in (x, carry) if tf.is_tensor(t))
     changing = tf.is_tensor(carry)
     if changing:
         carry = tf.concat([carry[:1], carry[:-1]], 0) if transposed else tf.reverse(carry, [0])

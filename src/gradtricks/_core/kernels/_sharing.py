@@ -14,7 +14,8 @@ def share(work: Callable[[int, int], None], length: int, *, least: int, threads:
     one. When this returns or raises, no part is being worked on any more.
     """
     bounds = [0]
-    while left := length - bounds[-1]:
+    while bounds[-1] < length:  # AutoGraph, which translates this in a tf.map_fn, loses what := assigns
+        left = length - bounds[-1]
         size = max(least, left // (2 * threads - 1))
         bounds.append(length if left - size < least else bounds[-1] + size)
     parts = iter([*pairwise(bounds)])  # of which no two threads take the same, by the interpreter's lock

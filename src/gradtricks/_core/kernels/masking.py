@@ -84,9 +84,8 @@ def _step(
     series: tuple[Any, ...],
     twos: tuple[Any, ...],
 ) -> None:
-    steps, most, rate_1, rate_2, beta_1, rest_1, beta_2, rest_2, sign, l2, keep, learning_rate, epsilon = (
-        numbers
-    )
+    steps, most, rate_1, rate_2, beta_1, rest_1, beta_2, rest_2 = numbers[:8]
+    sign, l2, keep, learning_rate, epsilon = numbers[8:]
     correction_1 = _one_minus_power(min(rate_1 * steps, most), series, twos)
     correction_2 = _one_minus_power(min(rate_2 * steps, most), series, twos)
     for i in range(len(parameter)):
