@@ -48,6 +48,10 @@ def test_what_cant_play_is_refused():
             FrozenAgent({}, game=game, support=SUPPORT, search=SearchOptions(two_players=two))
     with pytest.raises(ValueError, match="support"):
         FrozenAgent(draw_weights(0, support_size=5), game="CartPole-v1", **options)
+    with pytest.raises(
+        ValueError, match=r"of the observations and actions of CartPole-v1, \(4, 2\); got \(4, 3\)"
+    ):
+        FrozenAgent(draw_weights(0, actions=3, support_size=16), game="CartPole-v1", **options)
     with pytest.raises(ValueError, match="must be one for two players; got 'CartPole-v1'; remedy: play"):
         cartpole_agent().player()
 

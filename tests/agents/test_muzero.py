@@ -203,7 +203,7 @@ class TestSearchNetwork:
             np.testing.assert_allclose(small[name], size * value, rtol=1e-6)
 
     def test_the_heads_have_the_size_of_the_support(self):
-        with pytest.raises(ValueError, match="dynamics/reward/bias must have the shape of the support"):
+        with pytest.raises(ValueError, match="prediction/value/bias must have the shape of the support"):
             SearchNetwork(WEIGHTS, TICTACTOE_SUPPORT)
 
 
@@ -229,6 +229,12 @@ class TestErrors:
         weights = {name: value for name, value in WEIGHTS.items() if name != "dynamics/state/bias"}
         with pytest.raises(ValueError, match=r"missing or unknown: \['dynamics/state/bias'\]"):
             agents.MuZeroLearner(weights)
+
+    @pytest.mark.parametrize("shape", [(), (3,), (3, 3)])
+    @pytest.mark.parametrize("name", sorted(WEIGHTS))
+    def test_shapes_of_weights(self, name, shape):
+        with pytest.raises(ValueError, match="must have the shape of"):
+            SearchNetwork(WEIGHTS | {name: np.zeros(shape, np.float32)})
 
     @pytest.mark.parametrize(
         "size", ["state_size", "hidden_size", "observation_size", "actions", "support_size"]

@@ -121,15 +121,15 @@ class OneByOne:
 def compare(model, states, num_simulations, invalid=None, **options):
     """Search all states together and one by one, and compare the roots."""
     given = {"num_simulations": num_simulations, "invalid_actions": invalid}
-    summary = search(model.root(states), model, **given, **options).summary()
+    tree = search(model.root(states), model, **given, **options)
     for b, state in enumerate(states):
         valid = [a for a in range(model.actions) if invalid is None or not invalid[b][a]]
         one = OneByOne(model, **options)
         root = one.run(state, num_simulations, valid)
         children = [root.children.get(a, Node(0.0)) for a in range(model.actions)]
-        assert summary.visit_counts[b].tolist() == [child.visit_count for child in children]
-        found, expected = [summary.value[b], *summary.qvalues[b]], [root.value(), *map(one.qvalue, children)]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+        assert tree.children_visits[b, 0].tolist() == [child.visit_count for child in children]
+        found = [tree.node_values[b, 0], *tree.qvalues[b, 0]]
+        np.testing.assert_allclose(found, [root.value(), *map(one.qvalue, children)], rtol=0, atol=1e-9)
 
 
 class TestAgainstOneByOne:
@@ -175,12 +175,11 @@ class TestAgainstMctx:
         states = model["root"]
         root = RootFnOutput(model["prior_logits"][states], model["value"][states], states)
         tree = search(root, recurrent_fn, invalid_actions=model["invalid_actions"], **case["options"])
-        summary = tree.summary()
-        np.testing.assert_array_equal(summary.visit_counts, expected["visit_counts"])
+        np.testing.assert_array_equal(tree.children_visits[:, 0], expected["visit_counts"])
         for name in ("parents", "action_from_parent"):
             np.testing.assert_array_equal(getattr(tree, name)[:, 1:], np.array(expected[name])[:, 1:])
-        np.testing.assert_allclose(summary.value, expected["value"], atol=1e-10)
-        np.testing.assert_allclose(summary.qvalues, expected["qvalues"], atol=1e-10)
+        np.testing.assert_allclose(tree.node_values[:, 0], expected["value"], atol=1e-10)
+        np.testing.assert_allclose(tree.qvalues[:, 0], expected["qvalues"], atol=1e-10)
 
     def test_published_tree(self):
         """mctx's own test data, where it searched in float32; the fixture names source and licence."""
@@ -235,7 +234,7 @@ class TestPolicy:
         model = HashModel(4)
         tree = search(model.root(range(50)), model, num_simulations=20)
         output = self.run(temperature=temperature, dirichlet_fraction=0.0)
-        np.testing.assert_array_equal(output.action_weights, tree.summary().visit_probs)
+        np.testing.assert_array_equal(output.action_weights, tree.children_visits[:, 0] / 20)
         best = output.action_weights.max(-1)
         np.testing.assert_array_equal(output.action_weights[np.arange(50), output.action], best)
 

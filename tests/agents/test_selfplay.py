@@ -220,6 +220,9 @@ class TestTraining:
         needed = "decisions must be at least 36, 9 moves in 4 games, since the first 8 teach nothing; got 35"
         with pytest.raises(ValueError, match=needed):
             train(None, CartPoleGames(4), OPTIONS, decisions=35)
+        options = replace(OPTIONS, search=replace(OPTIONS.search, two_players=True))
+        with pytest.raises(ValueError, match=r"games' observations and actions, \(18, 9\); got \(4, 2\)"):
+            train(learner, BoardGames(TIC_TAC_TOE, 4), options, decisions=400)
         options = replace(OPTIONS, moves_before_updates=1, piece_steps=128)
         with pytest.raises(ValueError, match=r"a game must end or last for 128 moves.* in 2 moves; remedy"):
             train(learner, CartPoleGames(1), options, decisions=2, support=SUPPORT)

@@ -815,6 +815,6 @@ def test_the_search_that_a_chapter_shows_visits_what_the_agents_search_visits():
     logits = np.log([list(root.policy.values())])
     start = RootFnOutput(logits, np.array([prediction(0.3)[1]]), np.array([0.3]))
     options = {"num_simulations": 100, "discount": 0.97, "qtransform": "by_parent_and_siblings"}
-    found = search(start, recurrent, **options).summary()
-    assert [root.children[action].visits for action in range(3)] == found.visit_counts[0].tolist()
-    assert root.mean == pytest.approx(found.value[0])
+    found = search(start, recurrent, **options)
+    assert [root.children[action].visits for action in range(3)] == found.children_visits[0, 0].tolist()
+    assert root.mean == pytest.approx(found.node_values[0, 0])

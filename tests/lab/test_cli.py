@@ -331,6 +331,14 @@ def test_a_run_is_kept_and_not_done_again(project, invoke):
     assert (record["results"]["loss"], record["provenance"]["threads"]) == (0.001, 1)
     again, _ = invoke("run", "experiments/small.ipynb", "-p", "rate=0.001", cwd=project)
     assert again == f"Finished: {location}\n"
+    as_in_papermill, _ = invoke("run", "-p", "rate", "0.001", "experiments/small.ipynb", cwd=project)
+    assert as_in_papermill == again
+    _, refused = invoke("run", "experiments/small.ipynb", "-p", "rate", "--retry", cwd=project, exits=2)
+    assert "No such option: --retry" in refused
+    _, refused = invoke(
+        "run", "experiments/small.ipynb", "-p", "rate", "-1", "-p", "fate", cwd=project, exits=2
+    )
+    assert "expected name=value; got 'fate'" in refused
 
 
 def test_a_run_that_fails_says_where_it_is_kept(project, invoke):

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_choice
+from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.agents.boards import RULES, Boards
-from gradtricks.agents.cartpole import CartPoleGames
+from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE, CartPoleGames
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.muzero import SearchNetwork
 from gradtricks.agents.players import Player, look_ahead, meet
@@ -51,7 +51,10 @@ class FrozenAgent(Frozen):
         """Keep the arguments."""
         check_choice("game", game, GAMES)
         search.check_players(game in RULES)
-        self.network = SearchNetwork(weights, support)
+        self.network, rules = SearchNetwork(weights, support), RULES.get(game)
+        sizes = (2 * rules.squares, rules.actions) if rules else (OBSERVATION_SIZE, ACTIONS)
+        found = self.network.observation_size, self.network.actions
+        check_shape("weights", found, sizes, f"the observations and actions of {game}")
         self.game, self.search, self.about = game, search, dict(about or {})
         self.weights = dict(weights)
 

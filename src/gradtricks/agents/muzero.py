@@ -21,12 +21,7 @@ HEADS = ("dynamics/reward", "prediction/value", "prediction/policy")
 
 
 def _layer_shapes(
-    state_size: int,
-    hidden_size: int,
-    *,
-    observation_size: int = OBSERVATION_SIZE,
-    actions: int = ACTIONS,
-    support_size: int = CARTPOLE_SUPPORT.size,
+    state_size: int, hidden_size: int, *, observation_size: int, actions: int, support_size: int
 ) -> dict[str, tuple[int, int]]:
     """Return inputs and outputs of each dense layer ``module/layer``."""
     return {
@@ -42,10 +37,27 @@ def _layer_shapes(
 
 
 def check_weights(weights: Mapping[str, Array]) -> None:
-    """Raise unless the names are those of `draw_weights`."""
-    expected = {f"{layer}/{part}" for layer in _layer_shapes(2, 1) for part in ("kernel", "bias")}
-    if difference := sorted(expected ^ set(weights)):
+    """Raise unless the weights have the names of `draw_weights`, and shapes that fit together."""
+
+    def size(name: str) -> int:
+        return len(np.atleast_1d(weights[name])) if name in weights else 0
+
+    shapes = _layer_shapes(
+        size("representation/state/bias"),
+        size("representation/hidden/bias"),
+        observation_size=size("representation/hidden/kernel"),
+        actions=size("prediction/policy/bias"),
+        support_size=size("prediction/value/bias"),
+    )
+    if difference := sorted(
+        {f"{layer}/{part}" for layer in shapes for part in ("kernel", "bias")} ^ set(weights)
+    ):
         raise ValueError(f"weights must have the names of draw_weights; missing or unknown: {difference}")
+    for layer, shape in shapes.items():
+        check_shape(
+            f"{layer}/kernel", np.shape(weights[f"{layer}/kernel"]), shape, "what the other layers expect"
+        )
+        check_shape(f"{layer}/bias", np.shape(weights[f"{layer}/bias"]), shape[1:], "its kernel's outputs")
 
 
 def draw_weights(
@@ -214,16 +226,23 @@ class SearchNetwork:
         weights: As from `draw_weights`; used as they are, so don't change them meanwhile.
         support: Categories of values and rewards.
 
+    Attributes:
+        observation_size: Elements of an observation.
+        actions: How many there are.
+
     Raises:
-        ValueError: The names aren't those of `draw_weights`, or the heads don't have the support's size.
+        ValueError: The weights aren't those of `draw_weights`, or their heads haven't the support's size.
     """
 
     def __init__(self, weights: Mapping[str, Array], support: Support = CARTPOLE_SUPPORT) -> None:
         """Join the layers that have the same input."""
         check_weights(weights)
-        for layer in ("dynamics/reward", "prediction/value"):
-            check_shape(f"{layer}/bias", weights[f"{layer}/bias"].shape, (support.size,), "the support")
+        check_shape(
+            "prediction/value/bias", weights["prediction/value/bias"].shape, (support.size,), "the support"
+        )
         self.support = support
+        self.observation_size = len(weights["representation/hidden/kernel"])
+        self.actions = len(weights["prediction/policy/bias"])
         self._represent = [_join(weights, f"representation/{layer}") for layer in ("hidden", "state")]
         kernel, bias = _join(weights, "dynamics/hidden")
         self._state_size = len(weights["dynamics/state/bias"])

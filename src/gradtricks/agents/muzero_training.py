@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradtricks._core.checks import check_integer, check_number
+from gradtricks._core.checks import check_integer, check_number, check_shape
 from gradtricks.agents.checkpoints import Chance, Part, Snapshots
 from gradtricks.agents.history import History
 from gradtricks.agents.muzero import BaseLearner, SearchNetwork
@@ -99,7 +99,7 @@ def train(
             plays well with noise may play badly without, so what counts is to be tried as it counts.
 
     Raises:
-        ValueError: ``decisions`` are too few for an update, or the checkpoint is of another training.
+        ValueError: ``decisions`` are too few for an update, or the learner or the checkpoint doesn't fit.
         NotFiniteError: The training diverges.
     """
     options = options or Options()
@@ -116,6 +116,8 @@ def train(
         support=support,
     )
     play = SelfPlay(games, replay, options.search, piece_steps=options.piece_steps, rng=rng)
+    found, sizes = (learner.observation_size, learner.actions), (games.observations.shape[-1], games.actions)
+    check_shape("learner", found, sizes, "the games' observations and actions")
     count = check_integer("measurements", measurements, low=0)
     measured = set(np.linspace(options.moves_before_updates, moves - 1, count).astype(int).tolist())
     parts: dict[str, Part] = {"learner": learner, "games": games, "play": play, "replay": replay}

@@ -54,22 +54,6 @@ class RecurrentFnOutput(NamedTuple):
 RecurrentFn = Callable[[NDArray[Any], NDArray[np.int64]], tuple[Any, Any, Any, Any]]
 
 
-class SearchSummary(NamedTuple):
-    """What the search found out about its roots.
-
-    Attributes:
-        visit_counts: ``[B, A]``.
-        visit_probs: ``[B, A]``, the same as shares.
-        value: ``[B]``, the mean over the root's own value and those that came back to it.
-        qvalues: ``[B, A]``; zero where an action was never tried.
-    """
-
-    visit_counts: NDArray[np.int32]
-    visit_probs: Array
-    value: Array
-    qvalues: Array
-
-
 class Tree(NamedTuple):
     """The search trees of B roots. Node 0 is the root, node n is that of simulation n.
 
@@ -94,12 +78,6 @@ class Tree(NamedTuple):
     qvalues: NDArray[np.float64]
     min_values: NDArray[np.float64]
     max_values: NDArray[np.float64]
-
-    def summary(self) -> SearchSummary:
-        """Return copies of what stands at the roots, so that the trees needn't be kept."""
-        visits = self.children_visits[:, 0].copy()
-        probs = visits / visits.sum(axis=-1, keepdims=True)
-        return SearchSummary(visits, probs, self.node_values[:, 0].copy(), self.qvalues[:, 0].copy())
 
 
 class PolicyOutput(NamedTuple):
@@ -144,13 +122,14 @@ def muzero_policy(
         noisy = _add_dirichlet_noise(np.asarray(root.prior_logits, np.float64), invalid, fraction, alpha, rng)
         root = root._replace(prior_logits=noisy)
     tree = search(root, recurrent_fn, invalid_actions=invalid, **options)
-    summary = tree.summary()
+    visits = tree.children_visits[:, 0]
+    visit_probs = visits / visits.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", over="ignore"):  # both give minus infinity, which is never drawn
-        logits = np.log(summary.visit_probs)
+        logits = np.log(visit_probs)
         if temperature > 0:
             best = logits.max(axis=-1, keepdims=True)
             logits = (logits - best) / temperature + rng.gumbel(size=logits.shape)
-    return PolicyOutput(logits.argmax(axis=-1), summary.visit_probs, tree)
+    return PolicyOutput(logits.argmax(axis=-1), visit_probs, tree)
 
 
 def search(

@@ -61,11 +61,12 @@ class MuZeroLearner(Trainable, BaseLearner):
     def gradients(self, batch: Batch, **scales: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Differentiate the mean loss."""
         tensors = self._tensors(batch)
-        with tf.device(self.device), tf.GradientTape() as tape:
-            losses, states = self._losses(tensors, Scales(**scales))
-            loss = tf.reduce_mean(losses)
-        sources = [*self.weights.values(), *states]
-        gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
+        with tf.device(self.device):
+            with tf.GradientTape() as tape:
+                losses, states = self._losses(tensors, Scales(**scales))
+                loss = tf.reduce_mean(losses)
+            sources = [*self.weights.values(), *states]
+            gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
         arrays = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
         count = len(self.weights)
         return dict(zip(self.weights, arrays[:count], strict=True)), np.stack(arrays[count:])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 DEFAULT_STORE = "_build/runs"
 
@@ -29,6 +30,19 @@ def manual(*examples: str) -> str:
     return f"[bold]Examples[/bold]\n{lines}\n\n{_EXIT_CODES}"
 
 
+class _Command(TyperCommand):
+    """A command that takes ``-p name value``, as papermill has it, for ``-p name=value``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for word in args:
+            if given[-2:-1] == ["-p"] and "=" not in given[-1] and not word.startswith("--"):
+                given[-1] += f"={word}"
+            else:
+                given.append(word)
+        return super().parse_args(ctx, given)
+
+
 def command(panel: str, *examples: str) -> Callable[..., Any]:
     """Declare a function that yields what is to be printed as the command of its name.
 
@@ -38,7 +52,7 @@ def command(panel: str, *examples: str) -> Callable[..., Any]:
     def declare(function: Callable[..., Printed]) -> Callable[..., Printed]:
         name = function.__name__.rstrip("_")  # as in ``list_``
 
-        @app.command(name, rich_help_panel=panel, epilog=manual(*examples))
+        @app.command(name, cls=_Command, rich_help_panel=panel, epilog=manual(*examples))
         @wraps(function)
         def called(*arguments: Any, **options: Any) -> None:
             from gradtricks.lab.commands.terminal import explained, show
