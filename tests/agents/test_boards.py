@@ -7,6 +7,7 @@ import pytest
 
 from gradtricks.agents import players
 from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE, BoardGames
+from gradtricks.agents.checkpoints import Snapshots
 from gradtricks.agents.players import look_ahead, rate_moves
 from gradtricks.agents.search import RootFnOutput, muzero_policy
 
@@ -201,6 +202,16 @@ class TestOpenings:
             actions = np.where(games.invalid_actions, -1, rng.random((8, 5))).argmax(axis=-1)
             np.testing.assert_array_equal(games.step(actions), again.step(actions))
             np.testing.assert_array_equal(games.observations, again.observations)
+
+    def test_a_checkpoint_of_another_share_is_refused(self, tmp_path):
+        def snapshots(openings):
+            games = BoardGames(TIC_TAC_TOE, 2, openings=openings)
+            return Snapshots(tmp_path / "training.safetensors", {}, {"games": games})
+
+        snapshots(0.3).save_if_due(1, seconds=100.0)
+        assert snapshots(0.3).restore() == 1
+        with pytest.raises(ValueError, match="must be of the same training"):
+            snapshots(0.31).restore()
 
     @pytest.mark.parametrize("option", [{"openings": 1.5}, {"seed": -1}, {"num_envs": 0}])
     def test_refuse_nonsense(self, option):

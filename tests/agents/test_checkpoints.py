@@ -31,13 +31,13 @@ MUZERO = muzero_training.Options(
 PPO = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2)
 
 
-def make_learner(agents, kind):
+def make_learner(agents, kind, **options):
     if kind == "muzero":
         weights = muzero.draw_weights(3, state_size=8, hidden_size=16, support_size=16, head_size=0.1)
         return agents.MuZeroLearner(weights, optimizer="adam", weight_decay=0.0, device="cpu")
     if kind == "ppo":
         return agents.PPOLearner(ppo.draw_weights(0, hidden_units=16), PPO, device="cpu")
-    return agents.PongPolicy(reinforce.draw_weights(0, hidden_units=8), device="cpu")
+    return agents.PongPolicy(reinforce.draw_weights(0, hidden_units=8), device="cpu", **options)
 
 
 def train(kind, learner, path=None, seed=0):
@@ -110,6 +110,15 @@ def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, tmp_path, m
     start = {**start, "bias": start["bias"] + 1}
     with pytest.raises(ValueError, match="must be of the same training"):
         go_on()
+
+
+def test_a_checkpoint_of_a_policy_that_learned_otherwise_is_refused(in_torch, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
+    path, agents = tmp_path / "training.safetensors", load(in_torch.name)
+    train("reinforce", make_learner(agents, "reinforce"), path)
+    for option in ("learning_rate", "decay", "epsilon", "move_cost"):
+        with pytest.raises(ValueError, match=f"same training; got .*'{option}': .* where .*'{option}': 0.5"):
+            train("reinforce", make_learner(agents, "reinforce", **{option: 0.5}), path)
 
 
 def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):

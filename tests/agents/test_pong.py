@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gradtricks.agents import load, pong, reinforce
+from gradtricks.agents.search import NotFiniteError
 from gradtricks.reference import (
     discounted_returns,
     policy_gradient_loss,
@@ -177,6 +178,8 @@ def test_a_clone_goes_on_alike_and_apart(agents):
 class _StayingPolicy:
     """Never moves, and keeps what it is taught."""
 
+    learning_rate = decay = epsilon = move_cost = 0.0
+
     def __init__(self):
         self.taught = []
 
@@ -211,6 +214,13 @@ def test_training_teaches_whole_points_and_flips_their_sign_when_asked(sign):
         assert (sign * advantages < 0).all()
 
 
+def test_a_training_that_diverges_says_so():
+    policy, rng = _StayingPolicy(), np.random.default_rng(0)
+    policy.learn = lambda *batch: np.nan
+    with pytest.raises(NotFiniteError, match="the loss must be finite; got nan"):
+        reinforce.train(policy, pong.PongGames(2), decisions=400, batch_size=10, rng=rng)
+
+
 def test_tensorflow_stops_tracing_whatever_the_batch_and_the_policy(in_tensorflow):
     from gradtricks.agents.tensorflow import pong as module
 
@@ -231,6 +241,28 @@ def test_tensorflow_stops_tracing_whatever_the_batch_and_the_policy(in_tensorflo
 def test_games_refuse_nonsense(option):
     with pytest.raises(ValueError, match="must be at least 1; got 0"):
         pong.PongGames(**option)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([0, -1], r"the index of a move, an integer in \[0, 2\]; got -1 in game 1"),
+        ([3, 0], "got 3 in game 0"),
+        ([0.0, 1.0], "got 0.0 in game 0"),
+        ([True, False], "got True in game 0"),
+        ([0], r"actions must have the shape of \[N\], \(2,\); got \(1,\)"),
+    ],
+)
+def test_games_refuse_what_is_no_move_and_stay_as_they_are(actions, message):
+    games = pong.PongGames(2)
+    with pytest.raises(ValueError, match=message):
+        games.step(np.array(actions))
+    assert len(games.state()["actions"]) == 0
+
+
+def test_training_refuses_games_that_the_policy_sees_otherwise():
+    with pytest.raises(ValueError, match=r"learner's view, DIFFERENCE; got observations \(2, 80\)"):
+        reinforce.train(None, pong.PongGames(2, view=pong.CELLS), decisions=1, rng=None)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from scipy.special import log_softmax
 from gradtricks.agents import evaluation, pong, ppo
 from gradtricks.agents.evaluation import FrozenPolicy
 from gradtricks.agents.history import History
+from gradtricks.agents.search import NotFiniteError
 from gradtricks.lab.films import encode_film
 from gradtricks.lab.storage.published import Published
 from gradtricks.reference import (
@@ -319,7 +320,7 @@ def test_networks_that_cant_be_drawn_are_refused(options, message):
 class _Valuing:
     """Values everything at five, and estimates as the reference does."""
 
-    mirror = False
+    mirror, view = False, "cells"
 
     def __init__(self, **options):
         self.options = replace(OPTIONS, discount=1.0, **options)
@@ -389,8 +390,13 @@ def test_the_cost_of_entropy_falls_to_zero_and_the_learning_rate_to_its_last_sha
 def test_a_training_that_diverges_says_so():
     learner = _Valuing(rollout_steps=1)
     learner.update = lambda batch, rate, entropy: np.nan
-    with pytest.raises(ValueError, match="the loss must be finite; got nan"):
+    with pytest.raises(NotFiniteError, match="the loss must be finite; got nan"):
         ppo.train(learner, make_games(), decisions=4)
+
+
+def test_games_that_the_learner_sees_otherwise_are_refused():
+    with pytest.raises(ValueError, match=r"learner's view, VIEWS\['cells'\]; got observations \(4, 22\)"):
+        ppo.train(_Valuing(), make_games(view="places"), decisions=4)
 
 
 # Frozen.

@@ -432,9 +432,13 @@ def test_bad_tensors_say_what_is_expected(backend, name):
     function, arguments = getattr(backend.tricks, name), CASES.get(name, (1.0,))
     with pytest.raises(TypeError, match=r"must be a .*Tensor; got ndarray; remedy"):
         function([np.ones(2)], *arguments)
+    with pytest.raises(
+        TypeError, match=r"(x|gradients) must be a .*Tensor; got list_iterator; remedy: list\("
+    ):
+        function(iter([backend.tensor([1.0])]), *arguments)
     with pytest.raises(TypeError, match="must be floating-point; got"):
         function([backend.tensor([1, 2])], *arguments)
-    with pytest.raises(ValueError, match=r"must be a number or have shape \(\); got \(2,\)"):
+    with pytest.raises(ValueError, match=r"must have the shape of a scalar, \(\); got \(2,\)"):
         function([backend.tensor([1.0, 2.0])], backend.tensor([1.0, 2.0]), *arguments[1:])
     with pytest.raises(TypeError, match="must be floating-point; got"):
         function([backend.tensor([1.0, 2.0])], backend.tensor(1), *arguments[1:])

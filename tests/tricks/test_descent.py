@@ -103,7 +103,7 @@ def test_sparse_gradients_are_made_dense(backend):
         ({"w": "ones"}, {"v": "ones"}, ValueError, r"parameters, \['w'\]; got the entries \['v'\]"),
         ([{"w": "ones"}], [{}], ValueError, r"entries of parameters\[0\], \['w'\]; got"),
         (["ones", "ones"], [None, None], ValueError, "got only None; remedy: explain_gradient says why"),
-        (iter([1.0]), ["ones"], TypeError, r"a list rather than an iterator; got \w+; remedy: list\(param"),
+        (iter([1.0]), ["ones"], TypeError, r"Tensor; got list_iterator; remedy: list\(parameters\)"),
     ],
 )
 def test_bad_structures_say_what_is_expected(backend, parameters, gradients, error, message):

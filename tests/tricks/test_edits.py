@@ -1,5 +1,9 @@
 """The two edits and compiled loops, in every situation that the frameworks have. Tricks rest on this."""
 
+import gc
+import subprocess
+import sys
+import weakref
 from functools import cache
 
 import numpy as np
@@ -249,6 +253,76 @@ def test_a_batch_of_values_with_one_slope_in_torch(torch):
     assert torch.func.vmap(loss, in_dims=(None, 0))(slope, values).tolist() == [1, 1, 2]
     gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(slope, values)
     assert gradients.tolist() == (2 * values).tolist()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_gradient_of_each_example_is_edited_where_a_tensor_is_mapped_in_torch(torch, compiled):
+    edits, weights = TorchEdits(), torch.tensor([1.0, -0.0])
+
+    def loss(weights, bound):
+        return (edits.intercept(weights, edits.clip, bound) * torch.tensor([5.0, -5.0])).sum()
+
+    def losses(weights):
+        return torch.func.vmap(loss, (None, 0))(weights, torch.tensor([1.0, 2.0, 9.0]))
+
+    torch.compiler.reset()
+    if compiled:
+        losses = torch.compile(losses, backend="aot_eager")
+    _, pulled_back = torch.func.vjp(losses, weights)
+    assert pulled_back(torch.ones(3))[0].tolist() == [8, -8]
+    tracked = weights.requires_grad_()
+    losses(tracked).sum().backward()
+    assert tracked.grad.tolist() == [8, -8]
+    values = torch.func.vmap(lambda bound: edits.intercept(weights, edits.clip, bound))(torch.ones(3))
+    assert all(torch.equal(value.signbit(), weights.signbit()) for value in values)
+
+
+def test_a_default_device_is_for_new_tensors_of_the_user_in_torch():
+    # Whatever the package makes for itself belongs where the tensors are that it was given.
+    ran = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+ELSEWHERE = """
+import torch
+torch.set_default_device("meta")
+import gradtricks.torch as tricks
+
+x = torch.tensor([3.0, 4.0], device="cpu", requires_grad=True)
+rewards = torch.ones(4, device="cpu")
+results = [
+    tricks.scale_gradient(x, 0.5),
+    tricks.clip_gradient(x, -1.0, 1.0),
+    tricks.clip_gradient_norm(x, 1.0),
+    tricks.clip_by_global_norm([x], 1.0)[0][0],
+    tricks.soft_rank(x, regularization_strength=1.0),
+    tricks.spearman_correlation(x, x),
+    tricks.discounted_returns(rewards, 0.5, 1.0),
+    tricks.gradient_descent_step(x, x, 0.5),
+    tricks.input_gradients(lambda t: t.square(), x),
+    tricks.kl_penalty(x, x, slope="k2"),
+    tricks.standardize(x),
+]
+for result in results:
+    result.sum().item()
+for mask in (None, torch.tensor([True, False], device="cpu")):
+    for optimizer in (tricks.MaskedAdam([x]), tricks.MaskedOptimizer(torch.optim.SGD([x]))):
+        optimizer.set_trainable_mask(x, mask)
+        x.grad = torch.ones(2, device="cpu")
+        optimizer.step()
+assert x.tolist()[1] != 4.0
+print(tricks.explain_gradient(lambda t: t.detach().sum(), x))
+"""
+
+
+def test_a_substituted_slope_is_not_kept_in_torch(torch):
+    slope = torch.ones(2, requires_grad=True) * 1
+    kept = weakref.ref(slope)
+    value = TorchEdits().substitute(torch.zeros(2), slope)
+    del slope
+    gc.collect()
+    assert kept() is None
+    assert value.requires_grad
 
 
 def test_forward_mode_within_forward_mode_is_refused_by_loops_in_torch(torch):

@@ -152,6 +152,22 @@ def test_a_slow_decay(backend):
         np.testing.assert_allclose(backend.array(parameter), wanted, rtol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_options_of_numpy_are_computed_with_in_full(backend, dtype):
+    # In float16 1 - RATE * 1e-2 is 1.
+    given = {"beta_1": np.float16(0.9), "beta_2": np.float16(0.999), "weight_decay": np.float16(1e-2)}
+    paths = []
+    for chosen in (given, {name: float(number) for name, number in given.items()}):
+        parameter = backend.parameter(np.ones(3), dtype)
+        optimizer = backend.masked_adam(parameter, RATE, **chosen)
+        backend.apply(optimizer, parameter, np.full(3, 1e-3))
+        ones, count, mask = map(backend.tensor, (np.ones(3), np.int32(3), np.ones(3, bool)))
+        step = backend.tricks.masked_adam_step(*[ones] * 4, count, mask, learning_rate=RATE, **chosen)
+        paths.append([backend.array(parameter), *(backend.array(x) for x in step[:3])])
+    for one, other in zip(*paths, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -440,6 +456,47 @@ def test_many_elements_take_several_threads_and_no_rounding_of_their_own(in_torc
     masks = [np.ones_like(mask), mask, mask, np.ones_like(mask)]
     wanted = reference_run(start.astype(float), [gradient] * 4, masks)
     np.testing.assert_allclose(values[0], wanted[-1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(COMPILER != "inductor", reason="takes a C++ compiler")
+@pytest.mark.parametrize("options", [{}, {"amsgrad": True}, {"weight_decay": 0.1, "maximize": True}])
+def test_the_step_that_is_compiled_on_a_gpu_compiled_on_a_cpu(in_torch, monkeypatch, options):
+    from gradtricks.torch import _in_place
+
+    torch, tricks = in_torch.framework, in_torch.tricks
+    random = np.random.default_rng(0)
+    gradients, masks = random.normal(size=(5, 2, 3)), random.random((5, 2, 3)) < 0.5
+    masks[:2] = True
+    paths = []
+    for way in (_in_place._compiled, _in_place._by_tensors):
+        monkeypatch.setattr(_in_place, "_way_of", lambda *_, way=way: way)
+        torch._dynamo.utils.counters.clear()
+        parameter = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
+        optimizer, path = tricks.MaskedAdam([parameter], **options), []
+        for count, (gradient, mask) in enumerate(zip(gradients, masks, strict=True), 1):
+            optimizer.param_groups[0]["lr"] = 0.1 / count
+            optimizer.set_trainable_mask(parameter, torch.tensor(mask))
+            parameter.grad = torch.tensor(gradient)
+            optimizer.step()
+            path.append(parameter.detach().numpy().copy())
+        paths.append(path)
+        compilations = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        assert compilations == (2 if way is _in_place._compiled else 0)  # with steps of its own, and without
+    np.testing.assert_allclose(*paths, rtol=1e-12)
+
+
+def test_where_nothing_can_be_compiled_a_warning_says_so(in_torch, monkeypatch):
+    from gradtricks.torch import _in_place
+
+    def fail(function):
+        raise RuntimeError("no compiler")
+
+    _in_place._can_compile.cache_clear()
+    monkeypatch.setattr(in_torch.framework, "compile", fail)
+    with pytest.warns(UserWarning, match="MaskedAdam is slow here.*no compiler"):
+        assert not _in_place._can_compile()
+    assert not _in_place._can_compile()
+    _in_place._can_compile.cache_clear()
 
 
 def test_autograd_notices_that_a_parameter_was_edited(in_torch):

@@ -137,7 +137,7 @@ def test_loss_agrees_with_the_reference(backend, data):
     assert_agrees(backend, "policy_gradient_loss", [logits], 1.0, *others)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_actions_of_every_width_and_advantages_of_another(backend, dtype):
     inputs = np.zeros((1, 2), np.float32), np.array([1], dtype), np.array([1.0])
     loss = backend.tricks.policy_gradient_loss(*map(backend.tensor, inputs))
@@ -243,6 +243,42 @@ def test_the_end_of_an_episode_keeps_an_infinity_back(backend, way):
     alternating[69] = 1
     expected = [INFINITE, INFINITE, [np.inf] * 69 + [1.0], alternating]
     np.testing.assert_array_equal(value, expected)
+
+
+@WAYS
+def test_what_comes_after_the_end_of_an_episode_does_not_reach_its_advantages(backend, way):
+    discounts = np.array([0.5, 0.0, 0.5])
+
+    def estimated(r_t, discount_t, values):
+        return backend.tricks.truncated_generalized_advantage_estimation(r_t, discount_t, 1.0, values)
+
+    for value in (np.inf, np.nan):
+        values = np.array([1.0, 2.0, value, 4.0])
+        adv_t, gradients = getattr(backend, way)(estimated, [np.ones(3), discounts, values], [1.0, 1.0, 0.0])
+        np.testing.assert_array_equal(adv_t[:2], [0.5, -1.0])
+        np.testing.assert_array_equal(gradients[0], [1.0, 1.5, 0.0])
+        np.testing.assert_array_equal(gradients[1], [1.0, 0.0, 0.0])
+        np.testing.assert_array_equal(gradients[2], [-1.0, -1.0, 0.0, 0.0])
+
+
+@WAYS
+def test_what_weighs_nothing_may_be_infinite(backend, way):
+    logits, a_t = np.array([[0.0, -np.inf], [0.0, 0.0]]), backend.tensor(np.array([1, 0]))
+    value, (to_logits, to_weights) = getattr(backend, way)(
+        lambda x, w: backend.tricks.policy_gradient_loss(x, a_t, w * 0 + 1, w),
+        [logits, np.array([0.0, 2.0])],
+        1.0,
+    )
+    assert value == pytest.approx(np.log(2))
+    np.testing.assert_allclose(to_logits, [[0, 0], [-0.5, 0.5]])
+    np.testing.assert_allclose(to_weights, [0, np.log(2) / 2])
+    value, gradients = getattr(backend, way)(
+        lambda *both: backend.tricks.clipped_surrogate_pg_loss(*both, 0.25, use_stop_gradient=False),
+        [np.array([np.inf, 1.0]), np.array([0.0, 2.0])],
+        1.0,
+    )
+    assert value == -1
+    np.testing.assert_array_equal(gradients, [[0, -1], [0, -0.5]])
 
 
 def test_tangents_agree_with_the_reference_in_torch(in_torch):
@@ -495,7 +531,7 @@ def test_discounts_that_change_are_compiled_once_in_torch(in_torch):
     in_torch.check_compiled_once(estimated, np.float32([1.0, 2.0, 4.0]))
 
 
-@pytest.mark.parametrize("v_t", [None, "", []])
+@pytest.mark.parametrize("v_t", [None, "", [], False, np.ones(2)])
 def test_a_value_that_is_no_number_is_refused(backend, v_t):
     with pytest.raises(TypeError, match="v_t must be a real number; got"):
         backend.tricks.discounted_returns(backend.tensor(np.ones(2)), 0.5, v_t)

@@ -167,6 +167,15 @@ def test_the_module_is_an_ordinary_one_in_torch(in_torch):
         assert same[1].scale == 0.1
 
 
+def test_the_module_made_in_inference_mode_trains_in_torch(in_torch):
+    torch, x = in_torch.framework, in_torch.framework.ones(2, dtype=in_torch.framework.float64)
+    with torch.inference_mode():
+        layer = in_torch.tricks.ScaleGradient(1.0)
+        layer.scale = 0.5
+    (gradient,) = torch.autograd.grad(layer(x.requires_grad_()).sum(), x)
+    assert gradient.tolist() == [0.5, 0.5]
+
+
 def test_another_scale_of_the_module_isnt_another_compilation_in_torch(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     torch.compiler.reset()

@@ -142,6 +142,27 @@ def test_a_ratio_that_overflows_is_clipped_without_nan(backend):
     assert gradient.tolist() == [[0.0, 0.0]]
 
 
+def test_an_impossible_token_is_nothing_where_nothing_is_learned(backend):
+    old, advantages, mask = np.zeros((2, 2)), np.array([0.0, 1.0]), np.ones((2, 2))
+    others = [backend.tensor(x) for x in (old, advantages, mask)]
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.token_policy_loss(x, *others, ratio="none"),
+        [np.array([[-np.inf, -1.0], [-1.0, -1.0]])],
+        1.0,
+    )
+    assert value == 0.5
+    np.testing.assert_array_equal(gradient, [[0, 0], [-0.25, -0.25]])
+
+
+def test_bounds_are_scalars_and_a_list_of_two_will_do(backend):
+    log_probs, old, *others = (backend.tensor(x) for x in drawn())
+    loss = backend.tricks.token_policy_loss
+    both = (loss(log_probs, old, *others, clip=clip) for clip in ((0.1, 0.3), [0.1, 0.3]))
+    assert len({float(value) for value in both}) == 1
+    with pytest.raises(ValueError, match=r"clip must have the shape of a scalar, \(\); got \(4,\)"):
+        loss(log_probs, old, *others, clip=backend.tensor(np.ones(4)))
+
+
 @pytest.mark.parametrize("clip", [None, 0.25])
 def test_a_ratio_that_overflows_is_nothing_where_nothing_is_learned(backend, clip):
     old, advantages, mask = [[-900.0, -1.0], [-1.0, -1.0]], [0.0, 1.0], [[1.0, 1.0], [1.0, 0.0]]
@@ -238,6 +259,7 @@ X, ONE, GROUP = np.zeros((2, 3)), np.ones((2, 3)), np.zeros(3)
         ("token_policy_loss", [X] * 4, {"normalize": "mean"}, "ValueError: normalize must be one of"),
         ("token_policy_loss", [X] * 4, {"clip": -0.2}, "ValueError: clip must lie in"),
         ("token_policy_loss", [X] * 4, {"clip": "0.2"}, "TypeError: clip must be a real number; got str"),
+        ("token_policy_loss", [X] * 4, {"clip": (0.1, 0.2, 0.3)}, "ValueError: clip must be .* pair of them"),
         ("token_policy_loss", [X] * 4, {"ratio": "none", "clip": 0.2}, "ValueError: clip must be None with"),
         ("token_policy_loss", [X, X[0], X, X], {}, "ValueError: old_log_probs must have the shape of log_p"),
         ("token_policy_loss", [X, X, ONE[0], X], {}, "ValueError: advantages must have the shape of log_p"),

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 
 _LARGEST = sys.float_info.max
@@ -68,6 +68,11 @@ def check_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
     if not axes or len(found) < len(axes):
         raise ValueError(f"{name} must name different axes of {rank}; got {value!r}")
     return tuple(sorted(found))
+
+
+def remedy_of(name: str, value: object, conversion: str) -> str:
+    """Say what makes a tensor of ``value``: the framework's conversion, or a list, if it is an iterator."""
+    return f"list({name})" if isinstance(value, Iterator) else conversion
 
 
 def check_callable(name: str, value: object) -> None:

@@ -9,14 +9,15 @@ from gradtricks._core.checks import check_number
 
 def check_options(
     learning_rate: object, beta_1: object, beta_2: object, epsilon: object, weight_decay: object
-) -> None:
-    """Raise a TypeError or a ValueError unless every option is a number in its range."""
-    for name, beta in {"beta_1": beta_1, "beta_2": beta_2}.items():
-        if check_number(name, beta, low=0) >= 1:
-            raise ValueError(f"{name} must lie in [0, 1); got {beta}")
-    others = {"learning_rate": learning_rate, "epsilon": epsilon, "weight_decay": weight_decay}
-    for name, value in others.items():
-        check_number(name, value, low=0)
+) -> list[float]:
+    """Return every option as a float; raise a TypeError or a ValueError unless it is one in its range."""
+    options = {"learning_rate": learning_rate, "beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
+    options["weight_decay"] = weight_decay
+    numbers = {name: check_number(name, value, low=0) for name, value in options.items()}
+    for name in ("beta_1", "beta_2"):
+        if numbers[name] >= 1:
+            raise ValueError(f"{name} must lie in [0, 1); got {numbers[name]}")
+    return [*numbers.values()]
 
 
 @cache

@@ -20,12 +20,8 @@ def pairs(name: str, structure: Any, other_name: str, other: Any) -> list[Pair]:
         that is anything in ``other``.
 
     Raises:
-        TypeError: ``structure`` is an iterator, which can't be built anew.
         ValueError: The structures differ.
     """
-    if isinstance(structure, Iterator):
-        got = type(structure).__name__
-        raise TypeError(f"{name} must be a list rather than an iterator; got {got}; remedy: list({name})")
     return _pairs("", name, structure, other_name, other)
 
 

@@ -1,7 +1,7 @@
-"""Agents for the two reinforcement-learning experiments, built on the tricks.
+"""Agents for the reinforcement-learning experiments, built on the tricks: REINFORCE, PPO and MuZero.
 
 ``gradtricks.agents.load("torch")`` and ``gradtricks.agents.load("tensorflow")`` have the same
-public names. The environments are NumPy only and are shared by both.
+public names. Games, search, memory and training loops need neither and are shared by both.
 """
 
 from types import ModuleType

@@ -187,8 +187,9 @@ class BoardGames:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on, under names for `restore`."""
-        chance = Chance(self._rng).state()["state"]
-        return {"boards": self._boards.copy(), "playing": self.playing.copy(), "chance": chance}
+        chance, openings = Chance(self._rng).state()["state"], np.array(self._openings)
+        boards, playing = self._boards.copy(), self.playing.copy()
+        return {"boards": boards, "playing": playing, "chance": chance, "openings": openings}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `state` returned, of as many games."""

@@ -10,6 +10,7 @@ from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.pong import (
     CELLS,
+    MIRRORED,
     NO_CELL,
     VIEWS,
     PongGames,
@@ -112,7 +113,7 @@ class FrozenPolicy(Frozen):
         outputs = self._half(observations)
         if self.mirror:
             upside_down = _CELLS[observations] if self.view is CELLS else _PLACES * observations
-            outputs = outputs + self._half(upside_down)[:, [0, 2, 1, 3]]
+            outputs = outputs + self._half(upside_down)[:, MIRRORED]
         return outputs[:, :-1]
 
     def _half(self, observations: NDArray[Any]) -> Array:
@@ -167,12 +168,7 @@ def evaluate(
     left = count // courts + (np.arange(courts) < count % courts)
     temperature = check_number("temperature", temperature, low=0)
     court = PongGames(
-        courts,
-        seed=seed,
-        frame_skip=frame_skip,
-        sticky=sticky,
-        view=policy.view,
-        max_frames=_LONGEST_GAME,
+        courts, seed=seed, frame_skip=frame_skip, sticky=sticky, view=policy.view, max_frames=_LONGEST_GAME
     )
     rng = np.random.default_rng(seed)
     score, length = np.zeros(courts), np.zeros(courts, np.int64)

@@ -9,8 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer
+from gradtricks.agents.search import NotFiniteError
 
 Array = NDArray[np.floating]
+
+
+def check_loss(loss: float) -> float:
+    """Return a loss that is finite; raise NotFiniteError at any other."""
+    if not np.isfinite(loss):
+        raise NotFiniteError(
+            f"the loss must be finite; got {loss}: has the training diverged? remedy: a smaller learning_rate"
+        )
+    return loss
 
 
 class Curve(NamedTuple):

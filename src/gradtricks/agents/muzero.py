@@ -36,19 +36,17 @@ def _layer_shapes(
     }
 
 
-def check_weights(weights: Mapping[str, Array]) -> None:
-    """Raise unless the weights have the names of `draw_weights`, and shapes that fit together."""
+def check_weights(weights: Mapping[str, Array]) -> tuple[int, int, int]:
+    """Return observation_size, state_size, actions; raise unless names are `draw_weights`' and shapes fit."""
 
     def size(name: str) -> int:
         return len(np.atleast_1d(weights[name])) if name in weights else 0
 
-    shapes = _layer_shapes(
-        size("representation/state/bias"),
-        size("representation/hidden/bias"),
-        observation_size=size("representation/hidden/kernel"),
-        actions=size("prediction/policy/bias"),
-        support_size=size("prediction/value/bias"),
-    )
+    read = "representation/hidden/kernel", "representation/state/bias", "prediction/policy/bias"
+    observation_size, state_size, actions = map(size, read)
+    hidden_size, support_size = size("representation/hidden/bias"), size("prediction/value/bias")
+    sizes = {"observation_size": observation_size, "actions": actions, "support_size": support_size}
+    shapes = _layer_shapes(state_size, hidden_size, **sizes)
     if difference := sorted(
         {f"{layer}/{part}" for layer in shapes for part in ("kernel", "bias")} ^ set(weights)
     ):
@@ -58,6 +56,7 @@ def check_weights(weights: Mapping[str, Array]) -> None:
             f"{layer}/kernel", np.shape(weights[f"{layer}/kernel"]), shape, "what the other layers expect"
         )
         check_shape(f"{layer}/bias", np.shape(weights[f"{layer}/bias"]), shape[1:], "its kernel's outputs")
+    return observation_size, state_size, actions
 
 
 def draw_weights(
@@ -158,7 +157,7 @@ class BaseLearner(Part):
         **scales: Any,
     ) -> None:
         """Check the arguments."""
-        check_weights(weights)
+        self.observation_size, self.state_size, self.actions = check_weights(weights)
         self.scales = Scales(**scales)
         check_number("hidden_scale", self.scales.hidden_scale)
         check_number("head_scale", self.scales.head_scale)
@@ -170,10 +169,6 @@ class BaseLearner(Part):
             raise ValueError("momentum must be below 1, or nothing is ever forgotten; got 1; remedy: 0.9")
         self.learning_rate = check_number("learning_rate", learning_rate, low=0)
         self.weight_decay = check_number("weight_decay", weight_decay, low=0)
-        self.observation_size = len(weights["representation/hidden/kernel"])
-        self.state_size, self.actions = (
-            len(weights[f"{layer}/bias"]) for layer in ("dynamics/state", "prediction/policy")
-        )
 
     @abstractmethod
     def update(self, batch: Batch, *, learning_rate: float | None = None) -> float:
@@ -236,16 +231,13 @@ class SearchNetwork:
 
     def __init__(self, weights: Mapping[str, Array], support: Support = CARTPOLE_SUPPORT) -> None:
         """Join the layers that have the same input."""
-        check_weights(weights)
+        self.observation_size, self._state_size, self.actions = check_weights(weights)
         check_shape(
             "prediction/value/bias", weights["prediction/value/bias"].shape, (support.size,), "the support"
         )
         self.support = support
-        self.observation_size = len(weights["representation/hidden/kernel"])
-        self.actions = len(weights["prediction/policy/bias"])
         self._represent = [_join(weights, f"representation/{layer}") for layer in ("hidden", "state")]
         kernel, bias = _join(weights, "dynamics/hidden")
-        self._state_size = len(weights["dynamics/state/bias"])
         # An action is a one-hot input, which picks a row of the kernel.
         self._action_rows = kernel[self._state_size :] + bias
         self._state_kernel = kernel[: self._state_size]

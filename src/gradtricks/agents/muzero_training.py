@@ -9,10 +9,9 @@ import numpy as np
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
 from gradtricks.agents.checkpoints import Chance, Part, Snapshots
-from gradtricks.agents.history import History
+from gradtricks.agents.history import History, check_loss
 from gradtricks.agents.muzero import BaseLearner, SearchNetwork
 from gradtricks.agents.replay import ReplayBuffer
-from gradtricks.agents.search import NotFiniteError
 from gradtricks.agents.selfplay import Games, SearchOptions, SelfPlay
 from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support
 
@@ -121,14 +120,8 @@ def train(
     count = check_integer("measurements", measurements, low=0)
     measured = set(np.linspace(options.moves_before_updates, moves - 1, count).astype(int).tolist())
     parts: dict[str, Part] = {"learner": learner, "games": games, "play": play, "replay": replay}
-    training = {
-        **asdict(options),
-        "moves": moves,
-        "num_envs": num_envs,
-        "seed": seed,
-        "support": list(support),
-    }
-    training |= {"measurements": measurements, "learner": _describe(learner)}
+    training = {**asdict(options), "moves": moves, "num_envs": num_envs, "seed": seed}
+    training |= {"support": list(support), "measurements": measurements, "learner": _describe(learner)}
     snapshots = Snapshots(checkpoint, training, {**parts, "history": history, "chance": Chance(rng)})
     network = None
     for move in range(snapshots.restore(), moves):
@@ -172,23 +165,14 @@ def _count_moves(decisions: int, num_envs: int, moves_before_updates: int) -> in
 
 
 def _learn(
-    learner: BaseLearner,
-    replay: ReplayBuffer,
-    options: Options,
-    done: float,
-    rng: np.random.Generator,
+    learner: BaseLearner, replay: ReplayBuffer, options: Options, done: float, rng: np.random.Generator
 ) -> float:
     learning_rate = options.learning_rate * (1 - done * (1 - options.final_learning_rate))
     losses = []
     for _ in range(options.updates_per_move):
         batch = replay.sample(options.batch_size, options.num_unroll_steps, rng)
         losses.append(learner.update(batch, learning_rate=learning_rate))
-    loss = float(np.mean(losses))
-    if not np.isfinite(loss):
-        raise NotFiniteError(
-            f"the loss must be finite; got {loss}: has the training diverged? remedy: a smaller learning_rate"
-        )
-    return loss
+    return check_loss(float(np.mean(losses)))
 
 
 def _describe(learner: BaseLearner) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from gradtricks._core.checks import check_integer, check_number, check_shape
 
 ACTIONS = (0, 2, 3)  # of ALE's six: stay, up, down
 _SIGNS = np.array([0, -1, 1])  # of these, in the direction of the screen's rows
+MIRRORED = [0, 2, 1, 3]  # of their logits and a value: up for those who see the court upside down is down
 SIDE = 80  # pixels of the picture that the agent sees
 FRAME_SHAPE = (210, 160)  # pixels of the screen
 BACKGROUND = 87  # luminance of the court; ball, paddles and walls are brighter
@@ -92,15 +93,31 @@ class PongGames:
 
     def step(self, actions: NDArray[np.int64]) -> Array:
         """Play a decision in every game, ``[N]`` indices of moves, and return rewards, ``[N]``."""
+        check_shape("actions", actions.shape, self.playing.shape, "[N]")
+        moves = self._view.actions
+        known = np.issubdtype(actions.dtype, np.integer) & (actions >= 0) & (actions < len(moves))
+        if not known.all():
+            game = int(np.argmin(known))
+            raise ValueError(
+                f"each action must be the index of a move, an integer in [0, {len(moves) - 1}]; "
+                f"got {actions[game]} in game {game}"
+            )
         self._actions.append(actions.astype(np.uint8))
-        moves = np.take(self._view.actions, actions)
-        frames, rewards, terminated, truncated, _ = self._environment.step(moves)
+        frames, rewards, terminated, truncated, _ = self._environment.step(np.take(moves, actions))
         self.screens, picture = frames[:, 0], self._view.look(frames)
         self._picture[~self.playing] = picture[~self.playing]  # a new game's first picture follows no other
         self.observations = self._compare(picture)
         self._picture = picture
         self.playing = ~(terminated | truncated)
         return np.asarray(rewards, np.float32)
+
+    def check_view(self, view: View, name: str) -> None:
+        """Raise unless ``view``, a learner's, is the games' own; ``name`` is what this module calls it."""
+        if view != self._view:
+            raise ValueError(
+                f"games must have the learner's view, {name}; got observations {self.observations.shape} of "
+                f"another one; remedy: PongGames(..., view={name})"
+            )
 
     def _compare(self, picture: NDArray[Any]) -> NDArray[Any]:
         seen = self._view.compare(self._picture, picture)

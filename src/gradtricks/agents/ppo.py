@@ -12,11 +12,12 @@ from scipy.special import log_softmax
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 from gradtricks.agents.checkpoints import Chance, Part, Snapshots
-from gradtricks.agents.history import History
+from gradtricks.agents.history import History, check_loss
 from gradtricks.agents.pong import NO_CELL, VIEWS, PongGames, sample_actions
 
 Array = NDArray[np.floating]
 
+ADAM_EPSILON = 1e-5
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
 
 
@@ -210,8 +211,10 @@ def train(
         checkpoint: A file to go on from if it is there, and to save to now and then.
 
     Raises:
-        ValueError: An option is out of range, the checkpoint is of another training, or the loss diverges.
+        ValueError: An option is out of range, or the games or the checkpoint don't fit.
+        NotFiniteError: The training diverges.
     """
+    games.check_view(VIEWS[learner.view], f"VIEWS[{learner.view!r}]")
     options, num_envs = learner.options, len(games.playing)
     decisions_each = options.rollout_steps * num_envs
     rollouts = check_integer("decisions", decisions, low=1) // decisions_each or 1
@@ -229,13 +232,8 @@ def train(
         remaining = max(1 - rollout / annealed, 0)
         rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
-        loss = float(np.mean([learner.update(batch, rate=rate, entropy=remaining) for batch in batches]))
-        if not np.isfinite(loss):
-            raise ValueError(
-                f"the loss must be finite; got {loss}: has the training diverged? "
-                "remedy: a smaller learning_rate"
-            )
-        history.add_loss(loss)
+        losses = [learner.update(batch, rate=rate, entropy=remaining) for batch in batches]
+        history.add_loss(check_loss(float(np.mean(losses))))
         if enough is not None and history.share_won(_ENOUGH_POINTS) >= enough:
             break
         snapshots.save_if_due(rollout + 1, history.seconds[-1])

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 from gradtricks.agents.checkpoints import Chance, Part, Snapshots
-from gradtricks.agents.history import History
-from gradtricks.agents.pong import ACTIONS, SIDE, PongGames, sample_actions
+from gradtricks.agents.history import History, check_loss
+from gradtricks.agents.pong import ACTIONS, DIFFERENCE, SIDE, PongGames, sample_actions
 
 Array = NDArray[np.floating]
+
+_OPTIONS = ("learning_rate", "decay", "epsilon", "move_cost")  # of a policy
 
 
 def draw_weights(seed: int = 0, *, hidden_units: int = 200) -> dict[str, Array]:
@@ -108,9 +110,10 @@ class BasePolicy(Part):
         """Make a policy with its own copies of weights and state; a learning rate of None is this one's."""
         state = self.state()
         weights = {name: state[name] for name in ("hidden", "logits")}
-        options = {name: getattr(self, name) for name in ("decay", "epsilon", "move_cost")}
-        rate = self.learning_rate if learning_rate is None else learning_rate
-        policy = type(self)(weights, learning_rate=rate, **options, device=self._where)
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        if learning_rate is not None:
+            options["learning_rate"] = learning_rate
+        policy = type(self)(weights, **options, device=self._where)
         policy.restore(state)
         return policy
 
@@ -190,13 +193,16 @@ def train(
         checkpoint: A file to go on from if it is there, and to save to now and then.
 
     Raises:
-        ValueError: An option is out of range, or the checkpoint is of another training.
+        ValueError: An option is out of range, or the games or the checkpoint don't fit.
+        NotFiniteError: The training diverges.
     """
     decisions = check_integer("decisions", decisions, low=1)
     batch_size = check_integer("batch_size", batch_size, low=1)
     check_choice("sign", sign, (1, -1))
+    games.check_view(DIFFERENCE, "DIFFERENCE")
     history, memory = History(), PointMemory(len(games.playing))
-    training = {"decisions": decisions, "batch_size": batch_size, "discount": discount, "sign": sign}
+    training = {"module": type(policy).__module__, **{name: getattr(policy, name) for name in _OPTIONS}}
+    training |= {"decisions": decisions, "batch_size": batch_size, "discount": discount, "sign": sign}
     parts: dict[str, Part] = {"policy": policy, "games": games, "memory": memory, "history": history}
     snapshots = Snapshots(checkpoint, training, {**parts, "chance": Chance(rng)})
     snapshots.restore()
@@ -209,6 +215,6 @@ def train(
         if len(memory) >= batch_size:
             batch = memory.take()
             advantages = sign * policy.advantages(batch.rewards, discount)
-            history.add_loss(policy.learn(batch.observations, batch.actions, advantages))
+            history.add_loss(check_loss(policy.learn(batch.observations, batch.actions, advantages)))
             snapshots.save_if_due(history.decisions, history.seconds[-1])
     return history

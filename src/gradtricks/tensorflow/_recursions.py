@@ -24,7 +24,7 @@ def _cotangents(
     if not tf.is_tensor(carry):
         return adjoint, None
     here, there = (y, adjoint) if transposed else (adjoint, y)
-    return adjoint, here * _bounded(tf.concat([there[1:], tf.zeros_like(there[:1])], 0), carry)
+    return adjoint, here * bounded(tf.concat([there[1:], tf.zeros_like(there[:1])], 0), carry)
 
 
 def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
@@ -70,7 +70,7 @@ def _by_steps(x: tf.Tensor, carry: Any) -> tf.Tensor:
 
     def step(t: tf.Tensor, y: tf.Tensor, ys: tf.TensorArray) -> tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
         factor = carry[t] if changing else carry
-        y = x[t] + factor * _bounded(y, factor)
+        y = x[t] + factor * bounded(y, factor)
         return t + 1, y, ys.write(t, y)
 
     ys = tf.TensorArray(x.dtype, steps, element_shape=x.shape[1:])
@@ -103,7 +103,7 @@ def _carried(later: tf.Tensor, factor: tf.Tensor, sign: tf.Tensor) -> tf.Tensor:
     # A product that underflows carries nothing but infinities, which step by step would have come through.
     stuck = (factor == 0) & (sign != 0) & ~tf.math.is_finite(later)
     infinite = tf.where(stuck, sign * tf.stop_gradient(later), tf.zeros_like(later))
-    return factor * _bounded(later, factor) + infinite
+    return factor * bounded(later, factor) + infinite
 
 
 def _moved(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
@@ -113,10 +113,10 @@ def _moved(x: tf.Tensor, distance: int | tf.Tensor) -> tf.Tensor:
 accumulate = with_slope(lambda *args: kernels.policy_gradients.accumulate(*args), _cotangents, _by_operations)
 
 
-def _bounded(later: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
-    # Nothing is carried over a 0, not even an infinity.
+def bounded(later: tf.Tensor, carry: float | tf.Tensor) -> tf.Tensor:
+    """Return ``later``, of which nothing is carried over a 0, not even an infinity or NaN."""
     if not tf.is_tensor(carry):
-        return later
+        return later if carry else tf.zeros_like(later)
     return tf.where((carry == 0) & ~tf.math.is_finite(later), tf.zeros_like(later), later)
 
 

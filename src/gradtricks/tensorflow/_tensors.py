@@ -5,7 +5,7 @@ import math
 import keras
 import tensorflow as tf
 
-from gradtricks._core.checks import check_broadcast, check_number
+from gradtricks._core.checks import check_broadcast, check_number, check_shape, remedy_of
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -19,9 +19,8 @@ TENSORS = (tf.Tensor, tf.Variable, keras.Variable)
 def as_tensor(name: str, value: object) -> tf.Tensor:
     """Return ``value`` if it is a tensor of this framework; a variable is read."""
     if not isinstance(value, TENSORS):
-        raise TypeError(
-            f"{name} must be a tf.Tensor; got {type(value).__name__}; remedy: tf.convert_to_tensor"
-        )
+        remedy = remedy_of(name, value, "tf.convert_to_tensor")
+        raise TypeError(f"{name} must be a tf.Tensor; got {type(value).__name__}; remedy: {remedy}")
     return tf.convert_to_tensor(value)
 
 
@@ -41,6 +40,14 @@ def as_ranked(name: str, value: object) -> tf.Tensor:
     return tensor
 
 
+def as_integers(name: str, value: object) -> tf.Tensor:
+    """Return ``value`` if it is a tensor of integers of this framework; a variable is read."""
+    tensor = as_tensor(name, value)
+    if not tensor.dtype.is_integer:
+        raise TypeError(f"{name} must hold integers; got {tensor.dtype.name}; remedy: tf.cast")
+    return tensor
+
+
 def as_mask(trainable_mask: object, parameter: tf.Tensor) -> tf.Tensor:
     """Return a bool tensor that broadcasts to the shape of ``parameter``; a variable is read."""
     parameter, mask = as_floating("parameter", parameter), as_tensor("trainable_mask", trainable_mask)
@@ -52,11 +59,20 @@ def as_mask(trainable_mask: object, parameter: tf.Tensor) -> tf.Tensor:
 
 def as_counts(step: object, parameter: tf.Tensor) -> tf.Tensor:
     """Return a tensor of integers that broadcasts to the shape of ``parameter``."""
-    counts = as_tensor("step", step)
-    if not counts.dtype.is_integer:
-        raise TypeError(f"step must hold integers; got {counts.dtype.name}; remedy: tf.cast(step, tf.int32)")
+    counts = as_integers("step", step)
     check_broadcast("step", counts.shape, parameter.shape, "parameter")
     return counts
+
+
+def as_moments(name: str, value: object) -> tf.Tensor:
+    """Return a floating-point tensor that is wide enough for squares of gradients."""
+    moments = as_floating(name, value)
+    if moments.dtype.size < 4:
+        raise TypeError(
+            f"{name} must be float32 or wider, since half precision loses squares; got {moments.dtype.name}; "
+            "remedy: tf.cast"
+        )
+    return moments
 
 
 def as_coefficient(
@@ -76,6 +92,13 @@ def as_coefficient(
     if None not in (tensor.shape.rank, x.shape.rank):
         check_broadcast(name, tensor.shape, x.shape, "x")
     return tf.stop_gradient(tf.cast(tensor, dtype))
+
+
+def as_scalar(name: str, value: object, x: tf.Tensor, *, low: float = -math.inf) -> tf.Tensor:
+    """Return a number, or a tensor of shape ``[]``, as `as_coefficient` does."""
+    if isinstance(value, TENSORS):
+        check_shape(name, value.shape, (), "a scalar")
+    return as_coefficient(name, value, x, low=low)
 
 
 def at_least_float32(x: tf.Tensor) -> tf.Tensor:

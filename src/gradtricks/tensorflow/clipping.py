@@ -3,7 +3,6 @@
 By value ``clip(g, low, high)``; by norm ``g * min(1, c / |g|)``; to a norm ``g * c / |g|``.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ import tensorflow as tf
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import leaves, map_structure
 from gradtricks.tensorflow._edits import intercept
-from gradtricks.tensorflow._tensors import TENSORS, as_coefficient, as_floating, at_least_float32
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_scalar, at_least_float32
 
 _Axes = tuple[int, ...] | None
 _EPSILON = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23, tf.float64: 2.0**-52}
@@ -50,8 +49,8 @@ def clip_gradient(x: Any, gradient_min: float | tf.Tensor, gradient_max: float |
 
     def clip(leaf: object) -> tf.Tensor:
         leaf = as_floating("x", leaf)
-        low = _as_scalar("gradient_min", gradient_min, leaf)
-        high = _as_scalar("gradient_max", gradient_max, leaf)
+        low = as_scalar("gradient_min", gradient_min, leaf)
+        high = as_scalar("gradient_max", gradient_max, leaf)
         numbers = not isinstance(gradient_min, TENSORS) and not isinstance(gradient_max, TENSORS)
         if numbers and gradient_min > gradient_max:
             raise ValueError(f"gradient_min must be <= gradient_max; got {gradient_min} and {gradient_max}")
@@ -70,7 +69,7 @@ def clip_gradient_norm(
 
     Args:
         x: As in `clip_gradient`.
-        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
+        max_norm: A finite number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
         axis: Axes over which the norm is taken. None is all, batch included; for one norm per example, give
             all axes but the first.
 
@@ -115,7 +114,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
     Args:
         gradients: Floating-point tensors in a list, tuple or dict, nested as you like. None stays None: a
             parameter without a gradient.
-        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
+        max_norm: A finite number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
 
     Returns:
         The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
@@ -128,7 +127,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
     gradients = map_structure(lambda g: g if g is None else as_floating("gradients", g), gradients)
     tensors = [g for g in leaves(gradients) if g is not None]
     zero = tf.zeros((), tf.float64 if any(leaf.dtype == tf.float64 for leaf in tensors) else tf.float32)
-    max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
+    max_norm = as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in tensors]
     largest = tf.reduce_max(tf.stack([zero, *(_largest(leaf, (0,))[0] for leaf in wide)]))
     divisor = _divisor(largest)
@@ -174,7 +173,7 @@ def _by_norm(
 ) -> Any:
     def edited(leaf: object) -> tf.Tensor:
         leaf = as_floating("x", leaf)
-        axes, scalar = _as_axes(axis, leaf), _as_scalar(name, norm, leaf, low=0.0)
+        axes, scalar = _as_axes(axis, leaf), as_scalar(name, norm, leaf, low=0.0)
         return edit(leaf, scalar, axes)
 
     return map_structure(edited, x)
@@ -237,9 +236,3 @@ def _as_axes(axis: int | Sequence[int] | None, x: tf.Tensor) -> _Axes:
             f"axis must come with an x of known rank; got {axis} and none; remedy: tf.ensure_shape"
         )
     return None if axis is None else check_axis("axis", axis, x.shape.rank)
-
-
-def _as_scalar(name: str, value: object, x: tf.Tensor, *, low: float = -math.inf) -> tf.Tensor:
-    if isinstance(value, TENSORS) and value.shape.rank != 0:
-        raise ValueError(f"{name} must be a number or have shape (); got {tuple(value.shape)}")
-    return as_coefficient(name, value, x, low=low)

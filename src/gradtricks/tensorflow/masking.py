@@ -21,7 +21,7 @@ from gradtricks._core.checks import check_shape
 from gradtricks._core.masking import check_options, one_minus_exp
 from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer as MaskedOptimizer
 from gradtricks.tensorflow._masked_optimizer import index_of, where_trainable
-from gradtricks.tensorflow._tensors import TENSORS, as_counts, as_floating, as_mask
+from gradtricks.tensorflow._tensors import TENSORS, as_counts, as_floating, as_mask, as_moments
 
 _LARGE = 2**14  # elements from which on XLA's fusion is worth its compilation
 _HAS_XLA = sys.platform != "darwin"
@@ -71,11 +71,12 @@ def masked_adam_step(
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = _as_moments("m", m), _as_moments("v", v), as_counts(step, parameter)
-    largest = v if v_max is None else _as_moments("v_max", v_max)
+    m, v, step = as_moments("m", m), as_moments("v", v), as_counts(step, parameter)
+    largest = v if v_max is None else as_moments("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+    options = _as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+    learning_rate, beta_1, beta_2, epsilon, weight_decay = options
     trainable_mask = as_mask(trainable_mask, parameter)
     dtypes = m.dtype, v.dtype, largest.dtype
     wide = tf.float64 if tf.float64 in (*dtypes, parameter.dtype, gradient.dtype) else tf.float32
@@ -142,13 +143,13 @@ class MaskedAdam(keras.optimizers.Optimizer):
                 raise ValueError(
                     f"{name} would move frozen elements; got {options[name]}; remedy: leave it out"
                 )
-        _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
+        numbers = _as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
         options.setdefault("name", "masked_adam")
         super().__init__(learning_rate=learning_rate, **options)
-        self.beta_1, self.beta_2, self.epsilon = float(beta_1), float(beta_2), float(epsilon)
+        _, self.beta_1, self.beta_2, self.epsilon, decay = numbers
         self.amsgrad = bool(amsgrad)
         # The base class would decay frozen elements too, so it never learns of the weight decay.
-        self._decay = weight_decay
+        self._decay = None if weight_decay is None else decay
 
     def build(self, variables: Sequence[Any]) -> None:
         """Create the state of each variable."""
@@ -249,24 +250,10 @@ def _compiled(function: Callable[..., None], **options: float) -> Callable[..., 
     return tf.function(partial(function, **options), jit_compile=True, autograph=False)
 
 
-def _as_moments(name: str, value: object) -> tf.Tensor:
-    moments = as_floating(name, value)
-    if moments.dtype.size < 4:
-        raise TypeError(
-            f"{name} must be float32 or wider, since half precision loses squares; got {moments.dtype.name}; "
-            "remedy: tf.cast"
-        )
-    return moments
-
-
-def _check_options(learning_rate: Any, *others: float) -> None:
-    unknown = callable(learning_rate) or isinstance(learning_rate, TENSORS)
-    check_options(0.0 if unknown else learning_rate, *others)
-
-
-def _wide_dtype(variable: Any) -> str:
-    dtype = tf.as_dtype(variable.dtype)
-    return "float32" if dtype.size < 4 else dtype.name
+def _as_options(learning_rate: Any, *others: float) -> list[Any]:
+    if callable(learning_rate) or isinstance(learning_rate, TENSORS):
+        return [learning_rate, *check_options(0.0, *others)[1:]]
+    return check_options(learning_rate, *others)
 
 
 def _bias_correction(beta: float, step: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
@@ -283,3 +270,8 @@ def _bias_correction(beta: float, step: tf.Tensor, like: tf.Tensor) -> tf.Tensor
     for _ in range(doublings):
         y *= 2 - y
     return y
+
+
+def _wide_dtype(variable: Any) -> str:
+    dtype = tf.as_dtype(variable.dtype)
+    return "float32" if dtype.size < 4 else dtype.name

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.tensorflow._recursions import accumulate, as_coefficient, as_rewards
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_ranked, as_tensor, at_least_float32
+from gradtricks.tensorflow._recursions import accumulate, as_coefficient, as_rewards, bounded
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_integers, as_ranked, at_least_float32
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -46,6 +46,7 @@ def discounted_returns(
     """
     r_t = as_rewards(r_t)
     wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
+    v_t = v_t if isinstance(v_t, TENSORS) else check_number("v_t", v_t)
     if isinstance(v_t, TENSORS) or v_t != 0:
         after = tf.convert_to_tensor(as_coefficient("v_t", v_t, r_t, low=-math.inf), wide.dtype)
         after = tf.broadcast_to(after, tf.shape(r_t))[-1:]
@@ -96,7 +97,7 @@ def truncated_generalized_advantage_estimation(
     lambda_ = as_coefficient("lambda_", lambda_, r_t, high=1)
     r_wide = at_least_float32(r_t)
     v_t = tf.cast(values, r_wide.dtype)
-    delta_t = r_wide + discount_t * v_t[1:] - v_t[:-1]
+    delta_t = r_wide + discount_t * bounded(v_t[1:], discount_t) - v_t[:-1]
     adv_t = tf.cast(accumulate(delta_t, discount_t * lambda_, False), r_t.dtype)
     return tf.stop_gradient(adv_t) if stop_target_gradients else adv_t
 
@@ -176,7 +177,7 @@ def policy_gradient_loss(
         weight = weight * _as_factor("w_t", w_t, logits_t)
     log_pi = tf.nn.log_softmax(at_least_float32(logits_t))
     log_pi_a = tf.gather(log_pi, a_t, axis=-1, batch_dims=logits_t.shape.rank - 1)
-    return -tf.reduce_mean(weight * tf.where(possible, log_pi_a, np.nan))
+    return -tf.reduce_mean(_product(weight, tf.where(possible, log_pi_a, np.nan)))
 
 
 def clipped_surrogate_pg_loss(
@@ -216,7 +217,7 @@ def clipped_surrogate_pg_loss(
     # Chosen by hand, so that where both terms are equal there is one rule for the slope.
     high, low = tf.constant(1 + epsilon, ratio.dtype), tf.constant(1 - epsilon, ratio.dtype)
     clipped = tf.where(too_high, high, tf.where(too_low, low, ratio))
-    return -tf.reduce_mean(clipped * adv_t)
+    return -tf.reduce_mean(_product(adv_t, clipped))
 
 
 def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor:
@@ -246,6 +247,11 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
     return tf.reduce_mean(negative_entropy)
 
 
+def _product(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    # Infinity times 0 would be NaN, forward and backward.
+    return weight * tf.where((weight == 0) & tf.math.is_inf(x), tf.zeros_like(x), x)
+
+
 def _as_logits(logits_t: tf.Tensor) -> tf.Tensor:
     logits_t = as_ranked("logits_t", logits_t)
     if logits_t.shape.rank == 0:
@@ -266,11 +272,8 @@ def _as_factor(name: str, value: tf.Tensor, logits_t: tf.Tensor) -> tf.Tensor:
 
 
 def _as_actions(a_t: tf.Tensor, logits_t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    a_t = as_tensor("a_t", a_t)
-    if not a_t.dtype.is_integer:
-        raise TypeError(f"a_t must hold integers; got {a_t.dtype.name}; remedy: tf.cast(a_t, tf.int32)")
+    a_t = tf.cast(as_integers("a_t", a_t), tf.int64)
     check_shape("a_t", a_t.shape, logits_t.shape[:-1], "logits_t without its last axis")
-    a_t = tf.cast(a_t, tf.int64)
     count = tf.shape(logits_t, out_type=tf.int64)[-1]
     possible = (a_t >= 0) & (a_t < count)
     if tf.executing_eagerly() and not tf.reduce_all(possible):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.tensorflow._edits import substitute
-from gradtricks.tensorflow._tensors import as_coefficient, as_floating, as_ranked, as_tensor, at_least_float32
+from gradtricks.tensorflow._tensors import as_floating, as_ranked, as_scalar, as_tensor, at_least_float32
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
@@ -130,10 +130,10 @@ def token_policy_loss(
     if ratio == "none":
         if clip is not None:
             raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
-        return _averaged(tf.where(counted, log_pi, zero) * costs, weight, normalize)
-    log_ratio = tf.where(counted, log_pi - old, zero)
+        return _averaged(tf.where(costs == 0, zero, log_pi) * costs, weight, normalize)
+    log_ratio = log_pi - old  # of what doesn't count too; but that costs nothing
     if ratio != "token":
-        log_ratio = tf.reduce_sum(log_ratio, -1, keepdims=True)
+        log_ratio = tf.reduce_sum(tf.where(counted, log_ratio, zero), -1, keepdims=True)
     if ratio == "sequence_mean":
         log_ratio /= _nonzero(tf.reduce_sum(tf.cast(counted, log_pi.dtype), -1, keepdims=True))
     return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
@@ -223,8 +223,10 @@ def _clipped(log_ratio: tf.Tensor, costs: tf.Tensor, clip: Any) -> tf.Tensor:
     # Bounded before the exponential, which may be infinite: 0 times that is NaN.
     log_ratio = tf.where(costs == 0, tf.zeros([], log_ratio.dtype), log_ratio)
     if clip is not None:
-        both = clip if isinstance(clip, tuple) else (clip, clip)
-        low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
+        both = tuple(clip) if isinstance(clip, tuple | list) else (clip, clip)
+        if len(both) != 2:
+            raise ValueError(f"clip must be a number or a pair of them; got {len(both)} of them")
+        low, high = (as_scalar("clip", bound, log_ratio, low=0) for bound in both)
         lowest, highest = tf.math.log1p(-tf.minimum(low, 1)), tf.math.log1p(high)
         log_ratio = tf.where(costs < 0, tf.minimum(log_ratio, highest), tf.maximum(log_ratio, lowest))
     return tf.exp(log_ratio)

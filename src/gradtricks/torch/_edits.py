@@ -37,9 +37,9 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     Both are floating-point and of one shape; the values of ``slope`` aren't used. Raises NotImplementedError
     where a functionalized function is differentiated, RuntimeError where a compiled one meets dual numbers.
     """
-    value = value.detach()
+    value, dtype = value.detach(), slope.dtype
     if in_plain_reverse(slope):
-        return _Plain.apply(slope, value, lambda gradient: gradient.to(slope.dtype))
+        return _Plain.apply(slope, value, lambda gradient: gradient.to(dtype))
     refuse_compiled_duals()
     refuse_functionalized(slope)
     # Overwritten through an alias that no transform follows, so the slope doesn't notice. A sum is in every
@@ -59,6 +59,8 @@ def intercept(
 ) -> torch.Tensor:
     """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``. A view in plain reverse mode.
 
+    Under `vmap` the gradient of each example is edited if ``x`` or a tensor is mapped, and else their sum.
+
     Args:
         x: Floating-point, any shape.
         rule: Returns what becomes of a gradient, in its shape. It has to be differentiable where the gradient
@@ -75,6 +77,10 @@ def intercept(
         return _Plain.apply(x, value, rule, *tensors)
     if linear:
         return substitute(x if value is None else value, rule(x, *tensors))
+    if in_transform():
+        # -0 changes no bit; the sum is in every batch that a tensor is in, so that each of its gradients is
+        # edited before they are added up.
+        x = sum((-tensor.new_zeros((), dtype=x.dtype) for tensor in tensors), x)
     if torch.compiler.is_exporting() and torch.is_grad_enabled():
         raise NotImplementedError(
             "a rule for gradients can't be exported, an exported program derives gradients from its values; "

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
-_NOTHING = torch.zeros(2, dtype=torch.float64)
+_NOTHING = torch.zeros(2, dtype=torch.float64, device="cpu")
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
@@ -73,9 +73,12 @@ def status_of(values: torch.Tensor | None) -> str:
 def statuses_of(tensors: Sequence[torch.Tensor | None]) -> list[tuple[str, float]]:
     """Return the status and the largest magnitude of each tensor, in one reading."""
     values = [_readable(tensor) for tensor in tensors]
-    bounds = [torch.stack(torch.aminmax(v)).double().cpu() if v.numel() else _NOTHING for v in values]
+    # Read together, since of a GPU each reading waits for all that it was told to do.
+    place = next((value.device for value in values if value.numel()), _NOTHING.device)
+    nothing = _NOTHING.to(place)
+    bounds = [torch.stack(torch.aminmax(v)).to(nothing) if v.numel() else nothing for v in values]
     found = []
-    for tensor, value, (low, high) in zip(tensors, values, torch.stack([_NOTHING, *bounds]).tolist()[1:]):
+    for tensor, value, (low, high) in zip(tensors, values, torch.stack([nothing, *bounds]).tolist()[1:]):
         size = max(abs(low), abs(high))
         status = "nan" if math.isnan(size) else "inf" if math.isinf(size) else "fine"
         status = "zero everywhere" if size == 0 and value.numel() else status

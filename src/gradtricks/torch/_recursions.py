@@ -22,7 +22,7 @@ def _cotangents(
     if carry.ndim == 0:
         return adjoint, None
     here, there = (y, adjoint) if transposed else (adjoint, y)
-    return adjoint, here * _bounded(_later(there), carry)
+    return adjoint, here * bounded(_later(there), carry)
 
 
 def _tangent(
@@ -34,9 +34,9 @@ def _tangent(
 ) -> torch.Tensor:
     of_x, of_carry = tangents
     if transposed:
-        added = of_carry * _bounded(y, carry)
+        added = of_carry * bounded(y, carry)
         return accumulate(of_x + torch.cat([torch.zeros_like(added[:1]), added[:-1]]), carry, transposed)
-    return accumulate(of_x + of_carry * _bounded(_later(y), carry), carry, transposed)
+    return accumulate(of_x + of_carry * bounded(_later(y), carry), carry, transposed)
 
 
 accumulate = with_slope(
@@ -56,8 +56,8 @@ def _later(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x[1:], torch.zeros_like(x[:1])])
 
 
-def _bounded(later: torch.Tensor, carry: torch.Tensor) -> torch.Tensor:
-    # Nothing is carried over a 0, not even an infinity.
+def bounded(later: torch.Tensor, carry: torch.Tensor) -> torch.Tensor:
+    """Return ``later``, of which nothing is carried over a 0, not even an infinity or NaN."""
     return torch.where((carry == 0) & ~later.isfinite(), 0, later)
 
 

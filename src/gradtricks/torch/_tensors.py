@@ -5,7 +5,7 @@ import math
 import torch
 from torch.autograd import forward_ad
 
-from gradtricks._core.checks import check_broadcast, check_number
+from gradtricks._core.checks import check_broadcast, check_number, check_shape, remedy_of
 from gradtricks.torch._modes import in_plain_reverse, in_transform
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
@@ -14,7 +14,8 @@ _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 def as_tensor(name: str, value: object) -> torch.Tensor:
     """Return ``value`` if it is a tensor of this framework."""
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}; remedy: torch.as_tensor")
+        remedy = remedy_of(name, value, "torch.as_tensor")
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}; remedy: {remedy}")
     return value
 
 
@@ -23,6 +24,14 @@ def as_floating(name: str, value: object) -> torch.Tensor:
     tensor = as_tensor(name, value)
     if not tensor.dtype.is_floating_point:
         raise TypeError(f"{name} must be floating-point; got {tensor.dtype}; remedy: {name}.float()")
+    return tensor
+
+
+def as_integers(name: str, value: object) -> torch.Tensor:
+    """Return ``value`` if it is a tensor of integers of this framework."""
+    tensor = as_tensor(name, value)
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must hold integers; got {tensor.dtype}; remedy: {name}.long()")
     return tensor
 
 
@@ -37,11 +46,20 @@ def as_mask(trainable_mask: object, parameter: torch.Tensor) -> torch.Tensor:
 
 def as_counts(step: object, parameter: torch.Tensor) -> torch.Tensor:
     """Return a tensor of integers that broadcasts to the shape of ``parameter``."""
-    counts = as_tensor("step", step)
-    if counts.dtype.is_floating_point or counts.dtype.is_complex or counts.dtype == torch.bool:
-        raise TypeError(f"step must hold integers; got {counts.dtype}; remedy: step.int()")
+    counts = as_integers("step", step)
     check_broadcast("step", counts.shape, parameter.shape, "parameter")
     return counts
+
+
+def as_moments(name: str, value: object) -> torch.Tensor:
+    """Return a floating-point tensor that is wide enough for squares of gradients."""
+    moments = as_floating(name, value)
+    if moments.dtype.itemsize < 4:
+        raise TypeError(
+            f"{name} must be float32 or wider, since half precision loses squares; got {moments.dtype}; "
+            f"remedy: {name}.float()"
+        )
+    return moments
 
 
 def as_coefficient(
@@ -57,11 +75,24 @@ def as_coefficient(
     if not isinstance(value, torch.Tensor):
         largest = torch.finfo(dtype).max
         number = min(max(check_number(name, value, low=low, high=high), -largest), largest)
-        # A compiler would compile torch.full anew for each number, but not a product.
-        return number * torch.ones((), dtype=dtype, device=x.device)
+        return filled(number, dtype, x.device)
     value = as_floating(name, value)
     check_broadcast(name, value.shape, x.shape, "x")
     return value.detach().to(dtype)
+
+
+def filled(number: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Make a tensor of shape ``[]`` of a number; a compiler doesn't compile it anew for each number."""
+    if torch.compiler.is_compiling():
+        return number * torch.ones((), dtype=dtype, device=device)
+    return torch.full((), number, dtype=dtype, device=device)  # half as dear as a product
+
+
+def as_scalar(name: str, value: object, x: torch.Tensor, *, low: float = -math.inf) -> torch.Tensor:
+    """Return a number, or a tensor of shape ``[]``, as `as_coefficient` does."""
+    if isinstance(value, torch.Tensor):
+        check_shape(name, value.shape, (), "a scalar")
+    return as_coefficient(name, value, x, low=low)
 
 
 def at_least_float32(x: torch.Tensor) -> torch.Tensor:

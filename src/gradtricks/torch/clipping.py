@@ -3,7 +3,6 @@
 By value ``clip(g, low, high)``; by norm ``g * min(1, c / |g|)``; to a norm ``g * c / |g|``.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_coefficient, as_floating, at_least_float32, is_readable
+from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, is_readable
 
 
 def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: float | torch.Tensor) -> Any:
@@ -45,8 +44,8 @@ def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: floa
 
     def clip(leaf: object) -> torch.Tensor:
         leaf = as_floating("x", leaf)
-        low = _as_scalar("gradient_min", gradient_min, leaf)
-        high = _as_scalar("gradient_max", gradient_max, leaf)
+        low = as_scalar("gradient_min", gradient_min, leaf)
+        high = as_scalar("gradient_max", gradient_max, leaf)
         numbers = not isinstance(gradient_min, torch.Tensor) and not isinstance(gradient_max, torch.Tensor)
         if numbers and gradient_min > gradient_max:
             raise ValueError(f"gradient_min must be <= gradient_max; got {gradient_min} and {gradient_max}")
@@ -65,7 +64,7 @@ def clip_gradient_norm(
 
     Args:
         x: As in `clip_gradient`.
-        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
+        max_norm: A finite number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
         axis: Axes over which the norm is taken. None is all, batch included; for one norm per example, give
             all axes but the first.
 
@@ -109,7 +108,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
         gradients: Floating-point tensors in a list, tuple or dict, nested as you like. None stays None: a
             parameter without a gradient. Of a DTensor (FSDP2, tensor parallelism) all shards count; give the
             DTensor itself, since of a local shard nobody knows the rest. Devices may differ.
-        max_norm: A number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
+        max_norm: A finite number >= 0, or a tensor of shape ``[]``, whose value isn't checked.
 
     Returns:
         The structure of ``gradients``, clipped, and the norm before clipping: ``[]``, in float32 or wider.
@@ -123,7 +122,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     map_structure(lambda g: g if g is None else leaves.append(_as_dense("gradients", g)), gradients)
     widest = torch.float64 if any(leaf.dtype == torch.float64 for leaf in leaves) else torch.float32
     zero = torch.zeros((), dtype=widest, device=leaves[0].device if leaves else None)
-    max_norm = _as_scalar("max_norm", max_norm, zero, low=0.0)
+    max_norm = as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [leaf.to(zero.dtype) for leaf in leaves if leaf.numel()]
     largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
     divisor = _divisor(largest)
@@ -168,7 +167,7 @@ def _by_norm(
 ) -> Any:
     def edited(leaf: object) -> torch.Tensor:
         leaf = as_floating("x", leaf)
-        axes, scalar = check_axis("axis", axis, leaf.ndim), _as_scalar(name, norm, leaf, low=0.0)
+        axes, scalar = check_axis("axis", axis, leaf.ndim), as_scalar(name, norm, leaf, low=0.0)
         return edit(leaf, scalar, axes) if leaf.numel() else leaf  # of nothing there is no largest
 
     return map_structure(edited, x)
@@ -258,9 +257,3 @@ def _as_dense(name: str, value: object) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name} must be dense; got {tensor.layout}; remedy: {name}.to_dense()")
     return tensor
-
-
-def _as_scalar(name: str, value: object, x: torch.Tensor, *, low: float = -math.inf) -> torch.Tensor:
-    if isinstance(value, torch.Tensor) and value.ndim:
-        raise ValueError(f"{name} must be a number or have shape (); got {tuple(value.shape)}")
-    return as_coefficient(name, value, x, low=low)

@@ -10,7 +10,7 @@ import torch
 
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks._core.structures import pairs, rebuilt
-from gradtricks.torch._tensors import as_floating, at_least_float32
+from gradtricks.torch._tensors import as_floating, at_least_float32, filled
 
 
 def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float | torch.Tensor) -> Any:
@@ -61,8 +61,7 @@ def _stepped(
 
 def _as_rate(learning_rate: float | torch.Tensor) -> torch.Tensor:
     if not isinstance(learning_rate, torch.Tensor):
-        # A compiler would compile torch.full anew for each number, but not a product.
-        return check_number("learning_rate", learning_rate, low=0) * torch.ones((), dtype=torch.float64)
+        return filled(check_number("learning_rate", learning_rate, low=0), torch.float64)
     learning_rate = as_floating("learning_rate", learning_rate)
     check_shape("learning_rate", learning_rate.shape, (), "a scalar")
     return learning_rate

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from gradtricks._core import kernels
 from gradtricks._core.checks import check_shape
 from gradtricks._core.masking import check_options
+from gradtricks.torch._in_place import step_in_place
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
-from gradtricks.torch._tensors import as_counts, as_floating, as_mask, at_least_float32
+from gradtricks.torch._tensors import as_counts, as_floating, as_mask, as_moments, at_least_float32
 
 
 def masked_adam_step(
@@ -66,11 +66,12 @@ def masked_adam_step(
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = _as_moments("m", m), _as_moments("v", v), as_counts(step, parameter)
-    largest = v if v_max is None else _as_moments("v_max", v_max)
+    m, v, step = as_moments("m", m), as_moments("v", v), as_counts(step, parameter)
+    largest = v if v_max is None else as_moments("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    _check_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+    options = _as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+    learning_rate, beta_1, beta_2, epsilon, weight_decay = options
     trainable_mask = as_mask(trainable_mask, parameter)
     dtypes = m.dtype, v.dtype, largest.dtype
     wide = reduce(torch.promote_types, dtypes, torch.promote_types(parameter.dtype, gradient.dtype))
@@ -105,8 +106,9 @@ class MaskedAdam(torch.optim.Optimizer):
     Arguments and state are those of ``torch.optim.Adam`` but for ``foreach``, ``fused``, ``capturable`` and
     ``differentiable``; its ``state_dict`` can be loaded. ``step`` counts the parameter's steps. Besides, the
     state has ``trainable_mask`` and, once that has changed, ``own_steps``, the count of each element; until
-    then all trainable ones have taken ``step``. On a CPU, contiguous float32 and float64 parameters are
-    updated in one pass over memory, in place.
+    then all trainable ones have taken ``step``. Contiguous parameters are updated in one pass over memory,
+    in place: float32 and float64 on a CPU, and large ones on a GPU, by what PyTorch compiles at the first
+    step.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -138,7 +140,7 @@ class MaskedAdam(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with options of their own."""
         options = {**self.defaults, **param_group}
-        _check_options(options["lr"], *options["betas"], options["eps"], options["weight_decay"])
+        _as_options(options["lr"], *options["betas"], options["eps"], options["weight_decay"])
         super().add_param_group(param_group)
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
@@ -151,7 +153,9 @@ class MaskedAdam(torch.optim.Optimizer):
         """
         if not any(parameter is p for group in self.param_groups for p in group["params"]):
             raise ValueError("parameter must be one that the optimizer was given; got another tensor")
-        mask = as_mask(torch.tensor(True) if trainable_mask is None else trainable_mask, parameter)
+        mask = as_mask(
+            torch.tensor(True, device="cpu") if trainable_mask is None else trainable_mask, parameter
+        )
         state = self._state_of(parameter)
         old, taken = state["trainable_mask"], int(state["step"])
         # From the first change on, elements differ in how many steps they have taken.
@@ -191,15 +195,14 @@ class MaskedAdam(torch.optim.Optimizer):
         state = self._state_of(parameter)
         if group["amsgrad"] and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
-        take_step = _step_in_one_pass if _can_take_one_pass(parameter, state) else _step_by_tensors
-        take_step(parameter, gradient, state, group)
+        step_in_place(masked_adam_step, parameter, gradient, state, group)
         state["step"] += 1
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
             as_floating("every parameter", parameter)
-            state["step"] = torch.tensor(0.0)
+            state["step"] = torch.tensor(0.0, device="cpu")
             state["exp_avg"] = torch.zeros_like(parameter, dtype=_wide_dtype(parameter), requires_grad=False)
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         if "trainable_mask" not in state:  # nor has the state of torch.optim.Adam
@@ -207,81 +210,16 @@ class MaskedAdam(torch.optim.Optimizer):
         return state
 
 
-def _can_take_one_pass(parameter: torch.Tensor, state: dict[str, Any]) -> bool:
-    # A compiled loop can't in a compiler, on other devices, in half precision, and in tensors with gaps.
-    if torch.compiler.is_compiling() or parameter.dtype not in (torch.float32, torch.float64):
-        return False
-    tensors = [parameter, *(tensor for name, tensor in state.items() if name != "step")]
-    return state["exp_avg"].dtype == parameter.dtype and all(
-        type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" and t.is_contiguous()
-        for t in tensors
-    )
-
-
-def _step_in_one_pass(
-    parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-) -> None:
-    gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
-    moments = state["exp_avg"], state["exp_avg_sq"], state["max_exp_avg_sq"] if group["amsgrad"] else None
-    tensors = (parameter, gradient, *moments, state.get("own_steps"), state["trainable_mask"])
-    l2, decay = _l2_and_decay(group)
-    kernels.masking.masked_adam_step(
-        [None if t is None else t.detach().view(-1).numpy() for t in tensors],
-        step=int(state["step"]) + 1,
-        learning_rate=float(group["lr"]),
-        betas=group["betas"],
-        epsilon=group["eps"],
-        l2=l2,
-        decay=decay,
-        maximize=group["maximize"],
-        threads=torch.get_num_threads(),
-    )
-    # Autograd must notice that the parameter was edited.
-    torch.autograd.graph.increment_version(parameter)
-
-
-def _step_by_tensors(
-    parameter: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
-) -> None:
-    l2, decay = _l2_and_decay(group)
-    gradient = -gradient if group["maximize"] else gradient
-    if l2:
-        gradient = at_least_float32(gradient) + l2 * at_least_float32(parameter)
-    step = state.get("own_steps", state["step"].int())
-    v_max = state["max_exp_avg_sq"] if group["amsgrad"] else None
-    tensors = parameter, gradient, state["exp_avg"], state["exp_avg_sq"], step, state["trainable_mask"]
-    options = dict(zip(("beta_1", "beta_2"), group["betas"]), epsilon=group["eps"], weight_decay=decay)
-    new = masked_adam_step(*tensors, v_max=v_max, learning_rate=group["lr"], **options)
-    parameter.copy_(new[0])
-    for name, value in zip(("exp_avg", "exp_avg_sq", "own_steps", "max_exp_avg_sq"), new[1:]):
-        if name in state and value is not None:
-            state[name].copy_(value)
-
-
-def _l2_and_decay(group: dict[str, Any]) -> tuple[float, float]:
-    # What is added to the gradient, and what shrinks the parameter by itself; one of them is 0.
-    weight_decay = group["weight_decay"]
-    return (0.0, weight_decay) if group["decoupled_weight_decay"] else (weight_decay, 0.0)
-
-
-def _as_moments(name: str, value: object) -> torch.Tensor:
-    moments = as_floating(name, value)
-    if moments.dtype.itemsize < 4:
-        raise TypeError(
-            f"{name} must be float32 or wider, since half precision loses squares; got {moments.dtype}; "
-            f"remedy: {name}.float()"
-        )
-    return moments
-
-
-def _check_options(learning_rate: float | torch.Tensor, *others: float) -> None:
-    check_options(0.0 if isinstance(learning_rate, torch.Tensor) else learning_rate, *others)
-
-
-def _wide_dtype(parameter: torch.Tensor) -> torch.dtype:
-    return torch.promote_types(parameter.dtype, torch.float32)
+def _as_options(learning_rate: float | torch.Tensor, *others: float) -> list[Any]:
+    if isinstance(learning_rate, torch.Tensor):
+        return [learning_rate, *check_options(0.0, *others)[1:]]
+    return check_options(learning_rate, *others)
 
 
 def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
     return -torch.expm1(step.to(like.dtype) * (math.log(beta) if beta else -math.inf))
+
+
+def _wide_dtype(parameter: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(parameter.dtype, torch.float32)

@@ -11,8 +11,8 @@ import math
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, is_readable
+from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards, bounded
+from gradtricks.torch._tensors import as_floating, as_integers, at_least_float32, is_readable
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -45,6 +45,7 @@ def discounted_returns(
     """
     r_t = as_rewards(r_t)
     wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
+    v_t = v_t if isinstance(v_t, torch.Tensor) else check_number("v_t", v_t)
     if isinstance(v_t, torch.Tensor) or v_t != 0:
         after = as_coefficient("v_t", v_t, r_t, low=-math.inf).expand(r_t.shape)[-1:]
         if discount_t.ndim:
@@ -92,7 +93,7 @@ def truncated_generalized_advantage_estimation(
     discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
     lambda_ = as_coefficient("lambda_", lambda_, r_t, high=1)
     v_t = values.to(discount_t.dtype)
-    delta_t = r_t + discount_t * v_t[1:] - v_t[:-1]
+    delta_t = r_t + discount_t * bounded(v_t[1:], discount_t) - v_t[:-1]
     adv_t = accumulate(delta_t, discount_t * lambda_, False).to(r_t.dtype)
     return adv_t.detach() if stop_target_gradients else adv_t
 
@@ -170,7 +171,7 @@ def policy_gradient_loss(
         weight = weight * _as_factor("w_t", w_t, logits_t)
     log_pi = at_least_float32(logits_t).log_softmax(-1)
     log_pi_a = log_pi.gather(-1, a_t.unsqueeze(-1)).squeeze(-1)
-    return -(weight * log_pi_a).mean()
+    return -_product(weight, log_pi_a).mean()
 
 
 def clipped_surrogate_pg_loss(
@@ -208,7 +209,7 @@ def clipped_surrogate_pg_loss(
     too_high, too_low = (ratio > 1 + epsilon) & (adv_t > 0), (ratio < 1 - epsilon) & (adv_t < 0)
     # Chosen by hand, so that where both terms are equal there is one rule for the slope.
     clipped = torch.where(too_high, 1 + epsilon, torch.where(too_low, 1 - epsilon, ratio))
-    return -(clipped * adv_t).mean()
+    return -_product(adv_t, clipped).mean()
 
 
 def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> torch.Tensor:
@@ -237,6 +238,11 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
     return negative_entropy.mean()
 
 
+def _product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    # Infinity times 0 would be NaN, forward and backward.
+    return weight * torch.where((weight == 0) & x.isinf(), 0, x)
+
+
 def _as_logits(logits_t: torch.Tensor) -> torch.Tensor:
     logits_t = as_floating("logits_t", logits_t)
     if logits_t.ndim == 0:
@@ -257,9 +263,7 @@ def _as_factor(name: str, value: torch.Tensor, logits_t: torch.Tensor) -> torch.
 
 
 def _as_actions(a_t: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:
-    a_t = as_tensor("a_t", a_t)
-    if a_t.dtype.is_floating_point or a_t.dtype.is_complex or a_t.dtype == torch.bool:
-        raise TypeError(f"a_t must hold integers; got {a_t.dtype}; remedy: a_t.long()")
+    a_t = as_integers("a_t", a_t).long()  # of unsigned ones PyTorch has no minimum
     check_shape("a_t", a_t.shape, logits_t.shape[:-1], "logits_t without its last axis")
     # Asking a GPU would wait for it; there the gather itself refuses.
     if is_readable(a_t, logits_t):
@@ -267,4 +271,4 @@ def _as_actions(a_t: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:
         low, high = int(a_t.min()), int(a_t.max())
         if low < 0 or high >= count:
             raise ValueError(f"a_t must lie in [0, {count}); got values from {low} to {high}")
-    return a_t.long()
+    return a_t

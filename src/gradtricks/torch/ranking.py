@@ -15,7 +15,7 @@ from gradtricks._core import kernels
 from gradtricks._core.checks import check_axis, check_number, check_shape
 from gradtricks.torch._edits import intercept, with_slope
 from gradtricks.torch._loops import as_operation
-from gradtricks.torch._tensors import as_floating, at_least_float32
+from gradtricks.torch._tensors import as_floating, at_least_float32, filled
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 
@@ -93,7 +93,7 @@ def spearman_correlation(
     (axis,) = check_axis("axis", (axis,), x.ndim)
     dtype = at_least_float32(x).dtype
     x, y = x.movedim(axis, -1).double(), y.movedim(axis, -1).double()
-    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(y.detach(), _as_double(0.0))[0]
+    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(y.detach(), filled(0.0, torch.float64))[0]
     return _correlate(_scaled_rank(x, strength), ranks_y).to(dtype)
 
 
@@ -143,7 +143,7 @@ def _like(x: torch.Tensor) -> torch.Tensor:
 def _scaled_rank(x: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
     if strength is not None:
         return _soft_rank(x, strength)
-    return _soft_rank(x / _usual_gap(x), _as_double(_GAPS))
+    return _soft_rank(x / _usual_gap(x), filled(_GAPS, torch.float64))
 
 
 def _usual_gap(x: torch.Tensor) -> torch.Tensor:
@@ -166,10 +166,4 @@ def _as_strength(value: float | torch.Tensor) -> torch.Tensor:
         value = as_floating("regularization_strength", value)
         check_shape("regularization_strength", value.shape, (), "a scalar")
         return value.detach().double()
-    return _as_double(check_number("regularization_strength", value, low=sys.float_info.min))
-
-
-def _as_double(number: float) -> torch.Tensor:
-    if torch.compiler.is_compiling():  # it would compile torch.full anew for each number, but not a product
-        return number * torch.ones((), dtype=torch.float64, device="cpu")
-    return torch.full((), number, dtype=torch.float64, device="cpu")
+    return filled(check_number("regularization_strength", value, low=sys.float_info.min), torch.float64)

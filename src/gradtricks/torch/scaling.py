@@ -101,7 +101,8 @@ class ScaleGradient(torch.nn.Module):
     @scale.setter
     def scale(self, scale: float) -> None:
         # A compiler bakes a number in, but not a tensor; no buffer, because half() would round that.
-        self._scale = torch.tensor(check_number("scale", scale), dtype=torch.float64, device="cpu")
+        with torch.inference_mode(False):  # what is made in that mode can't be saved for a backward pass
+            self._scale = torch.tensor(check_number("scale", scale), dtype=torch.float64, device="cpu")
 
     def forward(self, x: Any) -> Any:
         """Return ``x``, edited as by `scale_gradient`."""

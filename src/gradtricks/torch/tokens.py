@@ -10,7 +10,7 @@ import torch
 
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.torch._edits import substitute
-from gradtricks.torch._tensors import as_coefficient, as_floating, as_tensor, at_least_float32
+from gradtricks.torch._tensors import as_floating, as_scalar, as_tensor, at_least_float32
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
@@ -126,10 +126,10 @@ def token_policy_loss(
     if ratio == "none":
         if clip is not None:
             raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
-        return _averaged(torch.where(counted, log_pi, 0) * costs, weight, normalize)
-    log_ratio = torch.where(counted, log_pi - old, 0)
+        return _averaged(torch.where(costs == 0, 0, log_pi) * costs, weight, normalize)
+    log_ratio = log_pi - old  # of what doesn't count too; but that costs nothing
     if ratio != "token":
-        log_ratio = log_ratio.sum(-1, keepdim=True)
+        log_ratio = torch.where(counted, log_ratio, 0).sum(-1, keepdim=True)
     if ratio == "sequence_mean":
         log_ratio = log_ratio / _nonzero(counted.to(log_pi.dtype).sum(-1, keepdim=True))
     return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
@@ -220,8 +220,10 @@ def _clipped(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.T
     # Bounded before the exponential, which may be infinite: 0 times that is NaN.
     log_ratio = torch.where(costs == 0, 0, log_ratio)
     if clip is not None:
-        both = clip if isinstance(clip, tuple) else (clip, clip)
-        low, high = (as_coefficient("clip", bound, log_ratio, low=0) for bound in both)
+        both = tuple(clip) if isinstance(clip, tuple | list) else (clip, clip)
+        if len(both) != 2:
+            raise ValueError(f"clip must be a number or a pair of them; got {len(both)} of them")
+        low, high = (as_scalar("clip", bound, log_ratio, low=0) for bound in both)
         lowest, highest = (-low.clamp(max=1)).log1p(), high.log1p()
         log_ratio = torch.where(costs < 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
     return log_ratio.exp()

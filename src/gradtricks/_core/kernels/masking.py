@@ -24,10 +24,11 @@ def masked_adam_step(
     *,
     step: float,
     learning_rate: float,
-    betas: tuple[float, float],
+    beta_1: float,
+    beta_2: float,
     epsilon: float,
     l2: float,
-    decay: float,
+    weight_decay: float,
     maximize: bool,
     threads: int,
 ) -> None:
@@ -38,10 +39,11 @@ def masked_adam_step(
             element has taken before this one (int32) or None where all have taken the same, trainable mask.
         step: The count, this step included, where all have taken the same.
         learning_rate: Size of a step.
-        betas: Decays of both moments.
+        beta_1: Decay of the first moment.
+        beta_2: Decay of the second moment.
         epsilon: Added to the root of the second moment.
         l2: Weight decay that is added to the gradient.
-        decay: Weight decay that shrinks the parameter by itself.
+        weight_decay: Weight decay that shrinks the parameter by itself.
         maximize: Climb instead of descend.
         threads: Use at most so many.
     """
@@ -49,9 +51,10 @@ def masked_adam_step(
     number = parameter.dtype.type  # wider ones would widen the loop
     coefficients, doublings, most = one_minus_exp(parameter.dtype.name)
     series, twos = tuple(map(number, coefficients)), (number(2),) * doublings
+    betas = beta_1, beta_2
     rates = [-math.log(beta) / 2**doublings if beta else most for beta in betas]
     factors = [x for beta in betas for x in (beta, 1 - beta)]
-    options = [-1 if maximize else 1, l2, 1 - learning_rate * decay, learning_rate, epsilon]
+    options = [-1 if maximize else 1, l2, 1 - learning_rate * weight_decay, learning_rate, epsilon]
     numbers = tuple(map(number, [step, most, *rates, *factors, *options]))
 
     def work(start: int, stop: int) -> None:

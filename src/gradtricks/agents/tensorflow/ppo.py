@@ -8,8 +8,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow import Tensor
 
-from gradtricks.agents.pong import NO_CELL, mirror_cells, mirror_places
-from gradtricks.agents.ppo import BaseLearner, Minibatch, Options
+from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
+from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch, Options
 from gradtricks.agents.tensorflow.trainable import Adam, Trainable
 from gradtricks.tensorflow import (
     clip_by_global_norm,
@@ -20,8 +20,6 @@ from gradtricks.tensorflow import (
 )
 
 Array = NDArray[np.floating]
-
-_EPSILON = 1e-5  # of Adam
 
 
 class PPOLearner(Trainable, BaseLearner):
@@ -37,7 +35,7 @@ class PPOLearner(Trainable, BaseLearner):
     ) -> None:
         """Copy the weights to the device."""
         super().__init__(weights, options, mirror=mirror)
-        self._begin(weights, device, Adam(self.options.learning_rate, epsilon=_EPSILON))
+        self._begin(weights, device, Adam(self.options.learning_rate, epsilon=ADAM_EPSILON))
         with tf.device(self.device):
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
         self._graphs: dict[tuple[str, tuple[int, ...]], Any] = {}
@@ -92,8 +90,7 @@ class PPOLearner(Trainable, BaseLearner):
         if self.mirror:
             sees_cells = "cells" in self.weights
             upside_down = tf.gather(self._mirror, observations) if sees_cells else self._mirror * observations
-            # Up for those who see the court upside down is down.
-            outputs += tf.gather(self._half(upside_down), [0, 2, 1, 3], axis=1)
+            outputs += tf.gather(self._half(upside_down), MIRRORED, axis=1)
         return outputs[:, :-1], outputs[:, -1]
 
     def _half(self, observations: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from gradtricks.agents.pong import NO_CELL, mirror_cells, mirror_places
-from gradtricks.agents.ppo import BaseLearner, Minibatch, Options
+from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
+from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch, Options
 from gradtricks.agents.torch.trainable import Trainable
 from gradtricks.torch import (
     clip_by_global_norm,
@@ -22,8 +22,6 @@ from gradtricks.torch import (
 )
 
 Array = NDArray[np.floating]
-
-_EPSILON = 1e-5  # of Adam
 
 
 class PPOLearner(Trainable, BaseLearner):
@@ -39,7 +37,7 @@ class PPOLearner(Trainable, BaseLearner):
     ) -> None:
         """Copy the weights to the device."""
         super().__init__(weights, options, mirror=mirror)
-        self._begin(weights, device, partial(torch.optim.Adam, eps=_EPSILON, fused=True))
+        self._begin(weights, device, partial(torch.optim.Adam, eps=ADAM_EPSILON, fused=True))
         upside_down = mirror_cells() if "cells" in weights else mirror_places()
         self._mirror = torch.as_tensor(upside_down, device=self.device)
 
@@ -77,8 +75,7 @@ class PPOLearner(Trainable, BaseLearner):
             upside_down = (
                 self._mirror[observations] if "cells" in self.weights else self._mirror * observations
             )
-            # Up for those who see the court upside down is down.
-            outputs = outputs + self._half(upside_down)[:, [0, 2, 1, 3]]
+            outputs = outputs + self._half(upside_down)[:, MIRRORED]
         return outputs[:, :-1], outputs[:, -1]
 
     def _half(self, observations: Tensor) -> Tensor:
