@@ -25,12 +25,14 @@ import gradtricks.lab
 from gradtricks.book.building import build_book
 from gradtricks.cli import app  # all commands, those that play too
 from gradtricks.lab.commands.rendering import to_html
+from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.commands.views import summary_of
 from gradtricks.lab.results.grouping import find_results
 from gradtricks.lab.results.tables import tabulate
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
+from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from sweeping import execute_all, wait_for
 from synthetic import make_run
@@ -232,6 +234,18 @@ def test_list_shows_experiments_runs_and_sweeps(swept, invoke):
     assert row.split() == ["experiments/small.ipynb", "A", "small", "experiment", "4", "small.sweep.yaml"]
 
 
+def test_what_cannot_be_read_hides_nothing_of_the_list(project, invoke):
+    folder = project / "experiments"
+    (folder / "broken.ipynb").write_text("{}")
+    (folder / "broken.sweep.yaml").write_text("seeds: [")
+    for name in ("folder.ipynb", "folder.sweep.yaml"):
+        (folder / name).mkdir()
+    _, *rows = invoke("list", cwd=project)[0].splitlines()
+    begin = ["broken.ipynb expected a notebook", "small.ipynb A small", "broken.sweep.yaml while parsing"]
+    said = [" ".join(row.split()[:3]) for row in rows if row.startswith("experiments/")]
+    assert said == [f"experiments/{words}"[: len(line)] for words, line in zip(begin, said, strict=True)]
+
+
 def test_describe_shows_type_default_and_meaning_as_they_are(project, invoke):
     path = project / "experiments" / "small.ipynb"
     node = nbformat.read(path, 4)
@@ -357,6 +371,7 @@ def test_a_run_that_fails_says_where_it_is_kept(project, invoke):
             ["sead: unknown (did you mean seed?)", "rate: expected float (per"],
         ),
         ("run BOOK -p rate=fast -p fate", ["got 'fate'", "rate: expected float (per step); got 'fast'"]),
+        ("run BOOK -p rate -p fate=well", ["expected name=value; got 'rate'"]),
         ("run BOOK --threads 0", ["--threads"]),
         ("list --experiments none", ["expected notebooks in none; got none; remedy: name their"]),
         (
@@ -448,6 +463,14 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invo
     assert failed.stat().st_mtime_ns > before
     assert invoke("clean", "--failed", cwd=project)[0].endswith("\n1 deleted.\n")
     assert not failed.exists()
+
+
+def test_where_no_plot_can_be_written_a_sweep_ends_well(project, invoke):
+    (project / "experiments" / "small.sweep.yaml").write_text("notebook: small.ipynb\nseeds: 1")
+    (project / "_build").mkdir()
+    (project / "_build" / "sweeps").touch()  # where their folder would be
+    said, _ = invoke("sweep", "experiments/small.sweep.yaml", cwd=project)
+    assert re.search(r"^small: 1 done, 0 failed\.\nRuns: _build/runs\nNo plot: .*sweeps", said, re.MULTILINE)
 
 
 def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
@@ -552,6 +575,12 @@ def test_a_table_answers_sql(swept, invoke):
     assert [line.split() for line in said.splitlines()[:3]] == [["seed", "loss"], ["0", "0.3"], ["1", "2.3"]]
 
 
+def test_sql_is_in_utc_wherever_the_machine_is(swept):
+    sql = "SELECT bool_and(abs(epoch(now() - started)) < 7200) AS recent FROM runs"
+    code, said, _ = command("table", "--sql", sql, cwd=swept[0], TZ="Asia/Tokyo")
+    assert (code, said.split()[:2]) == (0, ["recent", "True"])
+
+
 def test_a_plot_is_drawn_on_request(swept, invoke):
     drawn = "_build/sweeps/small/loss"
     for name in ("loss", "results.loss"):
@@ -636,6 +665,21 @@ def test_all_that_the_book_shows_is_reproduced(project, invoke):
         ("small-rate=0.2", "identical"),
     ]
     assert "FileExistsError" in said, "what fails this time counts as different"
+
+
+def test_a_file_means_its_own_sweep_and_no_other_of_the_same_name(project, invoke):
+    for folder, text in {"x": "grid: {rate: [0.1, 0.2]}", "y": "seeds: 3"}.items():
+        (project / folder).mkdir()
+        file = project / folder / "same.sweep.yaml"
+        file.write_text(f"notebook: ../experiments/small.ipynb\n{text}\n")
+        freeze(read_sweep(file), Store(project / "_build" / "runs"))
+    for name in ("x/same.sweep.yaml", "nowhere/same.sweep.yaml"):
+        _, errors = invoke("table", name, cwd=project, exits=2)
+        assert "got one of the same name, whose file is" in " ".join(errors.split())
+    for name in ("y/same.sweep.yaml", "same"):
+        invoke("table", name, cwd=project)
+    (project / "y" / "same.sweep.yaml").rename(project / "same.sweep.yaml")
+    invoke("table", "same.sweep.yaml", cwd=project)  # it was moved
 
 
 def test_a_plan_that_was_edited_says_so(project, invoke):

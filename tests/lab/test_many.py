@@ -272,6 +272,15 @@ def test_a_first_signal_lets_runs_finish(drive, notebook, store):
     assert len(begun) == 2
 
 
+def test_a_signal_while_the_last_ones_go_on_interrupts_nothing(drive, store):
+    driver = drive(2, given={"pause": 1.0}, workers=2)
+    started(driver, 2)
+    driver.send_signal(signal.SIGTERM)
+    _, errors = driver.communicate(timeout=60)
+    assert (driver.returncode, errors) == (0, "")
+    assert len(list(store.runs())) == 2
+
+
 def test_a_second_signal_ends_them(drive, store):
     driver = drive(4, given={"pause": 60.0}, workers=2)
     started(driver, 2)

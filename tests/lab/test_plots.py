@@ -414,6 +414,24 @@ def test_a_value_is_spelled_in_one_short_line():
     assert [spell(value) for value in values] == said
 
 
+def test_values_that_would_be_written_alike_are_written_in_full():
+    values = [0.12345678, 0.12345679, 0.987654321, 1, "1", "https://a.b/c/weights-of-net-1", "x" * 30]
+    axis = grouping.Axis("a", (*values, "https://a.b/c/weights-of-net-2"), numeric=False)
+    said = ["0.12345678", "0.12345679", "0.9877", "1", "1", values[5], "x" * 23 + "…"]
+    assert [axis.spell(value) for value in values] == said
+    plot = drawn({"a": values[:2]}, lambda v, s: {"loss": v["a"] + s}, ["loss"])
+    assert "a = 0.12345678: 2.12; a = 0.12345679: 2.12" in plot.alt
+
+
+def test_integers_of_any_size_are_drawn_as_floats():
+    found = {"n": 2**70, "huge": 10**400, "curve": [1, 2**70], "curves": [-(10**400), 1]}
+    space = {"a": [2**70, 10**400]}
+    n, huge, curve, curves = plots(space, lambda *_: found, [*found])
+    assert (n.alt.count(": 1.18e21"), curve.alt.count("from 1 to 1.18e21")) == (2, 2)
+    assert ["no run gave it" in plot.alt for plot in (huge, curves)] == [True, True]
+    assert "Not part of it: 10 gave a number that isn't finite." in huge.caption
+
+
 def test_numbers_that_python_takes_for_equal_are_told_apart():
     runs = [make_run({"a": a, "seed": s}, {"loss": 1.0}) for a in (1, True, "1") for s in range(2)]
     (found,) = find_results(tabulate(runs), ["a", "seed"], ["loss"])

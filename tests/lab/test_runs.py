@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import pickle
 import re
 import shutil
@@ -161,11 +162,12 @@ def test_metadata_that_mean_nothing_are_refused_by_name(notebook, said, message)
     for use in (
         lambda: plan_run(notebook, {}),
         lambda: describe(notebook),
-        lambda: list_experiments(notebook.parent, store=notebook.parent / "runs"),
         lambda: modules_of(nbformat.read(notebook, as_version=4)),
     ):
         with pytest.raises(ParameterError, match=message):
             use()
+    (listed,) = list_experiments(notebook.parent, store=notebook.parent / "runs")
+    assert re.search(message, listed.title), "the others of the folder are listed all the same"
 
 
 def test_metadata_and_parameters_that_are_wrong_are_said_together(notebook):
@@ -257,6 +259,19 @@ def test_a_title_says_what_is_not_at_its_default(tmp_path):
     run = plan_run(notebook, given | {"backend": "tensorflow"})
     assert run.title == "small-tensorflow-seed=3,rate=1e-05,label=x_y_z,share=0.5,sizes=4,_5"
     assert run.name == "small-tensorflow"
+
+
+def test_a_name_says_no_path(tmp_path):
+    notebook = write_notebook(tmp_path / "experiments" / "small.ipynb", parameters="backend = 'qiskit'")
+    run = plan_run(notebook, {"backend": "ibm/lagos\\1"})
+    assert (run.name, run.title) == ("small-ibm_lagos_1", "small-ibm_lagos_1")
+
+
+@pytest.mark.parametrize("name", ["a\\b.ipynb", "a\nb.ipynb", os.fsdecode(b"\xff.ipynb")])
+def test_a_notebook_s_name_that_no_record_takes_is_refused(tmp_path, name):
+    notebook = write_notebook(tmp_path / "experiments" / "small.ipynb").rename(tmp_path / name)
+    with pytest.raises(ParameterError, match="name of valid Unicode"):
+        plan_run(notebook, {})
 
 
 # Values
@@ -367,6 +382,7 @@ def glue(name, data, encoder="json"):
 def test_what_scrapbook_records_is_a_result(write, store, kernels):
     values = {"loss": 0.5, "worst": float("nan"), "curve": [{"a": 1}], "a name": None}
     lines = "from math import nan\nglue('loss', 1.0)\nglue('label', 'it', 'text')\n"
+    lines += "display('', metadata={'gradtricks': 3})\n"  # which isn't ours
     lines += "\n".join(f"glue({name!r}, {value!r})" for name, value in values.items())
     stored = execute_run(plan_run(write(f"{GLUE}{lines}"), {}), store, kernels)
     assert repr(stored.results) == repr({"loss": 0.5, "label": "it"} | values)
@@ -436,6 +452,9 @@ def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path)
         ("display({RESULTS_MIME: {'a': {'$float': 'x'}}}, raw=True)", "as record"),
         ("recording.report = lambda: None", "what the run used; got nothing"),
         (f"{GLUE}record(a=1)\nglue('a', 1)", "recorded twice: a"),
+        (f"{GLUE}glue(['a'], 1)", r"expected a scrap's name and data; got {'data': 1, .*; remedy: call"),
+        ("display({'application/scrapbook.scrap.json+json': {'name': 'a'}}, raw=True)", "got {'name': 'a'}"),
+        ("display({'application/scrapbook.scrap.json+json': ['a', 1]}, raw=True)", r"got \['a', 1\]"),
         (
             "about = {'gradtricks': {'figure': '../a', 'alt': ''}}\n"
             "display({'image/svg+xml': ''}, metadata=about, raw=True)",

@@ -383,8 +383,20 @@ def test_yaml_that_could_surprise_is_refused(text, message):
         read_yaml(text)
 
 
-def test_commas_split_but_not_within_brackets_or_quotes():
-    assert split_values('0, 1e-3,[1, {"a": 2}],"x, y",') == ["0", "1e-3", '[1, {"a": 2}]', '"x, y"', ""]
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ('0, 1e-3,[1, {"a": 2}],"x, y",', ["0", "1e-3", '[1, {"a": 2}]', '"x, y"', ""]),
+        ("a],b", ["a]", "b"]),
+        (":),:],:[,:{", [":)", ":]", ":[", ":{"]),
+        ("],b, [[1, 2], [3]],c", ["]", "b", "[[1, 2], [3]]", "c"]),
+        (r'"a\",b",c', [r'"a\",b"', "c"]),
+        (r'["\\", "\"],"],c', [r'["\\", "\"],"]', "c"]),
+        ('a\\,"b\\', ["a\\", '"b\\']),
+    ],
+)
+def test_commas_split_but_not_within_brackets_or_quotes(text, parts):
+    assert split_values(text) == parts
 
 
 # Literals

@@ -13,6 +13,7 @@ import pytest
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.many import Interrupted
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.searching import search
@@ -316,6 +317,25 @@ def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, 
     assert len(set(done)) == 6
     # Only what was going on when it was killed may have been done twice.
     assert len(done) <= 6 + 2
+
+
+def test_a_search_is_interrupted_only_if_trials_are_left(written, tmp_path, undisturbed, monkeypatch):
+    spec, begun = written(trials=3), []
+
+    def interrupted(run, *arguments, **options):
+        begun.append(run)
+        if len(begun) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.3)
+        return compute(run, *arguments, **options)
+
+    monkeypatch.setattr("gradtricks.lab.runs.execution.execute_run", interrupted)
+    store = Store(tmp_path / "runs")
+    with pytest.raises(Interrupted, match="1 of 3 runs are left"):
+        search(spec, store, workers=1)
+    runs, best = search(spec, store, workers=1)
+    assert [len(begun), len(runs), len(best)] == [3, 3, 1]
+    assert proposals(spec, store) == undisturbed[:3]
 
 
 def test_an_interrupted_search_keeps_what_goes_on_and_continues(written, tmp_path):

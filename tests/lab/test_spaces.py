@@ -178,6 +178,14 @@ def test_a_parameter_may_vary_only_where_another_has_a_value(sweep):
     ]
 
 
+def test_a_rule_takes_a_list_for_several_values_of_a_parameter_without_a_type(tmp_path):
+    write_notebook(tmp_path / "plain.ipynb", parameters="optimizer = None\nmomentum = 0.0")
+    text = "grid: {optimizer: [sgd, rms, adam], momentum: [0, 0.9]}\n"
+    rule = "only_if: {momentum: {optimizer: [sgd, rms]}}"
+    found = read_sweep(write(tmp_path / "a.sweep.yaml", f"notebook: plain.ipynb\n{text}{rule}"))
+    assert varied(found) == [("sgd", 0.0), ("sgd", 0.9), ("rms", 0.0), ("rms", 0.9), ("adam", 0.0)]
+
+
 def test_what_is_excluded_does_not_run(sweep):
     text = "grid: {optimizer: [sgd, adam], sizes: [[1], [2, 3]], rate: [1, 2]}\n"
     found = sweep(
@@ -239,6 +247,14 @@ title: [a]
         (
             "list: {a: {}, b: {momentum: 0}}\nonly_if: {momentum: {optimizer: sgd}}",
             "only_if: expected parameters that no named configuration sets; got momentum",
+        ),
+        (
+            "list: {a: {}, b: {rate: 0.2}}\ngrid: {case: [1, 100]}",
+            "expected no case beside named configurations, whose names tables call so; got case; remedy: ",
+        ),
+        (
+            "grid: {optimizer: [sgd], momentum: [0, 0.5]}\nonly_if: {momentum: {optimizer: adam}}",
+            "only_if: the rule of momentum holds for no configuration",
         ),
         ("fixed: {rate: 1}", "expected something that varies"),
         ("grid: {rate: [1, 1.0]}", "expected each configuration once; got twice: rate = 1.0"),

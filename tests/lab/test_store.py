@@ -348,6 +348,21 @@ def test_what_is_not_of_the_store_is_left_alone(store):
             assert file.read() == b"mine"
 
 
+def test_only_what_the_lab_left_behind_is_deleted(local):
+    digest = "0" * 64
+    left = [f".checkpoints/{digest}/a", f".unfinished/{digest}/a", f".unfinished/a-{'1' * 12}-failed/a"]
+    mine = [".checkpoints/model/a", ".unfinished/draft.txt"]
+    for path in (*left, *mine):
+        overwrite(f"{local.location}/{Path(path).parent}", "a", Path(path).name)
+    assert local.clean() == [f"{local.location}/{Path(path).parent}" for path in sorted(left)[1:] + left[:1]]
+    assert all(Path(local.location, path).exists() for path in mine)
+
+
+def test_a_location_of_nothing_is_refused():
+    with pytest.raises(StoreError, match="expected a store's folder or URL; got nothing; remedy"):
+        Store("")
+
+
 def test_a_record_in_another_run_s_place_is_not_believed(local):
     stored, other = put(local, asked(0)), put(local, asked(1))
     overwrite(stored.location, Path(other.location, "record.json").read_bytes())

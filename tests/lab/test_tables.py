@@ -5,9 +5,13 @@ import html
 import io
 import json
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 
 import duckdb
@@ -228,6 +232,8 @@ def test_dates_and_decimals():
         ("COPY runs TO 'stolen.csv'", "disabled by configuration"),
         ("SET enable_external_access = true", "configuration has been locked"),
         ("SELECT * FROM tree", "tree does not exist"),
+        ("SELECT now(), 1", r"expected times without a zone; got TIMESTAMP .* in now\(\); remedy: cast them"),
+        ("SELECT [now()] AS x", "got TIMESTAMP WITH TIME ZONE in x;"),
     ],
 )
 def test_a_query_that_is_refused_says_why_and_what_there_is(sql, message, tmp_path, monkeypatch):
@@ -235,6 +241,12 @@ def test_a_query_that_is_refused_says_why_and_what_there_is(sql, message, tmp_pa
     with pytest.raises(ParameterError, match=message):
         ask(frame_of({"loss": 1.0}), sql)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_a_query():
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        ask(frame_of({}), "SELECT count(*) FROM range(10000000000) a, range(100) b")
 
 
 def test_a_message_lists_no_more_columns_than_can_be_read():
@@ -309,6 +321,26 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
     list(write(frame_of({"loss": 1.0}), "csv", path))
     assert "results.loss" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_a_folder_is_refused(tmp_path):
+    (tmp_path / "there.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to("there.csv")
+    list(write(frame_of({"loss": 1.0}), "csv", tmp_path / "link.csv"))
+    assert (tmp_path / "link.csv").is_symlink()
+    assert "results.loss" in (tmp_path / "there.csv").read_text()
+    with pytest.raises(ParameterError, match="expected a file to write; got the folder"):
+        list(write(frame_of({"loss": 1.0}), "csv", tmp_path))
+
+
+def test_what_is_no_ordinary_file_is_written_into(tmp_path):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        list(write(frame_of({"loss": 1.0}), "csv", pipe))
+        assert "results.loss" in read.result()
+    assert pipe.is_fifo()
 
 
 def test_importing_costs_nothing_until_it_is_used():

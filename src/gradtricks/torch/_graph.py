@@ -75,7 +75,7 @@ def statuses_of(tensors: Sequence[torch.Tensor | None]) -> list[tuple[str, float
     values = [_readable(tensor) for tensor in tensors]
     # Read together, since of a GPU each reading waits for all that it was told to do.
     place = next((value.device for value in values if value.numel()), _NOTHING.device)
-    nothing = _NOTHING.to(place)
+    nothing = torch.zeros_like(_NOTHING, device=place)
     bounds = [torch.stack(torch.aminmax(v)).to(nothing) if v.numel() else nothing for v in values]
     found = []
     for tensor, value, (low, high) in zip(tensors, values, torch.stack([nothing, *bounds]).tolist()[1:]):

@@ -36,7 +36,7 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[str] = []
         for word in args:
-            if given[-2:-1] == ["-p"] and "=" not in given[-1] and not word.startswith("--"):
+            if given[-2:-1] == ["-p"] and "=" not in given[-1] and word != "-p" and not word.startswith("--"):
                 given[-1] += f"={word}"
             else:
                 given.append(word)

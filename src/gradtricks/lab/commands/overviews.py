@@ -15,7 +15,14 @@ from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.terminal import duration, output, table
-from gradtricks.lab.notebooks.schema import Parameter, Settings, read_notebook, read_parameters, read_settings
+from gradtricks.lab.notebooks.schema import (
+    Parameter,
+    ParameterError,
+    Settings,
+    read_notebook,
+    read_parameters,
+    read_settings,
+)
 from gradtricks.lab.results.tables import read_plan, runs_of
 from gradtricks.lab.storage.store import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
@@ -46,8 +53,8 @@ class Description:
 class Experiment:
     """A notebook, the seconds that a run is said to take, its finished runs, and files that sweep it."""
 
-    notebook: Path
-    title: str
+    notebook: Path  # or another file that can't be read
+    title: str  # or what is wrong with it
     expected_s: float | None
     finished: int
     sweeps: tuple[Path, ...]
@@ -87,23 +94,29 @@ def list_experiments(
 ) -> list[Experiment]:
     """List the notebooks of a folder by name, with their sweeps and how many runs in the store are finished.
 
+    A notebook that can't be read or understood has what is wrong for its title. Sweep files of which nobody
+    can tell whose they are come last, in the same way.
+
     Raises:
         FileNotFoundError: The folder holds no notebook.
-        ParameterError: A file is no notebook, or a setting in one doesn't fit.
     """
-    notebooks = sorted(Path(folder).glob("*.ipynb"))
+    notebooks = _files(folder, ".ipynb")
     if not notebooks:
         raise FileNotFoundError(f"expected notebooks in {folder}; got none; remedy: name their folder")
     finished = Counter(run.record["stem"] for run in open_store(store).runs() if run.status == "finished")
-    # What is wrong in a sweep's file, running it says.
-    sweeps = {path: read_file(path)[1] for path in sorted(Path(folder).glob(f"*{ENDING}"))}
+    # What else is wrong in a sweep's file, running it says.
+    sweeps = {path: read_file(path)[1:] for path in _files(folder, ENDING)}
     found = []
     for path in notebooks:
-        node = read_notebook(path)
-        own = tuple(p for p, file in sweeps.items() if file and Path(file.notebook).name == path.name)
-        expected_s = read_settings(node, str(path)).expected_s
-        found.append(Experiment(path, _title(node, path), expected_s, finished[path.stem], own))
-    return found
+        own = tuple(p for p, (file, _) in sweeps.items() if file and Path(file.notebook).name == path.name)
+        try:
+            node = read_notebook(path)
+            title, expected_s = _title(node, path), read_settings(node, str(path)).expected_s
+        except ParameterError as error:
+            title, expected_s = str(error), None
+        found.append(Experiment(path, title, expected_s, finished[path.stem], own))
+    broken = {path: str(problems.error()) for path, (file, problems) in sweeps.items() if file is None}
+    return found + [Experiment(path, wrong, None, 0, ()) for path, wrong in broken.items()]
 
 
 def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
@@ -135,6 +148,10 @@ def watch(store: str | Path) -> None:
             if not any(each.left or each.running for each in found):
                 return
             sleep(_LOOK_EVERY_S)
+
+
+def _files(folder: str | Path, ending: str) -> list[Path]:
+    return sorted(path for path in Path(folder).glob(f"*{ending}") if path.is_file())
 
 
 def _title(node: nbformat.NotebookNode, path: Path) -> str:

@@ -149,7 +149,7 @@ def sweep(
         return result
     try:
         return replace(result, plots=tuple(plot(result.name, store=opened.location)))
-    except ParameterError as error:  # nothing that could be drawn; the runs are there all the same
+    except (ParameterError, OSError) as error:  # nothing can be drawn, or written; the runs are there
         return replace(result, unplotted=str(error))
 
 
@@ -173,7 +173,10 @@ def freeze(planned: Sweep, store: Store) -> None:
         {"request": spec.request, "title": spec.title, "case": planned.cases.get(spec.request, "")}
         for spec in planned.specs
     ]
-    store.write_plan(planned.name, {"runs": runs, "shown": planned.shown, "varied": planned.varied})
+    plan: dict[str, Any] = {"runs": runs, "shown": planned.shown, "varied": planned.varied}
+    if planned.path:
+        plan["file"] = str(planned.path.resolve())
+    store.write_plan(planned.name, plan)
 
 
 def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:

@@ -64,7 +64,6 @@ def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[
 def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> RenderableType:
     """Show runs as people read them: a table of each result of a sweep, or a line for each of the runs."""
     from gradtricks.lab.results.captions import number, summary_columns
-    from gradtricks.lab.results.grouping import spell
 
     count = f"{len(frame)} runs"
     if not found:
@@ -76,7 +75,8 @@ def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> Renderabl
     for each in found:
         axes = each.axes[: len(each.parts[0].values)]
         columns = {
-            axis.name: [spell(part.values[place]) for part in each.parts] for place, axis in enumerate(axes)
+            axis.name: [axis.spell(part.values[place]) for part in each.parts]
+            for place, axis in enumerate(axes)
         }
         summed = summary_columns(each, lambda value: "" if value != value else number(value))
         columns |= {name: cells for name, cells in summed.items() if name not in _NO_ROOM}
@@ -105,12 +105,19 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
         if form != "csv":
             raise ParameterError(f"expected --output FILE too, since {form} isn't text; got none")
         yield tables.as_csv(frame).removesuffix("\n")
+    elif path.is_dir():
+        raise ParameterError(f"expected a file to write; got the folder {path}")
     elif not path.parent.is_dir():
         raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
     else:
         from gradtricks.lab.results.queries import as_parquet
 
-        replace(path, tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame))
+        data = tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame)
+        path = path.resolve()  # a link stays one
+        if path.exists() and not path.is_file():  # and so does a pipe
+            path.write_bytes(data)
+        else:
+            replace(path, data)
 
 
 def plot(
@@ -203,11 +210,22 @@ def _find_plan(store: "Store | Published", name: str | Path | None) -> tuple[str
     there = store.plans()
     wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
     if wanted in there:
-        return wanted, tables.read_plan(store.plan(wanted))
+        plan = tables.read_plan(store.plan(wanted))
+        file = Path(name or "")
+        if file.name.endswith(ENDING) and Path(plan.file).is_file() and not _same(file, Path(plan.file)):
+            raise ParameterError(
+                f"expected the sweep of {file}; got one of the same name, whose file is {plan.file}; "
+                "remedy: sweep it again, in a store of its own or under another name"
+            )
+        return wanted, plan
     raise ParameterError(
         f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
         "remedy: gradtricks status lists them"
     )
+
+
+def _same(file: Path, other: Path) -> bool:
+    return file.exists() and file.samefile(other)
 
 
 def _whole(frame: "pandas.DataFrame") -> str:

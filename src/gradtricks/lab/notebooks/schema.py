@@ -49,6 +49,11 @@ class Parameter:
         return TypeAdapter(self.type)
 
     @property
+    def is_typed(self) -> bool:
+        """Whether not any value will do."""
+        return get_args(self.type)[:1] != (Any,)
+
+    @property
     def choices(self) -> tuple[Any, ...]:
         """The values of a ``Literal``."""
         return get_args(get_args(self.type)[0])

@@ -89,16 +89,25 @@ def read_yaml(text: str) -> Any:
 
 
 def split_values(text: str) -> list[str]:
-    """Split a text such as ``0,[1, 2]`` at its commas, but not within brackets or double quotes."""
+    """Split a text such as ``0,[1, 2]`` at its commas, but not within double quotes.
+
+    Neither within brackets, for a part that begins with one.
+    """
     parts, depth, quoted, start = [], 0, False, 0
-    for place, sign in enumerate(text):
+    signs = enumerate(text)
+    for place, sign in signs:
         if sign == '"':
             quoted = not quoted
-        elif not quoted:
-            depth += (sign in "[{") - (sign in "]}")
-            if sign == "," and depth == 0:
-                parts.append(text[start:place].strip())
-                start = place + 1
+        elif quoted:
+            if sign == "\\":
+                next(signs, None)
+        elif sign in "[{":
+            depth += depth > 0 or not text[start:place].strip()
+        elif sign in "]}":
+            depth = max(depth - 1, 0)
+        elif sign == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
     return [*parts, text[start:].strip()]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, spell
+from gradtricks.lab.results.grouping import Axis, Curve, Found, Group
 from gradtricks.lab.results.statistics import CONFIDENCE, FEWEST_RUNS, Summary
 
 MINUS = "\N{MINUS SIGN}"
@@ -113,7 +113,7 @@ def alt_of(found: Found) -> str:
 
 
 def _where(axes: Sequence[Axis], part: Group | Curve) -> str:
-    said = ", ".join(f"{axis.name} = {spell(value)}" for axis, value in zip(axes, part.values))
+    said = ", ".join(f"{axis.name} = {axis.spell(value)}" for axis, value in zip(axes, part.values))
     return f"{said}: " if said else ""
 
 

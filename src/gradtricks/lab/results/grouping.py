@@ -1,6 +1,7 @@
 """What a sweep found: the runs of each configuration, for each result that is to be shown."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -46,13 +47,22 @@ class Axis:
         """Which of the values it is, by its `key_of`."""
         return {key_of(value): rank for rank, value in enumerate(self.values)}
 
+    @cached_property
+    def _spelled(self) -> Counter[str]:
+        return Counter(map(spell, self.values))
+
+    def spell(self, value: Any) -> str:
+        """Write one of the values as `spell` does, but in full where another one is written alike."""
+        short = spell(value)
+        return text_of(value) if self._spelled[short] > 1 else short
+
 
 @dataclass(frozen=True)
 class Group:
     """The runs of one configuration, or of several that are pooled; ``values`` are those of the axes."""
 
     values: tuple[Any, ...]
-    found: tuple[Any, ...]  # by each finished run, under one name: a number, or a list of numbers
+    found: tuple[Any, ...]  # by each finished run, under one name: a float, or a list of floats
     strata: tuple[tuple[str, ...], ...]  # the configuration of each of them
     failed: int
     missing: int  # finished runs that didn't record it
@@ -142,7 +152,7 @@ def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
     axes = []
     for name in names:
         distinct = {key_of(value): value for value in _parameter(frame, name)}
-        numeric = all(type(value) in (int, float) and math.isfinite(value) for value in distinct.values())
+        numeric = all(type(v) in (int, float) and math.isfinite(_floats(v)) for v in distinct.values())
         ordered = sorted(distinct.values()) if numeric else distinct.values()
         axes.append(Axis(name, tuple(ordered), numeric))
     return axes
@@ -168,7 +178,7 @@ def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pool
         there = [row for row in finished if found[row] is not None]
         return Group(
             values=tuple(configurations[rows[0]][:kept]),
-            found=tuple(found[row] for row in there),
+            found=tuple(_floats(found[row]) for row in there),
             strata=tuple(tuple(map(key_of, configurations[row])) for row in there),
             failed=len(rows) - len(finished),
             missing=len(finished) - len(there),
@@ -268,6 +278,16 @@ def _is_curve(frame: "pandas.DataFrame", column: str) -> bool:
         got = f"{odd[0]!r:.60}" if odd else "both"
         raise PlotError(f"{column} must be numbers, or lists of numbers, to be shown; got {got}")
     return kinds == {True}
+
+
+def _floats(found: Any) -> Any:
+    """Make floats of a number or of a list of numbers; those beyond all floats are infinite."""
+    if isinstance(found, list):
+        return [*map(_floats, found)]
+    try:
+        return float(found)
+    except OverflowError:
+        return math.inf if found > 0 else -math.inf
 
 
 def _parameter(frame: "pandas.DataFrame", name: str) -> list[Any]:

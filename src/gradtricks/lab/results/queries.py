@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LISTED = 80  # columns in a message
+_ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
 def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
@@ -27,7 +28,7 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
     the value in its part ``value``. Of names that differ in case only, which SQL can't tell apart, the later
     one ends in an underscore. Values of different kinds are text, lists of such are JSON.
 
-    A ParameterError says why DuckDB refuses, and which columns there are.
+    A ParameterError says why DuckDB refuses, and which columns there are. Ctrl-C is a KeyboardInterrupt.
     """
     import duckdb
     import pandas as pd
@@ -47,12 +48,22 @@ def ask(frame: "pandas.DataFrame", sql: str) -> "pandas.DataFrame":
                     f"expected a query; got {sql!r}; remedy: gradtricks table --help shows one"
                 )
             answer = connection.execute(sql)
-            rows, found = answer.fetchall(), [column[0] for column in answer.description or ()]
+            described = answer.description or ()
+            if zoned := [str(name) for name, kind, *_ in described if _ZONED in str(kind)]:
+                raise ParameterError(  # DuckDB would want pytz
+                    f"expected times without a zone; got {_ZONED} in {', '.join(zoned)}; "
+                    "remedy: cast them, such as now()::TIMESTAMP, which is in UTC"
+                )
+            rows, found = answer.fetchall(), [name for name, *_ in described]
         except duckdb.Error as error:
             names = list(_names(nested))
             more = [f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
             listed = "\n  ".join(names[:_LISTED] + more)
             raise ParameterError(f"{error}\nThe columns of runs are:\n  {listed}") from None
+        except RuntimeError as error:
+            if "interrupted" not in str(error):
+                raise
+            raise KeyboardInterrupt from error  # for which DuckDB has a word of its own
     answers = [
         [float(row[place]) if isinstance(row[place], Decimal) else row[place] for row in rows]
         for place in range(len(found))

@@ -35,6 +35,7 @@ class Plan(BaseModel):
     shown: tuple[str, ...] = ()  # results
     varied: tuple[str, ...] = ()  # parameters
     published: bool = False  # whether its runs are kept with the sources
+    file: str = ""  # that asked for it
 
 
 def read_plan(plan: Any) -> Plan:

@@ -124,7 +124,7 @@ def execute_missing(
         then: Asked for further runs, told how many can go on: first, if any is wanted, and as each ends.
 
     Raises:
-        Interrupted: By Ctrl-C or SIGTERM.
+        Interrupted: By Ctrl-C or SIGTERM, before all was done.
         SchedulerError: The cluster can't be used, or is gone.
         ValueError: ``workers`` isn't positive.
     """
@@ -143,7 +143,7 @@ def execute_missing(
         pool = cluster(scheduler, store, driver.hear, limit=workers, timeout_s=timeout_s)
     with pool as opened, _on_signal(driver.hear_signal):
         driver.drive(opened)
-    if driver.signals:
+    if driver.signals and driver.left():
         raise Interrupted(driver.runs)
 
 
@@ -185,6 +185,12 @@ class _Driver:
                 break
         if self._mistake:
             raise self._mistake
+
+    def left(self) -> bool:
+        """Say, in the end, whether anything is to be done still, which a search has to be asked for."""
+        if not any(run.missing for run in self.runs):
+            self._add_more()
+        return any(run.missing for run in self.runs)
 
     def hear(self, request: str, worker: str) -> None:
         """Be told, in any thread, who does a run."""

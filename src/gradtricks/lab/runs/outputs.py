@@ -52,7 +52,7 @@ def collect_figures(node: NotebookNode) -> dict[str, bytes]:
     """
     figures: dict[str, bytes] = {}
     for output in _outputs(node):
-        name = str(output.get("metadata", {}).get("gradtricks", {}).get("figure", ""))
+        name = str(_tag(output).get("figure", ""))
         if FIGURE_NAME.fullmatch(name):
             figures |= _figure_file(name, output.data)
     return figures
@@ -65,13 +65,19 @@ def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
     figures: dict[str, str] = {}
     files: dict[str, Any] = {}
     for output in _outputs(node):
-        data, tag = output.get("data", {}), output.get("metadata", {}).get("gradtricks", {})
+        data, tag = output.get("data", {}), _tag(output)
         for mime, kept in ((RESULTS_MIME, results), (VARYING_MIME, varying)):
             new = data.get(mime, {})
             _refuse_twice(new.keys() & {*results, *varying})
             kept.update(new)
         for scrap in (data[mime] for mime in _SCRAPS if mime in data):
-            scraps[scrap["name"]] = scrap["data"]  # of the same name the last one counts
+            match scrap:
+                case {"name": str(name), "data": value}:
+                    scraps[name] = value  # of the same name the last one counts
+                case _:
+                    raise OutputError(
+                        f"expected a scrap's name and data; got {scrap!r:.80}; remedy: call scrapbook's glue"
+                    )
         files.update(data.get(FILES_MIME, {}))
         if "figure" in tag:
             _refuse_twice({tag["figure"]} & figures.keys())
@@ -100,6 +106,12 @@ def _refuse_twice(names: set[str]) -> None:
         raise OutputError(
             f"recorded twice: {', '.join(sorted(names))}; remedy: give each result and figure its own name"
         )
+
+
+def _tag(output: NotebookNode) -> dict[str, Any]:
+    """Return what the lab says of an output; anything else under this name isn't the lab's."""
+    tag = output.get("metadata", {}).get("gradtricks")
+    return tag if isinstance(tag, dict) else {}
 
 
 def _outputs(node: NotebookNode) -> Iterator[NotebookNode]:

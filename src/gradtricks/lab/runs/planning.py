@@ -25,10 +25,11 @@ from gradtricks.lab.notebooks.schema import (
 )
 from gradtricks.lab.notebooks.texts import Problems, literal
 from gradtricks.lab.runs.provenance import describe_source
-from gradtricks.lab.storage.records import LONGEST_TITLE, request_digest
+from gradtricks.lab.storage.records import LONGEST_TITLE, STEM, request_digest
 from gradtricks.lab.storage.store import Requested
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=,+-]+")
+_NO_NAME = re.compile(r"[\x00-\x1f/\\]+")
 _TAGS = {INJECTED, "papermill-error-cell-tag"}  # of cells that an earlier run of papermill put in
 
 
@@ -64,7 +65,7 @@ class Spec(Requested):
     @property
     def name(self) -> str:
         """Stem and backend, ``masking-torch``, after which the book names what it shows of a run."""
-        return _name(self.stem, self.parameters)
+        return _NO_NAME.sub("_", _name(self.stem, self.parameters))
 
 
 def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = None) -> Spec:
@@ -99,6 +100,11 @@ def plan_runs(
     settings, problems = Settings.model_validate({}), Problems()
     with problems.noted():
         settings = read_settings(node, str(notebook), **({} if threads is None else {"threads": threads}))
+    if not STEM.fullmatch(notebook.stem) or notebook.stem.encode(errors="replace").decode() != notebook.stem:
+        problems.append(
+            "expected a notebook's name of valid Unicode, without backslashes and control characters; "
+            f"got {notebook.name!r}; remedy: rename it"
+        )
     if not _has_own_kernel(node):
         problems.append(
             f"expected a notebook for this Python's kernel; got one for {node.metadata.kernelspec.name!r}; "

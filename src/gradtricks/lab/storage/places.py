@@ -22,6 +22,7 @@ MANIFEST = ".json"  # how the manifest of a published sweep ends
 RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")  # all else there is nobody's business
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_TAKEN_AWAY = re.compile(RUN.pattern.replace("}/(", "}-("))
 # How one begins, whoever edited it since.
 _MANIFEST = re.compile(rb'\{\s*"title":\s*"(?:[^"\\]|\\.)*",\s*"question":')
 _CHECKPOINTS = ".checkpoints"
@@ -120,7 +121,10 @@ class LocalPlace:
     def leftovers(self) -> list[str]:
         """List what killed processes left behind, and checkpoints: a claim ends with its process."""
         left = {path.name.removesuffix(".lock") for path in (self._root / UNFINISHED).glob("*")}
-        found = {UNFINISHED: left, _CHECKPOINTS: set(self.names(_CHECKPOINTS, folders=True))}
+        found = {
+            UNFINISHED: {name for name in left if _DIGEST.fullmatch(name) or _TAKEN_AWAY.fullmatch(name)},
+            _CHECKPOINTS: set(filter(_DIGEST.fullmatch, self.names(_CHECKPOINTS, folders=True))),
+        }
         claimed = self.claimed()
         return [f"{folder}/{key}" for folder, keys in found.items() for key in sorted(keys - claimed)]
 

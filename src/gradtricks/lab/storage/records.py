@@ -26,7 +26,7 @@ FAILED = "failed"  # folder of a request's last failure, beside those of finishe
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
-_STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
+STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
 _PACKAGE_FILE = re.compile(r"\w[\w.-]{0,60}(/\w[\w.-]{0,60}){0,10}", re.ASCII)  # that no file system refuses
 
 
@@ -41,7 +41,7 @@ def _has_zone(text: str) -> str:
 
 
 Digest = Annotated[str, _like(_DIGEST)]
-_Stem = Annotated[str, _like(_STEM)]
+_Stem = Annotated[str, _like(STEM)]
 _Count = Annotated[int, Field(gt=0, lt=1 << 20)]
 
 

@@ -125,10 +125,11 @@ def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
 
 
 def connect() -> "duckdb.DuckDBPyConnection":
-    """Open a database in memory, in whose queries names are columns, never variables of ours."""
+    """Open a database in memory, in UTC, in whose queries names are columns, never variables of ours."""
     import duckdb
 
-    return duckdb.connect(config={"python_enable_replacements": False, "threads": 1})
+    connection = duckdb.connect(config={"python_enable_replacements": False, "threads": 1})
+    return connection.execute("SET TimeZone = 'UTC'")
 
 
 def _columns(records: Sequence[dict[str, Any]]) -> dict[Dotted, list[Any]]:

@@ -80,6 +80,8 @@ class Store:
 
     def __init__(self, location: str | Path) -> None:
         self.location = without_scheme(location)
+        if not self.location:
+            raise StoreError("expected a store's folder or URL; got nothing; remedy: leave out --store")
         self._place = place_at(self.location)
 
     def find(self, run: Requested) -> StoredRun | None:

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, excerpt, faults
 from gradtricks.lab.notebooks.texts import Problems, read_yaml
+from gradtricks.lab.results.tables import CASE
 
 ENDING = ".sweep.yaml"
 MAX_RUNS = 100_000
@@ -174,6 +175,12 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
             yield "list: expected a name for each configuration; got an empty one"
         if isinstance(self.cases, dict) and (unclear := sorted(self.only_if.keys() & set(parts["list"]))):
             yield f"only_if: expected parameters that no named configuration sets; got {', '.join(unclear)}"
+        for part in (part for part in ("zip", "grid") if CASE in parts.get(part, [])):
+            if isinstance(self.cases, dict):
+                yield (
+                    f"{part}: expected no {CASE} beside named configurations, whose names tables call so; "
+                    f"got {CASE}; remedy: write list without names"
+                )
         varying = {name for part, names in parts.items() if part != "fixed" for name in names}
         yield from (
             f"only_if: expected parameters that vary; got {n}" for n in self.only_if if n not in varying

@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -207,8 +208,11 @@ def expand(
             "remedy: take out values that come twice, also those that are the same number"
         )
     if conditions:
-        every = [reader.conditioned(each, conditions) for each in every]
-        every = list({reader.key(each, names): each for each in every}.values())
+        kept = [reader.conditioned(each, conditions) for each in every]
+        for name, rule in conditions.items():
+            if not any(reader.holds(rule, each) for each in (*every, *kept)):
+                raise ParameterError(f"only_if: the rule of {name} holds for no configuration")
+        every = list({reader.key(each, names): each for each in kept}.values())
     matched = [[reader.holds(rule, each) for rule in excluded] for each in every]
     idle = [n for n, column in enumerate(zip(*matched), 1) if not any(column)]
     if idle:
@@ -271,10 +275,11 @@ class _Reader:
 
     def _alternatives(self, name: str, raw: Any) -> list[Any]:
         """Take a list for several values, unless the parameter itself is a list and it fits as one value."""
-        try:
-            return [_read(find_parameter(self._declared, name), raw)]
-        except ParameterError:
-            return raw if isinstance(raw, list) else [raw]
+        with suppress(ParameterError):
+            parameter = find_parameter(self._declared, name)
+            if not isinstance(raw, list) or parameter.is_typed:
+                return [_read(parameter, raw)]
+        return raw if isinstance(raw, list) else [raw]
 
 
 def _read(parameter: Parameter, raw: Any) -> Any:
