@@ -50,7 +50,10 @@ def flattened(
     """Take nested dicts apart, into paths and values, but lists and those that are to stay ``whole``."""
     if isinstance(value, Mapping) and not whole(value, path):
         for key, item in value.items():
-            yield from flattened(item, (*path, key), whole)
+            if isinstance(item, Mapping):
+                yield from flattened(item, (*path, key), whole)
+            else:  # most are, and there are thousands of records
+                yield (*path, key), item
     else:
         yield path, value
 
