@@ -85,8 +85,9 @@ def _row(run: StoredRun) -> dict[Dotted, Any]:
     row: dict[Dotted, Any] = {("run",): folder_name(run.title, run.request)}
     row |= {(name,): record.get(name) for name in ("status", "error", "stem")}
     row |= {("parameters", name): value for name, value in run.parameters.items()}
-    for group, found in (("results", run.results), ("varying", run.varying)):
-        row |= flattened(found, (group,))
+    for group in ("results", "varying"):
+        if record[group]:
+            row |= flattened(getattr(run, group), (group,))
     row |= flattened(record["provenance"], ("provenance",))
     row["started",] = datetime.fromisoformat(record["started"])
     row["duration_s",] = record["duration_s"]

@@ -91,7 +91,7 @@ class Record(Strict, extra="ignore"):
     results: dict[str, Any]
     varying: dict[str, Any]
     figures: dict[Annotated[str, _like(FIGURE_NAME)], str]
-    files: dict[Annotated[str, _like(FILE_NAME)], KeptFile] = {}
+    files: dict[Annotated[str, _like(FILE_NAME)], KeptFile] = Field(default_factory=dict)
     request: Digest
     provenance: Provenance
     started: Annotated[str, AfterValidator(_has_zone)]
