@@ -238,7 +238,7 @@ MOST_LINES = {
     "src/gradtricks/reference": 1_439,
     "src/gradtricks/_core": 2_814,
     "src/gradtricks/agents": 4_012,
-    "src/gradtricks/lab": 9_419,
+    "src/gradtricks/lab": 9_420,
     "src/gradtricks/book": 2_633,
     "tests": 23_907,
 }
