@@ -1,5 +1,6 @@
 """masked_adam_step, MaskedAdam and MaskedOptimizer."""
 
+import contextlib
 import copy
 import io
 import pickle
@@ -474,7 +475,8 @@ def test_the_step_that_is_compiled_on_a_gpu_compiled_on_a_cpu(in_torch, monkeypa
         parameter = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
         optimizer, path = tricks.MaskedAdam([parameter], **options), []
         for count, (gradient, mask) in enumerate(zip(gradients, masks, strict=True), 1):
-            optimizer.param_groups[0]["lr"] = 0.1 / count
+            rate = 0.1 / count
+            optimizer.param_groups[0]["lr"] = torch.tensor(rate) if options.get("amsgrad") else rate
             optimizer.set_trainable_mask(parameter, torch.tensor(mask))
             parameter.grad = torch.tensor(gradient)
             optimizer.step()
@@ -485,17 +487,30 @@ def test_the_step_that_is_compiled_on_a_gpu_compiled_on_a_cpu(in_torch, monkeypa
     np.testing.assert_allclose(*paths, rtol=1e-12)
 
 
-def test_where_nothing_can_be_compiled_a_warning_says_so(in_torch, monkeypatch):
+@pytest.mark.parametrize("works", [True, False])
+def test_whether_a_gpu_s_compiler_works_is_tried_once(in_torch, monkeypatch, works):
     from gradtricks.torch import _in_place
 
-    def fail(function):
-        raise RuntimeError("no compiler")
+    torch, tried = in_torch.framework, []
+
+    def compiler(function):
+        tried.append(function)
+        if not works:
+            raise RuntimeError("no compiler")
+        return lambda x: x
 
     _in_place._can_compile.cache_clear()
-    monkeypatch.setattr(in_torch.framework, "compile", fail)
-    with pytest.warns(UserWarning, match="MaskedAdam is slow here.*no compiler"):
-        assert not _in_place._can_compile()
-    assert not _in_place._can_compile()
+    monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr(torch, "ones", lambda *_, device: device)
+    said = contextlib.nullcontext() if works else pytest.warns(match="MaskedAdam is slow here.*no compiler")
+    with said:
+        assert _in_place._can_compile() is works
+    assert _in_place._can_compile() is works
+    assert len(tried) == 1
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    found = [_in_place._way_of([torch.zeros(count)] * 7) for count in (2**16 - 1, 2**16)]
+    assert found == [_in_place._by_tensors, _in_place._compiled if works else _in_place._by_tensors]
     _in_place._can_compile.cache_clear()
 
 
