@@ -239,7 +239,7 @@ MOST_LINES = {
     "src/gradtricks/_core": 2_814,
     "src/gradtricks/agents": 4_012,
     "src/gradtricks/lab": 9_420,
-    "src/gradtricks/book": 2_633,
+    "src/gradtricks/book": 2_632,
     "tests": 23_922,
 }
 

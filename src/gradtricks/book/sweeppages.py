@@ -29,6 +29,7 @@ from gradtricks.lab.results.grouping import (
 )
 from gradtricks.lab.results.plots import PlotResult, plot_results
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import split_name
 from gradtricks.lab.sweeps.files import ENDING
@@ -206,7 +207,7 @@ def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, list[An
     if not sweep.cases:
         return values
     cases = [sweep.cases[run.request] for run in runs]
-    return {tables.CASE: cases} | {name: some for name, some in values.items() if varies_within(cases, some)}
+    return {CASE: cases} | {name: some for name, some in values.items() if varies_within(cases, some)}
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -223,9 +224,7 @@ def _named(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
         said = [_said_of(sweep, name, run.parameters.get(name)) for name in different]
         rows[sweep.cases[run.request]] = ", ".join(said)
     body = [[escape(case), different] for case, different in rows.items()]
-    return markdown_table(
-        [[escape(_labels(sweep).get(tables.CASE, tables.CASE)), "what is different"], *body]
-    )
+    return markdown_table([[escape(_labels(sweep).get(CASE, CASE)), "what is different"], *body])
 
 
 def _said_of(sweep: Sweep, name: str, value: Any) -> str:

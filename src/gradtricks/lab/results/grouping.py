@@ -12,7 +12,8 @@ import numpy as np
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
-from gradtricks.lab.results.tables import CASE, one_line, values_of
+from gradtricks.lab.results.tables import one_line, values_of
+from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.rows import join_name, kind_of, split_name
 
 if TYPE_CHECKING:

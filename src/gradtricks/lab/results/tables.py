@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
+from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.records import StoredRun, folder_name
 from gradtricks.lab.storage.rows import Dotted, flattened, join_name, kind_of
 from gradtricks.lab.storage.store import Planned, Requested, Store, StoreError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.storage.published import Published
-
-CASE = "case"  # the column that says what a configuration is called
 
 _FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
 _ORDER = (CASE, *_FIRST, "parameters", "results", "varying", "provenance", *_LAST)

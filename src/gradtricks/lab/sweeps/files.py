@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError, excerpt, faults
 from gradtricks.lab.notebooks.texts import Problems, read_yaml
-from gradtricks.lab.results.tables import CASE
+from gradtricks.lab.storage.manifests import CASE
 
 ENDING = ".sweep.yaml"
 MAX_RUNS = 100_000
