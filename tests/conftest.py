@@ -1,5 +1,6 @@
 """Fixtures: each framework, and each way in which a framework differentiates."""
 
+import os
 import signal
 from contextlib import closing
 
@@ -17,7 +18,7 @@ settings.register_profile(
     "gradtricks",
     deadline=None,
     derandomize=True,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("gradtricks")
@@ -38,9 +39,16 @@ def pytest_runtest_protocol(item):
     return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call():
+    """Take the test's name out of the environment, by which warm processes are told apart."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    return (yield)
+
+
 def pytest_addoption(parser):
     """Let the tests that kill processes go on for longer, and pictures of pages be stored anew."""
-    parser.addoption("--kills", type=int, default=7, help="processes that lab/test_kills.py kills")
+    parser.addoption("--kills", type=int, default=4, help="processes that lab/test_kills.py kills")
     parser.addoption("--kill-seed", type=int, default=0, help="of the moments at which it does")
     parser.addoption("--new-screens", action="store_true", help="store how book/test_browser.py sees pages")
 
@@ -95,18 +103,34 @@ def store(tmp_path):
     return Store(tmp_path / "runs")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kernels():
-    """Warm processes, kept from test to test of a file."""
+    """Warm processes, kept from test to test."""
     from gradtricks.lab.kernels.choosing import Kernels
 
     with closing(Kernels()) as kernels:
         yield kernels
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def warm(kernels, monkeypatch):
+    """Let commands that run in this process fork from the warm processes of other tests."""
+    from gradtricks.lab.kernels.choosing import Kernels
+
+    class Lent(Kernels):
+        def __init__(self):
+            self.__dict__.update(vars(kernels))
+
+        def close(self):
+            self._closed = True
+
+    for module in ("runs.here", "commands.publishing"):
+        monkeypatch.setattr(f"gradtricks.lab.{module}.Kernels", Lent)
+
+
+@pytest.fixture(scope="session")
 def forks():
-    """Sphinx and Jupyter Book, imported once for all tests of a file."""
+    """Sphinx and Jupyter Book, imported once for all tests."""
     pytest.importorskip("jupyter_book")
     with closing(Forks()) as forks:
         yield forks

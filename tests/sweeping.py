@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import psutil
-from distributed.security import Security
 
 from gradtricks.lab.runs.many import execute_missing, look_up
 from gradtricks.lab.runs.planning import plan_runs
@@ -118,6 +117,8 @@ def main():
 
 def write_certificates(folder):
     """Write certificates that last for an hour; return what `Scheduler` takes."""
+    from distributed.security import Security  # which sweeps of one machine don't need
+
     made = Security.temporary()
     files = {"ca_file": made.tls_ca_file, "cert": made.tls_client_cert, "key": made.tls_client_key}
     for name, text in files.items():

@@ -439,7 +439,8 @@ def test_a_game_without_end_is_ended(monkeypatch):
         evaluation.evaluate(policy, games=2, temperature=-1)
 
 
-def test_the_command_plays_what_was_saved(gradtricks, tmp_path):
+def test_the_command_plays_what_was_saved(gradtricks, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "_LONGEST_GAME", 400)
     policy = FrozenPolicy(NETWORK, mirror=True, about={"frame_skip": 4, "seed": 0})
     policy.save(tmp_path / "policy.safetensors")
     done = gradtricks("evaluate", tmp_path / "policy.safetensors", "--games", 2, FORCE_COLOR="1")

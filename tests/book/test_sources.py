@@ -4,7 +4,6 @@ import csv
 import json
 import pickle
 import re
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ from gradtricks.book.site import BuildError, build, keeps_what_others_use
 from gradtricks.book.sources import lay_out
 from gradtricks.book.sweeppages import sweep_files
 from gradtricks.lab.commands.publishing import plan_sweeps
-from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.results.tables import runs_of
@@ -50,10 +48,10 @@ def pages(tmp_path):
     return tmp_path / "book" / "experiments"
 
 
-def execute_in(folder, run):
-    """Execute a run, and keep it in a store in the folder."""
-    with closing(Kernels()) as kernels:
-        return execute_run(run, Store(folder / "runs"), kernels)
+@pytest.fixture
+def execute(kernels, tmp_path):
+    """Return a function that executes a run, and keeps it in a store in the folder."""
+    return lambda run: execute_run(run, Store(tmp_path / "runs"), kernels)
 
 
 def publish_sweep(sweep, runs, pages):
@@ -71,11 +69,13 @@ def contents(folder):
 # Pages of runs
 
 
-def test_a_page_of_one_framework_leaves_the_other_out_and_says_where_it_came_from(notebook, tmp_path, pages):
+def test_a_page_of_one_framework_leaves_the_other_out_and_says_where_it_came_from(
+    notebook, tmp_path, pages, execute
+):
     node = nbformat.read(notebook, as_version=4)
     node.cells += [nbformat.v4.new_code_cell("\n".join(["long = 0"] * count)) for count in (30, 31)]
     nbformat.write(node, notebook)
-    stored = execute_in(tmp_path, plan_run(notebook, {}))
+    stored = execute(plan_run(notebook, {}))
     lay_out({"small-torch": stored}, pages)
     node = nbformat.read(pages / "small.ipynb", as_version=4)
     sources = [cell.source for cell in node.cells]
@@ -106,7 +106,9 @@ record_figure("{name}", figure, alt={alt})
 """
 
 
-def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(notebook, tmp_path, pages, forks):
+def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(
+    notebook, tmp_path, pages, forks, execute
+):
     write_notebook(notebook, body="print('alike')")
     node = nbformat.read(notebook, as_version=4)
     new = nbformat.v4.new_code_cell
@@ -118,7 +120,7 @@ def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(notebook
         new(DRAW.format(height="1 + len(backend) * 1e-6", name="near", alt="'by both'")),
     ]
     nbformat.write(node, notebook)
-    runs = {spec.name: execute_in(tmp_path, spec) for spec in plan_book(notebook.parent)}
+    runs = {spec.name: execute(spec) for spec in plan_book(notebook.parent)}
     lay_out(runs, pages)
     assert sorted(path.name for path in pages.iterdir()) == [
         *("small-tensorflow", "small-tensorflow.json", "small-torch", "small-torch.json", "small.ipynb")
@@ -147,13 +149,13 @@ def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(notebook
     assert {label.get("data-sync-group") for label in page.select("label")} == {"framework", None}
 
 
-def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages):
+def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages, execute):
     write_notebook(notebook, parameters="seed: int = 0  # seeds nothing", body="'nothing'")
     node = nbformat.read(notebook, as_version=4)
     node.cells = [cell for cell in node.cells if "fate" not in cell.source]
     nbformat.write(node, notebook)
     assert [run.name for run in plan_book(notebook.parent)] == ["small"]
-    stored = execute_in(tmp_path, plan_run(notebook, {}))
+    stored = execute(plan_run(notebook, {}))
     lay_out({"small": stored}, pages)
     sources = [cell.source for cell in nbformat.read(pages / "small.ipynb", as_version=4).cells]
     assert sources[0].startswith("# A small experiment\n")
@@ -341,14 +343,14 @@ SEARCH = "notebook: small.ipynb\noptuna:\n  objective: results.rate\n  direction
 SEARCH += "  parameters:\n    rate: {low: 0.0, high: 1.0}\n"
 
 
-def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_path):
+def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_path, execute):
     (notebook.parent / "small.sweep.yaml").write_text(SWEEP)
     (notebook.parent / "wide.sweep.yaml").write_text(SEARCH)
     (sweep,) = plan_sweeps(notebook.parent)
     assert (sweep.name, len(sweep.specs)) == ("small", 4)
     store = Store(tmp_path / "runs")
     assert runs_of(store, sweep.specs) == []
-    stored = execute_in(tmp_path, sweep.specs[2])
+    stored = execute(sweep.specs[2])
     put(tmp_path / "runs", [make_run({"seed": 0}, {"loss": 1.0})])  # of no sweep
     assert [run.location for run in runs_of(store, sweep.specs)] == [stored.location]
 

@@ -37,6 +37,7 @@ from notebooks import write_notebook
 from sweeping import execute_all, wait_for
 from synthetic import make_run
 
+pytestmark = pytest.mark.usefixtures("warm")
 ROOT = Path(__file__).resolve().parents[2]
 GRADTRICKS = [sys.executable, "-m", "gradtricks.cli"]
 COMMANDS = sorted(typer.main.get_command(app).commands)

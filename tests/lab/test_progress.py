@@ -18,6 +18,8 @@ from gradtricks.lab.runs.many import Run
 from gradtricks.lab.storage.store import Store, StoredRun
 from sweeping import execute_all, plan, write_sweep
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 
 @pytest.fixture
 def notebook(tmp_path):

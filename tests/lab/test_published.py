@@ -45,6 +45,7 @@ from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep
 
+pytestmark = pytest.mark.usefixtures("warm")
 PARAMETERS = """\
 seed: int = 0  # of nothing
 rate: float = 0.1  # per step

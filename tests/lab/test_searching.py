@@ -23,6 +23,8 @@ from notebooks import write_notebook
 from stored import put
 from sweeping import Cluster, wait_for
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 pytest.importorskip("optuna")
 
 PARAMETERS = """\

@@ -66,10 +66,10 @@ def ftp(tmp_path_factory):
         yield f"ftp://reader:secret@127.0.0.1:{port}"
 
 
-@pytest.fixture(params=["folder", "file", "memory", "ftp"])
+@pytest.fixture(params=["folder", "memory", "ftp"])
 def store(request, tmp_path):
     """Return an empty store of each kind."""
-    places = {"folder": tmp_path / "runs", "file": f"file://{tmp_path}/runs", "memory": "memory://runs"}
+    places = {"folder": tmp_path / "runs", "memory": "memory://runs"}
     place = places.get(request.param) or f"{request.getfixturevalue('ftp')}/{tmp_path.name}"
     yield Store(place)
     memory = fsspec.filesystem("memory")
