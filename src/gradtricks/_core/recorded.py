@@ -54,68 +54,41 @@ def calling_place(libraries: Collection[str] = _LIBRARIES) -> Place | None:
 
 @dataclass
 class Operation:
-    """What is known of one operation that ran. Tensors are numbers; a tensor that is edited gets a new one.
+    """What is known of an operation that ran. Tensors are numbers; a tensor that is edited gets a new one."""
 
-    Attributes:
-        name: As the framework calls it.
-        place: Where the user's code called it.
-        inputs: Tensors whose values it read.
-        outputs: Tensors that it made.
-        carries: Those of its inputs to which it passes a gradient on.
-        reason: Why it passes none on to the others, a key of the remedies; empty where that may only be
-            because they had none to begin with.
-        arrived: Status of the gradient that came in at its outputs, "none" where none did.
-        sent: Status of what it contributed to the gradient of an input.
-        overflows: Whether finite inputs gave a value that isn't finite.
-    """
-
-    name: str
-    place: Place | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    carries: frozenset[int] = frozenset()
+    name: str  # as the framework calls it
+    place: Place | None  # where the user's code called it
+    inputs: tuple[int, ...]  # tensors whose values it read
+    outputs: tuple[int, ...]  # tensors that it made
+    carries: frozenset[int] = frozenset()  # those of its inputs to which it passes a gradient on
+    # Why it passes none on to the others, a key of the remedies; empty where that may only be because they
+    # had none to begin with.
     reason: str = "not differentiable"
-    arrived: str = "none"
-    sent: dict[int, str] = field(default_factory=dict)
-    overflows: bool = False
+    arrived: str = "none"  # status of the gradient that came in at its outputs, "none" where none did
+    sent: dict[int, str] = field(default_factory=dict)  # status of its part in the gradient of an input
+    overflows: bool = False  # whether finite inputs gave a value that isn't finite
 
 
 @dataclass(frozen=True)
 class Outside:
-    """A tensor that an operation read although none had made it.
-
-    Attributes:
-        shape: Such as ``(2, 3)``.
-        dtype: By name.
-        parameter: Whether it is watched by itself, as a variable is.
-        before: Whether it surely existed before the function ran.
-    """
+    """A tensor that an operation read although none had made it."""
 
     shape: tuple[int, ...]
     dtype: str
-    parameter: bool = False
-    before: bool = True
+    parameter: bool = False  # whether it is watched by itself, as a variable is
+    before: bool = True  # whether it surely existed before the function ran
 
 
 @dataclass(frozen=True)
 class Input:
-    """One input, as the framework found it.
+    """One input, as the framework found it."""
 
-    Attributes:
-        name: What the user calls it.
-        state: Its number.
-        gradient: Status of its gradient by the framework itself; "none" where there is none.
-        like: Its shape and dtype.
-        refused: Why it can't have a gradient at all: "integer", "not watched" or empty.
-        kin: Tensors that it was computed from, as far as the framework remembers.
-    """
-
-    name: str
-    state: int
-    gradient: str
-    like: Outside
-    refused: str = ""
-    kin: frozenset[int] = frozenset()
+    name: str  # what the user calls it
+    state: int  # its number
+    gradient: str  # status of its gradient by the framework itself; "none" where there is none
+    like: Outside  # its shape and dtype
+    refused: str = ""  # why it can't have a gradient at all: "integer", "not watched" or empty
+    kin: frozenset[int] = frozenset()  # tensors that it was computed from, as far as the framework remembers
 
 
 def merged(statuses: Iterable[str]) -> str:

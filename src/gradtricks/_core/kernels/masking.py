@@ -34,18 +34,8 @@ def masked_adam_step(
 ) -> None:
     """Take one Adam step on the trainable elements of float32 or float64 arrays ``[N]``, in place.
 
-    Args:
-        arrays: Parameter, gradient, both moments, the largest second moments or None, the steps that each
-            element has taken before this one (int32) or None where all have taken the same, trainable mask.
-        step: The count, this step included, where all have taken the same.
-        learning_rate: Size of a step.
-        beta_1: Decay of the first moment.
-        beta_2: Decay of the second moment.
-        epsilon: Added to the root of the second moment.
-        l2: Weight decay that is added to the gradient.
-        weight_decay: Weight decay that shrinks the parameter by itself.
-        maximize: Climb instead of descend.
-        threads: Use at most so many.
+    ``arrays``: parameter, gradient, both moments, the largest second moments or None, steps of each element
+    before this one (int32) or None where all have taken ``step``, this one included, and the trainable mask.
     """
     parameter = arrays[0]
     number = parameter.dtype.type  # wider ones would widen the loop
