@@ -318,19 +318,6 @@ def clip_before_unscaling():
     )
 
 
-@issue("https://github.com/bojone/bert4keras/issues/521", "recomputed otherwise", "dropout")
-def dropout_drawn_anew():
-    x, y = data()
-    model = network()
-    first, last = model.layers
-
-    @tf.recompute_grad
-    def block(hidden):
-        return tf.nn.relu(tf.nn.dropout(hidden, 0.5))
-
-    return usual(model, loss=lambda: cross_entropy(y, last(block(first(x)))))
-
-
 @issue("https://github.com/huggingface/trl/issues/3452", "loss of 0", "tape.gradient")
 def advantages_that_cancel():
     x, _ = data()

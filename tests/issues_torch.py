@@ -331,18 +331,6 @@ def advantages_that_cancel():
     return usual(model, Adam(model.parameters(), lr=1e-3), loss)
 
 
-@fault("recomputed otherwise", "backward()")
-def dropout_drawn_anew():
-    x, y = data()
-    model = nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.Dropout(0.5), nn.ReLU()), nn.Linear(16, 2))
-
-    def loss():
-        hidden = checkpoint(model[1], model[0](x), use_reentrant=False, preserve_rng_state=False)
-        return functional.cross_entropy(model[2](hidden), y)
-
-    return usual(model, loss=loss)
-
-
 @fault("learning rate of 0", "optimizer.step()")
 def learning_rate_of_zero():
     model = network()

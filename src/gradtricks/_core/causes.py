@@ -184,7 +184,6 @@ def always(record: Record) -> Iterator[Cause]:
         ("trained", "training in evaluation mode", f"{touchy} evaluation while the weights were trained"),
         ("evaluated", "evaluation in training mode", f"{touchy} training where no gradient was recorded"),
         ("coupled", "coupled samples", "batch normalization mixed samples whose own gradients were wanted"),
-        ("redrawn", "recomputed otherwise", "the recomputation drew other numbers than the way forward"),
     ):
         event = record.first(name)
         if event:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from gradtricks._core.late import Late
 from gradtricks._core.losses import Term
-from gradtricks._core.recorded import Operation, Place, calling_place
+from gradtricks._core.recorded import Operation
 from gradtricks.tensorflow._graph import array_of, tensor_of
 from gradtricks.tensorflow._listening import Recorder
 
@@ -17,25 +17,6 @@ class LateRecorder(Late, Recorder):
     """Looks whether values are finite only when something has gone wrong."""
 
     copying = ("ReadVariableOp",)
-
-    def __init__(self, inputs: list[Any]) -> None:
-        self.draws: set[Any] = set()  # what random numbers were made of on the way forward
-        self.tapes_before: int | None = None  # while a tape is asked for gradients
-        self.redrawn: Place | None = None
-        super().__init__(inputs)
-
-    def on_operation(
-        self, name: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
-    ) -> None:
-        super().on_operation(name, inputs, attributes, outputs, op_name, graph)
-        if graph is None and "Random" in str(name):
-            # Only what is stateless draws the same again.
-            key = b"".join(array_of(x).tobytes() for x in inputs) if "Stateless" in str(name) else object()
-            if self.tapes_before is None:
-                self.draws.add(key)
-            # What is computed again has a tape of its own; noise that a rule adds to a gradient hasn't.
-            elif key not in self.draws and any(tape._recording for tape in self.tapes[self.tapes_before :]):
-                self.redrawn = calling_place()
 
     def add_input(self, variable: Any) -> None:
         """Follow one more variable, which may have been read already."""

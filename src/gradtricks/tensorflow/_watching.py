@@ -92,9 +92,7 @@ class Watch(Watching):
                 self.note_coupling(asked)
                 return original(tape, target, sources, *rest, **options)
             with self.recorder.unheard(), self.recorder.tape.stop_recording():
-                self.recorder.tapes_before = len(self.recorder.tapes)
                 found = original(tape, target, sources, *rest, **options)
-                self.recorder.tapes_before = None
                 given = tf.nest.flatten(found, expand_composites=False)
                 self.look([tf.convert_to_tensor(x) for x in tf.nest.flatten(target)], asked, given)
             return found
@@ -103,8 +101,6 @@ class Watch(Watching):
 
     def look(self, targets: list[tf.Tensor], asked: list[Any], found: list[Any]) -> None:
         place = calling_place()
-        if self.recorder.redrawn:
-            self.note("redrawn", place=self.recorder.redrawn)
         statuses = self.updates.take(asked, found)
         self.note_backward(targets, place)
         self.note_mode()

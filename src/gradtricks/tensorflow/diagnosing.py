@@ -32,7 +32,6 @@ REMEDIES = {
     "training in evaluation mode": "model(x, training=True) in the training step",
     "evaluation in training mode": "model(x, training=False) in an evaluation",
     "coupled samples": "use LayerNormalization, or training=False where you take gradients of samples",
-    "recomputed otherwise": "draw outside of tf.recompute_grad, or inside by tf.random.stateless_uniform",
     "parts not averaged": "gradtricks.tensorflow.accumulate_gradients",
     "parts of unequal weight": "gradtricks.tensorflow.accumulate_gradients",
     "vanishing": "residual connections, normalization, another activation or initialization",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -84,6 +85,11 @@ def statuses_of(tensors: Sequence[torch.Tensor | None]) -> list[tuple[str, float
         status = "zero everywhere" if size == 0 and value.numel() else status
         found.append(("none" if tensor is None else status, size))
     return found
+
+
+def same_draws() -> AbstractContextManager[None]:
+    """Differentiate once more, and leave the random numbers as they were for whoever draws next."""
+    return torch.random.fork_rng(range(torch.cuda.device_count()))
 
 
 def _readable(tensor: torch.Tensor | None) -> torch.Tensor:

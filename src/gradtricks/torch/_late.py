@@ -8,8 +8,7 @@ import torch
 
 from gradtricks._core.late import Late
 from gradtricks._core.losses import Term
-from gradtricks.torch._drawing import same_draws
-from gradtricks.torch._graph import is_floating, leaves_of
+from gradtricks.torch._graph import is_floating, leaves_of, same_draws
 from gradtricks.torch._recording import Recorder
 
 _MEANS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")

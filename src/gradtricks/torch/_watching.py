@@ -17,8 +17,7 @@ from gradtricks._core.recorded import BAD, Place, calling_place
 from gradtricks._core.recording import replaced
 from gradtricks._core.reports import GradientReport
 from gradtricks._core.watching import EnoughSeen, Watching
-from gradtricks.torch._drawing import Draws, same_draws
-from gradtricks.torch._graph import is_floating, status_of, statuses_of, tensors_of
+from gradtricks.torch._graph import is_floating, same_draws, status_of, statuses_of, tensors_of
 from gradtricks.torch._late import LateRecorder
 from gradtricks.torch._updates import Updates, parameters_of
 from gradtricks.torch.tracing import eagerly, explained
@@ -55,7 +54,6 @@ class Watch(Watching, TorchFunctionMode):
         """Forget the operations of the update before."""
         self.recorder = LateRecorder(list(self.names))
         self.normalized: list[str] = []
-        self.draws = Draws()
         self.silent = []
 
     def __enter__(self) -> "Watch":
@@ -98,7 +96,6 @@ class Watch(Watching, TorchFunctionMode):
         short = getattr(func, "__name__", "")
         if self.deaf or (short == "__get__" and getattr(func.__self__, "__name__", "") in _PLAIN):
             return func(*args, **(kwargs or {}))
-        self.draws.note(func, args)
         result = self.recorder.__torch_function__(func, types, args, kwargs)
         in_place = short.endswith("_") and short[:2] != "__" and short not in _ADDING
         if in_place or short in ("__setitem__", "__imul__"):
@@ -131,14 +128,12 @@ class Watch(Watching, TorchFunctionMode):
             self.updates.before_backward()
             self.deaf = 1
             try:
-                with self.draws:
-                    # The graph is kept, so that it can be asked again where a gradient isn't well.
-                    found = original(outputs, incoming, True, create, inputs, *rest, **options)
+                # The graph is kept, so that it can be asked again where a gradient isn't well.
+                found = original(outputs, incoming, True, create, inputs, *rest, **options)
             except RuntimeError as failure:
                 error, self.failed = str(failure).splitlines()[0], True
                 raise
             else:
-                self.record.events += [Event("redrawn", where) for where in self.draws.others]
                 if options.get("accumulate_grad", False):
                     self.note_backward(list(outputs), place)
                     self.find_unregistered()

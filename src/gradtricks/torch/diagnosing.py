@@ -36,7 +36,6 @@ REMEDIES = {
     "training in evaluation mode": "call model.train() after each evaluation",
     "evaluation in training mode": "call model.eval() before an evaluation, and model.train() after it",
     "coupled samples": "use GroupNorm or LayerNorm, or model.eval() while you take gradients of samples",
-    "recomputed otherwise": "checkpoint(..., preserve_rng_state=True), or draw outside of it",
     "parts not averaged": "gradtricks.torch.accumulate_gradients, or divide each loss by their number",
     "parts of unequal weight": "gradtricks.torch.accumulate_gradients, or sums divided by all elements",
     "vanishing": "residual connections, normalization, another activation or initialization",
