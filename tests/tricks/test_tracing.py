@@ -387,9 +387,8 @@ def test_a_tensor_made_before_the_function_ran_is_pointed_at(backend):
 
 def test_what_torch_remembers_of_tensors_made_before(in_torch):
     x = in_torch.leaf(X)
-    before, shifted = x * 2, x[:2] + 1
+    before = x * 2
     assert in_torch.tricks.explain_gradient(lambda: before.sum(), x).connected
-    assert in_torch.tricks.explain_gradient(lambda: (x**2).sum(), shifted)[0].reason == "replaced"
 
 
 def test_a_tensor_from_an_unseen_constructor_is_pointed_at(in_torch):
@@ -689,9 +688,9 @@ def op(name, reads, makes, *carries, **rest):
     return Operation(name, None, tuple(reads), tuple(makes), frozenset(carries), **rest)
 
 
-def searched(operations, gradient="none", outside=None, **rest):
+def searched(operations, gradient="none", outside=None):
     """Explain one input, number 1, of an output, number 9."""
-    given = [Input("x", 1, gradient, LIKE, **rest)]
+    given = [Input("x", 1, gradient, LIKE)]
     return explain(operations, given, [9], {1: LIKE} | (outside or {}), REMEDIES)["x"]
 
 
@@ -769,16 +768,15 @@ def test_the_tensor_that_stands_in_is_looked_for_by_likelihood():
     far, near = Outside((2,), "float32"), Outside((3,), "float32")
     new, known = Outside((2,), "float32", before=False), Outside((2,), "float32", parameter=True)
 
-    def found(kin=(), **named):
+    def found(**named):
         outside = {{"read": 5, "load": 7, "add": 4}[name]: like for name, like in named.items()}
-        report = searched(operations, outside=outside, kin=frozenset(kin))
+        report = searched(operations, outside=outside)
         return report.operation, report.reason
 
     assert found(read=known, load=far) == ("load", "made outside")
     assert found(read=far, load=near) == ("load", "replaced")
     assert found(read=near, add=new) == ("add", "made outside")
     assert found(read=known, load=known) == ("", "unused")
-    assert found([5], read=far, load=near) == ("read", "replaced")
 
 
 def test_origins_are_told_nearest_to_the_output_first():

@@ -88,7 +88,6 @@ class Input:
     gradient: str  # status of its gradient by the framework itself; "none" where there is none
     like: Outside  # its shape and dtype
     refused: str = ""  # why it can't have a gradient at all: "integer", "not watched" or empty
-    kin: frozenset[int] = frozenset()  # tensors that it was computed from, as far as the framework remembers
 
 
 def merged(statuses: Iterable[str]) -> str:

@@ -145,7 +145,6 @@ class _Search:
         if read:
             return self.finding(read[-1], "unused")
         suspects = (
-            ("replaced", lambda state: state in given.kin),
             ("made outside", lambda state: not self.outside[state].before),
             ("replaced", lambda state: _alike(self.outside[state], given.like)),
             ("made outside", lambda state: not self.outside[state].parameter),

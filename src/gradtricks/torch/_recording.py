@@ -231,17 +231,7 @@ class Recorder(Recording, TorchFunctionMode):
         refused = "integer" if not is_floating(tensor) else "" if state.edge else "not watched"
         wrapped = isinstance(tensor, torch.nn.Parameter)
         like = Outside(tuple(tensor.shape), str(tensor.dtype), wrapped)
-        return Input(name, state.number, gradient, like, refused, self.kin(state.edge))
-
-    def kin(self, edge: GradientEdge | None) -> frozenset[int]:
-        """Return the known tensors that an input was computed from."""
-        found, pending = set[int](), [edge.node] if edge else []
-        while pending:
-            for following, output_nr in pending.pop().next_functions:
-                if following:
-                    found |= {self.edges.get(GradientEdge(following, output_nr), 0)}
-                    pending.append(following)
-        return frozenset(found - {0})
+        return Input(name, state.number, gradient, like, refused)
 
 
 @cache
