@@ -85,7 +85,7 @@ def second(request):
 
 @pytest.fixture(params=[way for way in FIRST_ORDER if way.name in COMMON], ids=lambda way: way.id)
 def common(request):
-    """A handful of the ways, for what consists of operations that a framework differentiates by itself."""
+    """A handful of the ways, for loops and for derivatives of one's own."""
     return request.param(made(request.param.framework))
 
 

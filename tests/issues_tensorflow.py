@@ -127,20 +127,6 @@ def masked_rows_decay():
     return usual(model, optimizer, lambda: cross_entropy(tokens % 2, model(tokens)), clip=mask)
 
 
-@issue("https://github.com/pytorch/pytorch/issues/68425", "not finite, backward", "tf.where")
-def where_around_exp():
-    x, y = data()
-    x[0] = 60
-    model = stacked(layers.Dense(1, kernel_initializer="ones"))
-
-    def loss():
-        a = model(x)[:, 0]
-        b = tf.where(a <= 0, tf.exp(a), 1 + a)
-        return tf.reduce_mean((b - tf.cast(y, tf.float32)) ** 2)
-
-    return usual(model, SGD(1e-4), loss)
-
-
 @issue(
     "https://github.com/yusugomori/deeplearning-keras-tf2-torch/issues/2",
     "training in evaluation mode",
@@ -165,17 +151,6 @@ def dropout_while_validating():
     return usual(model, Adam(), lambda: cross_entropy(y, model(x, training=True)), after=validate)
 
 
-@issue("https://github.com/keras-team/keras/issues/4175", "cut", "round")
-def rounded_in_the_loss():
-    x, y = data()
-    model = stacked(layers.Dense(16, "relu"), layers.Dense(1, "sigmoid"))
-
-    def loss():
-        return tf.reduce_mean((tf.round(model(x)[:, 0]) - tf.cast(y, tf.float32)) ** 2)
-
-    return usual(model, loss=loss)
-
-
 @issue("https://github.com/spro/practical-pytorch/issues/9", "not in the optimizer", "")
 def model_made_twice():
     x, y = data()
@@ -187,12 +162,6 @@ def model_made_twice():
         optimizer.apply(tape.gradient(loss, twin.trainable_variables), variables)
 
     return step, twin, optimizer
-
-
-@issue("https://github.com/zjunlp/HVPNeT/issues/5", "not in the optimizer", "")
-def layer_never_asked_for():
-    model = network()
-    return usual(model, AdamW(), asked=model.layers[0].trainable_variables)
 
 
 @issue(

@@ -168,16 +168,12 @@ class TestSearch:
         options["invalid_actions"] = ~legal_actions(boards)
         return muzero_policy(root, self.recurrent_fn, np.random.default_rng(0), **options).action
 
-    @pytest.mark.parametrize(("free", "num_simulations"), [(2, 10), (3, 30), (4, 100), (7, 4000)])
+    @pytest.mark.parametrize(("free", "num_simulations"), [(2, 10), (3, 30), (4, 100)])
     def test_finds_the_best_moves(self, free, num_simulations):
         boards = reachable_boards()
         boards = boards[legal_actions(boards).sum(-1) == free][::4]
         actions = self.search(boards, num_simulations)
         assert best_moves(boards)[np.arange(len(boards)), actions].all()
-
-    def test_takes_a_win_and_stops_one(self):
-        boards = np.concatenate([board("mm. oo. ..."), board("oo. m.. .m."), board("m.o .o. ..m")])
-        np.testing.assert_array_equal(self.search(boards, 100), [2, 2, 6])
 
 
 class TestOpenings:

@@ -1,10 +1,5 @@
 """Every training can be stopped and goes on as if nothing had happened; other files are refused."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -121,27 +116,17 @@ def test_a_checkpoint_of_a_policy_that_learned_otherwise_is_refused(in_torch, tm
             train("reinforce", make_learner(agents, "reinforce", **{option: 0.5}), path)
 
 
-def test_a_training_that_is_killed_loses_nothing_that_was_saved(tmp_path):
+def test_until_a_file_is_whole_the_one_before_stays(tmp_path, monkeypatch):
+    def killed(*paths):
+        raise KeyboardInterrupt
+
     path = tmp_path / "training.safetensors"
-    code = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_checkpoints import *
-checkpoints._SECONDS_BETWEEN = 0.0
-games = pong.PongGames(4, frame_skip=4, view=pong.CELLS)
-ppo.train(make_learner(load("torch"), "ppo"), games, decisions=10**7, checkpoint=Path({str(path)!r}))
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        deadline = time.monotonic() + 120
-        while not path.exists() or load_checkpoint(path).about["done"] < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    arrays, about = load_checkpoint(path)  # whole, whenever the signal came
-    assert len(arrays["games/actions"]) == about["done"] * PPO.rollout_steps
+    save_checkpoint(path, {"x": np.zeros(2)}, {"done": 1})
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(path, {"x": np.ones(2)}, {"done": 2})
+    arrays, about = load_checkpoint(path)
+    assert (arrays["x"].tolist(), about) == ([0, 0], {"done": 1})
 
 
 @pytest.mark.parametrize("agent", [FrozenPolicy, FrozenAgent])

@@ -1,6 +1,5 @@
-"""The Pong player that wins: what it sees, that both frameworks learn the same, and that it can be killed."""
+"""The Pong player that wins: what it sees, that it learns as the paper says, and that it can be killed."""
 
-import importlib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,6 @@ from gradtricks.reference import (
     truncated_generalized_advantage_estimation,
 )
 
-BACKENDS = ("torch", "tensorflow")
 OPTIONS = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2, learning_rate=2e-3)
 UNITS = 16
 NETWORK = ppo.draw_weights(0, hidden_units=UNITS)
@@ -212,8 +210,8 @@ def test_places_upside_down_are_those_of_the_court_upside_down():
     np.testing.assert_allclose(see(flip(before), flip(after)), expected, atol=1e-5)
 
 
-def loss_by_matrix(weights, batch, entropy):
-    logits, values = apply_by_matrix(weights, batch.observations, mirror=True)
+def loss_by_matrix(weights, batch, entropy, mirror):
+    logits, values = apply_by_matrix(weights, batch.observations, mirror)
     log_probs = log_softmax(logits, axis=1)
     ratios = np.exp(np.take_along_axis(log_probs, batch.actions[:, None], axis=1)[:, 0] - batch.log_probs)
     loss = clipped_surrogate_pg_loss(ratios, batch.advantages, OPTIONS.clip)
@@ -221,20 +219,29 @@ def loss_by_matrix(weights, batch, entropy):
     return loss + OPTIONS.value_cost * np.square(values - batch.targets).mean()
 
 
-def test_the_loss_is_the_papers_and_a_step_goes_down_its_slope(agents):
-    weights, batch = draw(scale=0.3), some_minibatch()
-    learner = agents.PPOLearner(weights, OPTIONS, device="cpu")
-    start, heads = learner.state(), weights["heads"].astype(float)
+@pytest.mark.parametrize(("view", "mirror"), [("cells", True), ("places", True), ("pixels", False)])
+def test_the_loss_is_the_papers_and_a_step_goes_down_its_slope(agents, view, mirror):
+    weights, batch = draw(view, mirror, scale=0.3), some_minibatch(view)
+    learner = agents.PPOLearner(weights, OPTIONS, mirror=mirror, device="cpu")
+    start = learner.state()
+
+    def loss(name, place):
+        nudged = weights[name].astype(float)
+        nudged.flat[place] += 1e-6
+        return loss_by_matrix({**weights, name: nudged}, batch, entropy, mirror)
+
     for rate, entropy in ((1.0, 1.0), (0.25, 0.5), (0.2, 0)):
         learner.restore(start)
-        expected = loss_by_matrix(weights, batch, entropy)
+        expected = loss_by_matrix(weights, batch, entropy, mirror)
         assert learner.update(batch, rate=rate, entropy=entropy) == pytest.approx(expected, rel=1e-4)
-        nudges = 1e-6 * np.eye(heads.size).reshape(-1, *heads.shape)
-        nudged = [loss_by_matrix({**weights, "heads": heads + nudge}, batch, entropy) for nudge in nudges]
-        moved = learner.state()["heads"] - heads
-        np.testing.assert_array_equal(np.sign(moved).ravel(), np.sign(expected - nudged))
-        # Adam's first step is as long as its learning rate.
-        assert np.abs(moved).max() == pytest.approx(OPTIONS.learning_rate * rate, rel=0.02)
+        for name, values in weights.items():
+            moved = (learner.state()[name] - values).ravel()
+            places = np.flatnonzero(moved)
+            places = [*places[:: 1 + len(places) // 65], -1]  # of the cells' weights the last rest
+            slopes = [loss(name, place) - expected for place in places]
+            np.testing.assert_array_equal(np.sign(moved[places]), -np.sign(slopes))
+            # Adam's first step is as long as its learning rate.
+            assert np.abs(moved).max() == pytest.approx(OPTIONS.learning_rate * rate, rel=0.02)
 
 
 def test_advantages_are_estimated_and_standardised(agents):
@@ -247,26 +254,6 @@ def test_advantages_are_estimated_and_standardised(agents):
     )
     np.testing.assert_allclose(advantages, standardize(expected), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(targets, expected + values[:-1], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("view", "mirror"), [("cells", True), ("places", True), ("pixels", False)])
-def test_both_frameworks_take_the_same_steps(view, mirror):
-    learners = []
-    for name in BACKENDS:
-        pytest.importorskip(name)
-        module = importlib.import_module(f"gradtricks.agents.{name}")
-        learners.append(module.PPOLearner(draw(view, mirror), OPTIONS, mirror=mirror, device="cpu"))
-    batch = some_minibatch(view)
-    for _ in range(5):
-        one, other = (learner.update(batch, rate=0.5) for learner in learners)
-        assert one == pytest.approx(other, rel=1e-4)
-    for name, start in draw(view, mirror).items():
-        one, other = (learner.state()[name] for learner in learners)
-        assert np.abs(one - start).max() > 1e-4
-        np.testing.assert_allclose(one, other, atol=2e-5)
-    if view == "cells":
-        for learner in learners:
-            assert not learner.state()["cells"][pong.NO_CELL].any()
 
 
 @pytest.mark.parametrize(

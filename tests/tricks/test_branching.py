@@ -214,20 +214,6 @@ def test_bad_input_says_what_is_expected(backend, name, change, error, message):
 # Transforms
 
 
-def test_in_common_ways(common):
-    fallback = np.array([0.5, -1.0, 2.0, 3.0])
-
-    def choose(t, f):
-        # Where nothing qualifies, the function is infinite at the stand-in, and so is its slope.
-        nothing = common.tricks.safe_where(t > 9, t, lambda s: 1 / (1 - s), -2.0)
-        return common.tricks.safe_where(t > 0, t, root, f) + nothing
-
-    value, gradients = common.value_and_vjp(choose, [X, fallback], COTANGENT)
-    slopes = reference.safe_where_vjp(COTANGENT, X > 0, X, root_slope, fallback)
-    expected = [reference.safe_where(X > 0, X, root, fallback) - 2, *slopes]
-    assert_close([value, *gradients], expected, rtol=common.rtol, atol=0)
-
-
 def test_what_flows_where_in_common_ways(common):
     # It differentiates by what test_sensitivities.py takes through every transform.
     def safe_gradient(t):
@@ -238,19 +224,6 @@ def test_what_flows_where_in_common_ways(common):
     np.testing.assert_allclose(value, flow.safe_gradient, rtol=common.rtol)
     expected = reference.where_gradients_vjp(COTANGENT, X > 0, X, root_curvature)
     np.testing.assert_allclose(gradient, expected, rtol=common.rtol)
-
-
-def test_twice_in_common_ways(twice):
-    inputs = [X, np.array([0.5, -1.0, 2.0, 3.0])]
-
-    def vjp(cotangent, x, fallback):
-        value = reference.safe_where(X > 0, x, root, fallback)
-        return reference.safe_where_vjp(3 * value**2 * cotangent, X > 0, x, root_slope, fallback)
-
-    def cubed(t, f):
-        return twice.tricks.safe_where(t > 0, t, root, f) ** 3
-
-    assert_agrees_twice(twice, cubed, inputs, COTANGENT, vjp)
 
 
 def test_what_flows_where_twice_in_common_ways(twice):

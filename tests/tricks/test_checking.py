@@ -272,18 +272,6 @@ def test_what_is_wrong_or_can_not_be_said(function, gradient, x, verdict, reason
     assert reason in report.reason
 
 
-# The thread's numbers
-
-
-@pytest.mark.parametrize(("x", "error", "verdict"), [(2.0, 499.0, NOT_DIFFERENTIABLE), (2.4, 1.0, SURROGATE)])
-def test_500_and_1(backend, x, error, verdict):
-    # tf.test.compute_gradient_error takes the difference (f(x + d) - f(x - d)) / 2d with d = 0.001.
-    function = backend.declared(backend.framework.floor, lambda x: 1.0)
-    above, below = (float(function(backend.tensor(x + step))) for step in (0.001, -0.001))
-    np.testing.assert_allclose(abs((above - below) / 0.002 - 1.0), error)
-    assert backend.tricks.check_gradient(function, backend.tensor([x])).verdict == verdict
-
-
 # Environments
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from agreeing import assert_agrees, assert_agrees_twice, assert_close
+from agreeing import assert_agrees
 from gradtricks import reference
 from gradtricks._core.structures import pairs
 
@@ -146,36 +146,3 @@ def test_rates_that_change_are_compiled_once_in_torch(in_torch):
     in_torch.check_compiled_once(
         lambda x, rate: in_torch.tricks.gradient_descent_step(x, x, rate), np.float32([1.5, -2.0])
     )
-
-
-# Transforms
-
-INPUTS = [np.array([1.5, -2.0, 0.25]), np.array([1.0, 0.5, -3.0]), np.array(0.3)]
-COTANGENT = np.array([1.0, -3.0, 2.0])
-
-
-def test_a_structure_in_common_ways(common):
-    def through_a_structure(parameter, gradient, rate):
-        parameters = {"w": [parameter, 2 * parameter], "b": parameter}
-        gradients = {"b": None, "w": (gradient, gradient)}
-        stepped = common.tricks.gradient_descent_step(parameters, gradients, rate)
-        return stepped["w"][0] + stepped["w"][1] + stepped["b"]
-
-    value, gradients = common.value_and_vjp(through_a_structure, INPUTS, COTANGENT)
-    parameter, gradient, rate = INPUTS
-    expected = 4 * parameter - 2 * rate * gradient
-    slopes = 4 * COTANGENT, -2 * rate * COTANGENT, -2 * gradient @ COTANGENT
-    assert_close([value, *gradients], [expected, *slopes], rtol=common.rtol, atol=0)
-
-
-def test_twice_in_common_ways(twice):
-    def function(parameter, gradient, rate):
-        return twice.tricks.gradient_descent_step(parameter**3, gradient, rate) ** 2
-
-    def vjp(cotangent, parameter, gradient, rate):
-        stepped = reference.gradient_descent_step(parameter**3, gradient, rate)
-        outer = 2 * stepped * cotangent
-        inner, *rest = reference.gradient_descent_step_vjp(outer, parameter**3, gradient, rate)
-        return [3 * np.square(parameter) * inner, *rest]
-
-    assert_agrees_twice(twice, function, INPUTS, COTANGENT, vjp)

@@ -87,21 +87,6 @@ STATE = [  # m, v, step, trainable_mask
 START, GRADIENT = np.array([[1.0, -2.0], [0.5, 3.0]]), np.array([[0.5, 1.0], [-1.5, 0.25]])
 
 
-def test_the_step_in_a_handful_of_ways(common):
-    m, v, step, mask = (common.backend.tensor(x) for x in STATE)
-    options = {"learning_rate": 0.5, "weight_decay": 0.125, "maximize": True}
-
-    def new_parameter(*both):
-        return common.tricks.masked_adam_step(*both, m, v, step, mask, v_max=2 * v, **options)[0]
-
-    value, gradients = common.value_and_vjp(new_parameter, [START, GRADIENT], GRADIENT)
-    options["v_max"] = 2 * STATE[1]
-    expected = reference.masked_adam_step(START, GRADIENT, *STATE, **options)[0]
-    slopes = reference.masked_adam_step_vjp(GRADIENT, START, GRADIENT, *STATE, **options)
-    np.testing.assert_allclose(value, expected, rtol=common.rtol)
-    assert_close(gradients, slopes, rtol=common.rtol, atol=1e-12)
-
-
 @pytest.mark.parametrize("dtypes", ["bfloat16 float32 float64 float32", "float32 float64 float64 float64"])
 def test_moments_keep_their_own_dtypes(backend, dtypes):
     parameter, *moments = (

@@ -46,31 +46,6 @@ def test_forward_returns_the_same_bits(backend, dtype, compiled):
         assert np.isnan(value[np.isnan(expected)]).all()
 
 
-@pytest.mark.parametrize("scale", [1 / 3, 0.1, 0.5, 0.0, 2.0])
-def test_the_line_that_the_chapter_gives_to_copy_is_exact_but_for_infinities(backend, scale):
-    def line(x):
-        return backend.stop(x) + scale * (x - backend.stop(x))
-
-    x = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
-    x = np.concatenate([x, EXTREMES[np.isfinite(EXTREMES)]])
-    # TensorFlow's arithmetic takes subnormal numbers for 0.
-    x = x[(x == 0) | (np.abs(x) >= np.finfo(np.float32).tiny)]
-    value, (gradient,) = backend.value_and_vjp(line, [x], np.ones_like(x))
-    np.testing.assert_array_equal(value, x)
-    np.testing.assert_array_equal(gradient, np.full_like(x, scale))
-    value, (gradient,) = backend.value_and_vjp(line, [np.array([np.inf, 1.0])], np.array([1.0, np.inf]))
-    assert np.isnan(value[0])
-    assert np.isnan(gradient[1]) == (scale == 0)
-
-
-@pytest.mark.parametrize(("scale", "least", "most"), [(1 / 3, 0.28, 0.33), (0.1, 0.28, 0.33), (0.5, 0, 0)])
-def test_the_textbook_formula_changes_values_by_a_rounding_as_the_chapter_says(backend, scale, least, most):
-    x = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
-    value, _ = backend.value_and_vjp(lambda t: t * scale + backend.stop(t) * (1 - scale), [x], x)
-    assert least <= np.mean(value != x) <= most
-    np.testing.assert_allclose(value, x, rtol=2**-23)
-
-
 @pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
 def test_a_tensor_scale_broadcasts_and_zero_stops_even_infinite_gradients(backend, way):
     x, scale, cotangent = np.ones((2, 3)), np.array([[0.0], [-2.0]]), np.array([np.inf, np.nan, 5.0])

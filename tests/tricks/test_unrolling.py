@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from agreeing import assert_agrees_twice, assert_close
+from agreeing import assert_close
 from gradtricks import reference
 from transforms import numerical_vjp
 
@@ -170,40 +170,6 @@ def test_each_variant_of_the_loss_agrees_with_the_reference(backend, kind, optio
     )
     slopes = reference.muzero_loss_vjp(cotangent, *drawn, *targets, **options)
     assert_close([value, *gradients], [reference.muzero_loss(*drawn, *targets, **weights), *slopes])
-
-
-LOSS_INPUTS = [  # K = 1, B = 1: value, reward, policy logits
-    np.array([[0.5], [-1.0]]),
-    np.array([[[0.25, -0.5]]]),
-    np.array([[[1.0, 0.0]], [[-0.5, 2.0]]]),
-]
-LOSS_TARGETS = [np.array([[1.0], [0.0]]), np.array([[[0.75, 0.25]]]), np.array([[[0.5, 0.5]], [[0.0, 1.0]]])]
-LOSS_OPTIONS = {"loss_scale": 0.25, "scale_root_loss": True, "value_weight": 0.5}
-
-
-def two_losses(way):
-    """Make a function of predictions that adds the loss without and with options."""
-    targets, loss = [way.backend.tensor(target) for target in LOSS_TARGETS], way.tricks.muzero_loss
-    return lambda *p: loss(*p, *targets) + loss(*p, *targets, **LOSS_OPTIONS)
-
-
-def two_losses_vjp(cotangent, *predicted):
-    one = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS)
-    other = reference.muzero_loss_vjp(cotangent, *predicted, *LOSS_TARGETS, **LOSS_OPTIONS)
-    return tuple(a + b for a, b in zip(one, other))
-
-
-def test_muzero_loss_in_common_ways(common):
-    cotangent = np.array([2.0])
-    expected = reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS)
-    expected = expected + reference.muzero_loss(*LOSS_INPUTS, *LOSS_TARGETS, value_weight=0.5)
-    slopes = two_losses_vjp(cotangent, *LOSS_INPUTS)
-    value, gradients = common.value_and_vjp(two_losses(common), LOSS_INPUTS, cotangent)
-    assert_close([value, *gradients], [expected, *slopes])
-
-
-def test_muzero_loss_twice_in_common_ways(twice):
-    assert_agrees_twice(twice, two_losses(twice), LOSS_INPUTS, np.array([2.0]), two_losses_vjp)
 
 
 def test_an_impossible_class_adds_nothing(backend):
