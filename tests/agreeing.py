@@ -1,6 +1,7 @@
 """A trick beside its reference."""
 
 import numpy as np
+import pytest
 
 from gradtricks import reference
 from transforms import numerical_second_vjp
@@ -47,3 +48,21 @@ def assert_agrees_twice(way, function, inputs, cotangent, vjp, rtol=1e-5, atol=1
     directions = [np.sin(1 + np.arange(x.size, dtype=float)).reshape(x.shape) for x in inputs]
     found = way.second_vjp(function, inputs, cotangent, directions)
     assert_close(found, numerical_second_vjp(vjp, inputs, cotangent, directions, step), rtol, atol)
+
+
+ARRAY = np.ones(2)  # stays one in what is refused
+
+
+def assert_refused(backend, name, arguments, options, error, message):
+    """Check what a trick says to arguments in which every other array is a tensor."""
+
+    def given(value):
+        if isinstance(value, dict):
+            return {key: given(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(map(given, value))
+        is_tensor = isinstance(value, np.ndarray | np.generic) and value is not ARRAY
+        return backend.tensor(value) if is_tensor else value
+
+    with pytest.raises(error, match=message):
+        getattr(backend.tricks, name)(*given(arguments), **given(options))

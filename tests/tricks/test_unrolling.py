@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from agreeing import assert_close
+from agreeing import assert_close, assert_refused
 from gradtricks import reference
 from transforms import numerical_vjp
 
@@ -193,6 +193,17 @@ def test_half_precision_is_widened(backend, dtype):
     np.testing.assert_allclose(backend.array(value), reference.muzero_loss(*drawn, *targets), rtol=0.05)
 
 
+UNROLL = {"root_state": np.zeros(2), "actions": np.zeros((3, 2)), "recurrent_fn": lambda s, _: (s, s)}
+LOSS = [array for arrays in predictions("scalar") for array in arrays]
+BAD_LOSSES = [
+    (0, (STEPS, BATCH), r"shape of \[K\+1, B\] of reward, \(5, 3\); got \(4, 3\)"),
+    (0, (STEPS + 1,), r"value must have shape \[K\+1, B\] or \[K\+1, B, N\]; got \(5,\)"),
+    (1, (0, BATCH), r"reward must have shape \[K, B\] or \[K, B, N\] with K >= 1; got \(0, 3\)"),
+    (2, (STEPS + 1, BATCH), r"policy_logits must have shape \[K\+1, B, A\]; got \(5, 3\)"),
+    (3, (STEPS + 1, BATCH + 1), r"target_value must have the shape of value, \(5, 3\); got \(5, 4\)"),
+]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -207,47 +218,23 @@ def test_half_precision_is_widened(backend, dtype):
     ],
 )
 def test_bad_unrolls_say_what_is_expected(backend, change, error, message):
-    given = {"root_state": np.zeros(2), "actions": np.zeros((3, 2)), "recurrent_fn": lambda s, _: (s, s)}
-    given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in (given | change).items()}
-    with pytest.raises(error, match=message):
-        backend.tricks.unroll(**given)
+    assert_refused(backend, "unroll", (), UNROLL | change, error, message)
 
 
 @pytest.mark.parametrize(
-    ("index", "shape", "message"),
+    ("change", "options", "error", "message"),
     [
-        (0, (STEPS, BATCH), r"shape of \[K\+1, B\] of reward, \(5, 3\); got \(4, 3\)"),
-        (0, (STEPS + 1,), r"value must have shape \[K\+1, B\] or \[K\+1, B, N\]; got \(5,\)"),
-        (1, (0, BATCH), r"reward must have shape \[K, B\] or \[K, B, N\] with K >= 1; got \(0, 3\)"),
-        (2, (STEPS + 1, BATCH), r"policy_logits must have shape \[K\+1, B, A\]; got \(5, 3\)"),
-        (3, (STEPS + 1, BATCH + 1), r"target_value must have the shape of value, \(5, 3\); got \(5, 4\)"),
+        *(({index: np.zeros(shape)}, {}, ValueError, message) for index, shape, message in BAD_LOSSES),
+        *(({i: np.zeros(shape, int)}, {}, TypeError, "be floating-point") for i, shape, _ in BAD_LOSSES),
+        ({}, {"loss_scale": float("nan")}, ValueError, "loss_scale must be finite; got nan"),
+        ({}, {"loss_scale": np.ones(2)}, ValueError, r"the shape of \[B\] of reward, \(3,\)"),
+        ({}, {"loss_scale": np.ones(3, int)}, TypeError, "loss_scale must be floating-point"),
+        ({}, {"value_weight": "1"}, TypeError, "value_weight must be a real number; got str"),
     ],
 )
-def test_bad_losses_say_what_is_expected(backend, index, shape, message):
-    drawn, targets = predictions("scalar")
-    arguments = drawn + targets
-    arguments[index] = np.zeros(shape)
-    with pytest.raises(ValueError, match=message):
-        backend.tricks.muzero_loss(*(backend.tensor(x) for x in arguments))
-    arguments[index] = np.zeros(shape, int)
-    with pytest.raises(TypeError, match="must be floating-point"):
-        backend.tricks.muzero_loss(*(backend.tensor(x) for x in arguments))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"loss_scale": float("nan")}, ValueError, "loss_scale must be finite; got nan"),
-        ({"loss_scale": np.ones(2)}, ValueError, r"the shape of \[B\] of reward, \(3,\)"),
-        ({"loss_scale": np.ones(3, int)}, TypeError, "loss_scale must be floating-point"),
-        ({"value_weight": "1"}, TypeError, "value_weight must be a real number; got str"),
-    ],
-)
-def test_bad_options_of_the_loss_say_what_is_expected(backend, options, error, message):
-    drawn, targets = predictions("scalar")
-    given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
-    with pytest.raises(error, match=message):
-        backend.tricks.muzero_loss(*(backend.tensor(x) for x in drawn + targets), **given)
+def test_bad_losses_say_what_is_expected(backend, change, options, error, message):
+    arguments = [change.get(index, array) for index, array in enumerate(LOSS)]
+    assert_refused(backend, "muzero_loss", arguments, options, error, message)
 
 
 def unrolled_by_squares(backend):
