@@ -389,7 +389,6 @@ def test_a_run_that_fails_says_where_it_is_kept(project, invoke):
         ("sweep SWEEP --tls-ca x", ["expected --scheduler too"]),
         ("sweep SWEEP --retry all", ["'all'", "failed"]),
         ("table none", ["expected one of the sweeps: none yet; got 'none'"]),
-        ("table --sql 'SELECT x FROM runs'", ["The columns of runs are"]),
         ("table --to parquet", ["expected --output FILE too, since parquet isn't text"]),
         ("table --output a.txt", ["expected --to or an ending: one of parquet, csv"]),
         ("table --output none/a.parquet", ["expected a folder none to write a.parquet in; got none"]),
@@ -568,18 +567,6 @@ def test_a_table_fits_the_terminal_whatever_was_recorded(tmp_path, width):
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= width
     assert ("3.14e3" in said, "runs. --all" in said, "bootstrap" in said) == (True, True, True)
-
-
-def test_a_table_answers_sql(swept, invoke):
-    sql = "SELECT parameters.seed, sum(results.loss) AS loss FROM runs GROUP BY 1 ORDER BY 1"
-    said, _ = invoke("table", "--sql", sql, cwd=swept[0])
-    assert [line.split() for line in said.splitlines()[:3]] == [["seed", "loss"], ["0", "0.3"], ["1", "2.3"]]
-
-
-def test_sql_is_in_utc_wherever_the_machine_is(swept):
-    sql = "SELECT bool_and(abs(epoch(now() - started)) < 7200) AS recent FROM runs"
-    code, said, _ = command("table", "--sql", sql, cwd=swept[0], TZ="Asia/Tokyo")
-    assert (code, said.split()[:2]) == (0, ["recent", "True"])
 
 
 def test_a_plot_is_drawn_on_request(swept, invoke):

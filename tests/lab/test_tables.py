@@ -1,4 +1,4 @@
-"""Tables of runs, in pandas, in SQL and as files: every value arrives as it was recorded."""
+"""Tables of runs, in pandas and as files: every value arrives as it was recorded."""
 
 import csv
 import html
@@ -7,23 +7,31 @@ import json
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
 
 import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gradtricks.lab
 from gradtricks.book.markup import code, escape
 from gradtricks.lab.commands.views import write
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.queries import ask
-from gradtricks.lab.results.tables import as_csv, as_series, one_line, read_plan, table, tabulate, values_of
+from gradtricks.lab.results.tables import (
+    as_csv,
+    as_parquet,
+    as_series,
+    one_line,
+    read_plan,
+    table,
+    tabulate,
+    values_of,
+)
 from gradtricks.lab.storage.rows import join_name, split_name
 from gradtricks.lab.storage.store import Store, StoreError
 from synthetic import PROVENANCE, make_run, put
@@ -39,6 +47,23 @@ def frame_of(*results):
 def listed(series):
     """Return values as built-in types, NaN as text since it equals nothing."""
     return ["nan" if value != value else value for value in values_of(series)]
+
+
+@pytest.fixture
+def in_parquet(tmp_path):
+    """Return a function that writes a table as Parquet and reads it with DuckDB: types and values by name."""
+
+    def read(frame):
+        path = tmp_path / "it's.parquet"
+        list(write(frame, None, path))
+        assert list(tmp_path.iterdir()) == [path]
+        found = duckdb.read_parquet(str(path))
+        columns = list(zip(*found.fetchall())) or [()] * len(found.columns)
+        return {
+            name: (str(kind), [*values]) for name, kind, values in zip(found.columns, found.types, columns)
+        }
+
+    return read
 
 
 # Rows and columns
@@ -86,11 +111,11 @@ def test_a_plan_that_was_edited_is_refused(runs):
         read_plan(None)
 
 
-def test_an_empty_store_has_the_columns_that_every_store_has(tmp_path):
+def test_an_empty_store_has_the_columns_that_every_store_has(tmp_path, in_parquet):
     found = table(Store(tmp_path))
     assert list(found.columns) == ["run", "status", "error", "stem", "started", "duration_s"]
     assert len(found) == 0
-    assert len(ask(found, "SELECT run FROM runs")) == 0
+    assert in_parquet(found)["run"] == ("VARCHAR", [])
 
 
 @pytest.mark.parametrize(
@@ -124,11 +149,11 @@ def test_a_column_has_the_type_of_its_values_and_keeps_them(values, dtype):
     ] or kept == values
 
 
-def test_a_nan_is_no_missing_number():
+def test_a_nan_is_no_missing_number(in_parquet):
     frame = frame_of({"loss": NAN}, {"other": 1}, {"loss": -INF})
     assert list(frame["results.loss"].isna()) == [False, True, False]
     assert listed(frame["results.loss"]) == ["nan", None, -INF]
-    assert listed(ask(frame, "SELECT results.loss FROM runs")["loss"]) == ["nan", None, -INF]
+    assert repr(in_parquet(frame)["results.loss"][1]) == "[nan, None, -inf]"
 
 
 KEYS = st.text(min_size=0, max_size=4)
@@ -139,21 +164,13 @@ def test_the_name_of_a_column_is_read_back(path):
     assert split_name(join_name(tuple(path))) == tuple(path)
 
 
-# SQL
+# Files
 
 
-def test_names_with_dots_quotation_marks_and_case():
-    found = frame_of({"share": {"0.1": 5, 'a"b': 6}, "K": 1, "k": 2, "": 3})
-    assert 'results.share."0.1"' in found.columns
-    answer = ask(found, 'SELECT results.share."0.1", results.share."a""b", results.K, results.k_ FROM runs')
-    assert answer.iloc[0].tolist() == [5, 6, 1, 2]
-    assert ask(found, "SELECT results._ AS x FROM runs")["x"].tolist() == [3]
-
-
-def test_a_name_that_is_a_value_here_and_has_parts_there():
-    found = frame_of({"loss": 1.5}, {"loss": {"end": 2.5}}, {"loss": {}})
-    answer = ask(found, "SELECT results.loss.value, results.loss.end FROM runs ORDER BY parameters.seed")
-    assert [listed(answer[name]) for name in answer] == [[1.5, None, None], [None, 2.5, None]]
+def test_names_with_dots_and_quotation_marks(in_parquet):
+    found = in_parquet(frame_of({"share": {"0.1": 5, 'a"b': 6}, "": 3}))
+    names = ['results.share."0.1"', 'results.share."a""b"', 'results.""']
+    assert [found[name][1] for name in names] == [[5], [6], [3]]
 
 
 @pytest.mark.parametrize(
@@ -175,12 +192,9 @@ def test_a_name_that_is_a_value_here_and_has_parts_there():
         ([[{"a": 1}], "text"], "JSON", ['[{"a": 1}]', '"text"']),
     ],
 )
-def test_the_type_of_a_result_in_sql(values, kind, answers):
-    answer = ask(
-        frame_of(*({"x": value} for value in values)), "SELECT results.x, typeof(results.x) AS t FROM runs"
-    )
-    assert set(answer["t"]) == {kind}
-    assert repr(values_of(answer["x"])) == repr(answers)
+def test_the_type_of_a_result_in_parquet(values, kind, answers, in_parquet):
+    found = in_parquet(frame_of(*({"x": value} for value in values)))
+    assert repr(found["results.x"]) == repr((kind, answers))
 
 
 ANYTHING = st.recursive(
@@ -190,71 +204,34 @@ ANYTHING = st.recursive(
 )
 
 
-# A query takes a tenth of a second, so each example has several columns.
+# A file takes a tenth of a second, so each example has several columns.
 @settings(max_examples=20)
 @given(st.lists(st.lists(ANYTHING, min_size=4, max_size=4), min_size=6, max_size=6))
-def test_whatever_was_recorded_the_table_keeps_it_and_sql_takes_it(recorded):
+def test_whatever_was_recorded_the_table_keeps_it_and_files_take_it(recorded):
     found = frame_of(*({f"x{n}": value for n, value in enumerate(row)} for row in zip(*recorded)))
     for n, values in enumerate(recorded):
         kept = values_of(found[f"results.x{n}"])
         # A whole number beside floats is a float; everything else is as it was.
         assert all(repr(k) == repr(v) or k == v for k, v in zip(kept, values, strict=True))
-    assert len(ask(found, "SELECT results FROM runs")) == 4
+    assert as_parquet(found)
     assert len(list(csv.reader(io.StringIO(as_csv(found))))) == 5
 
 
-@settings(max_examples=20)
-@given(st.lists(st.tuples(st.floats(), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=20))
-def test_numbers_go_through_sql_exactly(numbers):
-    found = frame_of(*({"x": number, "i": integer} for number, integer in numbers))
-    answer = ask(found, "SELECT results.x, results.i FROM runs ORDER BY parameters.seed")
-    for name, sent in zip("xi", zip(*numbers), strict=True):
-        assert list(map(repr, values_of(answer[name]))) == list(map(repr, sent))
+@pytest.mark.parametrize("values", [[0.1 + 0.2, 5e-324], [2**63 - 1, -(2**63)]])
+def test_numbers_go_through_parquet_exactly(values, in_parquet):
+    assert in_parquet(frame_of(*({"x": value} for value in values)))["results.x"][1] == values
 
 
-def test_dates_and_decimals():
-    runs = [make_run({"day": date(2026, 1, 31), "at": datetime(2026, 1, 31, 12, tzinfo=UTC)}, {})]
-    answer = ask(tabulate(runs), "SELECT parameters.day, parameters.at, 0.1 AS tenth, started FROM runs")
-    assert answer["day"].tolist() == ["2026-01-31"]
-    assert answer["tenth"].tolist() == [0.1]
-    assert str(answer["at"][0]) == str(answer["started"][0]) == "2026-01-31 12:00:00"
+def test_times_are_in_utc_in_parquet_and_dates_are_text(in_parquet):
+    day, at = date(2026, 1, 31), datetime(2026, 1, 31, 13, tzinfo=timezone(timedelta(hours=1)))
+    found = in_parquet(tabulate([make_run({"day": day, "at": at}, {})]))
+    noon = ("TIMESTAMP", [datetime(2026, 1, 31, 12)])
+    assert (found["parameters.day"], found["parameters.at"], found["started"]) == (
+        ("VARCHAR", ["2026-01-31"]),
+        noon,
+        noon,
+    )
 
-
-@pytest.mark.parametrize(
-    ("sql", "message"),
-    [
-        ("SELECT results.los FROM runs", r'(?s)"los".*"loss".*columns of runs.*\n  results.loss\n'),
-        ("SELECT seed FROM runs", r"(?s)seed.*parameters\.seed"),
-        ("SELCT 1", "syntax error"),
-        ("", "expected a query; got ''; remedy: gradtricks table --help shows one"),
-        ("-- nothing", "expected a query; got '-- nothing'"),
-        ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
-        ("COPY runs TO 'stolen.csv'", "disabled by configuration"),
-        ("SET enable_external_access = true", "configuration has been locked"),
-        ("SELECT * FROM tree", "tree does not exist"),
-        ("SELECT now(), 1", r"expected times without a zone; got TIMESTAMP .* in now\(\); remedy: cast them"),
-        ("SELECT [now()] AS x", "got TIMESTAMP WITH TIME ZONE in x;"),
-    ],
-)
-def test_a_query_that_is_refused_says_why_and_what_there_is(sql, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ParameterError, match=message):
-        ask(frame_of({"loss": 1.0}), sql)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_ends_a_query():
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        ask(frame_of({}), "SELECT count(*) FROM range(10000000000) a, range(100) b")
-
-
-def test_a_message_lists_no_more_columns_than_can_be_read():
-    with pytest.raises(ParameterError, match="and 35 more"):
-        ask(frame_of({f"r{n}": n for n in range(100)}), "SELECT nothing FROM runs")
-
-
-# Files
 
 FOUND = {"loss": 0.1 + 0.2, "worst": NAN, "top": INF, "curve": [1, 0.5], "big": 2**70}
 FOUND["text"] = 'a|"b", <i>\nc'
@@ -268,48 +245,6 @@ def test_csv_has_every_digit():
     assert json.loads(rows[0]["results.curve"]) == [1, 0.5]
     assert rows[0]["results.big"] == str(2**70)
     assert rows[1]["results.loss"] == ""
-
-
-def test_parquet_has_the_same_names_and_values(tmp_path):
-    path = tmp_path / "it's.parquet"
-    list(write(frame_of(FOUND, {}), "parquet", path))
-    answer = duckdb.read_parquet(str(path))
-    row = dict(zip(answer.columns, answer.fetchall()[0], strict=True))
-    assert row["results.loss"] == FOUND["loss"]
-    assert math.isnan(row["results.worst"])
-    assert row["results.curve"] == [1.0, 0.5]
-    assert row["results.big"] == str(2**70)
-    assert row["started"] == datetime(2026, 1, 31, 12)  # in UTC
-    assert [p.name for p in tmp_path.iterdir()] == ["it's.parquet"]
-
-
-SQL_ONLY = {
-    "INTERVAL 90 SECOND": "0:01:30",
-    "'00000000-0000-0000-0000-000000000001'::UUID": "00000000-0000-0000-0000-000000000001",
-    "TIME '12:30:00'": "12:30:00",
-    "'\\x01'::BLOB": r"b'\x01'",
-    "[0.5, 0.25]": "[0.5, 0.25]",  # decimals to DuckDB
-    "[INTERVAL 90 SECOND, NULL]": '["0:01:30", null]',
-    "{'at': TIME '12:30:00', 'n': 1}": '{"at": "12:30:00", "n": 1}',
-    "MAP {1: 0.5}": '{"1": 0.5}',
-    "[TIMESTAMP '2026-01-31 12:00:00']": '[{"$date": "2026-01-31T12:00:00"}]',
-}
-
-
-@pytest.mark.parametrize(("sql", "text"), SQL_ONLY.items())
-def test_what_only_sql_has_is_text_in_files(sql, text, tmp_path):
-    answer = ask(frame_of({}), f"SELECT {sql} AS x")
-    assert list(csv.reader(io.StringIO(as_csv(answer)))) == [["x"], [text]]
-    list(write(answer, "parquet", tmp_path / "x.parquet"))
-    assert duckdb.read_parquet(str(tmp_path / "x.parquet")).columns == ["x"]
-
-
-def test_two_columns_of_one_name_are_no_parquet(tmp_path):
-    answer = ask(frame_of({}), "SELECT 1 AS a, 2 AS a")
-    assert as_csv(answer) == "a,a\n1,2\n"
-    with pytest.raises(ParameterError, match=r"columns of different names; got several called a; remedy: "):
-        list(write(answer, "parquet", tmp_path / "a.parquet"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
@@ -341,6 +276,26 @@ def test_what_is_no_ordinary_file_is_written_into(tmp_path):
         list(write(frame_of({"loss": 1.0}), "csv", pipe))
         assert "results.loss" in read.result()
     assert pipe.is_fifo()
+
+
+def test_duckdb_finds_a_table_by_its_name_as_the_chapter_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = [{"hidden_gradient_scale": scale, "unroll_lengths": [1, 5]} for scale in (1.0, 0.5)]
+    runs = [make_run({"seed": 0} | setting, {"loss_after": 1.5}) for setting in settings]
+    runs += [make_run({"seed": 1} | settings[0], {"loss_after": 2.5}), make_run(settings[0], error="no")]
+    put("_build/runs", runs)
+    plan = {"runs": [{"request": run.request, "title": run.title} for run in runs]}
+    Store("_build/runs").write_plan("unrolling", plan)
+    chapter = Path(__file__).parents[2].joinpath("book", "sweeps.md").read_text()
+    blocks = re.findall(r"(?s)\n```python\n(.*?)\n```", chapter)
+    names = {"runs": gradtricks.lab.table("unrolling")}
+    (block,) = (block for block in blocks if "duckdb" in block)
+    exec(block, names)  # noqa: S102
+    assert names["losses"].to_dict("list") == {"scale": [0.5, 1.0], "loss": [1.5, 2.0]}
+    runs = names["runs"]
+    assert str(runs["results.loss_after"].dtype) == "Float64"
+    answer = duckdb.sql('SELECT "parameters.unroll_lengths"[2], "results.loss_after" FROM runs').fetchall()
+    assert answer == [(5, 1.5), (5, 1.5), (5, 2.5), (5, None)]
 
 
 def test_importing_costs_nothing_until_it_is_used():

@@ -208,12 +208,10 @@ def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STOR
     "Results",
     "gradtricks table unrolling",
     "gradtricks table unrolling --all",
-    "gradtricks table --sql \"SELECT parameters.seed, duration_s FROM runs WHERE stem = 'unrolling'\"",
     "gradtricks table unrolling --to parquet --output unrolling.parquet",
 )
 def table(
     sweep_name: given.SweepName = None,
-    sql: given.Sql = None,
     everything: given.All = False,
     to: given.To = None,
     path: given.Output = None,
@@ -221,14 +219,14 @@ def table(
 ) -> Printed:
     """Tabulate what a sweep found: the mean, its interval and the number of runs of each configuration.
 
-    Without a sweep, list the runs of the store. --all, --sql and files have a row for each
-    run, with the columns run, status, error, stem, parameters.NAME, results.NAME,
+    Without a sweep, list the runs of the store. --all and files have a row for each run,
+    with the columns run, status, error, stem, parameters.NAME, results.NAME,
     varying.NAME, provenance.NAME, started and duration_s.
     """
     from gradtricks.lab.commands import views
 
-    frame = views.table(sweep_name, sql=sql, store=store)
-    if everything or sql is not None or to or path:
+    frame = lab.table(sweep_name, store=store)
+    if everything or to or path:
         yield from views.write(frame, to, path)
     else:
         sweep = None if frame.empty else sweep_name

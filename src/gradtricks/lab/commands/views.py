@@ -28,26 +28,19 @@ if TYPE_CHECKING:
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
 
-def table(
-    sweep: str | None = None, *, sql: str | None = None, store: str | Path = DEFAULT_STORE
-) -> "pandas.DataFrame":
+def table(sweep: str | None = None, *, store: str | Path = DEFAULT_STORE) -> "pandas.DataFrame":
     """Tabulate runs, one in a row.
 
     Args:
         sweep: Name of a sweep; None takes the whole store.
-        sql: A query for DuckDB, in which the table is called ``runs``; None returns the table itself.
         store: Of the runs.
 
     Raises:
-        ParameterError: There is no such sweep, or DuckDB refuses the query.
+        ParameterError: There is no such sweep.
         StoreError: Somebody edited the sweep's plan.
     """
-    from gradtricks.lab.results.queries import ask
-
     opened = open_store(store)
-    plan = None if sweep is None else _find_plan(opened, sweep)[1]
-    found = tables.table(opened, plan)
-    return found if sql is None else ask(found, sql)
+    return tables.table(opened, None if sweep is None else _find_plan(opened, sweep)[1])
 
 
 def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
@@ -110,9 +103,7 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     elif not path.parent.is_dir():
         raise FileNotFoundError(f"expected a folder {path.parent} to write {path.name} in; got none")
     else:
-        from gradtricks.lab.results.queries import as_parquet
-
-        data = tables.as_csv(frame).encode() if form == "csv" else as_parquet(frame)
+        data = tables.as_csv(frame).encode() if form == "csv" else tables.as_parquet(frame)
         path = path.resolve()  # a link stays one
         if path.exists() and not path.is_file():  # and so does a pipe
             path.write_bytes(data)

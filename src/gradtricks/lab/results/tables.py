@@ -5,8 +5,9 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import Dotted, flattened, join_name, kind_of
+from gradtricks.lab.storage.rows import Dotted, flattened, join_name, kind_of, write_columns
 from gradtricks.lab.storage.store import Planned, Requested, Store, StoreError
 
 if TYPE_CHECKING:
@@ -118,11 +119,9 @@ def as_series(values: Sequence[Any]) -> "pandas.Series":
 
 
 def values_of(series: "pandas.Series") -> list[Any]:
-    """Undo `as_series`, for a series of any kind: built-in types, None where one is missing."""
-    if series.dtype == "float64":  # a column of its own kind holds missing numbers, so NaN is NaN here
+    """Undo `as_series`: built-in types, None where one is missing."""
+    if series.dtype in ("float64", object):  # which hold no missing numbers, so NaN is NaN here
         return series.tolist()
-    if series.dtype == object:
-        return [value.tolist() if hasattr(value, "tolist") else value for value in series]
     values = series.dt.to_pydatetime() if series.dtype.kind == "M" else series.tolist()
     return [None if gone else value for value, gone in zip(values, series.isna(), strict=True)]
 
@@ -131,20 +130,45 @@ def as_csv(frame: "pandas.DataFrame") -> str:
     """Write a table as CSV: every digit of a float, lists as JSON, nothing where a value is missing."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(map(str, frame.columns))
+    writer.writerow(frame.columns)
     writer.writerows(zip(*(map(as_text, values_of(column)) for _, column in frame.items())))
     return buffer.getvalue()
 
 
+def as_parquet(frame: "pandas.DataFrame") -> bytes:
+    """Write a table as Parquet: times are in UTC, and what has no type of its own is JSON or text."""
+    # As lists: of a frame's own columns DuckDB would take NaN for NULL.
+    columns = [(str(name), *_as_sql(values_of(column))) for name, column in frame.items()]
+    with TemporaryDirectory(prefix="gradtricks-") as folder:
+        path = Path(folder, "table")
+        write_columns(columns, path)
+        return path.read_bytes()
+
+
+def _as_sql(values: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """Return the type that a column has in SQL, and its values as that takes them."""
+    kind = kind_of(values)
+    if kind == "TIMESTAMP":
+        return kind, [value and value.astimezone(UTC).replace(tzinfo=None) for value in values]
+    if kind != "JSON":
+        return kind, values
+    if any(isinstance(value, list | dict) for value in values):
+        return kind, [None if value is None else as_json(value) for value in values]
+    return "VARCHAR", [*map(as_text, values)]
+
+
 def as_text(value: Any) -> str | None:
-    """Write a value so that it can be read back exactly; what only SQL has, such as a UUID, as `str` does."""
+    """Write a value so that it can be read back exactly."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float):
         return repr(value)
-    if isinstance(value, date):
-        return value.isoformat()
-    return as_json(value) if isinstance(value, bool | int | list | tuple | dict) else str(value)
+    return value.isoformat() if isinstance(value, date) else as_json(value)
+
+
+def as_json(value: Any) -> str:
+    """Write a value as `encode` does."""
+    return json.dumps(encode(value, ""), ensure_ascii=False)
 
 
 def one_line(text: str) -> str:
@@ -154,14 +178,3 @@ def one_line(text: str) -> str:
     """
     joined = _LINE_ENDS.sub(" ", text.strip())
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in joined)
-
-
-def as_json(value: Any) -> str:
-    """Write a value as `encode` does; what only SQL has is text in there."""
-    try:
-        return json.dumps(encode(value, ""), ensure_ascii=False)
-    except TypeError:
-        named = {str(name): item for name, item in value.items()} if isinstance(value, dict) else value
-        return json.dumps(
-            named, ensure_ascii=False, default=lambda x: float(x) if isinstance(x, Decimal) else str(x)
-        )

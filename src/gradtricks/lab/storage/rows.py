@@ -6,15 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradtricks.lab.encoding import decode, encode
 
-if TYPE_CHECKING:
-    import duckdb
-
 Dotted = tuple[str, ...]
-Column = tuple[str, str, list[Any]]  # its name, its type in SQL, and its values as that takes them
+Column = tuple[str, str, Sequence[Any]]  # its name, its type in SQL, and its values as that takes them
 
 # Every run has all parameters, so that NULL is None there; elsewhere it means that nothing was recorded.
 _COMPLETE = "parameters"
@@ -27,7 +24,7 @@ _INT64, _EXACT_AS_FLOAT = range(-(2**63), 2**63), range(-(2**53), 2**53 + 1)
 def join_name(path: Dotted) -> str:
     """Write the name of a column: a group and the keys within it, joined by dots.
 
-    A key that holds a dot or a quotation mark itself stands in quotation marks, as it has to in SQL:
+    A key that holds a dot or a quotation mark itself stands in quotation marks, as in SQL:
     ``results.share."0.1"``.
     """
     return ".".join(part if part and not set('."') & set(part) else quote(part) for part in path)
@@ -95,20 +92,18 @@ def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
 
 def write_columns(columns: Sequence[Column], path: Path) -> None:
     """Write columns as Parquet."""
+    import duckdb
+
     target = str(path).replace("'", "''")
-    with connect() as connection:
-        connection.execute(
-            f"COPY ({selection(columns)}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)",
-            [values for *_, values in columns],
-        )
-
-
-def selection(columns: Sequence[Column]) -> str:
-    """Write the query that makes a table of columns; it takes their values as its parameters."""
-    return "SELECT " + ", ".join(
+    selected = ", ".join(
         f"unnest(CAST(${number} AS {kind}[])) AS {quote(name)}"
         for number, (name, kind, _) in enumerate(columns, start=1)
     )
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute(
+            f"COPY (SELECT {selected}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)",
+            [values for *_, values in columns],
+        )
 
 
 def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
@@ -116,7 +111,9 @@ def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
     import duckdb
 
     found = []
-    with connect() as connection:  # one for all, since it takes longer than to read a file
+    with duckdb.connect(
+        config={"threads": 1}
+    ) as connection:  # one for all, since it takes longer than to read a file
         for path in paths:
             try:
                 answer = connection.execute("SELECT * FROM read_parquet($1)", [str(path)])
@@ -125,14 +122,6 @@ def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
             except (duckdb.Error, ValueError, TypeError, AttributeError) as error:
                 raise ValueError(f"expected runs in {path}; got {error}") from error
     return found
-
-
-def connect() -> "duckdb.DuckDBPyConnection":
-    """Open a database in memory, in UTC, in whose queries names are columns, never variables of ours."""
-    import duckdb
-
-    connection = duckdb.connect(config={"python_enable_replacements": False, "threads": 1})
-    return connection.execute("SET TimeZone = 'UTC'")
 
 
 def _columns(records: Sequence[dict[str, Any]]) -> dict[Dotted, list[Any]]:
