@@ -93,7 +93,7 @@ def lay_out(monkeypatch):
 
 def invoke(*arguments, exits=0):
     """Do what a command does, see how it exits, and return what it said: all of it, errors last."""
-    runner = CliRunner(env={"COLUMNS": "200", "BROWSER": "true"})
+    runner = CliRunner(env={"COLUMNS": "200"})
     answer = runner.invoke(app, arguments, catch_exceptions=False)
     assert answer.exit_code == exits, answer.output
     return answer.stdout + answer.stderr
@@ -290,7 +290,7 @@ def test_tables_and_json_of_others_are_no_published_runs(project):
     duckdb.sql("SELECT 1 AS a").write_parquet(str(project / "notes.parquet"))
     (project / "odd.json").mkdir()
     invoke("run", "experiments/game.ipynb", "--store", "runs")
-    assert "game" in invoke("show", "game", "--no-open", "--store", "runs")
+    assert "game" in invoke("show", "game", "--store", "runs")
     assert "0 deleted." in invoke("clean", "--store", ".")
     assert invoke("status", "--store", ".").split()[0] == "sweep"
 

@@ -493,7 +493,7 @@ def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
     assert str(caught.value).endswith(f"  Kept in {stored.location}")
     with pytest.raises(StoreError, match="got none that can be read"):
         stored.read_notebook()
-    assert show(stored.location) == (stored, None)
+    assert (show(stored.location), stored.executed) == (stored, False)
     with pytest.raises(StoreError, match=r"expected a store .*; got: full; remedy: free some space"):
         execute_run(run, store, broken(OSError(errno.ENOSPC, "full")))
 

@@ -235,6 +235,19 @@ def test_a_run_is_looked_up_by_what_people_type(store):
             store.lookup(text)
 
 
+def test_of_one_title_all_runs_are_listed_with_the_newest_first(store):
+    old, new = (SimpleNamespace(title=asked().title, request=asked(number).request) for number in (1, 2))
+    for second, run in enumerate((old, new)):
+        put(store, run, started=f"2026-01-31T12:00:0{second}+00:00")
+    lines = [
+        f"  {run.title}-{run.request[:12]}, started 2026-01-31T12:00:0{second}"
+        for run, second in ((new, 1), (old, 0))
+    ]
+    listed = rf"the newest first:\n{lines[0]}.*\n{lines[1]}.*\nremedy: give more of its name"
+    with pytest.raises(StoreError, match=f"got 2 called '{old.title}', {listed}"):
+        store.lookup(old.title)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=9), inner, max_size=2),

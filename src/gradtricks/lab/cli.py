@@ -243,18 +243,16 @@ def plot(
     yield from map(str, lab.plot(sweep_name, shown=shown or (), store=store))
 
 
-@command("Results", "gradtricks show masking-torch --no-open")
-def show(
-    name: given.StoredName, no_open: given.NoOpen = False, store: given.StoreLocation = DEFAULT_STORE
-) -> Printed:
-    """Show what a run recorded, and open its executed notebook in the browser."""
+@command("Results", "gradtricks show masking-torch")
+def show(name: given.StoredName, store: given.StoreLocation = DEFAULT_STORE) -> Printed:
+    """Show what a run recorded, and where its executed notebook is, for Jupyter or an editor to open."""
     from gradtricks.lab.commands.terminal import near
-    from gradtricks.lab.commands.views import open_page, record_of
+    from gradtricks.lab.commands.views import record_of
 
-    stored, _ = lab.show(name, open_it=False, store=store)
+    stored = lab.show(name, store=store)
     yield record_of(stored)
     if stored.executed:
-        yield f"Notebook: {near(stored.location) + '/notebook.ipynb' if no_open else open_page(stored)}"
+        yield f"Notebook: {near(stored.location)}/notebook.ipynb"
 
 
 @command("Results", "gradtricks reproduce masking-torch", "gradtricks reproduce --book")

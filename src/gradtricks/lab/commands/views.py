@@ -1,7 +1,5 @@
 """What runs have found: as a table, as plots, or one run by itself."""
 
-import tempfile
-import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,31 +144,12 @@ def plot(
     return files
 
 
-def show(
-    run: str, *, open_it: bool = True, store: str | Path = DEFAULT_STORE
-) -> tuple[StoredRun, Path | None]:
-    """Find a run, and open its executed notebook in the browser.
+def show(run: str, *, store: str | Path = DEFAULT_STORE) -> StoredRun:
+    """Find a run by its path, its title or the beginning of that.
 
-    Args:
-        run: Its path, its title or the beginning of that; a ParameterError says if none is meant, or several.
-        open_it: Whether to open it.
-        store: Of the runs.
-
-    Returns:
-        The run, and its executed notebook as HTML in a temporary file; None where none was opened.
+    A ParameterError says if none is meant, or several.
     """
-    stored = find_run(open_store(store), run)
-    return stored, open_page(stored) if open_it and stored.executed else None
-
-
-def open_page(stored: StoredRun) -> Path:
-    """Open the executed notebook of a run in the browser, and return it as HTML, in a temporary file."""
-    from gradtricks.lab.commands.rendering import to_html
-
-    page = Path(tempfile.mkdtemp(prefix="gradtricks-"), "notebook.html")
-    page.write_text(to_html(stored.read_notebook(), stored.title), encoding="utf-8")
-    webbrowser.open(page.as_uri())
-    return page
+    return find_run(open_store(store), run)
 
 
 def record_of(run: StoredRun) -> RenderableType:

@@ -281,13 +281,15 @@ def only_one(
     ``folders`` are the names of all that were run, title and request, and ``read`` gives the runs in one.
     """
     folders = sorted(folders)
-    names = [name for name in folders if text in (name, name[: -IN_NAME - 1])]
-    names = names or [name for name in folders if name.startswith(text)]
+    same = [name for name in folders if text in (name, name[: -IN_NAME - 1])]
+    names = same or [name for name in folders if name.startswith(text)]
     if len(names) > 1:
-        listed = "\n".join(f"  {name}" for name in names[:LISTED])
+        times = [(max((run.record["started"] for run in read(name)), default=""), name) for name in same]
+        said = [f"{name}, started {time}" for time, name in sorted(times, reverse=True)] or names
+        listed = "".join(f"  {each}\n" for each in said[:LISTED])
         raise StoreError(
-            f"expected one run in {public(location)}; got {len(names)} called {text!r}:\n{listed}\n"
-            "remedy: give more of its name"
+            f"expected one run in {public(location)}; got {len(names)} called {text!r}"
+            f"{', the newest first' if same else ''}:\n{listed}remedy: give more of its name"
         )
     found = [stored for name in names for stored in read(name)]
     if not found:
