@@ -479,7 +479,7 @@ def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
     process = start(*sweep, cwd=project)
     wait_for(lambda: list((project / "_build").glob("runs/.unfinished/*/notebook.ipynb")))
     (seen,) = gradtricks.lab.status(store=project / "_build" / "runs")
-    assert (seen.total, seen.finished, seen.failed, seen.running, seen.left) == (2, 0, 0, 1, 1)
+    assert seen == ("small", 2, 0, 0, 1, 1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -489,10 +489,16 @@ def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
     assert said.startswith("1 of 2 runs are finished already.\n1/1 ")
 
 
-@pytest.mark.parametrize("watched", [[], ["--watch"]])
-def test_status_is_shown_until_nothing_is_left(swept, invoke, watched):
-    said, _ = invoke("status", *watched, cwd=swept[0])
-    assert said.splitlines()[1].split() == ["small", "4", "4", "0", "0", "0"]
+def test_status_says_how_many_are_done_and_left(swept, invoke):
+    header, row = (line.split() for line in invoke("status", cwd=swept[0])[0].splitlines())
+    assert header == ["sweep", "runs", "done", "failed", "running", "left"]
+    assert row == ["small", "4", "4", "0", "0", "0"]
+
+
+@pytest.mark.parametrize("line", ["table", "status", "plot", "show small", "reproduce small"])
+def test_a_store_that_is_not_there_is_refused(project, invoke, line):
+    _, errors = invoke(*line.split(), "--store", "_build/rnus", cwd=project, exits=2)
+    assert errors.startswith("expected a store in _build/rnus; got no folder there; remedy: see how")
 
 
 def test_a_search_ends_with_the_best_run(project, invoke):
@@ -509,7 +515,7 @@ def test_a_search_ends_with_the_best_run(project, invoke):
     assert re.findall(r"^(\d)\. small-", said, re.MULTILINE) == ["1", "2", "3", "4"]
     assert "best: 4 done, 0 failed.\n" in said
     assert len(re.findall(r"^Best: _build/runs/small-", said, re.MULTILINE)) == 2
-    assert gradtricks.lab.status(store=project / "_build" / "runs")[0].finished == 4
+    assert gradtricks.lab.status(store=project / "_build" / "runs")[0].done == 4
     _, errors = invoke(*search, "--retry", "failed", cwd=project, exits=2)
     assert errors == "best: nothing was run.\nexpected a sweep for --retry; got a search\n"
 
@@ -522,7 +528,7 @@ def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
     assert built == [(Path("book"), site)]
     pages = project / "book" / "experiments"
     assert {"small.ipynb", "small.json", "small-sweep.md"} <= {path.name for path in pages.iterdir()}
-    assert [status.finished for status in gradtricks.lab.status()] == [4]
+    assert [status.done for status in gradtricks.lab.status()] == [4]
     write_notebook(project / "experiments" / "bad.ipynb", parameters=PARAMETERS, body="1 / 0")
     with pytest.raises(RunError, match=r"(?s)The book wasn't built.*\nbad\n.*ZeroDivisionError"):
         build_book()
@@ -667,4 +673,4 @@ def test_the_functions_need_no_terminal(project, monkeypatch):
     assert gradtricks.lab.table(planned.name)["results.loss"].tolist() == [1.0, 2.0]
     assert [path.name for path in found.plots] == ["loss.svg", "loss.png"]
     assert gradtricks.lab.run("experiments/small.ipynb", {"rate": 2.0}).record == found.finished[1].record
-    assert gradtricks.lab.status()[0].finished == 2
+    assert gradtricks.lab.status()[0].done == 2

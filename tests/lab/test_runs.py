@@ -167,7 +167,7 @@ def test_metadata_that_mean_nothing_are_refused_by_name(notebook, said, message)
         with pytest.raises(ParameterError, match=message):
             use()
     (listed,) = list_experiments(notebook.parent, store=notebook.parent / "runs")
-    assert re.search(message, listed.title), "the others of the folder are listed all the same"
+    assert re.search(message, listed.question), "the others of the folder are listed all the same"
 
 
 def test_metadata_and_parameters_that_are_wrong_are_said_together(notebook):

@@ -5,7 +5,6 @@ from .commands.publishing import publish as publish
 from .commands.publishing import reproduce as reproduce
 from .commands.publishing import reproduce_book as reproduce_book
 from .commands.running import SweepResult as SweepResult
-from .commands.running import clean as clean
 from .commands.running import run as run
 from .commands.running import sweep as sweep
 from .commands.views import plot as plot
@@ -24,7 +23,6 @@ from .sweeps.sweep import read_sweep as read_sweep
 __all__ = [
     "SweepResult",
     "checkpoint_folder",
-    "clean",
     "describe",
     "list_experiments",
     "plan_sweep",

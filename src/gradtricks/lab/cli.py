@@ -42,20 +42,11 @@ def list_(
     experiments: given.Experiments = Path("experiments"), store: given.StoreLocation = DEFAULT_STORE
 ) -> Printed:
     """List the experiments: how long a run takes, how many are finished, which sweeps there are."""
-    from gradtricks.lab.commands.terminal import duration, table
+    from gradtricks.lab.commands.overviews import Experiment
+    from gradtricks.lab.commands.terminal import table
 
-    rows = [
-        (
-            str(e.notebook),
-            e.title,
-            duration(e.expected_s),
-            str(e.finished),
-            ", ".join(p.name for p in e.sweeps),
-        )
-        for e in lab.list_experiments(experiments, store=store)
-    ]
-    header = ("notebook", "question", "expected", "finished runs", "sweeps")
-    yield table(header, rows, right={2, 3}, whole=True)
+    rows = lab.list_experiments(experiments, store=store)
+    yield table(Experiment._fields, rows, right={2, 3}, whole=True)
 
 
 @command("Look", "gradtricks describe experiments/unrolling.ipynb")
@@ -193,15 +184,13 @@ def publish(
     raise typer.Exit(1 if failed else 0)
 
 
-@command("Results", "gradtricks status", "gradtricks status --watch")
-def status(watch: given.Watch = False, store: given.StoreLocation = DEFAULT_STORE) -> Printed:
+@command("Results", "gradtricks status")
+def status(store: given.StoreLocation = DEFAULT_STORE) -> Printed:
     """Show how far each sweep of a store is, whichever process runs it: done, failed, running now, left."""
-    from gradtricks.lab.commands import overviews
+    from gradtricks.lab.commands.overviews import SweepStatus
+    from gradtricks.lab.commands.terminal import table
 
-    if watch:
-        overviews.watch(store)
-    else:
-        yield overviews.statuses_table(overviews.status(store=store))
+    yield table(SweepStatus._fields, lab.status(store=store), right=range(1, 6), whole=True)
 
 
 @command(
@@ -289,6 +278,8 @@ def clean(
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
     """Delete from a store what killed processes left behind, damaged records, and what is asked for."""
-    gone = lab.clean(failed=failed, stale=stale, dry_run=dry_run, store=store)
+    from gradtricks.lab.storage.store import store_of_runs
+
+    gone = store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
     yield from gone
     yield f"{len(gone)} {'would be deleted' if dry_run else 'deleted'}."

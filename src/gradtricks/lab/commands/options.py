@@ -117,7 +117,6 @@ Timeout = Annotated[
 ]
 Retry = Annotated[Literal["failed"] | None, _how("--retry", help="Run those again that failed before.")]
 DryRun = Annotated[bool, _how("--dry-run", help="Show what would be done and how long it takes; do nothing.")]
-Watch = Annotated[bool, _how("--watch", help="Go on showing it until nothing is left.")]
 
 SchedulerAddress = Annotated[
     str | None, _cluster("--scheduler", help="A dask scheduler, tls://host:port.", metavar="ADDRESS")

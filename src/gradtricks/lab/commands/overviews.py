@@ -1,20 +1,17 @@
 """What there is, without running anything: experiments, their parameters, and how far sweeps are."""
 
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
+from typing import NamedTuple
 
 import nbformat
 from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.terminal import duration, output, table
+from gradtricks.lab.commands.terminal import duration, table
+from gradtricks.lab.commands.views import opened
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
@@ -26,8 +23,6 @@ from gradtricks.lab.notebooks.schema import (
 from gradtricks.lab.results.tables import read_plan, runs_of
 from gradtricks.lab.storage.store import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
-
-_LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,31 +44,25 @@ class Description:
         return Group(Text(self.title, style="bold"), Text(f"{', '.join(about)}\n"), taken)
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A notebook, the seconds that a run is said to take, its finished runs, and files that sweep it."""
+class Experiment(NamedTuple):
+    """A notebook or a sweep's file."""
 
-    notebook: Path  # or another file that can't be read
-    title: str  # or what is wrong with it
-    expected_s: float | None
-    finished: int
-    sweeps: tuple[Path, ...]
+    notebook: Path  # or a sweep's file of which nobody can tell whose it is
+    question: str  # its title, or what is wrong with it
+    expected: str  # how long a run is said to take
+    finished: int  # runs
+    sweeps: str  # files that sweep it
 
 
-@dataclass(frozen=True)
-class SweepStatus:
-    """How many runs a sweep has, and how many of them are finished, failed when they last ran, or go on."""
+class SweepStatus(NamedTuple):
+    """How many runs a sweep has, and how far they are."""
 
-    name: str
-    total: int
-    finished: int
-    failed: int
+    sweep: str
+    runs: int
+    done: int
+    failed: int  # when they last ran
     running: int  # in whatever process of this machine
-
-    @property
-    def left(self) -> int:
-        """How many neither ran nor are running."""
-        return self.total - self.finished - self.failed - self.running
+    left: int  # neither ran nor are running
 
 
 def describe(notebook: str | Path) -> Description:
@@ -94,8 +83,7 @@ def list_experiments(
 ) -> list[Experiment]:
     """List the notebooks of a folder by name, with their sweeps and how many runs in the store are finished.
 
-    A notebook that can't be read or understood has what is wrong for its title. Sweep files of which nobody
-    can tell whose they are come last, in the same way.
+    Sweep files of which nobody can tell whose they are come last.
 
     Raises:
         FileNotFoundError: The folder holds no notebook.
@@ -108,46 +96,28 @@ def list_experiments(
     sweeps = {path: read_file(path)[1:] for path in _files(folder, ENDING)}
     found = []
     for path in notebooks:
-        own = tuple(p for p, (file, _) in sweeps.items() if file and Path(file.notebook).name == path.name)
+        own = (p.name for p, (file, _) in sweeps.items() if file and Path(file.notebook).name == path.name)
         try:
             node = read_notebook(path)
             title, expected_s = _title(node, path), read_settings(node, str(path)).expected_s
         except ParameterError as error:
             title, expected_s = str(error), None
-        found.append(Experiment(path, title, expected_s, finished[path.stem], own))
+        found.append(Experiment(path, title, duration(expected_s), finished[path.stem], ", ".join(own)))
     broken = {path: str(problems.error()) for path, (file, problems) in sweeps.items() if file is None}
-    return found + [Experiment(path, wrong, None, 0, ()) for path, wrong in broken.items()]
+    return found + [Experiment(path, wrong, "", 0, "") for path, wrong in broken.items()]
 
 
 def status(*, store: str | Path = DEFAULT_STORE) -> list[SweepStatus]:
     """Say how far the sweeps of a store are, by name, whichever process runs them."""
-    opened = open_store(store)
-    claimed = opened.claimed()
+    there = opened(store)
+    claimed = there.claimed()
     found = []
-    for name in opened.plans():
-        runs = read_plan(opened.plan(name)).runs
-        states = Counter(run.status for run in runs_of(opened, runs) if run.request not in claimed)
-        running = sum(run.request in claimed for run in runs)
-        found.append(SweepStatus(name, len(runs), states["finished"], states["failed"], running))
+    for name in there.plans():
+        runs = read_plan(there.plan(name)).runs
+        states = Counter(run.status for run in runs_of(there, runs) if run.request not in claimed)
+        counts = states["finished"], states["failed"], sum(run.request in claimed for run in runs)
+        found.append(SweepStatus(name, len(runs), *counts, left=len(runs) - sum(counts)))
     return found
-
-
-def statuses_table(statuses: Iterable[SweepStatus]) -> Table:
-    """Show how far sweeps are: a line each."""
-    rows = [(s.name, *map(str, (s.total, s.finished, s.failed, s.running, s.left))) for s in statuses]
-    header = ("sweep", "runs", "done", "failed", "running now", "left")
-    return table(header, rows, right=range(1, 6), whole=True)
-
-
-def watch(store: str | Path) -> None:
-    """Show how far sweeps are until nothing is left, or somebody has seen enough."""
-    with suppress(KeyboardInterrupt), Live(console=output, auto_refresh=False) as live:
-        while True:
-            found = status(store=store)
-            live.update(statuses_table(found), refresh=True)
-            if not any(each.left or each.running for each in found):
-                return
-            sleep(_LOOK_EVERY_S)
 
 
 def _files(folder: str | Path, ending: str) -> list[Path]:

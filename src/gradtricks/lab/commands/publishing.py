@@ -13,7 +13,7 @@ from rich.text import Text
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.running import SweepResult, sweep
 from gradtricks.lab.commands.terminal import short, table
-from gradtricks.lab.commands.views import find_run
+from gradtricks.lab.commands.views import find_run, opened
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
 from gradtricks.lab.notebooks.texts import together
@@ -24,7 +24,6 @@ from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
 from gradtricks.lab.storage.places import public
 from gradtricks.lab.storage.published import PublishedRun
-from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.changes import note
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.publication import keep
@@ -134,7 +133,7 @@ def reproduce(
         StoreError: The run can't be repeated: it failed, or its notebook was edited.
         RunError: This time it failed.
     """
-    stored = find_run(open_store(store), name)
+    stored = find_run(opened(store), name)
     if note_it and not isinstance(stored, PublishedRun):
         raise ParameterError(f"expected a published run to note it; got {public(stored.location)}")
     with closing(Kernels()) as kernels:
@@ -159,15 +158,15 @@ def reproduce_book(*, timeout_s: float | None = None, store: str | Path = DEFAUL
     Raises:
         ParameterError: The store doesn't hold all runs of the book as it is now.
     """
-    opened = Store(store)
+    there = opened(store)
     specs, sweeps = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
     runs = [*specs, *(run for sweep in sweeps if not sweep.published for run in sweep.specs)]
     wanted = {run.request: run for run in runs}
-    found = opened.find_all(wanted.values())
+    found = there.find_all(wanted.values())
     if missing := [run.title for request, run in wanted.items() if request not in found]:
         listed = ", ".join(missing[:_LISTED]) + (", …" if len(missing) > _LISTED else "")
         raise ParameterError(
-            f"expected all runs of the book in {public(opened.location)}; got none of {listed}; "
+            f"expected all runs of the book in {public(there.location)}; got none of {listed}; "
             "remedy: gradtricks book"
         )
     with closing(Kernels()) as kernels:

@@ -200,17 +200,6 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
     return Group(table(("run", *planned.varied, ""), rows, right={0}), Text(said))
 
 
-def clean(
-    *, failed: bool = False, stale: bool = False, dry_run: bool = False, store: str | Path = DEFAULT_STORE
-) -> list[str]:
-    """Delete from a store what killed processes left behind, and damaged records; return what is gone.
-
-    So are, where that is asked for, failed runs, and stale ones, whose code or libraries have changed since.
-    A dry run returns what would be gone. A StoreError refuses published runs.
-    """
-    return store_of_runs(store).clean(failed=failed, stale=stale, dry_run=dry_run)
-
-
 def _search(
     wanted: Sweep, store: Store, console: Console | None, **options: Any
 ) -> tuple[list[Run], list[StoredRun]]:

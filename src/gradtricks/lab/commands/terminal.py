@@ -60,9 +60,9 @@ def short(value: Any) -> str:
 
 
 def table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), whole: bool = False
+    header: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[int] = (), whole: bool = False
 ) -> Table:
-    """Lay out a table, whose cells are shown as they are; those of columns ``right`` stand there.
+    """Lay out a table, whose cells are shown as `str` writes them; those of columns ``right`` stand there.
 
     Of a long one the middle is left out, and that is said in its place, unless it is wanted as a ``whole``.
     """
@@ -73,7 +73,7 @@ def table(
     for place, name in enumerate(header):
         made.add_column(Text(name), justify="right" if place in aligned else "left", overflow="fold")
     for row in rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*(Text(str(cell)) for cell in row))
     return made
 
 

@@ -12,7 +12,7 @@ from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results import tables
-from gradtricks.lab.storage.places import StoreError, is_url, replace
+from gradtricks.lab.storage.places import StoreError, is_url, replace, without_scheme
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -37,15 +37,15 @@ def table(sweep: str | None = None, *, store: str | Path = DEFAULT_STORE) -> "pa
         ParameterError: There is no such sweep.
         StoreError: Somebody edited the sweep's plan.
     """
-    opened = open_store(store)
-    return tables.table(opened, None if sweep is None else _find_plan(opened, sweep)[1])
+    there = opened(store)
+    return tables.table(there, None if sweep is None else _find_plan(there, sweep)[1])
 
 
 def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
     """Sort a sweep's runs, at least one, by what it shows, or by how long they took if that isn't there."""
     from gradtricks.lab.results import grouping
 
-    _, plan = _find_plan(open_store(store), sweep)
+    _, plan = _find_plan(opened(store), sweep)
     try:
         return grouping.find_results(frame, plan.varied, plan.shown)
     except grouping.PlotError:
@@ -128,15 +128,15 @@ def plot(
     """
     from gradtricks.lab.results import grouping
 
-    opened = open_store(store)
-    name, plan = _find_plan(opened, sweep)
-    results = grouping.find_results(tables.table(opened, plan), plan.varied, shown or plan.shown)
+    there = opened(store)
+    name, plan = _find_plan(there, sweep)
+    results = grouping.find_results(tables.table(there, plan), plan.varied, shown or plan.shown)
     from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
 
     drawn = plot_results(results)
     # What runs at a URL or among the sources found is drawn beside the default store.
-    elsewhere = is_url(opened.location) or plan.published
-    place = Path(DEFAULT_STORE if elsewhere else opened.location).parent / "sweeps" / name
+    elsewhere = is_url(there.location) or plan.published
+    place = Path(DEFAULT_STORE if elsewhere else there.location).parent / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
     files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
     for path in files:
@@ -149,7 +149,7 @@ def show(run: str, *, store: str | Path = DEFAULT_STORE) -> StoredRun:
 
     A ParameterError says if none is meant, or several.
     """
-    return find_run(open_store(store), run)
+    return find_run(opened(store), run)
 
 
 def record_of(run: StoredRun) -> RenderableType:
@@ -163,6 +163,17 @@ def record_of(run: StoredRun) -> RenderableType:
         rows |= {f"{group}.{name}": short(value) for name, value in getattr(run, group).items()}
     rows |= {f"file {name}": f"{kept['bytes']:,} bytes" for name, kept in run.files.items()}
     return Group(Text(run.title, style="bold"), laid_out(("", ""), rows.items(), whole=True))
+
+
+def opened(store: str | Path) -> "Store | Published":
+    """Open runs to be read; a ParameterError refuses a folder that isn't there, but for the default one."""
+    folder = without_scheme(store)
+    if not is_url(folder) and not Path(folder).is_dir() and Path(folder) != Path(DEFAULT_STORE):
+        raise ParameterError(
+            f"expected a store in {folder}; got no folder there; "
+            "remedy: see how it is written, or leave out --store"
+        )
+    return open_store(store)
 
 
 def find_run(store: "Store | Published", text: str) -> StoredRun:
