@@ -6,18 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
 from functools import partial
 
+import nbformat
 import pytest
 
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.results.tables import read_plan
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Interrupted
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store, StoreError
-from gradtricks.lab.sweeps.searching import search
-from gradtricks.lab.sweeps.studies import Study
+from gradtricks.lab.sweeps.searching import Trials, search
 from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from stored import put
@@ -105,26 +105,23 @@ def undisturbed(tmp_path_factory):
 
 def proposals(spec, store):
     """Return what each trial was, and what was told of it."""
-    with closing(Study(spec, store)) as study:
-        told = {trial.number: trial.value for trial in study._study.get_trials()}
-        return [
-            (told[number], *(specs[0].parameters[name] for name in spec.optuna.parameters))
-            for number, specs in study.trials().items()
-        ]
+    trials = Trials(spec, store)
+    return [
+        (told.value, *(runs[0].spec.parameters[name] for name in spec.optuna.parameters))
+        for told, runs in zip(trials._study.get_trials(), trials._trials, strict=True)
+    ]
 
 
 def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path, undisturbed):
-    store, events, plans = Store(tmp_path / "runs"), [], []
+    store, events = Store(tmp_path / "runs"), []
     spec = written()
-    runs, best = search(
-        spec, store, workers=1, on_change=lambda run: events.append(run.state), on_planned=plans.append
-    )
-    told = proposals(spec, store)
-    assert len(told) == len(runs) == len(plans) == 6
+    runs, best = search(spec, store, workers=1, on_change=lambda run: events.append(run.state))
+    told, plan = proposals(spec, store), read_plan(store.plan(spec.name))
+    assert len(told) == len(runs) == len(plan.runs) == 6
     assert [run.results["loss"] for run in best] == [min(value for value, *_ in told)]
-    assert [run.spec for run in runs] == list(plans[-1].specs)
-    assert plans[-1].varied == ("rate", "layers", "kind")
-    assert plans[-1].shown == ("results.loss",)
+    assert [run.spec.request for run in runs] == [run.request for run in plan.runs]
+    assert plan.varied == ("rate", "layers", "kind")
+    assert plan.shown == ("results.loss",)
     assert set(events) <= {"going", "finished"}
     assert told == undisturbed, "the same seed proposes the same"
 
@@ -142,10 +139,11 @@ def test_a_search_finds_the_best_and_goes_on_later(written, tmp_path, undisturbe
 
 
 def test_trials_whose_runs_are_done_already_enter_the_plan(written, tmp_path, at_once):
-    store, plans = Store(tmp_path / "runs"), []
+    store = Store(tmp_path / "runs")
     search(written(trials=2), store, workers=1)
-    runs, _ = search(written(trials=2, name="twin"), store, workers=1, on_planned=plans.append)
-    assert [spec.request for spec in plans[-1].specs] == [run.spec.request for run in runs]
+    runs, _ = search(written(trials=2, name="twin"), store, workers=1)
+    planned = read_plan(store.plan("twin")).runs
+    assert [each.request for each in planned] == [run.spec.request for run in runs]
     assert len(runs) == 2
 
 
@@ -190,21 +188,12 @@ def test_nan_is_no_value(written, tmp_path, at_once):
 
 @pytest.mark.parametrize("sampler", ["random", "qmc"])
 def test_draws_are_the_same_wherever_a_kill_came(written, tmp_path, sampler):
-    from optuna.distributions import IntDistribution
-
     both = ("choices: [a]", "choices: [a, b]")
     spec = written(("seed: 1", f"seed: 1\n  sampler: {sampler}"), both, trials=8)
     once, killed, other = (Store(tmp_path / name) for name in ("once", "killed", "other"))
-    with closing(Study(spec, once)) as study:
-        assert [*iter(study.ask, {})]
-    for asked in (0, 3):
-        with closing(Study(spec, killed)) as study:
-            study.unfinished()
-            assert all(study.ask() for _ in range(asked))
-            study._study.ask({"layers": IntDistribution(1, 3)})  # which is where it was killed
-    with closing(Study(spec, killed)) as study:
-        study.unfinished()
-        assert len([*iter(study.ask, {})]) == 5
+    Trials(spec, once).more(8)
+    for asked in (0, 3, 5, 8):
+        Trials(spec, killed).more(asked)
     drawn = [proposal[1:] for proposal in proposals(spec, once)]
     assert [proposal[1:] for proposal in proposals(spec, killed)] == drawn
     rates, layers, kinds = zip(*drawn, strict=True)
@@ -214,8 +203,16 @@ def test_draws_are_the_same_wherever_a_kill_came(written, tmp_path, sampler):
     if sampler == "qmc":  # of eight points of a Sobol sequence, one is in each eighth
         assert sorted(int(math.log(1000 * rate, 1000) * 8) for rate in rates) == [*range(8)]
         assert (kinds.count("a"), kinds.count("b")) == (4, 4)
-    with closing(Study(written(("seed: 1", f"seed: 2\n  sampler: {sampler}")), other)) as study:
-        assert [specs[0].parameters["rate"] for specs in study.ask().values()] != [rates[0]]
+    (run,) = Trials(written(("seed: 1", f"seed: 2\n  sampler: {sampler}")), other).more(1)
+    assert run.spec.parameters["rate"] != rates[0]
+
+
+def test_what_resembles_the_best_is_the_same_after_a_kill(written, tmp_path, at_once):
+    once, killed = Store(tmp_path / "once"), Store(tmp_path / "killed")
+    for trials in (11, 13):  # more than Optuna draws at random in the beginning
+        search(written(trials=trials), killed, workers=1)
+    search(spec := written(trials=13), once, workers=1)
+    assert proposals(spec, killed) == proposals(spec, once)
 
 
 def test_trials_of_another_search_are_not_believed(written, tmp_path, at_once):
@@ -224,24 +221,57 @@ def test_trials_of_another_search_are_not_believed(written, tmp_path, at_once):
     search(spec, store, workers=1)
     changed = written(("high: 1.0", "high: 2.0"), trials=1)
     assert len(search(changed, store)[0]) == len(proposals(changed, store)) == 1
-    written(("minimize", "minimize\n  # the same"), trials=1)
-    for folder in (tmp_path / "runs").glob("small*"):
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda plan: [],
+        lambda plan: plan | {"search": {"digest": 3}},
+        lambda plan: plan | {"search": plan["search"] | {"proposed": [{"rate": "fast"}]}},
+    ],
+)
+def test_a_plan_that_somebody_edited_begins_anew(written, tmp_path, undisturbed, at_once, edit):
+    spec, store = written(trials=2), Store(tmp_path / "runs")
+    search(spec, store, workers=1)
+    store.write_plan(spec.name, edit(store.plan(spec.name)))
+    search(spec, store, workers=1)
+    assert proposals(spec, store) == undisturbed[:2]
+
+
+def test_runs_that_are_gone_are_done_again(written, tmp_path, undisturbed, at_once):
+    spec, store = written(trials=3), Store(tmp_path / "runs")
+    search(spec, store, workers=1)
+    for folder in [*(tmp_path / "runs").glob("small*")][:2]:
         folder.rename(tmp_path / folder.name)
-    with pytest.raises(ParameterError, match="those of 1 of its 1 trials are gone"):
-        search(spec, store)
+    assert len(search(spec, store, workers=1)[0]) == 3
+    assert proposals(spec, store) == undisturbed[:3]
 
 
-def test_a_proposal_that_was_cut_short_is_a_failed_trial(written, tmp_path, undisturbed, at_once):
-    from optuna.distributions import IntDistribution
+def test_a_notebook_may_read_files_while_it_is_searched(written, tmp_path, at_once):
+    spec = written(trials=2)
+    node = nbformat.read(spec.notebook, as_version=4)
+    node.metadata["gradtricks"] = {"reads": ["*.csv"]}
+    nbformat.write(node, spec.notebook)
+    assert len(search(spec, Store(tmp_path / "runs"), workers=1)[0]) == 2
 
-    store = Store(tmp_path / "runs")
-    spec = written(trials=1)
-    with closing(Study(spec, store)) as study:
-        study._study.ask({"layers": IntDistribution(1, 3)})  # and then the driver was killed
-    assert len(search(spec, store, workers=1)[0]) == 1
-    assert proposals(spec, store) == undisturbed[:1]
-    with closing(Study(spec, store)) as study:
-        assert [trial.state.name for trial in study._study.get_trials()] == ["FAIL", "COMPLETE"]
+
+def test_two_drivers_at_once_do_each_run_once(written, tmp_path, undisturbed):
+    spec = written(more="fixed: {pause_s: 0.3}\n")
+    store, log = Store(tmp_path / "runs"), tmp_path / "log"
+    processes = [start(spec, store, 1, log) for _ in range(2)]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    assert proposals(spec, store) == undisturbed
+    done = log.read_text().splitlines()
+    assert len(done) == len(set(done)) == 6
+
+
+def test_a_store_at_a_url_keeps_a_search(written, undisturbed, at_once):
+    spec, store = written(trials=2), Store("memory://searched")
+    search(spec, store, workers=1)
+    assert proposals(spec, store) == undisturbed[:2]
 
 
 def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path, at_once):
@@ -251,17 +281,10 @@ def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path, 
         write_notebook(spec.notebook, PARAMETERS, BODY + "# edited\n")
 
     with pytest.raises(RunError, match=r"expected .*small.ipynb to stay as it was"):
-        search(spec, Store(tmp_path / "runs"), workers=1, on_planned=edit)
+        search(spec, Store(tmp_path / "runs"), workers=1, on_change=edit)
 
 
-def test_a_database_or_a_folder_that_cannot_be_had(written, tmp_path):
-    spec = written(("seed: 1", "storage: sqlite:////nowhere/at/all.db"))
-    with pytest.raises(
-        ParameterError, match=r"expected a database .*sqlite:////nowhere/at/all.db; got Operational"
-    ):
-        search(spec, Store(tmp_path / "runs"))
-    with pytest.raises(ParameterError, match="which memory://runs can't hold; got none; remedy: say"):
-        search(written(), Store("memory://runs"))
+def test_a_folder_that_cannot_be_had(written, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=r"expected a store .*/file; got: Not a directory; remedy: "):
         search(written(), Store(tmp_path / "file"))
@@ -306,8 +329,6 @@ def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, 
     for count in (2, 4):
         process = start(spec, store, 1, log)
         wait_for_lines(log, count)
-        with pytest.raises(ParameterError, match="is going on in another process"):
-            search(spec, store)
         time.sleep(0.15)  # into the run that comes next
         process.kill()
         process.communicate()

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import Domain, SweepFile
-from gradtricks.lab.sweeps.sweep import expand, plan_sweep, read_sweep
+from gradtricks.lab.sweeps.sweep import expand, freeze, plan_sweep, read_sweep
 from notebooks import write_notebook
 
 PARAMETERS = """\
@@ -36,7 +35,6 @@ optuna:
   objective: results.loss
   direction: minimize
   trials: 40
-  storage: sqlite:///study.db
   parameters:
     rate: {low: 1e-4, high: 1, log: true}
     width: {low: 4, high: 64}
@@ -385,6 +383,7 @@ def test_a_proposal_is_rounded_within_its_domain(values):
         ("optimizer: adam", "optimizer: lion", "fixed: optimizer: expected Literal['sgd', 'adam']; got 'li"),
         ("    rate:", "    rte:", "optuna: rte: unknown (did you mean rate?)"),
         ("trials: 40", "sampler: sobol", "optuna.sampler: expected 'tpe', 'random' or 'qmc'; got 'sobol'"),
+        ("trials: 40", "storage: sqlite:///a.db", "optuna.storage: Extra inputs are not permitted; got 'sql"),
         (RATE, "{low: 1}", "optuna: rate: expected low and high, or choices (at least one); got {'low'"),
         (RATE, "{low: 2, high: 1}", "optuna: rate: expected numbers low < high; got 2.0 and 1.0"),
         (RATE, "{low: 0, high: 2}", "optuna: rate: expected float above 0 (per step); got 0.0"),

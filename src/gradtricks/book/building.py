@@ -14,7 +14,6 @@ from gradtricks.book.sources import lay_out
 from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.progress import estimate_s, execute_shown
 from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
-from gradtricks.lab.commands.running import freeze
 from gradtricks.lab.commands.terminal import duration
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.results.tables import runs_of
@@ -23,6 +22,7 @@ from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
+from gradtricks.lab.sweeps.sweep import freeze
 
 __all__ = ["build_book", "plan_book", "print_book"]
 

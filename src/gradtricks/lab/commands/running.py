@@ -21,7 +21,7 @@ from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, store_of_runs
-from gradtricks.lab.sweeps.sweep import Sweep, read_sweep
+from gradtricks.lab.sweeps.sweep import Sweep, freeze, read_sweep
 
 
 @dataclass(frozen=True)
@@ -167,18 +167,6 @@ def cluster_at(
     return found
 
 
-def freeze(planned: Sweep, store: Store) -> None:
-    """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`."""
-    runs = [
-        {"request": spec.request, "title": spec.title, "case": planned.cases.get(spec.request, "")}
-        for spec in planned.specs
-    ]
-    plan: dict[str, Any] = {"runs": runs, "shown": planned.shown, "varied": planned.varied}
-    if planned.path:
-        plan["file"] = str(planned.path.resolve())
-    store.write_plan(planned.name, plan)
-
-
 def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
     """Show what a sweep would run, and how long that takes."""
     if how := planned.optuna:
@@ -212,4 +200,4 @@ def _search(
             said = run.error or duration(run.seconds)
             console.print(Text(f"{next(ended)}. {run.spec.title}: {said}"), soft_wrap=True)
 
-    return search(wanted, store, on_change=tell, on_planned=lambda grown: freeze(grown, store), **options)
+    return search(wanted, store, on_change=tell, **options)

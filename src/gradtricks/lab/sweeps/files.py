@@ -62,7 +62,7 @@ class Domain(BaseModel, extra="forbid", frozen=True):
         return Domain(low=low, high=high, log=self.log)
 
     def named(self) -> dict[str, Any]:
-        """Name the choices: databases know numbers and texts only, and 1, 1.0 and True as one."""
+        """Name the choices: Optuna knows numbers and texts only, and 1, 1.0 and True as one."""
         return {repr(choice): choice for choice in self.choices or ()}
 
     def value(self, proposed: Any) -> Any:
@@ -81,7 +81,6 @@ class Optuna(BaseModel, extra="forbid", frozen=True):
     trials: Annotated[int, Field(ge=1)]
     sampler: Literal["tpe", "random", "qmc"] = "tpe"  # that proposes the next trial
     seed: Annotated[int, Field(ge=0)] = 0  # of the sampler
-    storage: str | None = None  # SQLAlchemy URL of the study
     parameters: Annotated[dict[str, Domain], Field(min_length=1)]
 
 

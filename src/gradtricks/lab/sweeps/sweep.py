@@ -20,6 +20,7 @@ from gradtricks.lab.notebooks.schema import (
 )
 from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_json, split_values
 from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import Domain, Optuna, SweepFile, read_file, understand, unreadable
 
 Configuration = dict[str, Any]
@@ -108,6 +109,18 @@ def plan_sweep(
     digest = hashlib.sha256("".join(spec.request for spec in sweep.specs).encode()).hexdigest()
     name = f"{make_title(notebook.stem, {}, {})}-{digest[:8]}"
     return replace(sweep, name=name, title=name)
+
+
+def freeze(planned: Sweep, store: Store, **more: Any) -> None:
+    """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`, and what else."""
+    runs = [
+        {"request": spec.request, "title": spec.title, "case": planned.cases.get(spec.request, "")}
+        for spec in planned.specs
+    ]
+    plan = {"runs": runs, "shown": planned.shown, "varied": planned.varied} | more
+    if planned.path:
+        plan["file"] = str(planned.path.resolve())
+    store.write_plan(planned.name, plan)
 
 
 def _plan(
