@@ -124,7 +124,7 @@ def sweep(
         source: A sweep's file, or what `plan_sweep` returned.
         workers: Runs at once; None means as many as the cores have room for.
         scheduler: Of a dask cluster; None means this machine.
-        timeout_s: Ends a run that takes longer; None leaves it to the sweep's file.
+        timeout_s: Ends a run that takes longer.
         retry_failed: Try those again that have failed before.
         store: Of the runs.
         console: As for `run`.
@@ -137,7 +137,6 @@ def sweep(
     if wanted.optuna and retry_failed:
         raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search")
     opened = store_of_runs(store)
-    timeout_s = wanted.timeout_s if timeout_s is None else timeout_s
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
     if wanted.optuna:
         runs, best = _search(wanted, opened, console, **options)

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RESULT = re.compile(r"(results|varying)(\.\w+)+")
 _SHORT_RESULT = re.compile(r"\w+(\.\w+)*")
 _DIGITS = 6
-_NOT_FOR_A_SEARCH = {"cases", "zipped", "grid", "exclude", "only_if", "max_runs", "published"}
+_NOT_FOR_A_SEARCH = {"cases", "zipped", "grid", "exclude", "published"}
 
 
 class Domain(BaseModel, extra="forbid", frozen=True):
@@ -116,8 +116,6 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
     # Values of the parameter ``seed``; a number stands for as many, from 0 on.
     seeds: Annotated[int | list[Any] | None, WrapValidator(_check_seeds)] = None
     exclude: list[dict[str, Any]] = []  # rules: configurations that match one aren't run
-    only_if: dict[str, dict[str, Any]] = {}  # where a parameter varies; elsewhere it keeps its default
-    max_runs: Annotated[int, Field(ge=1)] = MAX_RUNS
     notebook: str  # its path, relative to the file
     title: str = ""  # of the sweep's page
     question: str = ""  # that it answers
@@ -125,7 +123,6 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
     # Words for results, parameters and their values, ``name=value``, that stand on the sweep's page instead.
     labels: dict[str, str] = {}
     threads: Annotated[int, Field(ge=1)] | None = None  # of a run
-    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     published: bool = False  # its runs take too long for the book's build, which shows those that are kept
     optuna: Optuna | None = None  # makes it a search
 
@@ -151,7 +148,7 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
         return parts | ({"optuna": list(self.optuna.parameters)} if self.optuna else {})
 
     def count(self) -> int:
-        """Return the number of configurations before ``exclude`` and ``only_if``, without making them."""
+        """Return the number of configurations before ``exclude``, without making them."""
         return math.prod(factor.size for factor in self.factors())
 
     def problems(self) -> Iterator[str]:
@@ -172,23 +169,14 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
             yield f"zip: expected equally many values of each; got {said}"
         if isinstance(self.cases, dict) and "" in self.cases:
             yield "list: expected a name for each configuration; got an empty one"
-        if isinstance(self.cases, dict) and (unclear := sorted(self.only_if.keys() & set(parts["list"]))):
-            yield f"only_if: expected parameters that no named configuration sets; got {', '.join(unclear)}"
         for part in (part for part in ("zip", "grid") if CASE in parts.get(part, [])):
             if isinstance(self.cases, dict):
                 yield (
                     f"{part}: expected no {CASE} beside named configurations, whose names tables call so; "
                     f"got {CASE}; remedy: write list without names"
                 )
-        varying = {name for part, names in parts.items() if part != "fixed" for name in names}
-        yield from (
-            f"only_if: expected parameters that vary; got {n}" for n in self.only_if if n not in varying
-        )
-        if self.count() > self.max_runs:
-            yield (
-                f"expected at most {self.max_runs} runs; got {self.count()}; remedy: vary less, "
-                f"search instead, or say max_runs: {self.count()} if so many are meant"
-            )
+        if (count := self.count()) > MAX_RUNS:
+            yield f"expected at most {MAX_RUNS} runs; got {count}; remedy: vary less, or search instead"
 
 
 def read_file(path: Path) -> tuple[str, SweepFile | None, Problems]:

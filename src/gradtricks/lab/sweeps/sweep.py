@@ -21,7 +21,7 @@ from gradtricks.lab.notebooks.schema import (
 from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_json, split_values
 from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.files import Domain, Optuna, SweepFile, read_file, understand, unreadable
+from gradtricks.lab.sweeps.files import MAX_RUNS, Domain, Optuna, SweepFile, read_file, understand, unreadable
 
 Configuration = dict[str, Any]
 _ITS_NAME = ""  # no parameter is called so
@@ -39,7 +39,6 @@ class Sweep:
     title: str  # of its page
     question: str  # that it answers
     varied: tuple[str, ...]  # parameters with several values, in the order in which they vary, slowest first
-    timeout_s: float | None = None  # of a run
     meanings: Mapping[str, str] = field(default_factory=dict)  # of results, in the words of the file
     labels: Mapping[str, str] = field(default_factory=dict)  # words for names and values on its page
     path: Path | None = None  # of the file
@@ -160,7 +159,6 @@ def _plan(
         title=file.title or name,
         question=file.question,
         varied=(*domains, *["seed"] * (len(given) > 1), *(name for name in names if len(values[name]) > 1)),
-        timeout_s=file.timeout_s,
         meanings=file.shown if isinstance(file.shown, dict) else {},
         labels=file.labels,
         published=file.published,
@@ -200,14 +198,13 @@ def expand(
     problems = Problems(file.problems())
     reader = _Reader(declared, problems)
     # What is too large isn't touched further.
-    given = [] if file.count() > file.max_runs else [factor.given for factor in file.factors()]
+    given = [] if file.count() > MAX_RUNS else [factor.given for factor in file.factors()]
     parts = [factor.part for factor in file.factors()]
     factors = [[reader.case(case, part) for case in cases] for part, cases in zip(parts, given)]
     if factors and isinstance(file.cases, dict):
         factors[0] = [{_ITS_NAME: name} | case for name, case in zip(file.cases, factors[0])]
     factors.insert(0, [reader.case(file.fixed, "fixed")])
-    conditions = {name: reader.rule(rule, "only_if") for name, rule in file.only_if.items()}
-    excluded = [reader.rule(rule, "exclude") for rule in file.exclude]
+    excluded = list(map(reader.rule, file.exclude))
     domains = reader.domains(file.optuna.parameters) if file.optuna else {}
     problems.refuse()
     every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
@@ -220,12 +217,6 @@ def expand(
             f"expected each configuration once; got twice: {said}{more}; "
             "remedy: take out values that come twice, also those that are the same number"
         )
-    if conditions:
-        kept = [reader.conditioned(each, conditions) for each in every]
-        for name, rule in conditions.items():
-            if not any(reader.holds(rule, each) for each in (*every, *kept)):
-                raise ParameterError(f"only_if: the rule of {name} holds for no configuration")
-        every = list({reader.key(each, names): each for each in kept}.values())
     matched = [[reader.holds(rule, each) for rule in excluded] for each in every]
     idle = [n for n, column in enumerate(zip(*matched), 1) if not any(column)]
     if idle:
@@ -248,26 +239,19 @@ class _Reader:
     def domains(self, given: Mapping[str, Domain]) -> dict[str, Domain]:
         return self._each(given, "optuna", lambda parameter, domain: domain.typed(parameter))
 
-    def rule(self, rule: Mapping[str, Any], part: str) -> _Rule:
+    def rule(self, rule: Mapping[str, Any]) -> _Rule:
         """Read by name a value, or a list of values."""
         if not rule:
-            self._problems.append(f"{part}: expected some parameters in each rule; got none")
+            self._problems.append("exclude: expected some parameters in each rule; got none")
         read: _Rule = {}
         for name, raw in rule.items():
-            cases = [self.case({name: each}, part) for each in self._alternatives(name, raw)]
+            cases = [self.case({name: each}, "exclude") for each in self._alternatives(name, raw)]
             read[name] = [value for case in cases for value in case.values()]
         return read
 
     def key(self, configuration: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
         """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0."""
         return tuple(literal(self._value(configuration, name)) for name in names)
-
-    def conditioned(self, configuration: Configuration, conditions: Mapping[str, _Rule]) -> Configuration:
-        """Take out what doesn't vary here; a condition may hang on another parameter that has one."""
-        for _ in conditions:
-            out = [name for name, rule in conditions.items() if not self.holds(rule, configuration)]
-            configuration = {name: value for name, value in configuration.items() if name not in out}
-        return configuration
 
     def holds(self, rule: _Rule, configuration: Configuration) -> bool:
         return all(
