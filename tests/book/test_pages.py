@@ -30,7 +30,7 @@ from gradtricks.book.numbers import format_result
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import plan_sweeps
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.notebooks.schema import check_parameters, parse_values, read_notebook, read_parameters
+from gradtricks.lab.notebooks.schema import check_parameters, read_notebook, read_parameters
 from gradtricks.lab.notebooks.texts import literal
 from gradtricks.lab.results.quoting import RecordError, result_from
 from notebooks import write_notebook
@@ -546,8 +546,8 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
     CliRunner().invoke(app, arguments)
     notebook, texts = asked["given"]
     assert (notebook, asked["threads"]) == (Path("experiments/masking.ipynb"), 3)
-    declared, values = read_parameters(read_notebook(notebook), "masking"), parse_values(notebook, texts)
-    assert check_parameters(declared, values) == CARRIED
+    values = check_parameters(read_parameters(read_notebook(notebook), "masking"), texts)
+    assert values == CARRIED
     assert list(map(literal, values.values())) == list(map(literal, CARRIED.values()))
 
 

@@ -310,7 +310,10 @@ MIXED = {"grid": ["rate=1,x", "rat=3"], "zip": ["width=1,2", "share=1"]}
         ({"seeds": 2, "threads": 0}, ["threads: expected greater than or equal to 1; got 0"]),
         ({"seeds": True}, ["seeds: expected a number above 0, or a list of them; got T", "expected some"]),
         ({"grid": ["label"]}, ["expected name=value; got 'label'"]),
-        ({"grid": ['label="b']}, ["expected JSON; got '\"b' (Unterminated string starting at: "]),
+        (
+            {"grid": ['label="b', "rate=a]"]},
+            ["label: expected values such as 1,2 or a,b; got '\"b'; r", "rate: "],
+        ),
     ],
 )
 def test_what_is_wrong_on_the_command_line_is_said(notebook, options, begin):

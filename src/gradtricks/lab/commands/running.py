@@ -13,7 +13,7 @@ from gradtricks.lab.commands.options import DEFAULT_STORE
 from gradtricks.lab.commands.progress import estimate_s, execute_shown
 from gradtricks.lab.commands.terminal import duration, near, requested, table
 from gradtricks.lab.commands.views import plot
-from gradtricks.lab.notebooks.schema import ParameterError, parse_values
+from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.many import Run
@@ -100,7 +100,7 @@ def run(
         RunError: The run failed; its notebook is kept.
     """
     notebook = Path(notebook)
-    planned = plan_run(notebook, parse_values(notebook, parameters), threads=threads)
+    planned = plan_run(notebook, parameters, threads=threads)
     opened = store_of_runs(store)
     (done,) = execute_shown([planned], opened, console, workers=1, timeout_s=timeout_s, retry_failed=True)
     if done.stored is None:

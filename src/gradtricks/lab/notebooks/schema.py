@@ -59,26 +59,19 @@ class Parameter:
         return get_args(get_args(self.type)[0])
 
     def read(self, raw: Any) -> Any:
-        """Read a value by the type; its texts are `Plain`, or ``str`` where they were quoted.
+        """Read and check a value that was written: texts are `Plain`, or ``str`` where they were quoted."""
+        return self.check(raw, "quoted dates")
 
-        What doesn't fit is read as well as can be, for `check` to refuse.
-        """
-        try:
-            return self._adapter.validate_python(raw, strict=True, context="quoted dates")
-        except (ValidationError, TypeError):
-            return without_range(raw, self.type)
-
-    def check(self, value: Any) -> Any:
+    def check(self, value: Any, context: str | None = None) -> Any:
         """Check a value: of the declared type exactly, but that an int may stand for a float."""
         try:
-            checked = self._adapter.validate_python(value, strict=True)
+            checked = self._adapter.validate_python(value, strict=True, context=context)
             literal(checked)
             return checked
         except (ValidationError, TypeError) as error:
             meaning = f" ({self.meaning})" if self.meaning else ""
-            raise ParameterError(
-                f"{self.name}: expected {self.expected}{meaning}; got {excerpt(value)}"
-            ) from error
+            got = excerpt(without_range(value, self.type))
+            raise ParameterError(f"{self.name}: expected {self.expected}{meaning}; got {got}") from error
 
 
 def _check_pattern(pattern: str) -> str:
@@ -184,17 +177,21 @@ def faults(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
             yield f"{where}: {said}; got {excerpt(detail['input'])}"
 
 
-def check_parameters(declared: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+def check_parameters(
+    declared: Mapping[str, Parameter], given: Mapping[str, Any] | Iterable[str]
+) -> dict[str, Any]:
     """Check the values given for a notebook's parameters, of the declared types exactly; add the defaults.
 
-    Returns a value for every parameter, but for defaults that only running the notebook tells. A
-    ParameterError lists the names that are unknown and the values that are of the wrong type.
+    Texts such as ``name=value`` are read by these types. Returns a value for every parameter, but for
+    defaults that only running the notebook tells. A ParameterError lists texts of another form, the names
+    that are unknown and the values that are of the wrong type.
     """
     problems = Problems()
     values = {name: parameter.default for name, parameter in declared.items() if not parameter.computed}
-    for name, value in given.items():
+    for name, value in by_name(given, problems).items():
         with problems.noted():
-            values[name] = find_parameter(declared, name).check(value)
+            parameter = find_parameter(declared, name)
+            values[name] = parameter.read(value) if isinstance(value, Plain) else parameter.check(value)
     problems.refuse()
     return values
 
@@ -213,30 +210,11 @@ def alike(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def parse_values(notebook: Path, given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` texts from the command line by the types that a notebook declares.
-
-    Whoever plans the runs checks the values. Where it doesn't come to that, because a text is of another
-    form, the ParameterError says of them too what is wrong.
-    """
-    node = read_notebook(notebook)
+def by_name(given: Mapping[str, Any] | Iterable[str], problems: Problems) -> dict[str, Any]:
+    """Split ``name=value`` texts, if it is texts; others are noted, and names that come twice."""
     if isinstance(given, Mapping):
         return dict(given)
-    declared, problems = read_parameters(node, str(notebook)), Problems()
-    values = {
-        name: declared[name].read(Plain(text)) if name in declared else text
-        for name, text in split_names(given, problems).items()
-    }
-    if problems:
-        with problems.noted():
-            check_parameters(declared, values)
-    problems.refuse()
-    return values
-
-
-def split_names(given: Iterable[str], problems: Problems) -> dict[str, str]:
-    """Split ``name=value`` texts; those of another form are noted, and names that come twice."""
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {}
     for text in given:
         name, separator, value = text.partition("=")
         if not separator:
@@ -244,7 +222,7 @@ def split_names(given: Iterable[str], problems: Problems) -> dict[str, str]:
             continue
         if name in values:
             problems.append(f"{name}: given twice")
-        values[name] = value
+        values[name] = Plain(value)
     return values
 
 

@@ -88,29 +88,6 @@ def read_yaml(text: str) -> Any:
         raise ParameterError("expected YAML; got something nested too deep") from None
 
 
-def split_values(text: str) -> list[str]:
-    """Split a text such as ``0,[1, 2]`` at its commas, but not within double quotes.
-
-    Neither within brackets, for a part that begins with one.
-    """
-    parts, depth, quoted, start = [], 0, False, 0
-    signs = enumerate(text)
-    for place, sign in signs:
-        if sign == '"':
-            quoted = not quoted
-        elif quoted:
-            if sign == "\\":
-                next(signs, None)
-        elif sign in "[{":
-            depth += depth > 0 or not text[start:place].strip()
-        elif sign in "]}":
-            depth = max(depth - 1, 0)
-        elif sign == "," and depth == 0:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    return [*parts, text[start:].strip()]
-
-
 def literal(value: Any) -> str:
     """Write a value as Python source.
 
@@ -139,7 +116,7 @@ def literal(value: Any) -> str:
         return f"[{', '.join(map(literal, value))}]"
     if kind is dict and all(type(key) is str for key in value):
         return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
-    if kind is date or (kind is datetime and _is_plain(value)):
+    if kind is date or (kind is datetime and type(value.tzinfo) in (NoneType, timezone)):
         return repr(value).replace("datetime.", '__import__("datetime").')
     raise TypeError(
         "expected None, bool, int, float, str, date, datetime (with a fixed offset or none), "
@@ -202,9 +179,3 @@ class _Loader(yaml.BaseLoader):
             return _without_twins([(str(key), value) for key, value in pairs])
         except ValueError as error:
             raise ParameterError(f"line {node.start_mark.line + 1}: {error}") from error
-
-
-def _is_plain(value: datetime) -> bool:
-    """Return whether the zone is a fixed offset without a name, so that ``repr`` says all of it."""
-    offset = value.utcoffset()
-    return value.tzinfo is None or (offset is not None and repr(value.tzinfo) == repr(timezone(offset)))

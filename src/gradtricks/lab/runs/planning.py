@@ -68,14 +68,14 @@ class Spec(Requested):
         return _NO_NAME.sub("_", _name(self.stem, self.parameters))
 
 
-def plan_run(notebook: Path, given: Mapping[str, Any], *, threads: int | None = None) -> Spec:
+def plan_run(notebook: Path, given: Mapping[str, Any] | Iterable[str], *, threads: int | None = None) -> Spec:
     """Check a notebook and the parameters for one run of it, as `plan_runs` does for many."""
     return plan_runs(notebook, [given], threads=threads)[0]
 
 
 def plan_runs(
     notebook: Path,
-    givens: Iterable[Mapping[str, Any]],
+    givens: Iterable[Mapping[str, Any] | Iterable[str]],
     *,
     threads: int | None = None,
     source: Mapping[str, Any] | None = None,
@@ -84,7 +84,7 @@ def plan_runs(
 
     Args:
         notebook: Path of the source notebook; it is read once.
-        givens: Parameters by name for each run; the others keep their defaults.
+        givens: Of each run, parameters by name, or texts such as ``scale=0.5``; others keep their defaults.
         threads: That a run may use; None leaves it to the notebook's metadata, or else it is 1.
         source: What `describe_source` says of the notebook's folder; None asks it. Git takes its time.
 

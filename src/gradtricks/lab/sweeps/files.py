@@ -51,8 +51,8 @@ class Domain(BaseModel, extra="forbid", frozen=True):
             got = excerpt(self.model_dump(exclude_unset=True))
             raise ParameterError(f"{name}: expected low and high, or choices (at least one); got {got}")
         if self.choices:
-            return Domain(choices=[parameter.check(parameter.read(choice)) for choice in self.choices])
-        low, high = (parameter.check(parameter.read(end)) for end in ends)
+            return Domain(choices=[parameter.read(choice) for choice in self.choices])
+        low, high = map(parameter.read, ends)
         if not all(type(end) in (int, float) and math.isfinite(end) for end in (low, high)) or low >= high:
             raise ParameterError(f"{name}: expected numbers low < high; got {low!r} and {high!r}")
         if self.log and low <= 0:

@@ -12,13 +12,13 @@ from typing import Any
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
+    by_name,
+    excerpt,
     find_parameter,
-    parse_values,
     read_notebook,
     read_parameters,
-    split_names,
 )
-from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_json, split_values
+from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_yaml
 from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import MAX_RUNS, Domain, Optuna, SweepFile, read_file, understand, unreadable
@@ -95,9 +95,7 @@ def plan_sweep(
     """
     shown, file = tuple(shown), None
     problems = Problems(unreadable(shown, "shown", short=True))
-    said: dict[str, Any] = {}
-    with problems.noted():
-        said["fixed"] = parse_values(notebook, given)
+    said: dict[str, Any] = {"fixed": by_name(given, problems)}
     before = len(problems)
     said |= {"grid": _columns(grid, problems), "zip": _columns(zip, problems)}
     if said["grid"] or said["zip"] or seeds or len(problems) == before:  # else nobody knows what varies
@@ -170,18 +168,20 @@ def _plan(
 
 
 def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str], problems: Problems) -> dict[str, list[Any]]:
-    if isinstance(given, Mapping):
-        return {name: list(values) for name, values in given.items()}
-    columns: dict[str, list[Any]] = {}
-    for name, text in split_names(given, problems).items():
-        with problems.noted():
-            columns[name] = [_unquoted(value) for value in split_values(text)]
+    """List values by name; texts are what stands between the brackets in a file."""
+    columns = {}
+    for name, values in by_name(given, problems).items():
+        if not isinstance(values, Plain):
+            columns[name] = list(values)
+            continue
+        try:
+            columns[name] = read_yaml(f"[{values}]") or [Plain("")]
+        except ParameterError:
+            problems.append(
+                f"{name}: expected values such as 1,2 or a,b; got {excerpt(str(values))}; "
+                'remedy: put texts with signs in double quotes, such as "a, b","c: d"'
+            )
     return columns
-
-
-def _unquoted(text: str) -> str:
-    """Read a text in double quotes as JSON does, so that it may hold commas; others are plain."""
-    return str(read_json(text)) if text.startswith('"') else Plain(text)
 
 
 def expand(
@@ -234,7 +234,7 @@ class _Reader:
         self._declared, self._problems = declared, problems
 
     def case(self, case: Mapping[str, Any], part: str) -> Configuration:
-        return self._each(case, part, _read)
+        return self._each(case, part, Parameter.read)
 
     def domains(self, given: Mapping[str, Domain]) -> dict[str, Domain]:
         return self._each(given, "optuna", lambda parameter, domain: domain.typed(parameter))
@@ -274,10 +274,7 @@ class _Reader:
         """Take a list for several values, unless the parameter itself is a list and it fits as one value."""
         with suppress(ParameterError):
             parameter = find_parameter(self._declared, name)
-            if not isinstance(raw, list) or parameter.is_typed:
-                return [_read(parameter, raw)]
+            if isinstance(raw, list) and parameter.is_typed:
+                parameter.read(raw)
+                return [raw]
         return raw if isinstance(raw, list) else [raw]
-
-
-def _read(parameter: Parameter, raw: Any) -> Any:
-    return parameter.check(parameter.read(raw))
