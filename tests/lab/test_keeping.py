@@ -13,7 +13,7 @@ from gradtricks.lab.recording import checkpoint_folder, record_file
 from gradtricks.lab.runs.execution import RunError, execute_run
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.runs.reproduction import reproduce
-from gradtricks.lab.storage.places import place_at
+from gradtricks.lab.storage.places import Place
 from gradtricks.lab.storage.store import Store, StoreError
 from notebooks import write_notebook
 from stored import asked, put, record_of
@@ -168,24 +168,6 @@ def test_a_run_that_was_edited_meanwhile_leaves_nothing_to_go_on_with(write, sto
     assert left(store) == []
 
 
-def test_a_url_has_no_checkpoints(write, kernels):
-    run = plan_run(write(FAILING + "record(place=str(attempts))\nraise RuntimeError('as asked')"), {})
-    store = Store("memory://keeping")
-    for _ in range(2):
-        with pytest.raises(RunError) as caught:
-            execute_run(run, store, kernels)
-        assert "left checkpoints" not in str(caught.value)
-    failure = store.failure(run)
-    recorded = [
-        output.data[recording.RESULTS_MIME]
-        for cell in failure.read_notebook().cells
-        for output in cell.get("outputs", [])
-        if recording.RESULTS_MIME in output.get("data", {})
-    ]
-    assert recorded[0] == {"attempts": 1}
-    assert not Path(recorded[1]["place"]).exists()
-
-
 def test_a_rerun_begins_anew(write, store, kernels):
     stored = execute_run(plan_run(write(FAILING), {}), store, kernels)
     assert stored.results == {"attempts": 1}
@@ -219,28 +201,26 @@ WEIGHTS = bytes(range(256)) * 1000
 COPIES = "import os\nfrom pathlib import Path\n(Path(os.environ['GRADTRICKS_FILES'])"
 
 
-@pytest.mark.parametrize("location", ["memory://files", "folder"])
-def test_a_file_is_kept_with_its_run(write, kernels, tmp_path, location):
-    store = Store(location.replace("folder", str(tmp_path / "runs")))
+def test_a_file_is_kept_with_its_run(write, store, kernels):
     run = plan_run(write(POLICY), {})
     stored = execute_run(run, store, kernels)
     assert stored == store.find(run)
     assert stored.read_file("weights") == WEIGHTS
     assert stored.read_file("empty.safetensors") == b""
     assert stored.files["weights"] == {"bytes": 256_000, "sha256": hashlib.sha256(WEIGHTS).hexdigest()}
-    assert place_at(stored.location).names("files") == ["empty.safetensors", "weights"]
+    assert Place(stored.location).names("files") == ["empty.safetensors", "weights"]
     assert stored.results == {"loss": 0.5}
     assert reproduce(stored, kernels).count == 3
     assert store.clean() == []
     with pytest.raises(StoreError, match=r"expected one of the files of own: weights, .*; got 'nothing'"):
         stored.read_file("nothing")
-    place_at(stored.location).write("files/weights", b"edited")
+    Place(stored.location).write("files/weights", b"edited")
     with pytest.raises(StoreError, match="as it was recorded; got another one"):
         stored.read_file("weights")
-    place_at(store.location).remove(stored.location.removeprefix(f"{store.location}/"))
+    Place(store.location).remove(stored.location.removeprefix(f"{store.location}/"))
     with pytest.raises(StoreError, match="got none; remedy"):
         stored.read_file("weights")
-    assert place_at(stored.location).names("files") == []
+    assert Place(stored.location).names("files") == []
 
 
 def test_files_are_shown_and_compared(write, store, kernels, tmp_path):

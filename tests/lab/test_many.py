@@ -349,17 +349,6 @@ def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_p
     assert not list((tmp_path / "runs").glob(".probe*"))
 
 
-def test_a_folder_that_is_written_as_a_url_is_that_folder_on_a_cluster_too(
-    cluster, notebook, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    store = Store(f"file://{tmp_path}/runs")
-    (run,) = execute_all(plan(notebook, 1), store, scheduler=Scheduler(**cluster.known_as))
-    assert run.stored.location.startswith(f"{tmp_path}/runs/")
-    assert Store(tmp_path / "runs").find(run.spec) == run.stored
-    assert not (tmp_path / "file:").exists()
-
-
 def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):
     going, most = set(), []
 

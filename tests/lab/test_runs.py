@@ -389,12 +389,11 @@ def test_what_scrapbook_records_is_a_result(write, store, kernels):
     assert reproduce(stored, kernels).verdict == "identical"
 
 
-def test_what_varies_is_kept_apart(write, kernels):
+def test_what_varies_is_kept_apart(write, store, kernels):
     notebook = write(
         "from gradtricks.lab import record, record_varying\nimport time\n"
         "record(loss=0.5)\nrecord_varying(seconds=time.perf_counter())\n"
     )
-    store = Store("memory://tested")  # the commands' tests have one in a folder
     stored = execute_run(plan_run(notebook, {}), store, kernels)
     assert stored.results == {"loss": 0.5}
     assert stored.varying.keys() == {"seconds"}

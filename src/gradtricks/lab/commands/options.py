@@ -127,8 +127,6 @@ TlsKey = Annotated[Path | None, _cluster("--tls-key", help="Its private key.")]
 PlainTcp = Annotated[bool, _cluster("--plain-tcp", help="Trust whoever reaches a scheduler at tcp://.")]
 
 Experiments = Annotated[Path, _where("--experiments", help="Folder of the source notebooks.")]
-StoreLocation = Annotated[
-    str, _where("--store", help="Folder of the runs, or a URL such as s3://bucket/runs.")
-]
+StoreLocation = Annotated[str, _where("--store", help="Folder of the runs.")]
 To = Annotated[Literal["parquet", "csv"] | None, _where("--to", help="Form of the table.")]
 Output = Annotated[Path | None, _where("--output", "-o", help="File to write; without it, the terminal.")]

@@ -22,7 +22,6 @@ from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
-from gradtricks.lab.storage.places import public
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.sweeps.changes import note
 from gradtricks.lab.sweeps.files import ENDING
@@ -135,7 +134,7 @@ def reproduce(
     """
     stored = find_run(opened(store), name)
     if note_it and not isinstance(stored, PublishedRun):
-        raise ParameterError(f"expected a published run to note it; got {public(stored.location)}")
+        raise ParameterError(f"expected a published run to note it; got {stored.location}")
     with closing(Kernels()) as kernels:
         verdict = repeat(stored, kernels, timeout_s=timeout_s)
     if isinstance(stored, PublishedRun) and note_it:
@@ -166,7 +165,7 @@ def reproduce_book(*, timeout_s: float | None = None, store: str | Path = DEFAUL
     if missing := [run.title for request, run in wanted.items() if request not in found]:
         listed = ", ".join(missing[:_LISTED]) + (", …" if len(missing) > _LISTED else "")
         raise ParameterError(
-            f"expected all runs of the book in {public(there.location)}; got none of {listed}; "
+            f"expected all runs of the book in {there.location}; got none of {listed}; "
             "remedy: gradtricks book"
         )
     with closing(Kernels()) as kernels:

@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradtricks.lab.storage.places import public
-
 _WIDE = 10_000  # letters, where it is no terminal: a file or another program wants whole lines
 _MOST_ROWS = 20  # rows of a long table
 _LONGEST = 120  # letters of a value
@@ -37,9 +35,9 @@ def show(what: Any) -> None:
 
 
 def near(location: str) -> str:
-    """Name a place without passwords, and as it is seen from the working directory if it lies below that."""
+    """Name a place as it is seen from the working directory if it lies below that."""
     path = Path(location)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else public(location)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
 
 
 def duration(seconds: float | None) -> str:

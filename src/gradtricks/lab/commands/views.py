@@ -12,7 +12,7 @@ from gradtricks.lab.commands.terminal import duration, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results import tables
-from gradtricks.lab.storage.places import StoreError, is_url, replace, without_scheme
+from gradtricks.lab.storage.places import StoreError, replace
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, open_store
 from gradtricks.lab.sweeps.files import ENDING
@@ -134,9 +134,8 @@ def plot(
     from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
 
     drawn = plot_results(results)
-    # What runs at a URL or among the sources found is drawn beside the default store.
-    elsewhere = is_url(there.location) or plan.published
-    place = Path(DEFAULT_STORE if elsewhere else there.location).parent / "sweeps" / name
+    # What runs among the sources found is drawn beside the default store.
+    place = Path(DEFAULT_STORE if plan.published else there.location).parent / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
     files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
     for path in files:
@@ -167,13 +166,13 @@ def record_of(run: StoredRun) -> RenderableType:
 
 def opened(store: str | Path) -> "Store | Published":
     """Open runs to be read; a ParameterError refuses a folder that isn't there, but for the default one."""
-    folder = without_scheme(store)
-    if not is_url(folder) and not Path(folder).is_dir() and Path(folder) != Path(DEFAULT_STORE):
+    there = open_store(store)
+    if not Path(there.location).is_dir() and Path(there.location) != Path(DEFAULT_STORE):
         raise ParameterError(
-            f"expected a store in {folder}; got no folder there; "
+            f"expected a store in {there.location}; got no folder there; "
             "remedy: see how it is written, or leave out --store"
         )
-    return open_store(store)
+    return there
 
 
 def find_run(store: "Store | Published", text: str) -> StoredRun:

@@ -28,7 +28,7 @@ from gradtricks.lab.runs.many import SchedulerError
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries
 from gradtricks.lab.runs.schedulers import Scheduler
-from gradtricks.lab.storage.places import explained, is_url
+from gradtricks.lab.storage.places import explained
 from gradtricks.lab.storage.records import inputs_digest
 from gradtricks.lab.storage.store import Store, StoredRun
 
@@ -62,8 +62,8 @@ def cluster(
     go on at once; None means as many as workers have threads. A SchedulerError says that nobody answers,
     there is no worker, or one doesn't fit.
     """
-    location = store.location if is_url(store.location) else str(Path(store.location).resolve())
-    orders = _Orders(secrets.token_hex(8), location, timeout_s, environment())
+    folder = str(Path(store.location).resolve())
+    orders = _Orders(secrets.token_hex(8), folder, timeout_s, environment())
 
     def hear(event: tuple[float, Any]) -> None:
         if event[1]["sweep"] == orders.sweep:  # drivers that share a cluster hear each other's workers
@@ -155,11 +155,8 @@ def _check_workers(client: Client, scheduler: Scheduler, orders: _Orders) -> Non
 
 
 @contextmanager
-def _probe(store: str) -> Iterator[str | None]:
-    """Put a file in the store for a moment, where it is a folder."""
-    if is_url(store):
-        yield None
-        return
+def _probe(store: str) -> Iterator[str]:
+    """Put a file in the store for a moment."""
     path = Path(store, f".probe-{secrets.token_hex(8)}")
     with explained(store):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from gradtricks.lab.recording import REPORT_CELL, package_digests
 from gradtricks.lab.runs.outputs import OutputError, finish
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries, describe_machine
-from gradtricks.lab.storage.places import KEPT, checkpoints_of, is_trouble, is_url, public, trouble
+from gradtricks.lab.storage.places import KEPT, checkpoints_of, is_trouble, trouble
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, write_record
 from gradtricks.lab.storage.store import Store
 
@@ -103,7 +103,7 @@ def _attempt(
         record |= {"status": "failed", "error": reason_of(error), "inputs": inputs}
         record["duration_s"] = round(time.monotonic() - clock, 3)
         stored = store.keep_failure(folder, record)
-        more = _CHECKPOINTED if left.exists() and not is_url(store.location) else ""
+        more = _CHECKPOINTED if left.exists() else ""
         raise RunError(_message(spec, where, stored) + more, stored) from error
     return store.commit(folder, finished)
 
@@ -148,7 +148,7 @@ def _about(spec: Spec) -> dict[str, Any]:
 
 def _message(spec: Spec, where: str, stored: StoredRun) -> str:
     given = "\n".join(f"    {name} = {excerpt(value)}" for name, value in spec.parameters.items())
-    kept = public(stored.location)
+    kept = stored.location
     left = f"The notebook as far as it came: {kept}/notebook.ipynb" if stored.executed else f"Kept in {kept}"
     error = stored.record["error"]
     return f"{spec.notebook} failed {where}\n  {error}\n  with parameters\n{given}\n  {left}"

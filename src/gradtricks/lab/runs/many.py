@@ -17,7 +17,7 @@ from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import Here
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.schedulers import Scheduler
-from gradtricks.lab.storage.places import StoreError, public
+from gradtricks.lab.storage.places import StoreError
 from gradtricks.lab.storage.store import Store, StoredRun
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[
         failure = failed.get(spec.request)
         if failure is None:
             return Run(spec, finished.get(spec.request))
-        kept = public(failure.location)
-        return Run(spec, error=f"{failure.record['error']}\n  It failed before, and is kept in {kept}")
+        kept = f"It failed before, and is kept in {failure.location}"
+        return Run(spec, error=f"{failure.record['error']}\n  {kept}")
 
     runs = {spec.request: known(spec) for spec in specs}
     return [runs[spec.request] for spec in specs]

@@ -17,7 +17,7 @@ from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
 from gradtricks.lab.runs.outputs import finish
 from gradtricks.lab.runs.planning import digests, note_reads, source_digest
 from gradtricks.lab.runs.provenance import describe_machine
-from gradtricks.lab.storage.places import StoreError, public
+from gradtricks.lab.storage.places import StoreError
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import StoredRun, found_digest, request_digest
 
@@ -77,7 +77,7 @@ def reproduce(stored: StoredRun, kernels: Kernels, *, timeout_s: float | None = 
     threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
     if request_digest(source_digest(source), stored.parameters, threads) != stored.request:
         raise StoreError(
-            f"expected the notebook that was run in {public(stored.location)}; got one that was edited "
+            f"expected the notebook that was run in {stored.location}; got one that was edited "
             "since, or a file that it reads, or a record; remedy: run it again, or check out "
             f"{commit or 'the code of then'}"
         )
@@ -149,7 +149,7 @@ def _rerun(
             return finish(output)
         except FAILURES as error:
             commit = stored.record["provenance"]["commit"] or "the code of then"
-            then = f"compare with the notebook of then, {public(stored.location)}/notebook.ipynb"
+            then = f"compare with the notebook of then, {stored.location}/notebook.ipynb"
             raise RunError(
                 f"expected {stored.title} to finish as it did before; got {reason_of(error)}; "
                 f"remedy: {then if stored.executed else f'check out {commit}'}"

@@ -1,4 +1,4 @@
-"""Where runs are kept: a folder of this machine, or what a URL names; and what can go wrong there."""
+"""Where runs are kept: a folder, and what can go wrong there."""
 
 import errno
 import fcntl
@@ -8,12 +8,9 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 from filelock import FileLock, Timeout
-
-if TYPE_CHECKING:
-    from gradtricks.lab.storage.remote import RemotePlace
 
 RECORD = "record.json"
 KEPT = "files"  # folder of what a run kept
@@ -29,19 +26,10 @@ _CHECKPOINTS = ".checkpoints"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
-def place_at(location: str) -> "LocalPlace | RemotePlace":
-    """Return the files at a location, a path or a URL that fsspec knows."""
-    if not is_url(location):
-        return LocalPlace(without_scheme(location))
-    from gradtricks.lab.storage.remote import RemotePlace
-
-    return RemotePlace(location)
-
-
-class LocalPlace:
+class Place:
     """A folder, made when it is first written to."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str | Path) -> None:
         self._root = Path(location)
 
     def names(self, path: str = "", *, folders: bool = False) -> list[str]:
@@ -160,15 +148,12 @@ def staged(root: Path) -> list[Path]:
 
 def is_published(location: str | Path) -> bool:
     """Say whether runs are published in a folder: whether there is a manifest, as others' JSON isn't one."""
-    folder = without_scheme(location)
-    if is_url(folder):
-        return False
-    texts = (LocalPlace(folder).read(f"{sweep}{MANIFEST}") for sweep in manifests(Path(folder)))
+    texts = (Place(location).read(f"{sweep}{MANIFEST}") for sweep in manifests(Path(location)))
     return any(text and _MANIFEST.search(text) for text in texts)
 
 
 def checkpoints_of(claimed: Path) -> Path:
-    """Name the folder in which a run that is claimed finds what its last attempt left; none at a URL."""
+    """Name the folder in which a run that is claimed finds what its last attempt left."""
     return (claimed.parents[1] / _CHECKPOINTS / claimed.name).absolute()
 
 
@@ -227,37 +212,16 @@ def is_trouble(error: BaseException, folder: Path) -> TypeGuard[OSError]:
 @contextmanager
 def explained(location: str) -> Iterator[None]:
     """Turn errors of reading and writing into a StoreError that names the store."""
-    # Each of fsspec's file systems has exceptions of its own.
-    errors = Exception if is_url(location) else OSError
     try:
         yield
-    except StoreError:
-        raise
-    except errors as error:
+    except OSError as error:
         raise trouble(location, error) from error
 
 
-def trouble(location: str, error: Exception) -> StoreError:
+def trouble(location: str, error: OSError) -> StoreError:
     """Say what is wrong with a store, in an error that names it."""
     remedy = "see that it can be reached, and run again"
-    if getattr(error, "errno", None) in _DISK:
+    if error.errno in _DISK:
         remedy = "free some space, make it writable, or choose another store"
-    reason = getattr(error, "strerror", None) or repr(error)
-    return StoreError(
-        f"expected a store to read and write at {public(location)}; got: {reason}; remedy: {remedy}"
-    )
-
-
-def public(location: str) -> str:
-    """Take the passwords out of a path or URL that is to be shown."""
-    return re.sub(r"://[^/]*@", "://", location)  # a chain of URLs may have several
-
-
-def without_scheme(location: str | Path) -> str:
-    """Write a folder of this machine as its path, where ``file://`` stands before it; others as they are."""
-    return str(location).removeprefix("file://")
-
-
-def is_url(location: str) -> bool:
-    """Say whether fsspec is needed to reach a location, because it isn't a folder of this machine."""
-    return "://" in location and not location.startswith("file://")
+    reason = error.strerror or repr(error)
+    return StoreError(f"expected a store to read and write at {location}; got: {reason}; remedy: {remedy}")

@@ -22,15 +22,7 @@ from gradtricks.lab.storage.manifests import (
     record_of,
     settle,
 )
-from gradtricks.lab.storage.places import (
-    MANIFEST,
-    StoreError,
-    is_published,
-    is_url,
-    manifests,
-    staged,
-    without_scheme,
-)
+from gradtricks.lab.storage.places import MANIFEST, StoreError, is_published, manifests, staged
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, only_one
 from gradtricks.lab.storage.rows import read_rows
 from gradtricks.lab.storage.store import Planned, Requested
@@ -72,7 +64,7 @@ class Published:
     """The published runs in a folder, for whoever reads a store: they count whatever has changed since."""
 
     def __init__(self, location: str | Path) -> None:
-        self.location = without_scheme(location)
+        self.location = str(location)
         self._root = Path(self.location)
         self._known: dict[str, tuple[Manifest, list[PublishedRun]]] = {}
         with suppress(Timeout, OSError):  # somebody publishes right now, or nothing can be written here
@@ -142,9 +134,9 @@ class Published:
 
 def published_at(path: str) -> PublishedRun | None:
     """Find the published run that a path means, or that kept the file there; None where it means none."""
-    place = Path(without_scheme(path)).resolve()
+    place = Path(path).resolve()
     root, sweep = place.parent.parent, place.parent.name
-    if is_url(path) or sweep not in manifests(root) or not is_published(root):
+    if sweep not in manifests(root) or not is_published(root):
         return None
     runs, meant = Published(root).sweep(sweep)[1], f"{sweep}/{place.name}"
     return next((run for run in runs if meant in (run.place, *run.kept.values())), None)

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE, file_digests
-from gradtricks.lab.storage.places import KEPT, StoreError, explained, place_at, public
+from gradtricks.lab.storage.places import KEPT, Place, StoreError, explained
 
 SCHEMA_VERSION = 2
 LONGEST_TITLE = 100
@@ -104,7 +104,7 @@ class StoredRun:
     """A run that the store holds.
 
     Attributes:
-        location: Folder or URL of the run.
+        location: Folder of the run.
         record: Its record, as `gradtricks.lab.encoding.encode` left it.
     """
 
@@ -145,18 +145,17 @@ class StoredRun:
     def executed(self) -> bool:
         """Whether its executed notebook is kept: where no process could be started, there is none."""
         with explained(self.location):
-            return "notebook.ipynb" in place_at(self.location).names()
+            return "notebook.ipynb" in Place(self.location).names()
 
     def read_notebook(self) -> NotebookNode:
         """Read the executed notebook; a StoreError says that it isn't there, or torn."""
         with explained(self.location):
-            text = place_at(self.location).read("notebook.ipynb")
+            text = Place(self.location).read("notebook.ipynb")
         try:
             return nbformat.reads((text or b"").decode(), as_version=4)
         except Exception as error:  # whatever nbformat meets in a file that isn't a notebook
             raise StoreError(
-                f"expected a notebook in {public(self.location)}; got none that can be read; "
-                "remedy: run it again"
+                f"expected a notebook in {self.location}; got none that can be read; remedy: run it again"
             ) from error
 
     @property
@@ -172,14 +171,14 @@ class StoredRun:
         data = self._read_kept(name)
         if data is None or hashlib.sha256(data).hexdigest() != self.files[name]["sha256"]:
             raise StoreError(
-                f"expected the file {name} in {public(self.location)} as it was recorded; "
+                f"expected the file {name} in {self.location} as it was recorded; "
                 f"got {'none' if data is None else 'another one'}; remedy: delete that folder and run again"
             )
         return data
 
     def _read_kept(self, name: str) -> bytes | None:
         with explained(self.location):
-            return place_at(self.location).read(f"{KEPT}/{name}")
+            return Place(self.location).read(f"{KEPT}/{name}")
 
     def valid(self) -> bool:
         """Say whether what it used, the package's files and the versions of libraries, is unchanged."""
@@ -288,13 +287,12 @@ def only_one(
         said = [f"{name}, started {time}" for time, name in sorted(times, reverse=True)] or names
         listed = "".join(f"  {each}\n" for each in said[:LISTED])
         raise StoreError(
-            f"expected one run in {public(location)}; got {len(names)} called {text!r}"
+            f"expected one run in {location}; got {len(names)} called {text!r}"
             f"{', the newest first' if same else ''}:\n{listed}remedy: give more of its name"
         )
     found = [stored for name in names for stored in read(name)]
     if not found:
         raise StoreError(
-            f"expected a run in {public(location)}; got none called {text!r}; "
-            "remedy: gradtricks table lists them"
+            f"expected a run in {location}; got none called {text!r}; remedy: gradtricks table lists them"
         )
     return max(found, key=lambda each: (each.status == "finished", each.valid(), each.record["started"]))

@@ -14,13 +14,11 @@ from pydantic_core import from_json
 
 from gradtricks.lab.storage.places import (
     RECORD,
+    Place,
     StoreError,
     checkpoints_of,
     explained,
     is_published,
-    place_at,
-    public,
-    without_scheme,
 )
 from gradtricks.lab.storage.records import (
     FAILED,
@@ -74,15 +72,19 @@ class Store:
     as not run. Records that were torn or edited by hand aren't believed.
 
     Args:
-        location: A folder, made when it is first written to, or a URL that fsspec knows, such as
-            ``s3://bucket/runs``. On a URL, two processes may happen to do the same run.
+        location: A folder, made when it is first written to.
     """
 
     def __init__(self, location: str | Path) -> None:
-        self.location = without_scheme(location)
+        self.location = str(location)
         if not self.location:
-            raise StoreError("expected a store's folder or URL; got nothing; remedy: leave out --store")
-        self._place = place_at(self.location)
+            raise StoreError("expected a store's folder; got nothing; remedy: leave out --store")
+        if "://" in self.location:
+            raise StoreError(
+                f"expected a store's folder; got a URL, {self.location.partition('://')[0]}://…; "
+                "remedy: a folder that all machines see, such as a bucket that is mounted"
+            )
+        self._place = Place(self.location)
 
     def find(self, run: Requested) -> StoredRun | None:
         """Find a finished run that is still valid."""
@@ -123,22 +125,22 @@ class Store:
         if damaged:
             listed = ", ".join(damaged[:LISTED]) + (", …" if len(damaged) > LISTED else "")
             warnings.warn(
-                f"expected whole records in {public(self.location)}; got {len(damaged)} torn or edited, "
+                f"expected whole records in {self.location}; got {len(damaged)} torn or edited, "
                 f"which are left out: {listed}; remedy: gradtricks clean",
                 RecordWarning,
                 stacklevel=2,
             )
 
     def lookup(self, text: str) -> StoredRun:
-        """Find the one run that a text means: a title or its beginning, a path or a URL.
+        """Find the one run that a text means: a title or its beginning, or a path.
 
         Of several with the same request it is the valid one, else the newest. A StoreError says that there is
         none, or that several are meant.
         """
         if "/" in text or Path(text).is_dir():
-            location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", without_scheme(text))
+            location = re.sub(r"/(record\.json|notebook\.ipynb)?$", "", text)
             with explained(location):
-                record = read_record(place_at(location).read(RECORD))
+                record = read_record(Place(location).read(RECORD))
             if record:
                 return StoredRun(location, record)
         return only_one(text, self._requests(), self._runs_for, self.location)
@@ -173,7 +175,7 @@ class Store:
             return self._put(folder, record)
 
     def claimed(self) -> set[str]:
-        """List the requests that processes of this machine are running now; at a URL none."""
+        """List the requests that processes of this machine are running now."""
         with explained(self.location):
             return self._place.claimed()
 
@@ -201,8 +203,7 @@ class Store:
         """Delete what killed processes left behind, records that can't be believed, and what is asked for.
 
         Checkpoints go too: a run that was killed or failed then begins anew. Nothing that is running now is
-        touched. At a URL nobody can tell what is: an upload that is going on looks like one that was cut off,
-        so call this when nothing runs there.
+        touched.
 
         Args:
             failed: Delete the failed runs too.
@@ -228,7 +229,7 @@ class Store:
                     gone.append(path)
                     if not dry_run:
                         self._place.remove(path)
-        return [f"{public(self.location)}/{path}" for path in gone]
+        return [f"{self.location}/{path}" for path in gone]
 
     def _requests(self) -> list[str]:
         with explained(self.location):
@@ -278,7 +279,7 @@ def open_store(location: str | Path) -> "Store | Published":
 
 def store_of_runs(location: str | Path) -> Store:
     """Open a store to be written to; a StoreError refuses published runs, and folders among them."""
-    if any(map(is_published, (location, Path(without_scheme(location)).resolve().parent))):
+    if any(map(is_published, (location, Path(location).resolve().parent))):
         raise StoreError(
             f"expected a store of runs; got published ones in {location}, which nothing but "
             "gradtricks publish changes; remedy: leave out --store"
