@@ -447,7 +447,7 @@ def test_a_scheduler_and_workers_that_go_are_missed(drive, notebook, store, tmp_
         with monkeypatch.context() as patched:
             patched.setattr(Client, "run_on_scheduler", lambda *args: end(cluster.scheduler) or ask(*args))
             with pytest.raises(SchedulerError, match="is gone; finished runs are kept; remedy: start it"):
-                execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known))
+                execute_all(plan(notebook, 1), store, scheduler=Scheduler(**cluster.known_as))
 
         cluster.mend()
         driver = drive(2, given={"pause": 60.0}, scheduler=cluster.known_as | {"patience_s": 3})

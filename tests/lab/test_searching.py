@@ -268,12 +268,6 @@ def test_two_drivers_at_once_do_each_run_once(written, tmp_path, undisturbed):
     assert len(done) == len(set(done)) == 6
 
 
-def test_a_store_at_a_url_keeps_a_search(written, undisturbed, at_once):
-    spec, store = written(trials=2), Store("memory://searched")
-    search(spec, store, workers=1)
-    assert proposals(spec, store) == undisturbed[:2]
-
-
 def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path, at_once):
     spec = written()
 
