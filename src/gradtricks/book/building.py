@@ -12,13 +12,13 @@ from gradtricks.book.pdf import chapters, print_pdf
 from gradtricks.book.site import build
 from gradtricks.book.sources import lay_out
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import estimate_s, execute_shown
+from gradtricks.lab.commands.progress import estimate_s
 from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
+from gradtricks.lab.commands.running import execute_shown
 from gradtricks.lab.commands.terminal import duration
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import count_workers
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
@@ -76,7 +76,7 @@ def _announce(specs: Sequence[Spec], store: Store, console: Console, workers: in
     missing = [spec for spec in specs if spec.request not in finished]
     if not missing:
         return
-    left = estimate_s(missing, store, workers or count_workers(missing))
+    left = estimate_s(missing, store, workers)
     about = f", about {duration(left)}" if left is not None else ""
     several = "" if len(missing) == 1 else "s"
     console.print(f"{len(missing)} run{several} to do{about}; then the pages.")

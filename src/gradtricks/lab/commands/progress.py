@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from heapq import nlargest
 from statistics import median
 from time import monotonic
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,7 +16,7 @@ from rich.text import Text
 from gradtricks.lab.commands.terminal import duration
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.runs.here import count_workers
-from gradtricks.lab.runs.many import Run, execute_missing, look_up
+from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 
@@ -31,29 +30,6 @@ _ENOUGH = 3  # runs that were just done say more than any record
 
 # Of runs that are expected to take equally long: name, seconds of similar ones, seconds that its author says.
 Kind = tuple[str, float | None, float | None]
-
-
-def execute_shown(
-    specs: Sequence[Spec],
-    store: Store,
-    console: Console | None = None,
-    *,
-    retry_failed: bool = False,
-    **options: Any,
-) -> list[Run]:
-    """Execute runs, and show how far they are: on a terminal a line for each worker that changes, else lines.
-
-    Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``. The
-    other options are those of `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
-
-    Returns:
-        What came of each run, in the order of ``specs``.
-    """
-    runs = look_up(specs, store, retry_failed=retry_failed)
-    board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
-    with board.live():
-        execute_missing(runs, store, on_change=board.tell, on_stop=board.stop, **options)
-    return runs
 
 
 class Board:
@@ -210,12 +186,13 @@ class Pace:
         return max(sum(seconds * count for seconds, count in left) / workers, longest)
 
 
-def estimate_s(specs: Sequence[Spec], store: Store, workers: int) -> float | None:
-    """Say in how many seconds all that isn't finished is done; None where nothing is known of one of them."""
-    finished = store.find_all(specs)
-    missing = [spec for spec in specs if spec.request not in finished]
+def estimate_s(missing: Sequence[Spec], store: Store, workers: int | None) -> float | None:
+    """Say in how many seconds runs are done, so many at once, or as many as there are cores for.
+
+    None where nothing is known of one of them.
+    """
     pace = Pace(missing, store)
-    return pace.left_s(Counter(map(pace.kind, missing)), (), workers)
+    return pace.left_s(Counter(map(pace.kind, missing)), (), workers or count_workers(missing))
 
 
 def _earlier(specs: Iterable[Spec], store: Store) -> defaultdict[str, list[StoredRun]]:

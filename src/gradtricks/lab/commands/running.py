@@ -1,6 +1,6 @@
 """Run a notebook or a sweep, say before what would be run and after what came of it, and tidy up."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -10,14 +10,14 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import estimate_s, execute_shown
+from gradtricks.lab.commands.progress import Board, estimate_s
 from gradtricks.lab.commands.terminal import duration, near, requested, table
 from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.here import count_workers
-from gradtricks.lab.runs.many import Run
-from gradtricks.lab.runs.planning import plan_run
+from gradtricks.lab.runs.many import Run, execute_missing, look_up
+from gradtricks.lab.runs.planning import Spec, plan_run
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store, store_of_runs
@@ -152,6 +152,26 @@ def sweep(
         return replace(result, unplotted=str(error))
 
 
+def execute_shown(
+    specs: Sequence[Spec],
+    store: Store,
+    console: Console | None = None,
+    *,
+    retry_failed: bool = False,
+    **options: Any,
+) -> list[Run]:
+    """Execute runs, and show how far they are; return what came of each, in their order.
+
+    Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``. The
+    other options are those of `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
+    """
+    runs = look_up(specs, store, retry_failed=retry_failed)
+    board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
+    with board.live():
+        execute_missing(runs, store, on_change=board.tell, on_stop=board.stop, **options)
+    return runs
+
+
 def cluster_at(
     address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, plain_tcp: bool
 ) -> Scheduler | None:
@@ -175,14 +195,15 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
         return Group(table(("parameter", "is searched in"), ranges.items(), whole=True), Text(said))
     opened = store_of_runs(store)
     finished = opened.find_all(planned.specs)
+    missing = [spec for spec in planned.specs if spec.request not in finished]
     rows = []
     for number, each in enumerate(planned.specs, start=1):
         values = (repr(each.parameters.get(name)) for name in planned.varied)
         rows.append((str(number), *values, "done" if each.request in finished else ""))
     at_once = workers or count_workers(planned.specs)
-    seconds = estimate_s(planned.specs, opened, at_once)
+    seconds = estimate_s(missing, opened, at_once)
     known = f"about {duration(seconds)}" if seconds is not None else "nobody knows how long"
-    left = "" if len(finished) == len(rows) else f" The others take {known}, {at_once} at once."
+    left = f" The others take {known}, {at_once} at once." if missing else ""
     said = f"{len(rows)} runs, {len(finished)} of them done.{left}"
     return Group(table(("run", *planned.varied, ""), rows, right={0}), Text(said))
 
