@@ -65,11 +65,10 @@ class Trials:
         self._optuna, self._sweep, self._store = optuna, sweep, store
         self._how = cast(Optuna, sweep.optuna)  # or nobody would search
         self._asked = {name: self._distribution(domain) for name, domain in self._how.parameters.items()}
-        self._first = plan_run(sweep.notebook, {}, threads=sweep.threads)
+        self._first = plan_run(sweep.notebook, {}, threads=sweep.threads)  # whose source all runs share
         self._study = optuna.create_study(
             sampler=optuna.samplers.RandomSampler(), direction=self._how.direction
         )
-        self._proposed: list[dict[str, Any]] = []
         self._trials: list[list[Run]] = []  # of each what is run for it, once for each seed
         self._going: dict[int, list[Run]] = {}
         self._known: dict[str, Run] = {}
@@ -116,10 +115,10 @@ class Trials:
         trials = [list(islice(runs, len(self._sweep.given))) for _ in asked]
         self._going |= enumerate(trials, len(self._trials))
         self._trials += trials
-        self._proposed += asked
         grown = replace(self._sweep, specs=tuple(run.spec for run in self.runs()))
-        kept = {"proposed": self._proposed, "digest": self._digest(self._proposed)}
-        freeze(grown, self._store, search=kept)  # before a run begins, so that a kill loses nothing
+        proposed = [trial.params for trial in self._study.get_trials(deepcopy=False)]
+        # Before a run begins, so that a kill loses nothing.
+        freeze(grown, self._store, search={"proposed": proposed, "digest": self._digest(proposed)})
         self._tell()
         return found
 
