@@ -14,7 +14,7 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
 from gradtricks.lab.results.tables import one_line, values_of
 from gradtricks.lab.storage.manifests import CASE
-from gradtricks.lab.storage.rows import join_name, kind_of, split_name
+from gradtricks.lab.storage.rows import kind_of, split_name
 
 if TYPE_CHECKING:
     import pandas
@@ -292,7 +292,7 @@ def _floats(found: Any) -> Any:
 
 
 def _parameter(frame: "pandas.DataFrame", name: str) -> list[Any]:
-    column = name if name == CASE in frame.columns else join_name(("parameters", name))
+    column = name if name == CASE in frame.columns else f"parameters.{name}"
     if column not in frame.columns:
         raise PlotError(f"expected a table with the parameter {name}; got none of that name")
     return values_of(frame[column])

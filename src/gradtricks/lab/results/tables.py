@@ -4,8 +4,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import Dotted, flattened, join_name, kind_of, write_columns
+from gradtricks.lab.storage.rows import flattened, kind_of, write_columns
 from gradtricks.lab.storage.store import Planned, Requested, Store, StoreError
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from gradtricks.lab.storage.published import Published
 
-_FIRST, _LAST = ("run", "status", "error", "stem"), ("started", "duration_s")
-_ORDER = (CASE, *_FIRST, "parameters", "results", "varying", "provenance", *_LAST)
 _LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 
 
@@ -74,24 +73,25 @@ def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) 
     """
     import pandas as pd
 
-    rows = [_row(run) | ({(CASE,): cases[run.request]} if cases else {}) for run in runs]
-    paths = dict.fromkeys(path for row in rows for path in row) or [(name,) for name in (*_FIRST, *_LAST)]
-    ordered = sorted(paths, key=lambda path: _ORDER.index(path[0]))
-    return pd.DataFrame({join_name(path): as_series([row.get(path) for row in rows]) for path in ordered})
+    runs = list(runs)
+    records = [run.record for run in runs]
+    columns: dict[str, list[Any]] = {CASE: [cases[run.request] for run in runs]} if cases else {}
+    columns["run"] = [folder_name(run.title, run.request) for run in runs]
+    columns |= {name: [record.get(name) for record in records] for name in ("status", "error", "stem")}
+    for rows in _groups(runs):
+        columns |= {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
+    columns["started"] = [datetime.fromisoformat(record["started"]) for record in records]
+    columns["duration_s"] = [record["duration_s"] for record in records]
+    return pd.DataFrame({name: as_series(values) for name, values in columns.items()})
 
 
-def _row(run: StoredRun) -> dict[Dotted, Any]:
-    record = run.record
-    row: dict[Dotted, Any] = {("run",): folder_name(run.title, run.request)}
-    row |= {(name,): record.get(name) for name in ("status", "error", "stem")}
-    row |= {("parameters", name): value for name, value in run.parameters.items()}
-    for group in ("results", "varying"):
-        if record[group]:
-            row |= flattened(getattr(run, group), (group,))
-    row |= flattened(record["provenance"], ("provenance",))
-    row["started",] = datetime.fromisoformat(record["started"])
-    row["duration_s",] = record["duration_s"]
-    return row
+def _groups(runs: Sequence[StoredRun]) -> Iterator[list[dict[str, Any]]]:
+    """Yield what each run has by the names of its columns, a group of columns after another."""
+    # A dict is a parameter's value as it is.
+    yield [{f"parameters.{name}": value for name, value in run.parameters.items()} for run in runs]
+    yield [dict(flattened(run.results, "results")) for run in runs]
+    yield [dict(flattened(run.varying, "varying")) for run in runs]
+    yield [dict(flattened(run.record["provenance"], "provenance")) for run in runs]
 
 
 def as_series(values: Sequence[Any]) -> "pandas.Series":

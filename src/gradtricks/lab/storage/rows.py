@@ -5,12 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gradtricks.lab.encoding import decode, encode
 
-Dotted = tuple[str, ...]
 Column = tuple[str, str, Sequence[Any]]  # its name, its type in SQL, and its values as that takes them
 
 # Every run has all parameters, so that NULL is None there; elsewhere it means that nothing was recorded.
@@ -21,17 +21,8 @@ _TYPES = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", datet
 _INT64, _EXACT_AS_FLOAT = range(-(2**63), 2**63), range(-(2**53), 2**53 + 1)
 
 
-def join_name(path: Dotted) -> str:
-    """Write the name of a column: a group and the keys within it, joined by dots.
-
-    A key that holds a dot or a quotation mark itself stands in quotation marks, as in SQL:
-    ``results.share."0.1"``.
-    """
-    return ".".join(part if part and not set('."') & set(part) else quote(part) for part in path)
-
-
-def split_name(name: str) -> Dotted:
-    """Undo `join_name`."""
+def split_name(name: str) -> tuple[str, ...]:
+    """Take the name of a column apart, into a group and the keys within it: see `flattened`."""
     parts = _PART.findall(name)
     return tuple(part[1:-1].replace('""', '"') if part[0] == '"' else part for part in parts)
 
@@ -42,17 +33,25 @@ def quote(name: str) -> str:
 
 
 def flattened(
-    value: Any, path: Dotted = (), whole: Callable[[Any, Dotted], object] = lambda value, path: False
-) -> Iterator[tuple[Dotted, Any]]:
-    """Take nested dicts apart, into paths and values, but lists and those that are to stay ``whole``."""
-    if isinstance(value, Mapping) and not whole(value, path):
-        for key, item in value.items():
-            if isinstance(item, Mapping):
-                yield from flattened(item, (*path, key), whole)
-            else:  # most are, and there are thousands of records
-                yield (*path, key), item
-    else:
-        yield path, value
+    value: Mapping[str, Any], name: str = "", whole: Callable[[Any, str], object] = lambda value, name: False
+) -> Iterator[tuple[str, Any]]:
+    """Take nested dicts apart, into columns' names and values, but lists and what is to stay ``whole``.
+
+    A name is a group and the keys within it, joined by dots. A key that holds a dot or a quotation mark
+    itself stands in quotation marks, as in SQL: ``results.share."0.1"``.
+    """
+    for key, item in value.items():
+        inner = _joined(name, key)
+        if isinstance(item, dict) and not whole(item, inner):
+            yield from flattened(item, inner, whole)
+        else:
+            yield inner, item
+
+
+@cache
+def _joined(name: str, key: str) -> str:
+    part = key if key and not set('."') & set(key) else quote(key)
+    return f"{name}.{part}" if name else part
 
 
 def kind_of(values: Iterable[Any], *, exact: bool = False) -> str:
@@ -84,9 +83,9 @@ def write_rows(records: Sequence[dict[str, Any]], path: Path) -> None:
     is read again, is JSON, as `gradtricks.lab.encoding.encode` writes it. Equal records make equal files.
     """
     columns = []
-    for place, values in _columns(records).items():
-        kind = _type_of(place, values)
-        columns.append((join_name(place), kind, [_as_sql(value, kind) for value in values]))
+    for name, values in _columns(records).items():
+        kind = _type_of(name, values)
+        columns.append((name, kind, [_as_sql(value, kind) for value in values]))
     write_columns(columns, path)
 
 
@@ -124,27 +123,28 @@ def read_rows(paths: Iterable[Path]) -> list[list[dict[str, Any]]]:
     return found
 
 
-def _columns(records: Sequence[dict[str, Any]]) -> dict[Dotted, list[Any]]:
-    together: set[Dotted] = set()
+def _columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    together: set[str] = set()
 
-    def whole(found: Mapping[str, Any], path: Dotted) -> bool:
+    def whole(found: Mapping[str, Any], name: str) -> bool:
         """Say whether a dict is empty, stands for a value, such as NaN, or is to be one column."""
-        return path[:1] in together or not found or (len(found) == 1 and next(iter(found)).startswith("$"))
+        return name in together or not found or (len(found) == 1 and next(iter(found)).startswith("$"))
 
-    paths = {path for record in records for path, _ in flattened(record, whole=whole)}
-    spelled = Counter(join_name(path).lower() for path in paths)
+    names = {name for record in records for name, _ in flattened(record, whole=whole)}
+    spelled = Counter(map(str.lower, names))
     # SQL can't tell names apart that differ in case only: their whole group becomes one column.
-    together |= {path[:1] for path in paths if spelled[join_name(path).lower()] > 1}
+    together |= {_joined("", split_name(name)[0]) for name in names if spelled[name.lower()] > 1}
     rows = [dict(flattened(record, whole=whole)) for record in records]
-    ordered = dict.fromkeys(path for row in rows for path in row)
-    return {path: [row.get(path, _MISSING) for row in rows] for path in ordered}
+    ordered = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, _MISSING) for row in rows] for name in ordered}
 
 
-def _type_of(path: Dotted, values: Sequence[Any]) -> str:
+def _type_of(name: str, values: Sequence[Any]) -> str:
     """Name the type that keeps all values of a column; JSON keeps any."""
     there = [decode(value) for value in values if value is not _MISSING]
     given = [value for value in there if value is not None]
-    unclear = len(there) < len(values) if path[0] == _COMPLETE else len(given) < len(there)
+    complete = split_name(name)[0] == _COMPLETE
+    unclear = len(there) < len(values) if complete else len(given) < len(there)
     return "JSON" if unclear else kind_of(given, exact=True)
 
 
@@ -154,7 +154,7 @@ def _as_sql(value: Any, kind: str) -> Any:
     return json.dumps(value, ensure_ascii=False) if kind == "JSON" else decode(value)
 
 
-def _record(columns: Iterable[tuple[Dotted, str]], row: Iterable[Any]) -> dict[str, Any]:
+def _record(columns: Iterable[tuple[tuple[str, ...], str]], row: Iterable[Any]) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for (path, kind), value in zip(columns, row, strict=True):
         if value is None and (kind == "JSON" or path[0] != _COMPLETE):
