@@ -123,9 +123,3 @@ def test_ranks_that_a_graph_doesnt_know_are_taken_in_tensorflow(in_tensorflow):
     signature = [tf.TensorSpec(None), tf.TensorSpec(None), tf.TensorSpec([])]
     step = tf.function(in_tensorflow.tricks.gradient_descent_step, signature, autograph=False)
     np.testing.assert_array_equal(step(tf.ones(2), tf.constant([1.0, 2.0]), tf.constant(0.25)), [0.75, 0.5])
-
-
-def test_rates_that_change_are_compiled_once_in_torch(in_torch):
-    in_torch.check_compiled_once(
-        lambda x, rate: in_torch.tricks.gradient_descent_step(x, x, rate), np.float32([1.5, -2.0])
-    )

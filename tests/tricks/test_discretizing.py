@@ -174,10 +174,6 @@ def test_an_option_may_be_a_tensor(backend, name, option):
         assert not np.any(unused)
 
 
-def test_annealing_compiles_once_for_all_numbers_in_torch(in_torch):
-    in_torch.check_compiled_once(in_torch.tricks.soft_floor, np.float32([0.8, 1.3]))
-
-
 ONE, TWO, WHOLE = np.ones(1), np.ones(2), np.ones(1, int)
 
 

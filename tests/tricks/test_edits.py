@@ -198,6 +198,27 @@ def scaled(x, factor):
     return edits.intercept(x, edits.scaled, factor, linear=True)
 
 
+def test_numbers_that_change_are_compiled_once_for_all_tricks_in_torch(in_torch):
+    torch, tricks, x = in_torch.framework, in_torch.tricks, np.array([1.5, 0.3, 0.9])
+
+    def added(x, number):
+        rows, step = torch.stack([x, x]), torch.zeros(2, 1)
+        clipped = tricks.clip_gradient_norm(tricks.clip_gradient(x, -number, number), number)
+        (together,), _ = tricks.clip_by_global_norm([clipped], number)
+        outputs, _ = tricks.unroll(lambda s, a: (s * s, s * s), x, step, hidden_scale=number)
+        g_t = tricks.discounted_returns(x, number)
+        return (
+            tricks.gradient_descent_step(together, x, number)
+            + tricks.soft_floor(x, number)
+            + outputs[1]
+            + x * tricks.soft_rank(x, regularization_strength=number)
+            + tricks.truncated_generalized_advantage_estimation(x, number, number, torch.cat([g_t, g_t[:1]]))
+            + tricks.token_policy_loss(rows, rows.detach() - 0.2, rows, rows.detach(), clip=number)
+        )
+
+    in_torch.check_compiled_once(added, x)
+
+
 def test_a_sparse_gradient_reaches_a_rule_dense_in_torch(torch):
     weights = torch.ones(3, 2, requires_grad=True)
     rows = torch.tensor([0, 0, 2])

@@ -522,15 +522,6 @@ def test_what_torch_traces_without_values(in_torch):
         check_estimates([value.detach() for value in values], gradient, x, ends)
 
 
-def test_discounts_that_change_are_compiled_once_in_torch(in_torch):
-    def estimated(r_t, discount):
-        g_t = in_torch.tricks.discounted_returns(r_t, discount)
-        values = in_torch.framework.cat([g_t, g_t[:1]])
-        return in_torch.tricks.truncated_generalized_advantage_estimation(g_t, discount, discount, values)
-
-    in_torch.check_compiled_once(estimated, np.float32([1.0, 2.0, 4.0]))
-
-
 @pytest.mark.parametrize(
     ("name", "others"),
     [

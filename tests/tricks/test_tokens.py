@@ -221,13 +221,6 @@ def test_every_width(backend, dtype):
     assert tricks.group_advantages(x).dtype == x.dtype
 
 
-def test_clips_that_change_are_compiled_once_in_torch(in_torch):
-    log_probs, *others = drawn()
-    others = [in_torch.tensor(x) for x in others]
-    loss = in_torch.tricks.token_policy_loss
-    in_torch.check_compiled_once(lambda x, clip: loss(x, *others, clip=clip), log_probs)
-
-
 def test_shapes_that_a_graph_does_not_know(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     matrix, vector = (tf.TensorSpec([None] * rank, tf.float64) for rank in (2, 1))

@@ -256,7 +256,3 @@ def test_a_tensor_scales_as_a_number_does(backend, way):
     _, (expected,) = backend.value_and_vjp(lambda root: outputs(root, 0.25), [root], cotangent)
     np.testing.assert_allclose(gradient, expected, rtol=1e-12)
     assert unused == 0
-
-
-def test_scales_that_change_are_compiled_once_in_torch(in_torch):
-    in_torch.check_compiled_once(unrolled_by_squares(in_torch), np.float32([1.0]))
