@@ -457,14 +457,14 @@ def test_gradients_under_every_transform(way):
         np.testing.assert_allclose(found, right, rtol=rtol, atol=way.rtol * np.abs(right).max())
 
 
-def test_coupled_samples_are_refused_or_nan_under_every_transform(way):
-    x, mix, value = np.array([[0.5, -1.0], [2.0, 0.3]]), mixing(way.backend, "mean", 2), np.nan
+def test_coupled_samples_are_refused_or_nan_in_common_ways(common):
+    x, mix, value = np.array([[0.5, -1.0], [2.0, 0.3]]), mixing(common.backend, "mean", 2), np.nan
 
     def coupled(x):
-        return way.tricks.input_gradients(lambda x: way.backend.total(mix(x) ** 3), x)
+        return common.tricks.input_gradients(lambda x: common.backend.total(mix(x) ** 3), x)
 
     try:
-        value, _ = way.value_and_vjp(coupled, [x], np.ones((2, 2)))
+        value, _ = common.value_and_vjp(coupled, [x], np.ones((2, 2)))
     except ValueError as error:
         assert "each sample by itself" in str(error)  # noqa: PT017 (others give NaN)
     assert np.isnan(value).all()
