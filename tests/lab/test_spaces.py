@@ -190,7 +190,7 @@ seeds: 0
 sobol: {samples: 100, parameters: {momentum: {low: 0, high: 2}}}
 fixed: {nesterov: maybe}
 only_if: {label: {optimizer: sgd}}
-exclude: [{backend: jax}, {optimiser: sgd}, {}]
+exclude: [{backend: jax, rate: [0, -1]}, {optimiser: sgd}, {}]
 shown: [loss]
 threads: 0
 gird: {}
@@ -215,10 +215,12 @@ title: [a]
         "only_if: unknown; expected fixed, list, zip,",
         "exclude: optimiser: unknown (did you mean optimizer?)",
         "exclude: backend: expected Literal['torch', 'tensorflow']; got 'jax'",
+        "exclude: rate: expected float above 0 (per step); got 0.0",
+        "rate: expected float above 0 (per step); got -1.0",
         "exclude: expected some parameters in each rule; got none",
     ]:
         assert any(line.startswith(expected) for line in lines), (expected, lines)
-    assert len(lines) == 18
+    assert len(lines) == 20
 
 
 @pytest.mark.parametrize(

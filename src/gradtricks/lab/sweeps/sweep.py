@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from gradtricks.lab.notebooks.schema import (
     read_notebook,
     read_parameters,
 )
-from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_yaml
+from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_yaml, together
 from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import MAX_RUNS, Domain, Optuna, SweepFile, read_file, understand, unreadable
@@ -200,12 +201,13 @@ def expand(
     # What is too large isn't touched further.
     given = [] if file.count() > MAX_RUNS else [factor.given for factor in file.factors()]
     parts = [factor.part for factor in file.factors()]
-    factors = [[reader.case(case, part) for case in cases] for part, cases in zip(parts, given)]
+    factors = [[reader.read(case, part) for case in cases] for part, cases in zip(parts, given)]
     if factors and isinstance(file.cases, dict):
         factors[0] = [{_ITS_NAME: name} | case for name, case in zip(file.cases, factors[0])]
-    factors.insert(0, [reader.case(file.fixed, "fixed")])
+    factors.insert(0, [reader.read(file.fixed, "fixed")])
     excluded = list(map(reader.rule, file.exclude))
-    domains = reader.domains(file.optuna.parameters) if file.optuna else {}
+    searched = file.optuna.parameters if file.optuna else {}
+    domains = reader.read(searched, "optuna", lambda parameter, domain: domain.typed(parameter))
     problems.refuse()
     every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
     names = [name for factor in file.factors() for name in factor.names]
@@ -233,21 +235,20 @@ class _Reader:
     def __init__(self, declared: Mapping[str, Parameter], problems: Problems) -> None:
         self._declared, self._problems = declared, problems
 
-    def case(self, case: Mapping[str, Any], part: str) -> Configuration:
-        return self._each(case, part, Parameter.read)
-
-    def domains(self, given: Mapping[str, Domain]) -> dict[str, Domain]:
-        return self._each(given, "optuna", lambda parameter, domain: domain.typed(parameter))
+    def read(
+        self, given: Mapping[str, Any], part: str, by: Callable[[Parameter, Any], Any] = Parameter.read
+    ) -> dict[str, Any]:
+        found = {}
+        for name, raw in given.items():
+            with self._problems.noted(part):
+                found[name] = by(find_parameter(self._declared, name), raw)
+        return found
 
     def rule(self, rule: Mapping[str, Any]) -> _Rule:
         """Read by name a value, or a list of values."""
         if not rule:
             self._problems.append("exclude: expected some parameters in each rule; got none")
-        read: _Rule = {}
-        for name, raw in rule.items():
-            cases = [self.case({name: each}, "exclude") for each in self._alternatives(name, raw)]
-            read[name] = [value for case in cases for value in case.values()]
-        return read
+        return self.read(rule, "exclude", _alternatives)
 
     def key(self, configuration: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
         """Return what equal configurations have in common: source tells NaN from all and 0.0 from -0.0."""
@@ -261,20 +262,12 @@ class _Reader:
     def _value(self, configuration: Mapping[str, Any], name: str) -> Any:
         return configuration[name] if name in configuration else self._declared[name].default
 
-    def _each(
-        self, given: Mapping[str, Any], part: str, read: Callable[[Parameter, Any], Any]
-    ) -> dict[str, Any]:
-        found = {}
-        for name, raw in given.items():
-            with self._problems.noted(part):
-                found[name] = read(find_parameter(self._declared, name), raw)
-        return found
 
-    def _alternatives(self, name: str, raw: Any) -> list[Any]:
-        """Take a list for several values, unless the parameter itself is a list and it fits as one value."""
+def _alternatives(parameter: Parameter, raw: Any) -> list[Any]:
+    """Take a list for several values, unless the parameter itself is a list and it fits as one value."""
+    if not isinstance(raw, list):
+        return [parameter.read(raw)]
+    if parameter.is_typed:
         with suppress(ParameterError):
-            parameter = find_parameter(self._declared, name)
-            if isinstance(raw, list) and parameter.is_typed:
-                parameter.read(raw)
-                return [raw]
-        return raw if isinstance(raw, list) else [raw]
+            return [parameter.read(raw)]
+    return together(*(partial(parameter.read, each) for each in raw))
