@@ -25,7 +25,7 @@ from gradtricks.lab.results.grouping import (
     in_words,
     key_of,
     text_of,
-    varies_within,
+    varying,
 )
 from gradtricks.lab.results.plots import PlotResult, plot_results
 from gradtricks.lab.runs.planning import Spec
@@ -135,10 +135,9 @@ def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResul
 
 def _values_table(found: Found) -> str:
     """Write what a figure shows as a table: the first hundred configurations, a line each."""
-    axes = found.axes[: len(found.parts[0].values)]
     columns = {
         escape(axis.name): [_value_text(part.values[place]) for part in found.parts]
-        for place, axis in enumerate(axes)
+        for place, axis in enumerate(found.axes)
     }
     columns |= summary_columns(found, number_text)
     table = markdown_table([list(columns), *zip(*columns.values())][: _MOST_ROWS + 1])
@@ -201,13 +200,9 @@ def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
     return f"{said}. Since then {listed} changed; what is shown is what came out then."
 
 
-def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, list[Any]]:
-    """Return the values of what varies; names of configurations stand for what they set."""
-    values = {name: [run.parameters.get(name) for run in runs] for name in sweep.varied}
-    if not sweep.cases:
-        return values
-    cases = [sweep.cases[run.request] for run in runs]
-    return {CASE: cases} | {name: some for name, some in values.items() if varies_within(cases, some)}
+def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, Sequence[Any]]:
+    cases = [sweep.cases.get(run.request, "") for run in runs]
+    return varying({name: [run.parameters.get(name) for run in runs] for name in sweep.varied}, cases)
 
 
 def _joined(texts: Sequence[str]) -> str:

@@ -228,7 +228,7 @@ def plot(
     shown: given.Results = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
-    """Draw what a sweep has found so far, as SVG and PNG."""
+    """Draw what a sweep has found so far, as SVG."""
     yield from map(str, lab.plot(sweep_name, shown=shown or (), store=store))
 
 

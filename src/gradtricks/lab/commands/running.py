@@ -62,7 +62,7 @@ class SweepResult:
         lines += [f"Best: {near(run.location)}" for run in self.best]
         lines.append(f"Runs: {near(self.store)}")
         lines += [f"Published: {near(self.published)}"] if self.published else []
-        lines += [f"Plot: {path}" for path in self.plots if path.suffix == ".svg"]
+        lines += [f"Plot: {path}" for path in self.plots]
         lines += [f"No plot: {self.unplotted}"] if self.unplotted else []
         said = Text("\n".join(lines))
         if not self.failed:

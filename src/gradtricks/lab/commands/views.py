@@ -64,15 +64,14 @@ def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> Renderabl
     parts: list[RenderableType] = []
     names: list[str] = []
     for each in found:
-        axes = each.axes[: len(each.parts[0].values)]
         columns = {
             axis.name: [axis.spell(part.values[place]) for part in each.parts]
-            for place, axis in enumerate(axes)
+            for place, axis in enumerate(each.axes)
         }
         summed = summary_columns(each, lambda value: "" if value != value else number(value))
         columns |= {name: cells for name, cells in summed.items() if name not in _NO_ROOM}
         names += summed
-        made = laid_out([*columns], zip(*columns.values()), right=range(len(axes), len(columns)))
+        made = laid_out([*columns], zip(*columns.values()), right=range(len(each.axes), len(columns)))
         parts += [Text(each.label, style="bold"), made, Text("")]
     if any("interval" in name for name in names):
         parts.append(Text("Intervals are bootstrap intervals of the interquartile mean, from ten runs on."))
@@ -112,7 +111,7 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
 def plot(
     sweep: str | Path | None = None, *, shown: Sequence[str] = (), store: str | Path = DEFAULT_STORE
 ) -> list[Path]:
-    """Draw what a sweep has found so far, each result as SVG and PNG in ``sweeps/<name>`` beside the store.
+    """Draw what a sweep has found so far, each result as SVG in ``sweeps/<name>`` beside the store.
 
     Args:
         sweep: Its name or its file; None means the only one of the store.
@@ -137,10 +136,10 @@ def plot(
     # What runs among the sources found is drawn beside the default store.
     place = Path(DEFAULT_STORE if plan.published else there.location).parent / "sweeps" / name
     place.mkdir(parents=True, exist_ok=True)
-    files = [place / f"{figure}.{ending}" for figure in drawn for ending in ("svg", "png")]
-    for path in files:
-        drawn[path.stem].save(path)
-    return files
+    files = {place / f"{name}.svg": figure.svg() for name, figure in drawn.items()}
+    for path, text in files.items():
+        replace(path, text.encode())
+    return [*files]
 
 
 def show(run: str, *, store: str | Path = DEFAULT_STORE) -> StoredRun:

@@ -94,7 +94,7 @@ def alt_of(found: Found) -> str:
     """Say what a figure shows, for those who can't see it."""
     curves = [part for part in found.parts if isinstance(part, Curve) and part.n]
     groups = [part for part in found.parts if isinstance(part, Group) and part.n]
-    axes = found.axes if groups else found.axes[:1]
+    axes = found.axes
     *names, last = [axis.name for axis in axes] or [""]
     against = f" against {', '.join(names)}{' and ' if names else ''}{last}" if axes else ""
     if curves:

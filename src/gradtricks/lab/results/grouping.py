@@ -60,11 +60,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration, or of several that are pooled; ``values`` are those of the axes."""
+    """The runs of one configuration; ``values`` are those of the axes."""
 
     values: tuple[Any, ...]
     found: tuple[Any, ...]  # by each finished run, under one name: a float, or a list of floats
-    strata: tuple[tuple[str, ...], ...]  # the configuration of each of them
     failed: int
     missing: int  # finished runs that didn't record it
 
@@ -94,7 +93,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Found:
-    """What a sweep found under one name: groups by configuration, or curves by value of the first axis."""
+    """What a sweep found under one name: groups or curves by configuration."""
 
     column: str  # of the table, such as ``results.growth.end``
     axes: Sequence[Axis]  # what was varied besides the seed
@@ -138,39 +137,40 @@ def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequen
         raise PlotError("expected a number, or a list of numbers, among the results; got none")
     axes, found = axes_of(frame, varied), []
     for column in (column_of(frame, name) for name in wanted):
-        curves = _is_curve(frame, column)
-        groups = groups_of(frame, axes, column, pooled=len(axes[1:]) if curves else 0)
+        curves = _is_curve(frame, column)  # refuses what isn't made of numbers
+        groups = groups_of(frame, axes, column)
         found.append(Found(column, axes, [*map(curve_of, groups)] if curves else groups))
     return found
 
 
 def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
-    """Describe what was varied besides the seed; names of configurations stand for all that these set."""
-    names = [name for name in varied if name != "seed"]
-    if CASE in frame.columns:
-        cases = values_of(frame[CASE])
-        names = [CASE, *(name for name in names if varies_within(cases, _parameter(frame, name)))]
+    """Describe what was varied besides the seed."""
+    cases = values_of(frame[CASE]) if CASE in frame.columns else []
+    found = varying({name: _parameter(frame, name) for name in varied if name != "seed"}, cases)
     axes = []
-    for name in names:
-        distinct = {key_of(value): value for value in _parameter(frame, name)}
+    for name, values in found.items():
+        distinct = {key_of(value): value for value in values}
         numeric = all(type(v) in (int, float) and math.isfinite(_floats(v)) for v in distinct.values())
         ordered = sorted(distinct.values()) if numeric else distinct.values()
         axes.append(Axis(name, tuple(ordered), numeric))
     return axes
 
 
-def varies_within(cases: Sequence[str], values: Sequence[Any]) -> bool:
-    """Say whether a parameter has several values within a named configuration too; both by run."""
-    return len({(case, key_of(value)) for case, value in zip(cases, values)}) > len(set(cases))
+def varying(values: Mapping[str, Sequence[Any]], cases: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Return the values of what varies, by run; names of configurations stand for all that these set."""
+    if not any(cases):
+        return dict(values)
+    configurations = len({*cases})
+    within = {n: v for n, v in values.items() if len({*zip(cases, map(key_of, v))}) > configurations}
+    return {CASE: cases} | within
 
 
-def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pooled: int = 0) -> list[Group]:
-    """Sort what runs recorded by configuration, in the order of the axes, the last ``pooled`` left aside."""
-    kept = len(axes) - pooled
+def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str) -> list[Group]:
+    """Sort what runs recorded by configuration, in the order of the axes."""
     configurations = list(zip(*(_parameter(frame, axis.name) for axis in axes))) or [()] * len(frame)
     places: dict[tuple[str, ...], list[int]] = {}
     for place, values in enumerate(configurations):
-        places.setdefault(tuple(map(key_of, values[:kept])), []).append(place)
+        places.setdefault(tuple(map(key_of, values)), []).append(place)
     ordered = sorted(places, key=lambda keys: [axis.ranks[key] for axis, key in zip(axes, keys)])
     found, status = values_of(frame[column]), values_of(frame["status"])
 
@@ -178,9 +178,8 @@ def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pool
         finished = [row for row in rows if status[row] == "finished"]
         there = [row for row in finished if found[row] is not None]
         return Group(
-            values=tuple(configurations[rows[0]][:kept]),
+            values=tuple(configurations[rows[0]]),
             found=tuple(_floats(found[row]) for row in there),
-            strata=tuple(tuple(map(key_of, configurations[row])) for row in there),
             failed=len(rows) - len(finished),
             missing=len(finished) - len(there),
         )
@@ -190,13 +189,12 @@ def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, pool
 
 def curve_of(group: Group) -> Curve:
     """Summarize the lists of numbers that the runs of a group recorded."""
-    whole = [place for place, curve in enumerate(group.found) if curve and all(map(math.isfinite, curve))]
-    lengths = [len(group.found[place]) for place in whole]
-    length = min(lengths, default=0)
-    values = np.array([group.found[place][:length] for place in whole], float).reshape(len(whole), length)
-    low, high = bootstrap_interval(values, strata=[group.strata[place] for place in whole])
+    whole = [curve for curve in group.found if curve and all(map(math.isfinite, curve))]
+    length = min(map(len, whole), default=0)
+    values = np.array([curve[:length] for curve in whole], float).reshape(len(whole), length)
+    low, high = bootstrap_interval(values)
     lost = group.failed + group.missing + len(group.found) - len(whole)
-    cut = sum(each > length for each in lengths)
+    cut = sum(len(curve) > length for curve in whole)
     return Curve(group.values, interquartile_mean(values), low, high, len(whole), lost, cut)
 
 

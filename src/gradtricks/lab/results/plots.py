@@ -4,7 +4,6 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -25,17 +24,15 @@ from gradtricks.lab.results.drawing import (
     set_result_axis,
     wrapped,
 )
-from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, key_of
-from gradtricks.lab.storage.places import replace
+from gradtricks.lab.results.grouping import Axis, Curve, Found, Group, key_of, spell
 
 _UNNAMED = re.compile(r"[^a-z0-9]+")
-_PNG_DPI = 200
 _WRITTEN = (16, 9)  # rows and columns of a heat map up to which there is room for numbers
 _MOST_NAMES = 16  # at one side of a heat map
 _MOST_TOGETHER = 4  # lines in one panel: so many have colours that are told apart on both pages
 _NAME = 17  # letters for which a panel is wide enough
 _LINE = 0.09  # of a figure's height: how far apart the names of lines stand
-_ABREAST = 3  # curves
+_ABREAST, _MOST_PANELS = 3, 24  # curves
 _WHOLE = 54  # letters for which a figure is wide enough, in a title
 _WIDTH = 48  # letters of a title that fit above a plot beside its labels
 _HALF = 22  # letters side by side for which half of a figure is wide enough
@@ -55,19 +52,10 @@ class PlotResult:
 
     def svg(self) -> str:
         """Return the figure as SVG; equal figures are equal texts."""
-        return self._saved(format="svg", metadata={"Date": None}).decode()
-
-    def save(self, path: Path) -> None:
-        """Write the figure, in one step: as SVG without a background, or as PNG on white."""
-        png = {"format": "png", "dpi": _PNG_DPI, "transparent": False, "facecolor": "white"}
-        data = self.svg().encode() if path.suffix == ".svg" else self._saved(**png)
-        replace(path, data)
-
-    def _saved(self, **options: Any) -> bytes:
-        buffer = io.BytesIO()
+        text = io.StringIO()
         with book_style():
-            self.figure.savefig(buffer, **options)
-        return buffer.getvalue()
+            self.figure.savefig(text, format="svg", metadata={"Date": None})
+        return text.getvalue()
 
 
 def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
@@ -75,8 +63,7 @@ def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
 
     No parameter besides the seed, or one: each run is a point, with interquartile means and their bootstrap
     intervals. Two: a heat map. More, or pairs at random: a panel for each. Lists are drawn as curves with
-    bands, one for each value of the first parameter; the others are pooled. Figures come by name, such as
-    ``growth_end``.
+    bands. Figures come by name, such as ``growth_end``.
     """
     drawn: dict[str, PlotResult] = {}
     for each in found:
@@ -197,10 +184,12 @@ def _panels(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
 
 
 def _curves(found: Found, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Drawn:
-    """Draw a curve with its band for each value of the first parameter: a few together, many in panels."""
-    drawn = [curve for curve in curves if curve.n]
+    """Draw a curve with its band for each configuration: a few together, many in panels."""
+    there = [curve for curve in curves if curve.n]
+    drawn = there[:_MOST_PANELS]
     together = len(drawn) <= _MOST_TOGETHER
-    names = [drawable(curve.values[0], (2 if together else 3) * _NAME) if axes else "" for curve in drawn]
+    longest = (2 if together else 3) * _NAME
+    names = [drawable(", ".join(spell(value, longest) for value in c.values), longest) for c in drawn]
     names = names if together else [wrapped(name, _NAME) for name in names]
     count, across = (1, 1) if together else (len(drawn), _ABREAST)
     third = 0.16 * any(name.count("\n") > 1 for name in names)  # inches, for a third line above each panel
@@ -218,10 +207,11 @@ def _curves(found: Found, axes: Sequence[Axis], curves: Sequence[Curve]) -> _Dra
     if together:
         _name_lines(panels[0], drawn, names)
     several = f" ({counted(drawn)})" if any(curve.n > 1 for curve in drawn) else ""
-    by = f", by {drawable(axes[0].name, 30)}" if axes else ""
+    by = f", by {' and '.join(drawable(axis.name, 30) for axis in axes)}" if axes else ""
     figure.suptitle(wrapped(drawable(found.title) + by, _WHOLE))
     figure.supxlabel(f"{drawable(found.counted)}{several}", fontsize="medium")
-    return figure, _read_curves(axes, curves)
+    more = len(there) - len(drawn)
+    return figure, _read_curves(curves) + (f" {more} more aren't drawn." if more else "")
 
 
 def _draw_curve(plot: Axes, curve: Curve, color: str) -> np.ndarray:
@@ -247,11 +237,9 @@ def _name_lines(plot: Axes, curves: Sequence[Curve], names: Sequence[str]) -> No
         plot.text(1.02, below, names[place], color=f"C{place}", va="center", transform=plot.transAxes)
 
 
-def _read_curves(axes: Sequence[Axis], curves: Sequence[Curve]) -> str:
+def _read_curves(curves: Sequence[Curve]) -> str:
     several = any(curve.n > 1 for curve in curves)
     read = f"Lines are {means(curves)}{interval_said(curves, ', bands their {}s') if several else ''}."
-    pooled = ", ".join(axis.name for axis in axes[1:])
-    read += f" Runs with different {pooled} are taken together." if pooled else ""
     if cut := sum(curve.cut for curve in curves):
         read += f" Each line ends with the shortest of its runs: {cut} went on for longer."
     if left_out := sum(curve.lost for curve in curves):

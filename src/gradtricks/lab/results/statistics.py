@@ -47,9 +47,7 @@ def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
     return np.where(unknown, np.nan, middle)[()]
 
 
-def bootstrap_interval(
-    values: ArrayLike, *, strata: Sequence[Any] | None = None, resamples: int = 2000
-) -> tuple[Any, Any]:
+def bootstrap_interval(values: ArrayLike, *, resamples: int = 2000) -> tuple[Any, Any]:
     """Estimate how far the interquartile mean may be off, from the differences between the runs.
 
     Runs are drawn again with replacement, and the interval holds the middle 95% of what their interquartile
@@ -59,7 +57,6 @@ def bootstrap_interval(
 
     Args:
         values: Runs along the first axis; other axes, such as steps of a curve, are resampled together.
-        strata: The configuration of each run, where several are pooled: each keeps its number of runs.
         resamples: How often runs are drawn.
 
     Returns:
@@ -69,7 +66,7 @@ def bootstrap_interval(
     if len(array) < FEWEST_RUNS:
         nothing = np.full(array.shape[1:], np.nan)
         return nothing[()], nothing[()]
-    draws = _draw(len(array), strata, resamples, np.random.default_rng(0))
+    draws = np.random.default_rng(0).integers(len(array), size=(resamples, len(array)))
     columns = array.reshape(len(array), -1).T  # one at a time: memory is finite
     means = np.stack([interquartile_mean(column[draws], axis=1) for column in columns], axis=1)
     with np.errstate(invalid="ignore"):  # where there is a NaN or both infinities, the answer is NaN
@@ -111,17 +108,9 @@ def paired_difference(
     [n] = sizes
     if n < FEWEST_RUNS:
         return float(mean - other), np.nan, np.nan
-    drawn = _draw(n, None, resamples, np.random.default_rng(0))
+    drawn = np.random.default_rng(0).integers(n, size=(resamples, n))
     means, others = (
         np.mean([interquartile_mean(results[drawn], axis=1) for results in group], axis=0) for group in groups
     )
     low, high = np.quantile(means - others, _ENDS)
     return float(mean - other), float(low), float(high)
-
-
-def _draw(n: int, strata: Sequence[Any] | None, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw the positions of the runs, within each stratum as many as it has."""
-    if strata is None:
-        return rng.integers(n, size=(resamples, n))
-    members = [[at for at, own in enumerate(strata) if own == group] for group in dict.fromkeys(strata)]
-    return np.concatenate([rng.choice(each, size=(resamples, len(each))) for each in members], axis=1)

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradtricks.lab.results.grouping import text_of, varies_within
+from gradtricks.lab.results.grouping import text_of, varying
 from gradtricks.lab.storage.manifests import (
     Manifest,
     PublishedFile,
@@ -112,9 +112,8 @@ def _folder(sweep: Sweep) -> Path:
 def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
     """Call each run by what isn't the same in all: its configuration and the values of parameters."""
     cases = [sweep.cases.get(run.request, "") for run in runs]
-    values = [[run.parameters.get(name) for run in runs] for name in sweep.varied]
-    free = [some for some in values if not sweep.cases or varies_within(cases, some)]
-    spelled = [[case, *map(text_of, some)] for case, *some in zip(cases, *free, strict=True)]
+    found = varying({name: [run.parameters.get(name) for run in runs] for name in sweep.varied}, cases)
+    spelled = [*zip(*(map(text_of, values) for values in found.values()))] or [()] * len(runs)
     labels = [_ODD.sub("-", "-".join(filter(None, each))).strip("-.")[:_LONGEST] for each in spelled]
     count = Counter(label.lower() for label in labels)
     return [
