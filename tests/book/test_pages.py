@@ -23,12 +23,11 @@ pytest.importorskip("myst_parser")
 
 from gradtricks.agents.search import RootFnOutput, search
 from gradtricks.book import formulas
-from gradtricks.book.building import plan_book
 from gradtricks.book.cards import command_of
 from gradtricks.book.explorables import payload
 from gradtricks.book.numbers import format_result
 from gradtricks.cli import app
-from gradtricks.lab.commands.publishing import plan_sweeps
+from gradtricks.lab.commands.publishing import plan_book, plan_sweeps
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import check_parameters, read_notebook, read_parameters
 from gradtricks.lab.notebooks.texts import literal

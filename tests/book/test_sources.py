@@ -16,12 +16,12 @@ pytest.importorskip("sphinx")
 
 from gradtricks.book import site as module
 from gradtricks.book import sources
-from gradtricks.book.building import build_book, plan_book
+from gradtricks.book.building import build_book
 from gradtricks.book.quotes import published_record
 from gradtricks.book.site import BuildError, build, keeps_what_others_use
 from gradtricks.book.sources import lay_out
 from gradtricks.book.sweeppages import sweep_files
-from gradtricks.lab.commands.publishing import plan_sweeps
+from gradtricks.lab.commands.publishing import plan_book, plan_sweeps
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.results.tables import runs_of
@@ -409,7 +409,7 @@ def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
     rows = list(csv.DictReader((pages / "small-sweep" / "runs.csv").read_text().splitlines()))
     assert [row["status"] for row in rows].count("failed") == 1
     assert [row["results.loss"] for row in rows][:2] == ["0.25", "1.25"]
-    assert len(json.loads((pages / "small-sweep" / "runs.json").read_text())) == 6
+    assert len(rows) == 6
 
 
 def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
@@ -542,7 +542,7 @@ def test_a_result_that_nobody_recorded_fails_the_build(pages):
 def test_a_sweep_of_hundreds_of_configurations_shows_the_first(pages):
     runs = [make_run({"rate": n / 7, "seed": 0}, {"loss": float(n)}) for n in range(130)]
     page = publish_sweep(make_sweep(runs, ["rate"], ["results.loss"]), runs, pages)
-    assert "And 30 more, which the downloads hold." in page
+    assert "And 30 more, which the download holds." in page
     assert page.count("\n| ") < 130
 
 

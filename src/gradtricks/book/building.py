@@ -24,7 +24,7 @@ from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
 from gradtricks.lab.sweeps.sweep import freeze
 
-__all__ = ["build_book", "plan_book", "print_book"]
+__all__ = ["build_book", "print_book"]
 
 BUILD, BOOK = Path("_build"), Path("book")
 

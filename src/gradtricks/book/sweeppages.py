@@ -48,13 +48,11 @@ def sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> dict[Pa
     done = any(run.status == "finished" for run in runs)
     found = find_results(frame, sweep.varied, sweep.shown) if done else []
     plots = plot_results(in_words(each, _labels(sweep)) for each in found)
-    left_out = ("inputs", "figures")
-    records = [{key: value for key, value in run.record.items() if key not in left_out} for run in runs]
+    card = json.dumps(_summary(sweep, runs, found, plots), indent=1, ensure_ascii=False, allow_nan=False)
     return {
         **{pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()},
         pages / page / "runs.csv": tables.as_csv(frame),
-        pages / page / "runs.json": _json(records),
-        pages / f"{page}.json": _json(_summary(sweep, runs, found, plots)),
+        pages / f"{page}.json": f"{card}\n",
         pages / f"{page}.md": "\n\n".join(_page(sweep, runs, plots)) + "\n",
     }
 
@@ -126,10 +124,8 @@ def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResul
         yield _values_table(plot.found)
     if any(run.status == "failed" for run in runs):
         yield f"## Runs that failed\n\n{_failures(runs)}"
-    yield (
-        "## All runs\n\nEvery parameter and every result of every run: "
-        f"{{download}}`CSV <{sweep.name}-sweep/runs.csv>`, {{download}}`JSON <{sweep.name}-sweep/runs.json>`."
-    )
+    download = f"{{download}}`CSV <{sweep.name}-sweep/runs.csv>`"
+    yield f"## All runs\n\nEvery parameter and every result of every run: {download}."
     yield f"## Where this came from\n\n```{{run-card}} {sweep.name}/sweep\n```"
 
 
@@ -142,7 +138,7 @@ def _values_table(found: Found) -> str:
     columns |= summary_columns(found, number_text)
     table = markdown_table([list(columns), *zip(*columns.values())][: _MOST_ROWS + 1])
     left_out = len(found.parts) - _MOST_ROWS
-    return f"{table}\n\nAnd {left_out} more, which the downloads hold." if left_out > 0 else table
+    return f"{table}\n\nAnd {left_out} more, which the download holds." if left_out > 0 else table
 
 
 def _value_text(value: Any) -> str:
@@ -232,7 +228,3 @@ def _failures(runs: Sequence[StoredRun]) -> str:
     failed = [run for run in runs if run.status == "failed"]
     rows = [[escape(run.title), code(run.record["error"].strip().partition("\n")[0])] for run in failed]
     return markdown_table([["run", "why"], *rows[:_MOST_ROWS]])
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
