@@ -27,11 +27,12 @@ FAILED = "failed"  # folder of a request's last failure, beside those of finishe
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
 STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
-_PACKAGE_FILE = re.compile(r"\w[\w.-]{0,60}(/\w[\w.-]{0,60}){0,10}", re.ASCII)  # that no file system refuses
+_PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}"
+_PACKAGE_FILE = re.compile(rf"{_PART}(/{_PART}){{0,10}}")  # that no file system refuses
 
 
 def _like(pattern: re.Pattern[str]) -> Any:
-    return Field(pattern=re.compile(rf"\A(?:{pattern.pattern})\Z", pattern.flags))
+    return Field(pattern=rf"^(?:{pattern.pattern})$")  # as a text, which Rust takes, and is fast at
 
 
 def _has_zone(text: str) -> str:
