@@ -18,7 +18,6 @@ from unittest.mock import Mock
 import duckdb
 import nbformat
 import pytest
-from filelock import FileLock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -102,7 +101,7 @@ def invoke(*arguments, exits=0):
 def tree(folder):
     """Return the files of a folder that git would keep, and what they hold."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(p.relative_to(folder)): p.read_bytes() for p in files if ".unfinished" not in p.parts}
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 def test_sweeps_are_published_shown_and_repeated(project, lay_out):
@@ -397,7 +396,10 @@ def test_a_table_that_is_gone_or_another_stops_the_build(published, lay_out, edi
 def test_a_kept_file_that_was_edited_is_not_believed(published):
     (published / "game" / "0.2-1.bin").write_bytes(b"another")
     run = Published(published).lookup("game-seed=1,rate=0.2")
-    with pytest.raises(StoreError, match=r"expected the file policy.bin in .*game/0.2-1 as it was recorded"):
+    with pytest.raises(
+        StoreError,
+        match=r"published/game/0.2-1.bin as they .*; remedy: git restore .*, or gradtricks publish",
+    ):
         run.read_file("policy.bin")
 
 
@@ -498,7 +500,7 @@ from pathlib import Path
 import duckdb  # once, before the forks
 from gradtricks.lab.sweeps.publication import keep
 from gradtricks.lab.storage.published import Published
-from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.records import StoredRun, StoreError
 from synthetic import make_run, make_sweep
 
 class Run(StoredRun):
@@ -520,8 +522,8 @@ def publish_until_killed(root, loss, steps):
         def call(*arguments):
             return function(*arguments) if next(left) else os.kill(os.getpid(), signal.SIGKILL)
         return call
-    for name in ("fsync", "replace", "unlink"):
-        setattr(os, name, mortal(getattr(os, name)))
+    os.replace = mortal(os.replace)
+    os.unlink = mortal(os.unlink)
     publish(root, loss)
 
 def in_a_child(function, *arguments):
@@ -535,30 +537,35 @@ def in_a_child(function, *arguments):
 
 def state(root):
     root /= "published"
-    found = list(Published(root).runs())
+    try:
+        found = list(Published(root).runs())
+        files = [run.read_file("agent.bin") for run in found]
+    except StoreError as error:
+        return 0 if "remedy: git restore" in str(error) else 9
     (loss,) = {run.results["loss"] for run in found}
     assert len(found) == loss
-    for run in found:
-        assert run.read_file("agent.bin") == bytes([run.parameters["seed"], loss]), run
-    names = {str(path.relative_to(root)) for path in root.rglob("*.*") if ".unfinished" not in path.parts}
-    kept = {f"small/{run.parameters['seed']}.bin" for run in found}
-    assert names == {"small.json", "small.parquet", *kept}
+    assert files == [bytes([run.parameters["seed"], loss]) for run in found]
     return loss
 
-os.fsync = lambda descriptor: None  # a step all the same, and no kill loses what was only written
+def whole(root):
+    root /= "published"
+    names = {str(path.relative_to(root)) for path in root.rglob("*.*") if path.is_file()}
+    assert names == {"small.json", "small.parquet", "small/0.bin", "small/1.bin"}
+
 before = Path(sys.argv[1], "before")
 in_a_child(publish, before, 1)
 for steps in range(100):
     root = shutil.copytree(before, Path(sys.argv[1], str(steps)))
     ended = in_a_child(publish_until_killed, root, 2, steps)
     then = in_a_child(state, root)
-    print(steps, ended, then, in_a_child(publish, root, 2), in_a_child(state, root), flush=True)
+    again = in_a_child(publish, root, 2), in_a_child(state, root), in_a_child(whole, root)
+    print(steps, ended, then, *again, flush=True)
     if ended >= 0:
         break
 """
 
 
-def test_whoever_is_killed_while_publishing_has_published_all_or_nothing(tmp_path):
+def test_what_somebody_left_who_was_killed_while_publishing_is_refused_or_whole_and_is_mended(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         capture_output=True,
@@ -568,12 +575,10 @@ def test_whoever_is_killed_while_publishing_has_published_all_or_nothing(tmp_pat
     )
     found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     steps = [number for number, *_ in found]
-    assert (steps, len(steps) > 20) == (list(range(len(steps))), True)
+    assert (steps, len(steps) > 4) == (list(range(len(steps))), True)
     assert [ended for _, ended, *_ in found] == [-signal.SIGKILL] * (len(found) - 1) + [0]
-    states = [state for *_, state, _, _ in found]
-    assert states == sorted(states), "the former runs until one moment, the new ones from then on"
-    assert set(states) == {1, 2}
-    assert {(again, state) for *_, again, state in found} == {(0, 2)}
+    assert {state for _, _, state, *_ in found} == {0, 1, 2}, "refused, the former runs, or the new ones"
+    assert {tuple(again) for _, _, _, *again in found} == {(0, 2, 0)}
 
 
 NAMES = st.sampled_from(["a", "A", "b", "", "x.y", 'q"', "$float", "$dict"])
@@ -620,16 +625,3 @@ def test_what_is_no_table_is_said(tmp_path):
     (tmp_path / "a.parquet").write_text("PAR1")
     with pytest.raises(ValueError, match=r"expected runs in .*a\.parquet; got"):
         read_rows([tmp_path / "a.parquet"])
-
-
-def test_a_folder_that_cannot_be_written_to_is_read_all_the_same(published):
-    waiting = published / ".unfinished"
-    for path in (published / "game.parquet", published / "game" / "0.2-1.bin"):  # as if killed before this
-        path.rename(waiting / hashlib.sha256(path.read_bytes()).hexdigest())
-    with FileLock(waiting / "lock"):  # somebody publishes
-        store = Published(published)
-        assert not (published / "game.parquet").exists()
-        assert store.lookup("game-seed=1,rate=0.2").read_file("policy.bin") == bytes([1] * 10)
-    assert len(list(Published(published).runs())) == 4
-    assert (published / "game.parquet").exists()
-    assert (published / "game" / "0.2-1.bin").read_bytes() == bytes([1] * 10)

@@ -2,16 +2,13 @@
 
 import hashlib
 import json
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from filelock import FileLock
 from pydantic import StringConstraints
 
-from gradtricks.lab.storage.places import MANIFEST, UNFINISHED, StoreError, flush, manifests, replace, staged
+from gradtricks.lab.storage.places import MANIFEST, StoreError
 from gradtricks.lab.storage.records import Inputs, KeptFile, Strict, inputs_digest
 
 LABEL = "run"  # column: what the table calls a run
@@ -136,58 +133,6 @@ def _same(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _without(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if name not in names}
-
-
-@contextmanager
-def alone(root: Path, *, timeout_s: float = -1) -> Iterator[Path]:
-    """Wait until nobody else publishes in a folder, or raise Timeout; yield one for what isn't finished."""
-    folder = root / UNFINISHED
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "lock", timeout=timeout_s):
-        yield folder
-
-
-def stage(path: Path) -> str:
-    """Move a file in the folder that `alone` yielded to where it waits under its digest; return that."""
-    digest = digest_of(path)
-    flush(path)
-    os.replace(path, path.with_name(digest))
-    flush(path.parent)
-    return digest
-
-
-def put(root: Path, name: str, data: bytes) -> None:
-    """Write a file in one step."""
-    path = root / name
-    path.parent.mkdir(exist_ok=True)
-    replace(path, data, root / UNFINISHED / "new")
-
-
-def settle(root: Path) -> None:
-    """Copy what is staged to where the manifests mean it, and delete what none means."""
-    understood = True
-    for sweep in manifests(root):
-        try:
-            files = read_manifest(root, sweep).files
-        except StoreError:  # somebody edited it, and will hear of that who reads this sweep
-            understood = False
-            continue
-        for name, kept in files.items():
-            waiting = root / UNFINISHED / kept.sha256
-            if waiting.exists():
-                put(root, name, waiting.read_bytes())
-        for path in (root / sweep).glob("*"):
-            if f"{sweep}/{path.name}" not in files and path.is_file():
-                path.unlink()
-    for path in staged(root) if understood else ():
-        path.unlink()
-
-
-def find(root: Path, name: str, digest: str) -> Path | None:
-    """Find a file that a manifest means by path and digest, wherever it is by now; None where it is gone."""
-    # It may be moved from the second place to the first one meanwhile.
-    places = (root / name, root / UNFINISHED / digest, root / name)
-    return next((path for path in places if path.is_file() and digest_of(path) == digest), None)
 
 
 def digest_of(path: Path) -> str:

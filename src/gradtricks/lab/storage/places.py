@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 RECORD = "record.json"
 KEPT = "files"  # folder of what a run kept
-UNFINISHED = ".unfinished"  # folder of what isn't in its place yet
+_UNFINISHED = ".unfinished"  # folder of what isn't in its place yet
 MANIFEST = ".json"  # how the manifest of a published sweep ends
 RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")  # all else there is nobody's business
 
@@ -91,10 +91,10 @@ class Place:
     @contextmanager
     def claim(self, key: str) -> Iterator[Path]:
         """Wait until nobody else has the key; then yield an empty folder, which is deleted at the end."""
-        unfinished = self._root / UNFINISHED
+        unfinished = self._root / _UNFINISHED
         unfinished.mkdir(parents=True, exist_ok=True)
         for path in self.leftovers():
-            if path.startswith(UNFINISHED):
+            if path.startswith(_UNFINISHED):
                 self.discard(path)
         folder, lock = unfinished / key, unfinished / f"{key}.lock"
         with FileLock(lock):
@@ -108,14 +108,14 @@ class Place:
 
     def claimed(self) -> set[str]:
         """List the keys that processes have claimed now."""
-        locks = (self._root / UNFINISHED).glob("*.lock")
+        locks = (self._root / _UNFINISHED).glob("*.lock")
         return {lock.stem for lock in locks if _is_locked(lock)}
 
     def leftovers(self) -> list[str]:
         """List what killed processes left behind, and checkpoints: a claim ends with its process."""
-        left = {path.name.removesuffix(".lock") for path in (self._root / UNFINISHED).glob("*")}
+        left = {path.name.removesuffix(".lock") for path in (self._root / _UNFINISHED).glob("*")}
         found = {
-            UNFINISHED: {name for name in left if _DIGEST.fullmatch(name) or _TAKEN_AWAY.fullmatch(name)},
+            _UNFINISHED: {name for name in left if _DIGEST.fullmatch(name) or _TAKEN_AWAY.fullmatch(name)},
             _CHECKPOINTS: set(filter(_DIGEST.fullmatch, self.names(_CHECKPOINTS, folders=True))),
         }
         claimed = self.claimed()
@@ -123,14 +123,14 @@ class Place:
 
     def discard(self, path: str) -> None:
         """Delete something that was left behind, unless it has just been claimed again."""
-        lock = self._root / UNFINISHED / f"{Path(path).name}.lock"
+        lock = self._root / _UNFINISHED / f"{Path(path).name}.lock"
         with suppress(Timeout, PermissionError), FileLock(lock, timeout=0):  # or it is another user's
             _delete(self._root / path)
             lock.unlink(missing_ok=True)
 
     def _take_away(self, path: str) -> None:
         """Delete a folder in one step, as far as others can see."""
-        there, away = self._root / path, self._root / UNFINISHED / path.replace("/", "-")
+        there, away = self._root / path, self._root / _UNFINISHED / path.replace("/", "-")
         if there.is_dir():
             away.parent.mkdir(exist_ok=True)
             _delete(away)
@@ -144,11 +144,6 @@ def manifests(root: Path) -> list[str]:
     return sorted(path.name.removesuffix(MANIFEST) for path in root.glob(f"[!.]*{MANIFEST}"))
 
 
-def staged(root: Path) -> list[Path]:
-    """List the files that aren't at their names yet."""
-    return [path for path in (root / UNFINISHED).glob("*") if _DIGEST.fullmatch(path.name)]
-
-
 def is_published(location: str | Path) -> bool:
     """Say whether runs are published in a folder: whether there is a manifest, as others' JSON isn't one."""
     texts = (Place(location).read(f"{sweep}{MANIFEST}") for sweep in manifests(Path(location)))
@@ -160,9 +155,9 @@ def checkpoints_of(claimed: Path) -> Path:
     return (claimed.parents[1] / _CHECKPOINTS / claimed.name).absolute()
 
 
-def replace(path: Path, data: bytes, beside: Path | None = None) -> None:
+def replace(path: Path, data: bytes) -> None:
     """Write a file in one step: first beside its place, on the same disk."""
-    beside = beside or path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(data)
         flush(beside)

@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
 from nbformat import NotebookNode
 
 from gradtricks.lab.notebooks.schema import read_notebook
@@ -15,14 +13,12 @@ from gradtricks.lab.storage.manifests import (
     CASE,
     LABEL,
     Manifest,
-    alone,
-    find,
+    digest_of,
     inputs_of,
     read_manifest,
     record_of,
-    settle,
 )
-from gradtricks.lab.storage.places import MANIFEST, StoreError, is_published, manifests, staged
+from gradtricks.lab.storage.places import MANIFEST, StoreError, is_published, manifests
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, only_one
 from gradtricks.lab.storage.rows import read_rows
 from gradtricks.lab.storage.store import Planned, Requested
@@ -56,8 +52,8 @@ class PublishedRun(StoredRun):
         return read_notebook(self.notebook)
 
     def _read_kept(self, name: str) -> bytes | None:
-        path = find(Path(self.location).parents[1], self.kept[name], self.files[name]["sha256"])
-        return path.read_bytes() if path else None
+        path = Path(self.location).parents[1] / self.kept[name]
+        return _checked(path, self.files[name]["sha256"]).read_bytes()
 
 
 class Published:
@@ -67,10 +63,6 @@ class Published:
         self.location = str(location)
         self._root = Path(self.location)
         self._known: dict[str, tuple[Manifest, list[PublishedRun]]] = {}
-        with suppress(Timeout, OSError):  # somebody publishes right now, or nothing can be written here
-            if staged(self._root):  # by somebody who was killed
-                with alone(self._root, timeout_s=0):
-                    settle(self._root)
 
     def plans(self) -> list[str]:
         """Name the sweeps that are published, sorted."""
@@ -117,12 +109,7 @@ class Published:
 
     def _read(self, sweeps: Sequence[str]) -> list[tuple[Manifest, list[PublishedRun]]]:
         new = {sweep: read_manifest(self._root, sweep) for sweep in sweeps if sweep not in self._known}
-        tables = []
-        for path, digest in (manifest.table for manifest in new.values()):
-            table = find(self._root, path, digest)
-            if table is None:
-                raise _edited(self._root / path, "none, or another file")
-            tables.append(table)
+        tables = [_checked(self._root / path, digest) for path, digest in (m.table for m in new.values())]
         try:
             found = read_rows(tables)
             for (sweep, manifest), rows in zip(new.items(), found, strict=True):
@@ -160,8 +147,15 @@ def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str,
     ]
 
 
+def _checked(path: Path, digest: str) -> Path:
+    """Refuse a file that isn't what a manifest means, as where whoever published was killed meanwhile."""
+    if not path.is_file() or digest_of(path) != digest:
+        raise _edited(path, "none, or another file")
+    return path
+
+
 def _edited(path: Path, got: object) -> StoreError:
     return StoreError(
         f"expected published runs in {path} as they were written; got {got}; "
-        f"remedy: git restore {path.parent}"
+        f"remedy: git restore {path.parent}, or gradtricks publish"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 from gradtricks.lab.recording import file_digests
 from gradtricks.lab.runs.planning import source_digest
 from gradtricks.lab.runs.provenance import describe_machine, describe_source
-from gradtricks.lab.storage.manifests import Repeat, alone, put, read_manifest
-from gradtricks.lab.storage.places import MANIFEST, explained
+from gradtricks.lab.storage.manifests import Repeat, read_manifest
+from gradtricks.lab.storage.places import MANIFEST, explained, replace
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import found_digest, inputs_digest, installed_version, request_digest
 from gradtricks.lab.sweeps.files import ENDING
@@ -61,7 +61,7 @@ def note(run: PublishedRun, found: str) -> None:
         changed=_changed_inputs(run),
         found=found,
     )
-    with explained(str(root)), alone(root):
+    with explained(str(root)):
         manifest = read_manifest(root, sweep)
         others = [
             each
@@ -69,7 +69,7 @@ def note(run: PublishedRun, found: str) -> None:
             if (each.run, each.processor, not each.changed) != (run.label, again.processor, not again.changed)
         ]
         noted = manifest.model_copy(update={"repeats": (*others, again)})
-        put(root, f"{sweep}{MANIFEST}", noted.model_dump_json(indent=1).encode() + b"\n")
+        replace(root / f"{sweep}{MANIFEST}", noted.model_dump_json(indent=1).encode() + b"\n")
 
 
 def _changed_inputs(run: PublishedRun) -> dict[str, str | None]:

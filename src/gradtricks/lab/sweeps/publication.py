@@ -1,29 +1,19 @@
 """Published sweeps: runs that take hours, kept with the sources so that the book need not run them."""
 
-import hashlib
 import json
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gradtricks.lab.results.grouping import text_of, varying
-from gradtricks.lab.storage.manifests import (
-    Manifest,
-    PublishedFile,
-    alone,
-    find,
-    put,
-    row_of,
-    settle,
-    shared,
-    stage,
-    used_by,
-)
+from gradtricks.lab.storage.manifests import Manifest, PublishedFile, digest_of, row_of, shared, used_by
 from gradtricks.lab.storage.places import MANIFEST, StoreError, explained
 from gradtricks.lab.storage.published import Published, runs_in
 from gradtricks.lab.storage.records import StoredRun
@@ -40,8 +30,9 @@ _ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
     """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
-    Whoever is killed meanwhile has published nothing, or everything. Returned is their table. A StoreError
-    says that the folder can't be written to, or that a file of a run isn't what it was.
+    Whoever is killed meanwhile may leave files of both: they aren't believed, and publishing again mends it.
+    Returned is their table. A StoreError says that the folder can't be written to, or that a file of a run
+    isn't what it was.
     """
     root, finished = _folder(sweep), {run.request: run for run in runs}
     ordered = [finished[run.request] for run in sweep.specs]
@@ -49,12 +40,11 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
     cases = [sweep.cases.get(run.request, "") for run in ordered]
     same, (used, besides) = shared(records), used_by(records)
     times = sorted((record["started"] for record in records), key=datetime.fromisoformat)
-    with explained(str(root)), alone(root) as folder:
-        settle(root)
-        table = folder / "table"
+    with explained(str(root)), _beside(root, sweep.name) as folder:
+        new = Path(folder)
+        table = new / f"{sweep.name}.parquet"
         write_rows([row_of(record, same, *said) for record, *said in zip(records, labels, cases)], table)
-        size = table.stat().st_size
-        files = {f"{sweep.name}.parquet": PublishedFile(bytes=size, sha256=stage(table))}
+        files = {table.name: PublishedFile(bytes=table.stat().st_size, sha256=digest_of(table))}
         taken = {label.lower() for label in labels}
         for run, label in zip(ordered, labels, strict=True):
             for name in run.files:
@@ -63,12 +53,9 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
                     called = f"{label}-{run.request[:12]}-{name}"
                 taken.add(called.lower())
                 path = f"{sweep.name}/{called}"
-                data = run.read_file(name)
-                digest = hashlib.sha256(data).hexdigest()
-                files[path] = PublishedFile(bytes=len(data), sha256=digest, run=label, name=name)
-                if find(root, path, digest) is None:
-                    (folder / "file").write_bytes(data)
-                    stage(folder / "file")
+                files[path] = PublishedFile(**run.files[name], run=label, name=name)
+                (new / sweep.name).mkdir(exist_ok=True)
+                (new / path).write_bytes(run.read_file(name))
         manifest = Manifest(
             title=sweep.title,
             question=sweep.question,
@@ -83,11 +70,16 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
             files=files,
         )
         text = manifest.model_dump_json(indent=1).encode() + b"\n"
-        _compare(root, sweep.name, Manifest.model_validate_json(text), records)
-        # From here on these runs are the published ones.
-        put(root, f"{sweep.name}{MANIFEST}", text)
-        settle(root)
-    return root / f"{sweep.name}.parquet"
+        found = runs_in(root, sweep.name, Manifest.model_validate_json(text), read_rows([table])[0])
+        _compare(root / table.name, records, [run.record for run in found])
+        (new / f"{sweep.name}{MANIFEST}").write_bytes(text)
+        for path in (*files, f"{sweep.name}{MANIFEST}"):  # by which alone the others count
+            (root / path).parent.mkdir(exist_ok=True)
+            os.replace(new / path, root / path)
+        for left in (root / sweep.name).glob("*"):
+            if f"{sweep.name}/{left.name}" not in files and left.is_file():
+                left.unlink()
+    return root / table.name
 
 
 def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
@@ -109,6 +101,14 @@ def _folder(sweep: Sweep) -> Path:
     return (sweep.path or sweep.notebook).parent / FOLDER
 
 
+def _beside(root: Path, sweep: str) -> TemporaryDirectory[str]:
+    """Make a folder for what isn't in its place yet, on the same disk; delete that of whoever was killed."""
+    root.mkdir(parents=True, exist_ok=True)
+    for left in root.glob(f".{sweep}.*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return TemporaryDirectory(dir=root, prefix=f".{sweep}.")
+
+
 def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
     """Call each run by what isn't the same in all: its configuration and the values of parameters."""
     cases = [sweep.cases.get(run.request, "") for run in runs]
@@ -122,14 +122,11 @@ def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
     ]
 
 
-def _compare(root: Path, sweep: str, manifest: Manifest, records: Sequence[Mapping[str, Any]]) -> None:
-    """Read what was written before it counts."""
-    path = find(root, *manifest.table)
-    rows = read_rows([path])[0] if path else []
-    now = [run.record for run in runs_in(root, sweep, manifest, rows)]
+def _compare(table: Path, records: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what isn't read as it was recorded, before it counts."""
     for before, after in zip(records, now, strict=True):
         if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
             raise StoreError(
-                f"expected to read {before['title']} from {root / sweep}.parquet as it was recorded; got "
+                f"expected to read {before['title']} from {table} as it was recorded; got "
                 "another record; remedy: report it; the former runs are still the published ones"
             )
