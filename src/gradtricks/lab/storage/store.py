@@ -265,7 +265,7 @@ class Store:
         if record["status"] == "finished":
             self._place.remove(f"{path.partition('/')[0]}/{FAILED}")
         self._place.put(folder, path)
-        return self._stored(path, read_record(text) or {})
+        return self._stored(path, from_json(text))
 
 
 def open_store(location: str | Path) -> "Store | Published":
