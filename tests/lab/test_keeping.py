@@ -198,7 +198,6 @@ with TemporaryDirectory() as folder:
 record(loss=0.5)
 """
 WEIGHTS = bytes(range(256)) * 1000
-COPIES = "import os\nfrom pathlib import Path\n(Path(os.environ['GRADTRICKS_FILES'])"
 
 
 def test_a_file_is_kept_with_its_run(write, store, kernels):
@@ -255,21 +254,12 @@ def test_what_is_no_file_to_be_kept_is_refused(tmp_path, monkeypatch, path, name
         record_file(path, name=name)
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ("record_file('b', name='a')", "ValueError: recorded twice: the file a"),
-        (f"{COPIES} / 'own').touch()", "expected only files .*; got something else in place of own"),
-        (f"{COPIES} / 'a').write_text('edited')", "got something else in place of a;"),
-        (f"{COPIES} / 'a').unlink()", "got something else in place of a;"),
-    ],
-)
-def test_a_run_that_spoils_its_files_keeps_none(write, store, kernels, tmp_path, monkeypatch, body, reason):
+def test_a_run_that_fails_keeps_no_files(write, store, kernels, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         Path(name).write_text(name)
-    notebook = write(f"from gradtricks.lab import record_file\nrecord_file('a')\n{body}")
-    with pytest.raises(RunError, match=reason) as caught:
+    notebook = write("from gradtricks.lab import record_file\nrecord_file('a')\nrecord_file('b', name='a')")
+    with pytest.raises(RunError, match="ValueError: recorded twice: the file a") as caught:
         execute_run(plan_run(notebook, {}), store, kernels)
     failure = caught.value.stored
     assert failure.files == {}
