@@ -127,7 +127,7 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     policies |= {f"game_steps/{seed}.bin": bytes([seed] * 10) for seed in range(3)}
     assert {name: data for name, data in files.items() if name.endswith(".bin")} == policies
     besides = {f"{sweep}.{ending}" for sweep in ("game", "game_steps") for ending in ("json", "parquet")}
-    assert files.keys() - policies == besides
+    assert files.keys() - policies == besides | {".lock"}
     store = Published(published)
     assert store.plans() == ["game", "game_steps"]
     assert len(list(store.runs())) == 5
@@ -550,7 +550,7 @@ def state(root):
 def whole(root):
     root /= "published"
     names = {str(path.relative_to(root)) for path in root.rglob("*.*") if path.is_file()}
-    assert names == {"small.json", "small.parquet", "small/0.bin", "small/1.bin"}
+    assert names == {".lock", "small.json", "small.parquet", "small/0.bin", "small/1.bin"}
 
 before = Path(sys.argv[1], "before")
 in_a_child(publish, before, 1)

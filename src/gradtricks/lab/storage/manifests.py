@@ -14,6 +14,7 @@ from gradtricks.lab.storage.records import Inputs, KeptFile, Strict, inputs_dige
 LABEL = "run"  # column: what the table calls a run
 CASE = "case"  # column: what its configuration is called
 INPUTS = "inputs"  # column: digest of what it used
+LOCK = ".lock"  # held by who changes published runs
 
 _SHARED = ("schema_version", "stem", "name", "status", "figures")  # parts that many records have alike
 

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from filelock import FileLock
+
 from gradtricks.lab.recording import file_digests
 from gradtricks.lab.runs.planning import source_digest
 from gradtricks.lab.runs.provenance import describe_machine, describe_source
-from gradtricks.lab.storage.manifests import Repeat, read_manifest
+from gradtricks.lab.storage.manifests import LOCK, Repeat, read_manifest
 from gradtricks.lab.storage.places import MANIFEST, explained, replace
 from gradtricks.lab.storage.published import PublishedRun
 from gradtricks.lab.storage.records import found_digest, inputs_digest, installed_version, request_digest
@@ -61,7 +63,7 @@ def note(run: PublishedRun, found: str) -> None:
         changed=_changed_inputs(run),
         found=found,
     )
-    with explained(str(root)):
+    with explained(str(root)), FileLock(root / LOCK):
         manifest = read_manifest(root, sweep)
         others = [
             each

@@ -5,15 +5,18 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from filelock import FileLock
+
 from gradtricks.lab.results.grouping import text_of, varying
-from gradtricks.lab.storage.manifests import Manifest, PublishedFile, digest_of, row_of, shared, used_by
+from gradtricks.lab.storage.manifests import LOCK, Manifest, PublishedFile, digest_of, row_of, shared, used_by
 from gradtricks.lab.storage.places import MANIFEST, StoreError, explained
 from gradtricks.lab.storage.published import Published, runs_in
 from gradtricks.lab.storage.records import StoredRun
@@ -40,8 +43,7 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
     cases = [sweep.cases.get(run.request, "") for run in ordered]
     same, (used, besides) = shared(records), used_by(records)
     times = sorted((record["started"] for record in records), key=datetime.fromisoformat)
-    with explained(str(root)), _beside(root, sweep.name) as folder:
-        new = Path(folder)
+    with explained(str(root)), _beside(root, sweep.name) as new:
         table = new / f"{sweep.name}.parquet"
         write_rows([row_of(record, same, *said) for record, *said in zip(records, labels, cases)], table)
         files = {table.name: PublishedFile(bytes=table.stat().st_size, sha256=digest_of(table))}
@@ -101,12 +103,15 @@ def _folder(sweep: Sweep) -> Path:
     return (sweep.path or sweep.notebook).parent / FOLDER
 
 
-def _beside(root: Path, sweep: str) -> TemporaryDirectory[str]:
+@contextmanager
+def _beside(root: Path, sweep: str) -> Iterator[Path]:
     """Make a folder for what isn't in its place yet, on the same disk; delete that of whoever was killed."""
     root.mkdir(parents=True, exist_ok=True)
-    for left in root.glob(f".{sweep}.*"):
-        shutil.rmtree(left, ignore_errors=True)
-    return TemporaryDirectory(dir=root, prefix=f".{sweep}.")
+    with FileLock(root / LOCK):  # who else publishes waits
+        for left in root.glob(f".{sweep}.*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with TemporaryDirectory(dir=root, prefix=f".{sweep}.") as folder:
+            yield Path(folder)
 
 
 def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
