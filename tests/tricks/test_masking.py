@@ -463,7 +463,8 @@ def test_the_step_that_is_compiled_on_a_gpu_compiled_on_a_cpu(in_torch, monkeypa
         optimizer = tricks.MaskedAdam([parameter], amsgrad=True, weight_decay=0.1, maximize=True)
         path = []
         for count, (gradient, mask) in enumerate(zip(gradients, masks, strict=True), 1):
-            optimizer.param_groups[0]["lr"] = torch.tensor(0.1 / count)
+            rate = torch.tensor(0.1 / count, dtype=torch.float64)
+            optimizer.param_groups[0]["lr"] = rate if count % 2 else float(rate)
             optimizer.set_trainable_mask(parameter, torch.tensor(mask))
             parameter.grad = torch.tensor(gradient)
             optimizer.step()
