@@ -1,11 +1,11 @@
 """One step of gradient descent."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradtricks._core.structures import map_structure
 from gradtricks.reference._arrays import as_floating
 
 
@@ -21,7 +21,7 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: ArrayL
             return as_floating(parameter)
         return np.asarray(as_floating(parameter) - rate * as_floating(gradient))
 
-    return map_structure(step, parameters, gradients)
+    return _map_pairs(step, parameters, gradients)
 
 
 def gradient_descent_step_vjp(
@@ -35,5 +35,14 @@ def gradient_descent_step_vjp(
         to_rate = to_rate - np.sum(as_floating(cotangent) * as_floating(gradient))
         return np.asarray(-rate * as_floating(cotangent))
 
-    to_gradients = map_structure(pull, cotangents, gradients)
+    to_gradients = _map_pairs(pull, cotangents, gradients)
     return cotangents, to_gradients, to_rate
+
+
+def _map_pairs(function: Callable[[Any, Any], Any], structure: Any, other: Any) -> Any:
+    if isinstance(structure, dict):  # a walk of the oracle's own: the frameworks share theirs
+        return {key: _map_pairs(function, value, other[key]) for key, value in structure.items()}
+    if isinstance(structure, list | tuple):
+        items = [_map_pairs(function, *pair) for pair in zip(structure, other, strict=True)]
+        return type(structure)(*items) if hasattr(structure, "_fields") else type(structure)(items)
+    return function(structure, other)
