@@ -84,9 +84,26 @@ def test_bad_input_says_what_is_expected(backend, x, rule, tensors, message):
     [
         (lambda gradient: 3.0, TypeError, "what the rule returns must be a .*Tensor; got float"),
         (lambda gradient: gradient == 0, TypeError, "what the rule returns must be floating-point; got"),
-        (lambda gradient: gradient[None], ValueError, "must have the shape of the gradient"),
+        (lambda gradient: gradient[None], ValueError, "must have the shape of x"),
     ],
 )
 def test_what_a_rule_returns_is_checked(backend, rule, error, message):
     with pytest.raises(error, match=message):
         backend.value_and_vjp(lambda t: backend.tricks.edit_gradient(t, rule), [np.ones(1)], np.ones(1))
+
+
+def test_shapes_that_a_graph_does_not_know_are_checked_when_it_runs_in_tensorflow(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+
+    def gradient(x, scale):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            edited = tricks.edit_gradient(tricks.scale_gradient(x, scale), lambda g: tf.repeat(g, len(x), 0))
+        return tape.gradient(edited, x)
+
+    for rank in (None, [None]):
+        whole = tf.function(gradient, input_signature=2 * [tf.TensorSpec(rank)])
+        assert whole(tf.ones(1), tf.ones(1)).shape == [1]
+        for shapes in ((1, 3), (3, 3)):  # of the scale, and of what the rule returns
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                whole(*map(tf.ones, shapes))

@@ -214,6 +214,7 @@ def test_numbers_that_change_are_compiled_once_for_all_tricks_in_torch(in_torch)
             + x * tricks.soft_rank(x, regularization_strength=number)
             + tricks.truncated_generalized_advantage_estimation(x, number, number, torch.cat([g_t, g_t[:1]]))
             + tricks.token_policy_loss(rows, rows.detach() - 0.2, rows, rows.detach(), clip=number)
+            + tricks.clipped_surrogate_pg_loss(x, x, number)
         )
 
     in_torch.check_compiled_once(added, x)
@@ -431,6 +432,40 @@ def test_a_rule_stays_in_what_make_fx_traces_in_torch(torch):
         make_fx(squared)(torch.autograd.forward_ad.make_dual(x, x))
 
 
+def test_what_a_rule_reads_may_change_under_a_compiled_transform_in_torch(torch):
+    edits, bounds = TorchEdits(), {"now": 1.0}
+
+    def loss(x):
+        return edits.intercept(x, lambda gradient: gradient * bounds["now"]).sum()
+
+    torch.compiler.reset()
+    gradient = torch.compile(torch.func.grad(loss), fullgraph=True, backend="aot_eager")
+    for bounds["now"] in (1.0, 3.0):
+        assert gradient(torch.ones(1)).item() == bounds["now"]
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
+def test_what_is_linearized_keeps_its_value_in_torch(torch):
+    edits, x = TorchEdits(), torch.tensor([3.0])
+    value, tangent = torch.func.linearize(lambda x: edits.substitute(x * 5, -x) ** 2, x)
+    assert (value.item(), tangent(torch.ones(1)).item()) == (225, -30)
+
+
+def test_a_value_of_inference_mode_leaves_the_slope_its_gradient_in_torch(torch):
+    with torch.inference_mode():
+        value = torch.ones(2)
+    slope, other = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    y = TorchEdits().substitute(value, slope)
+    (y * other).sum().backward()
+    assert (slope.grad.tolist(), other.grad.tolist()) == ([1, 1], [1, 1])
+
+
+def test_a_rule_with_tensors_refuses_tangents_around_vmap_in_torch(torch):
+    mapped = torch.func.vmap(lambda x: TorchEdits().intercept(x, torch.mul, torch.ones(())))
+    with pytest.raises(RuntimeError, match="must be used in reverse mode"):
+        torch.func.jvp(mapped, (torch.ones(2),), (torch.ones(2),))
+
+
 def test_negative_and_conjugate_bits_are_resolved_in_torch(torch):
     edits, z = TorchEdits(), torch.tensor([1 + 2j, 3 - 4j]).conj()
     assert z.imag.is_neg()
@@ -440,14 +475,15 @@ def test_negative_and_conjugate_bits_are_resolved_in_torch(torch):
 
 
 def test_a_function_in_vectorized_map_is_refused_in_tensorflow(tf):
-    edits = TensorFlowEdits()
-    replaced = tf.function(lambda row: edits.substitute(row * 1, row))
-    replaced(tf.ones(2))
-    x = tf.ones((3, 2))
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        with pytest.raises(LookupError, match=r"edits a gradient in a tf\.function in a tf\.vectorized_map"):
-            tf.vectorized_map(replaced, x)
+    edits, x = TensorFlowEdits(), tf.ones((3, 2))
+    # A value of booleans has no way back to x.
+    for value in (lambda row: row * 1, lambda row: tf.cast(row > 0, tf.float32)):
+        replaced = tf.function(lambda row, value=value: edits.substitute(value(row), row))
+        replaced(tf.ones(2))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with pytest.raises(LookupError, match=r"edits a gradient in a tf\.function in a tf\.vector"):
+                tape.gradient(tf.vectorized_map(replaced, x), x)
 
 
 def test_a_variable_keeps_its_sparse_gradient_dense_in_tensorflow(tf):

@@ -259,6 +259,17 @@ def test_what_comes_after_the_end_of_an_episode_does_not_reach_its_advantages(ba
         np.testing.assert_array_equal(gradients[0], [1.0, 1.5, 0.0])
         np.testing.assert_array_equal(gradients[1], [1.0, 0.0, 0.0])
         np.testing.assert_array_equal(gradients[2], [-1.0, -1.0, 0.0, 0.0])
+        oracle = reference.truncated_generalized_advantage_estimation(
+            np.ones(3), discounts, np.ones(3), values
+        )
+        np.testing.assert_array_equal(oracle, adv_t)
+
+
+def test_the_end_of_an_episode_keeps_an_infinite_gradient_back(backend):
+    inputs, cotangent = [np.ones(3), np.array([0.0, 0.5, 0.5])], np.array([np.inf, 1.0, 1.0])
+    _, (gradient, _) = backend.value_and_vjp(backend.tricks.discounted_returns, inputs, cotangent)
+    np.testing.assert_array_equal(gradient, [np.inf, 1.0, 1.5])
+    np.testing.assert_array_equal(reference.discounted_returns_vjp(cotangent, *inputs)[0], gradient)
 
 
 @WAYS

@@ -182,6 +182,9 @@ def test_an_impossible_class_adds_nothing(backend):
     assert all(np.isfinite(g).all() for g in gradients)
     # A target that is 0 for a possible class has a slope all the same.
     assert (gradients[3][..., 1] != 0).all()
+    targets[0][0, 0, 0] = 0.5
+    value, _ = backend.value_and_vjp(backend.tricks.muzero_loss, drawn + targets, np.ones(BATCH))
+    np.testing.assert_array_equal(np.isinf(value), np.arange(BATCH) == 0)  # a target says that it happened
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

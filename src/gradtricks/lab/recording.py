@@ -149,8 +149,7 @@ def checkpoint_folder() -> Path:
     folder is deleted. A process can be killed while it writes, so write beside and rename.
 
     Returns:
-        The folder. Where runs are kept at a URL it ends with the attempt; outside of the lab each call makes
-        a temporary one.
+        The folder; outside of the lab each call makes a temporary one.
     """
     if CHECKPOINTS not in os.environ:
         return Path(tempfile.mkdtemp(prefix="gradtricks-"))

@@ -28,7 +28,7 @@ def discounted_returns_vjp(
     later = _accumulate(np.concatenate([r_t, after]), carry)[1:]
     gradient = _accumulate_transposed(as_floating(cotangent), carry)
     to_v_t = np.zeros_like(gradient)
-    to_v_t[-1:] = (gradient * carry[: len(r_t)])[-1:]
+    to_v_t[-1:] = gradient[-1:] * carry[: len(r_t)][-1:]
     return gradient, gradient * later, to_v_t
 
 
@@ -36,9 +36,9 @@ def truncated_generalized_advantage_estimation(
     r_t: ArrayLike, discount_t: ArrayLike, lambda_: ArrayLike, values: ArrayLike
 ) -> Array:
     """Sum the temporal-difference errors still to come, weighted by the discounts and lambdas up to them."""
-    values, carry = as_floating(values), np.asarray(discount_t) * np.asarray(lambda_)
-    delta_t = np.asarray(r_t) + np.asarray(discount_t) * values[1:] - values[:-1]
-    return _accumulate(delta_t, carry)
+    values, discount = as_floating(values), as_floating(discount_t)
+    delta_t = np.asarray(r_t) + _carried(discount, values[1:]) - values[:-1]
+    return _accumulate(delta_t, discount * as_floating(lambda_))
 
 
 def truncated_generalized_advantage_estimation_vjp(
@@ -127,15 +127,19 @@ def entropy_loss_vjp(
 def _accumulate(x: Array, carry: Array) -> Array:
     y = x.copy()
     for t in range(len(x) - 2, -1, -1):
-        y[t] = np.where(carry[t] == 0, x[t], x[t] + carry[t] * y[t + 1])
+        y[t] += _carried(carry[t], y[t + 1])
     return y
 
 
 def _accumulate_transposed(x: Array, carry: Array) -> Array:
     y = x.copy()
     for t in range(1, len(x)):
-        y[t] += carry[t - 1] * y[t - 1]
+        y[t] += _carried(carry[t - 1], y[t - 1])
     return y
+
+
+def _carried(carry: Array, y: Array) -> Array:
+    return carry * np.where(carry == 0, 0, y)  # past an end nothing is carried, no infinity either
 
 
 def _negative_entropy(log_pi: Array) -> Array:

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from tensorflow.python.eager import forwardprop_util, record
 from tensorflow.python.ops import control_flow_util
 
-from gradtricks._core.checks import check_shape
-from gradtricks.tensorflow._tensors import as_tensor
+from gradtricks.tensorflow._tensors import as_edited
 
 Rule = Callable[..., tf.Tensor]
 
@@ -32,6 +31,9 @@ def substitute(value: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
     """
     value = shaped(tf.stop_gradient(value), slope)
     if can_declare(slope):
+        if not tf.executing_eagerly():
+            # A value of integers has no way back, on which a lost gradient would meet what raises.
+            value = tf.where(True, value, _raising(tf.cast(slope, value.dtype)))
         return _with_gradient(value, lambda gradient: tf.cast(gradient, slope.dtype), slope)
     # Stitched to the same place, the later one wins, and the gradient goes to both.
     place = tf.range(tf.size(value))
@@ -159,10 +161,14 @@ def as_constant(array: NDArray[Any], dtype: tf.DType) -> tf.Tensor:
 
 def _with_gradient(value: tf.Tensor, rule: Rule, target: tf.Tensor) -> tf.Tensor:
     if not tf.executing_eagerly():
-        # An identity whose own gradient raises, in case that a transform loses the declared one.
-        value = tf.raw_ops.PreventGradient(input=value, message=_LOST)
+        value = _raising(value)
     # What a tf.gather sends back is sparse until it is converted.
     return _declare(value, lambda gradient: [rule(tf.convert_to_tensor(gradient))], target)
+
+
+def _raising(x: tf.Tensor) -> tf.Tensor:
+    # An identity whose own gradient raises, in case that a transform loses the declared one.
+    return tf.raw_ops.PreventGradient(input=x, message=_LOST)
 
 
 def _declare(output: tf.Tensor, backward: Callable[..., Any], *tensors: tf.Tensor) -> tf.Tensor:
@@ -182,11 +188,8 @@ _REGISTERING = threading.Lock()
 
 def _ruled(name: str, gradient: tf.Tensor, output: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     # What a tf.gather sends back is sparse until it is converted.
-    found = as_tensor(
-        "the gradient's result", _RULES[name](reverse_only(tf.convert_to_tensor(gradient)), output, x)
-    )
-    check_shape("the gradient's result", found.shape, x.shape, "x")
-    return tf.cast(found, x.dtype)
+    found = _RULES[name](reverse_only(tf.convert_to_tensor(gradient)), output, x)
+    return as_edited("the gradient's result", found, x)
 
 
 _LOST = (

@@ -57,13 +57,6 @@ def as_mask(trainable_mask: object, parameter: tf.Tensor) -> tf.Tensor:
     return mask
 
 
-def as_counts(step: object, parameter: tf.Tensor) -> tf.Tensor:
-    """Return a tensor of integers that broadcasts to the shape of ``parameter``."""
-    counts = as_integers("step", step)
-    check_broadcast("step", counts.shape, parameter.shape, "parameter")
-    return counts
-
-
 def as_moments(name: str, value: object) -> tf.Tensor:
     """Return a floating-point tensor that is wide enough for squares of gradients."""
     moments = as_floating(name, value)
@@ -91,7 +84,10 @@ def as_coefficient(
     tensor = as_floating(name, value)
     if None not in (tensor.shape.rank, x.shape.rank):
         check_broadcast(name, tensor.shape, x.shape, "x")
-    return tf.stop_gradient(tf.cast(tensor, dtype))
+    tensor = tf.stop_gradient(tf.cast(tensor, dtype))
+    if tensor.shape.rank == 0 or (x.shape.is_fully_defined() and tensor.shape.is_fully_defined()):
+        return tensor
+    return tf.broadcast_to(tensor, tf.shape(x))  # raises where it would widen x
 
 
 def as_scalar(name: str, value: object, x: tf.Tensor, *, low: float = -math.inf) -> tf.Tensor:
@@ -101,6 +97,22 @@ def as_scalar(name: str, value: object, x: tf.Tensor, *, low: float = -math.inf)
     return as_coefficient(name, value, x, low=low)
 
 
+def as_edited(name: str, value: object, x: tf.Tensor) -> tf.Tensor:
+    """Return what a rule made of the gradient of ``x``, in the dtype of ``x``, if it has its shape."""
+    edited = as_tensor(name, value)
+    check_shape(name, edited.shape, x.shape, "x")
+    if edited.shape.is_fully_defined() and x.shape.is_fully_defined():
+        return tf.cast(edited, x.dtype)
+    equal = tf.debugging.assert_equal(tf.shape(edited), tf.shape(x), f"{name} must have the shape of x")
+    with tf.control_dependencies([equal]):
+        return tf.cast(tf.identity(edited), x.dtype)
+
+
 def at_least_float32(x: tf.Tensor) -> tf.Tensor:
     """Widen bfloat16 and float16, in which sums and squares overflow or stall."""
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+
+
+def product(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Multiply, so that what weighs nothing adds nothing: 0 times an infinity is 0, forward and backward."""
+    return weight * tf.where((weight == 0) & tf.math.is_inf(x), tf.zeros_like(x), x)

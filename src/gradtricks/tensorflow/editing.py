@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradtricks._core.checks import check_callable, check_shape
+from gradtricks._core.checks import check_callable
 from gradtricks._core.structures import map_structure
 from gradtricks.tensorflow._edits import intercept
-from gradtricks.tensorflow._tensors import as_floating, as_tensor
+from gradtricks.tensorflow._tensors import as_edited, as_floating, as_tensor
 
 
 def edit_gradient(x: Any, rule: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> Any:
@@ -45,8 +45,7 @@ def edit_gradient(x: Any, rule: Callable[..., tf.Tensor], *tensors: tf.Tensor) -
     tensors = tuple(as_tensor("a tensor of the rule", tensor) for tensor in tensors)
 
     def checked(gradient: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
-        edited = as_floating("what the rule returns", rule(gradient, *tensors))
-        check_shape("what the rule returns", edited.shape, gradient.shape, "the gradient")
-        return tf.cast(edited, gradient.dtype)
+        name = "what the rule returns"
+        return as_edited(name, as_floating(name, rule(gradient, *tensors)), gradient)
 
     return map_structure(lambda leaf: intercept(as_floating("x", leaf), checked, *tensors), x)

@@ -17,11 +17,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradtricks._core.checks import check_shape
+from gradtricks._core.checks import check_broadcast, check_shape
 from gradtricks._core.masking import check_options, one_minus_exp
 from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer as MaskedOptimizer
 from gradtricks.tensorflow._masked_optimizer import index_of, where_trainable
-from gradtricks.tensorflow._tensors import TENSORS, as_counts, as_floating, as_mask, as_moments
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_integers, as_mask, as_moments
 
 _LARGE = 2**14  # elements from which on XLA's fusion is worth its compilation
 _HAS_XLA = sys.platform != "darwin"
@@ -71,7 +71,8 @@ def masked_adam_step(
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = as_moments("m", m), as_moments("v", v), as_counts(step, parameter)
+    m, v, step = as_moments("m", m), as_moments("v", v), as_integers("step", step)
+    check_broadcast("step", step.shape, parameter.shape, "parameter")
     largest = v if v_max is None else as_moments("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")

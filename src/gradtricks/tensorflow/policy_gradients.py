@@ -13,7 +13,15 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.tensorflow._recursions import accumulate, as_coefficient, as_rewards, bounded
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_integers, as_ranked, at_least_float32
+from gradtricks.tensorflow._tensors import (
+    TENSORS,
+    as_floating,
+    as_integers,
+    as_ranked,
+    as_scalar,
+    at_least_float32,
+    product,
+)
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -177,11 +185,15 @@ def policy_gradient_loss(
         weight = weight * _as_factor("w_t", w_t, logits_t)
     log_pi = tf.nn.log_softmax(at_least_float32(logits_t))
     log_pi_a = tf.gather(log_pi, a_t, axis=-1, batch_dims=logits_t.shape.rank - 1)
-    return -tf.reduce_mean(_product(weight, tf.where(possible, log_pi_a, np.nan)))
+    return -tf.reduce_mean(product(weight, tf.where(possible, log_pi_a, np.nan)))
 
 
 def clipped_surrogate_pg_loss(
-    prob_ratios_t: tf.Tensor, adv_t: tf.Tensor, epsilon: float, *, use_stop_gradient: bool = True
+    prob_ratios_t: tf.Tensor,
+    adv_t: tf.Tensor,
+    epsilon: float | tf.Tensor,
+    *,
+    use_stop_gradient: bool = True,
 ) -> tf.Tensor:
     """Average ``-min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv)``, the loss of PPO.
 
@@ -192,7 +204,7 @@ def clipped_surrogate_pg_loss(
         prob_ratios_t: Probability of each action now over that when it was chosen; any shape,
             floating-point.
         adv_t: Advantages, shape of ``prob_ratios_t``, floating-point.
-        epsilon: At least 0.
+        epsilon: A number, at least 0, or a floating-point tensor ``[]``.
         use_stop_gradient: Treat the advantages as constants.
 
     Returns:
@@ -210,14 +222,13 @@ def clipped_surrogate_pg_loss(
     adv_t = tf.cast(as_floating("adv_t", adv_t), ratio.dtype)
     check_shape("adv_t", adv_t.shape, ratio.shape, "prob_ratios_t")
     _check_count("prob_ratios_t", ratio)
-    epsilon = check_number("epsilon", epsilon, low=0)
+    epsilon = as_scalar("epsilon", epsilon, ratio, low=0)
     if use_stop_gradient:
         adv_t = tf.stop_gradient(adv_t)
     too_high, too_low = (ratio > 1 + epsilon) & (adv_t > 0), (ratio < 1 - epsilon) & (adv_t < 0)
     # Chosen by hand, so that where both terms are equal there is one rule for the slope.
-    high, low = tf.constant(1 + epsilon, ratio.dtype), tf.constant(1 - epsilon, ratio.dtype)
-    clipped = tf.where(too_high, high, tf.where(too_low, low, ratio))
-    return -tf.reduce_mean(_product(adv_t, clipped))
+    clipped = tf.where(too_high, 1 + epsilon, tf.where(too_low, 1 - epsilon, ratio))
+    return -tf.reduce_mean(product(adv_t, clipped))
 
 
 def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor:
@@ -239,17 +250,10 @@ def entropy_loss(logits_t: tf.Tensor, w_t: tf.Tensor | None = None) -> tf.Tensor
     """
     logits_t = _as_logits(logits_t)
     log_pi = tf.nn.log_softmax(at_least_float32(logits_t))
-    # 0 * -inf is NaN, forward and backward.
-    finite = tf.where(log_pi == -np.inf, tf.zeros_like(log_pi), log_pi)
-    negative_entropy = tf.reduce_sum(tf.exp(log_pi) * finite, axis=-1)
+    negative_entropy = tf.reduce_sum(product(tf.exp(log_pi), log_pi), axis=-1)
     if w_t is not None:
         negative_entropy = negative_entropy * _as_factor("w_t", w_t, logits_t)
     return tf.reduce_mean(negative_entropy)
-
-
-def _product(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    # Infinity times 0 would be NaN, forward and backward.
-    return weight * tf.where((weight == 0) & tf.math.is_inf(x), tf.zeros_like(x), x)
 
 
 def _as_logits(logits_t: tf.Tensor) -> tf.Tensor:

@@ -76,18 +76,20 @@ def token_policy_loss(
     """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
 
     Backward, a log-probability gets ``-rho A`` times its weight, and 0 where it is clipped. Before anything
-    is learned from the answers ``rho`` is 1, so the loss is minus the mean advantage: 0. The gradient isn't.
+    is learned from the answers ``rho`` is 1, so the loss is minus an average of the advantages, 0 with
+    ``normalize="sequence"``. The gradient isn't.
 
-    ===============  ============================  ============  =============================
-    method           ``ratio``                     ``clip``      ``normalize``
-    ===============  ============================  ============  =============================
-    REINFORCE, RLOO  ``"none"`` or ``"sequence"``  None          ``"batch"`` or ``"sequence"``
-    PPO              ``"token"``                   0.2           ``"token"``
-    GRPO             ``"token"``                   0.2           ``"sequence"``
-    DAPO             ``"token"``                   (0.2, 0.28)   ``"token"``
-    Dr. GRPO         ``"token"``                   0.2           ``"batch"``
-    GSPO             ``"sequence_mean"``           (3e-4, 4e-4)  ``"sequence"``
-    ===============  ============================  ============  =============================
+    ===============  ===================  ============  ==============
+    method           ``ratio``            ``clip``      ``normalize``
+    ===============  ===================  ============  ==============
+    REINFORCE, RLOO  ``"none"``           None          ``"batch"``
+    the same         ``"sequence"``       None          ``"sequence"``
+    PPO              ``"token"``          0.2           ``"token"``
+    GRPO             ``"token"``          0.2           ``"sequence"``
+    DAPO             ``"token"``          (0.2, 0.28)   ``"token"``
+    Dr. GRPO         ``"token"``          0.2           ``"batch"``
+    GSPO             ``"sequence_mean"``  (3e-4, 4e-4)  ``"sequence"``
+    ===============  ===================  ============  ==============
 
     Args:
         log_probs: ``[..., T]``, log-probability of each token now, floating-point.
@@ -189,7 +191,7 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
 
     ``"token"`` averages over all tokens of the batch; ``"sequence"`` over each answer, then over answers, so
     that a token of a long answer weighs less; ``"batch"`` sums over each answer and averages over answers:
-    only this has the gradient of the expected reward.
+    of terms that each belong to a token, only this has the gradient of the expected reward.
 
     Args:
         x: ``[..., T]``, floating-point.

@@ -4,7 +4,6 @@ Forward ``h_k = dynamics(h_(k-1), a_k)``; of the gradient of step k's loss ``hid
 ``h_0``.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import tensorflow as tf
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks._core.structures import map_structure
 from gradtricks._core.unrolling import check_loss_shapes
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32, product
 from gradtricks.tensorflow.scaling import scale_gradient
 
 
@@ -164,8 +163,4 @@ def _term(prediction: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
 
 def _cross_entropy(logits: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
     log_probability = tf.nn.log_softmax(at_least_float32(logits))
-    target = tf.cast(target, log_probability.dtype)
-    # An impossible class has log-probability -inf, and 0 * -inf is NaN, forward and backward.
-    impossible = (target == 0) & (log_probability == -math.inf)
-    finite = tf.where(impossible, tf.zeros_like(log_probability), log_probability)
-    return -tf.reduce_sum(target * finite, axis=-1)
+    return -tf.reduce_sum(product(tf.cast(target, log_probability.dtype), log_probability), axis=-1)

@@ -42,6 +42,10 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
         return _Plain.apply(slope, value, lambda gradient: gradient.to(dtype))
     refuse_compiled_duals()
     refuse_functionalized(slope)
+    if is_traced() and is_dual(slope) and not in_transform():
+        # torch.func.linearize keeps what makes the tangent, and would drop what overwrites the value.
+        tangent = forward_ad.unpack_dual(slope).tangent
+        return forward_ad.make_dual(value.clone(), tangent.to(value.dtype))
     # Overwritten through an alias that no transform follows, so the slope doesn't notice. A sum is in every
     # batch that one of the two is in.
     y = slope.to(value.dtype) + torch.zeros_like(value)
@@ -90,13 +94,14 @@ def intercept(
         return _traced_intercept(x, _key(rule), list(tensors))
     if not torch.compiler.is_compiling():
         refuse_gradients_of_a_trace()
-        return _Intercept.apply(x, rule, *tensors)
+        return _intercept(x, rule, *tensors)
     refuse_compiled_duals()
     if in_transform():
+        rule(torch.zeros_like(x), *tensors)  # for the compiler, to guard all that the rule reads
         return _unopened_intercept(x, _key(rule), *tensors)
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x.view_as(x)  # the compiler can't trace a Function that gets no gradient
-    return _CompiledIntercept.apply(x, rule, *tensors)
+    return _Intercept.apply(x, rule, *tensors)
 
 
 def with_slope(
@@ -191,7 +196,9 @@ class _Plain(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.rule = rule
         ctx.save_for_backward(*tensors)
-        return x.view_as(x) if value is None else value.view_as(value)
+        shown = x if value is None else value
+        # A view of what was made in inference mode gets no gradient, without a word.
+        return shown.clone() if shown.is_inference() else shown.view_as(shown)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -199,11 +206,11 @@ class _Plain(torch.autograd.Function):
         return ctx.rule(_dense(gradient), *tensors), None, None, *(None for _ in tensors)
 
 
-class _CompiledIntercept(torch.autograd.Function):
+class _Intercept(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, rule: Rule | int, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor) -> torch.Tensor:
         return x.view_as(x)
 
     @staticmethod
@@ -214,18 +221,17 @@ class _CompiledIntercept(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        rule = _RULES[ctx.rule] if isinstance(ctx.rule, int) else ctx.rule
-        return rule(_dense(gradient), *tensors), None, *(None for _ in tensors)
+        return ctx.rule(_dense(gradient), *tensors), None, *(None for _ in tensors)
 
 
-class _Intercept(_CompiledIntercept):
-    # A Function that has a jvp can't be looked into by the compiler.
-    @staticmethod
-    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
+def _intercept(x: torch.Tensor, rule: Rule, *tensors: torch.Tensor) -> torch.Tensor:
+    try:
+        return _Intercept.apply(x, rule, *tensors)
+    except (NotImplementedError, AssertionError) as error:  # it has no jvp, and none under vmap
         raise RuntimeError(
             "a rule for gradients must be used in reverse mode, since tangents have no rule; got a tangent; "
             "remedy: torch.func.vjp, grad or jacrev"
-        )
+        ) from error
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -244,7 +250,7 @@ def _key(rule: Rule) -> int:
 
 
 constant_to_the_compiler(_key)
-_unopened_intercept = known_to_the_compiler(lambda x, key, *tensors: _Intercept.apply(x, key, *tensors))
+_unopened_intercept = known_to_the_compiler(lambda x, key, *tensors: _intercept(x, _RULES[key], *tensors))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -51,8 +51,8 @@ def _in_one_pass(
     adam: Adam, tensors: list[Any], step: torch.Tensor, rate: float | torch.Tensor, options: dict[str, Any]
 ) -> None:
     parameter, gradient, *others = tensors
-    flat = _flat([parameter, gradient.to(parameter.dtype), *others])
-    arrays = [None if t is None else t.numpy() for t in flat]
+    gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
+    arrays = [None if t is None else t.detach().numpy().reshape(-1) for t in (parameter, gradient, *others)]
     numbers = {"step": int(step) + 1, "learning_rate": float(rate), "threads": torch.get_num_threads()}
     kernels.masking.masked_adam_step(arrays, **numbers, **options)
     # Autograd must notice that the parameter was edited.

@@ -44,13 +44,6 @@ def as_mask(trainable_mask: object, parameter: torch.Tensor) -> torch.Tensor:
     return mask
 
 
-def as_counts(step: object, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of integers that broadcasts to the shape of ``parameter``."""
-    counts = as_integers("step", step)
-    check_broadcast("step", counts.shape, parameter.shape, "parameter")
-    return counts
-
-
 def as_moments(name: str, value: object) -> torch.Tensor:
     """Return a floating-point tensor that is wide enough for squares of gradients."""
     moments = as_floating(name, value)
@@ -95,9 +88,21 @@ def as_scalar(name: str, value: object, x: torch.Tensor, *, low: float = -math.i
     return as_coefficient(name, value, x, low=low)
 
 
+def as_edited(name: str, value: object, x: torch.Tensor) -> torch.Tensor:
+    """Return what a rule made of the gradient of ``x``, in the dtype of ``x``, if it has its shape."""
+    edited = as_tensor(name, value)
+    check_shape(name, edited.shape, x.shape, "x")
+    return edited.to(x.dtype)
+
+
 def at_least_float32(x: torch.Tensor) -> torch.Tensor:
     """Widen bfloat16 and float16, in which sums and squares overflow or stall."""
     return x.float() if x.dtype.itemsize < 4 else x
+
+
+def product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Multiply, so that what weighs nothing adds nothing: 0 times an infinity is 0, forward and backward."""
+    return weight * torch.where((weight == 0) & x.isinf(), 0, x)
 
 
 def is_readable(*tensors: torch.Tensor) -> bool:

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from gradtricks._core.checks import check_shape
+from gradtricks._core.checks import check_broadcast, check_shape
 from gradtricks._core.masking import check_options
 from gradtricks.torch._in_place import step_in_place
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
-from gradtricks.torch._tensors import as_counts, as_floating, as_mask, as_moments, at_least_float32
+from gradtricks.torch._tensors import as_floating, as_integers, as_mask, as_moments, at_least_float32
 
 
 def masked_adam_step(
@@ -66,7 +66,8 @@ def masked_adam_step(
         AMSGrad, https://openreview.net/forum?id=ryQu7f-RZ.
     """
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
-    m, v, step = as_moments("m", m), as_moments("v", v), as_counts(step, parameter)
+    m, v, step = as_moments("m", m), as_moments("v", v), as_integers("step", step)
+    check_broadcast("step", step.shape, parameter.shape, "parameter")
     largest = v if v_max is None else as_moments("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")

@@ -12,10 +12,10 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from gradtricks._core.checks import check_callable, check_shape
+from gradtricks._core.checks import check_callable
 from gradtricks._core.overriding import OPERATORS, by_operator
 from gradtricks.torch._edits import Rule, intercept, substitute
-from gradtricks.torch._tensors import as_tensor
+from gradtricks.torch._tensors import as_edited
 from gradtricks.torch.discretizing import paired
 
 Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -154,9 +154,7 @@ def _rule(gradient: Gradient) -> Rule:
     def rule(cotangent: torch.Tensor, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         # The output is a function of x too, whose gradient is overridden in its turn.
         y = _overridden(x, output, rule) if torch.is_grad_enabled() else output
-        result = as_tensor("the gradient's result", gradient(cotangent, y, x))
-        check_shape("the gradient's result", result.shape, x.shape, "x")
-        return result.to(x.dtype)
+        return as_edited("the gradient's result", gradient(cotangent, y, x), x)
 
     return rule
 

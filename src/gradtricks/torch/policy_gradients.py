@@ -12,7 +12,14 @@ import torch
 
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards, bounded
-from gradtricks.torch._tensors import as_floating, as_integers, at_least_float32, is_readable
+from gradtricks.torch._tensors import (
+    as_floating,
+    as_integers,
+    as_scalar,
+    at_least_float32,
+    is_readable,
+    product,
+)
 
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -171,11 +178,15 @@ def policy_gradient_loss(
         weight = weight * _as_factor("w_t", w_t, logits_t)
     log_pi = at_least_float32(logits_t).log_softmax(-1)
     log_pi_a = log_pi.gather(-1, a_t.unsqueeze(-1)).squeeze(-1)
-    return -_product(weight, log_pi_a).mean()
+    return -product(weight, log_pi_a).mean()
 
 
 def clipped_surrogate_pg_loss(
-    prob_ratios_t: torch.Tensor, adv_t: torch.Tensor, epsilon: float, *, use_stop_gradient: bool = True
+    prob_ratios_t: torch.Tensor,
+    adv_t: torch.Tensor,
+    epsilon: float | torch.Tensor,
+    *,
+    use_stop_gradient: bool = True,
 ) -> torch.Tensor:
     """Average ``-min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv)``, the loss of PPO.
 
@@ -186,7 +197,7 @@ def clipped_surrogate_pg_loss(
         prob_ratios_t: Probability of each action now over that when it was chosen; any shape,
             floating-point.
         adv_t: Advantages, shape of ``prob_ratios_t``, floating-point.
-        epsilon: At least 0.
+        epsilon: A number, at least 0, or a floating-point tensor ``[]``.
         use_stop_gradient: Treat the advantages as constants.
 
     Returns:
@@ -203,13 +214,13 @@ def clipped_surrogate_pg_loss(
     adv_t = as_floating("adv_t", adv_t).to(ratio.dtype)
     check_shape("adv_t", adv_t.shape, ratio.shape, "prob_ratios_t")
     _check_count("prob_ratios_t", ratio)
-    epsilon = check_number("epsilon", epsilon, low=0)
+    epsilon = as_scalar("epsilon", epsilon, ratio, low=0)
     if use_stop_gradient:
         adv_t = adv_t.detach()
     too_high, too_low = (ratio > 1 + epsilon) & (adv_t > 0), (ratio < 1 - epsilon) & (adv_t < 0)
     # Chosen by hand, so that where both terms are equal there is one rule for the slope.
     clipped = torch.where(too_high, 1 + epsilon, torch.where(too_low, 1 - epsilon, ratio))
-    return -_product(adv_t, clipped).mean()
+    return -product(adv_t, clipped).mean()
 
 
 def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> torch.Tensor:
@@ -231,16 +242,10 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
     """
     logits_t = _as_logits(logits_t)
     log_pi = at_least_float32(logits_t).log_softmax(-1)
-    # 0 * -inf is NaN, forward and backward.
-    negative_entropy = (log_pi.exp() * torch.where(log_pi == -torch.inf, 0, log_pi)).sum(-1)
+    negative_entropy = product(log_pi.exp(), log_pi).sum(-1)
     if w_t is not None:
         negative_entropy = negative_entropy * _as_factor("w_t", w_t, logits_t)
     return negative_entropy.mean()
-
-
-def _product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    # Infinity times 0 would be NaN, forward and backward.
-    return weight * torch.where((weight == 0) & x.isinf(), 0, x)
 
 
 def _as_logits(logits_t: torch.Tensor) -> torch.Tensor:

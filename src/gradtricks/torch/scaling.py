@@ -28,7 +28,8 @@ def scale_gradient(x: Any, scale: float | torch.Tensor) -> Any:
         Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
 
     Raises:
-        RuntimeError: A compiled function is called on dual numbers.
+        RuntimeError: A function compiled with ``fullgraph=True`` is called on dual numbers. Without that,
+            `torch.compile` drops tangents by itself, those of ``x * 2`` too.
 
     References:
         ``scale_gradient`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.

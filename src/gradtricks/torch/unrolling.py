@@ -12,7 +12,7 @@ import torch
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks._core.structures import map_structure
 from gradtricks._core.unrolling import check_loss_shapes
-from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32
+from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, product
 from gradtricks.torch.scaling import scale_gradient
 
 
@@ -162,7 +162,4 @@ def _term(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 def _cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     log_probability = at_least_float32(logits).log_softmax(-1)
-    target = target.to(log_probability.dtype)
-    # An impossible class has log-probability -inf, and 0 * -inf is NaN, forward and backward.
-    impossible = (target == 0) & (log_probability == -torch.inf)
-    return -(target * torch.where(impossible, 0, log_probability)).sum(-1)
+    return -product(target.to(log_probability.dtype), log_probability).sum(-1)
