@@ -22,10 +22,9 @@ from gradtricks.tensorflow._vjp import gradients
 def hessian_vector_product(function: Callable[[Any], tf.Tensor], x: Any, vector: Any) -> Any:
     """Return the Hessian of ``function`` at ``x`` times ``vector``; differentiable again in both.
 
-    The gradient is differentiated once more along ``vector``, backward over backward: custom
-    gradients inside ``function`` count. It costs a few gradients, whatever the size of ``x``. Where
-    ``function`` declares its gradient (`scale_gradient`, for one), the matrix is the transposed Jacobian of
-    what was declared, and needn't be symmetric.
+    The gradient is differentiated once more along ``vector``, backward over backward. It costs a few
+    gradients, whatever the size of ``x``. An edit inside ``function``, such as `scale_gradient`,
+    counts twice: in the gradient, and again where that is differentiated; the matrix needn't be symmetric.
 
     Args:
         function: Maps ``x`` to a scalar tensor; what doesn't come in through ``x`` is a constant, variables
@@ -78,7 +77,7 @@ def hessian_norm(
         x: A floating-point tensor of any shape, or lists, tuples and dicts of such; variables are read.
         ord: ``"fro"``, or 2 for the spectral norm: the largest singular value.
         method: ``"exact"`` products, or a ``"finite_difference"`` of two gradients for each, which does
-            without second derivatives but is wrong across kinks such as ReLU's.
+            without second derivatives but is wrong across kinks such as ReLU's. It counts edits once.
         samples: Number of products.
         seed: Of the random signs, which are the same in both frameworks.
 
