@@ -33,8 +33,8 @@ def soft_rank(
         x: Floating-point, any shape but a scalar. A row that holds NaN or an infinity has NaN ranks and NaN
             gradients.
         regularization_strength: Positive, in units of ``x``; a number, or a floating-point scalar, whose
-            value isn't checked. Below the smallest gap between neighbours all ranks are hard; from the
-            largest on, all elements are in one block.
+            value isn't checked. Below the smallest gap between neighbours (per rank, where elements are
+            equal) all ranks are hard; from the largest gap on, all elements are in one block.
         axis: The elements along it are ranked against each other.
 
     Returns:
