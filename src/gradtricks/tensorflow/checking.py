@@ -37,8 +37,9 @@ def check_gradient(
 
     Args:
         function: Takes one tensor for each input, returns one tensor of any shape. It is given float64; where
-            it computes in float32 nevertheless, that is found and allowed for. It is called some 20 times
-            for each element that is moved; what it changes by the way, such as running statistics, stays.
+            it computes in float32 nevertheless, as a Keras model does, that is found and allowed for. It is
+            called some 20 times for each element that is moved; what it changes by the way, such as running
+            statistics, stays.
         inputs: A floating-point tensor of any shape, or a sequence of them. They are copied to float64 on
             their device.
         surrogate: The function whose derivative the gradient is meant to be, where that isn't ``function``.

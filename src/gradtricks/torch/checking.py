@@ -38,9 +38,10 @@ def check_gradient(
     stairs are so fine that they may pass for noise, and the slope across them for the derivative.
 
     Args:
-        function: Takes one tensor for each input, returns one tensor of any shape. It is given float64; where
-            it computes in float32 nevertheless, that is found and allowed for. It is called some 20 times
-            for each element that is moved; what it changes by the way, such as running statistics, stays.
+        function: Takes one tensor for each input, returns one tensor of any shape. It is given float64, so
+            convert a module first, by ``model.double()``; where it computes in float32 nevertheless, that is
+            found and allowed for. It is called some 20 times for each element that is moved; what it changes
+            by the way, such as running statistics, stays.
         inputs: A floating-point tensor of any shape, or a sequence of them. They are copied to float64 on
             their device.
         surrogate: The function whose derivative the gradient is meant to be, where that isn't ``function``.
