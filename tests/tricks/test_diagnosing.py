@@ -89,6 +89,15 @@ def test_twenty_public_issues_are_replayed():
     assert names == {case.values for kind in ("issues", "trainings") for case in cases(kind)}
 
 
+def test_the_page_lists_every_kind():
+    page = (Path(__file__).parents[2] / "book/api/diagnosing.md").read_text()
+    kinds = set()
+    for framework in BACKENDS:
+        kinds |= set(importlib.import_module(made(framework).tricks.diagnose.__module__).REMEDIES)
+        kinds |= {kind for _, kind, *_ in importlib.import_module(f"issues_{framework}").CASES.values()}
+    assert set(page.split("A `kind` is one of")[1].split(".")[0].split("`")[1::2]) == kinds
+
+
 def test_what_moves_in_16_bits_is_what_the_format_says(backend):
     module, tricks = importlib.import_module(f"issues_{backend.name}"), backend.tricks
     weights = np.array([1.0, 1.0, 1.0, -1.0, 0.75, 3.0, 0.01, 200.0])
