@@ -39,8 +39,8 @@ class InputReport:
         name: What the user calls it.
         connected: Whether a gradient reaches it.
         gradient: "none", "fine", "zero everywhere", "nan" or "inf".
-        cuts: The first cut on each path from the input to the output; before the others those with no further
-            cut behind them. Where the input is connected, the cuts of its other paths that lose a value.
+        cuts: The first cut on each path from the input to the output, those first whose mending is enough.
+            Where the input is connected: detaches, assignments and copies that cut its other paths.
         origins: Where the gradient began to be zero, NaN or infinite, nearest to the output first.
     """
 

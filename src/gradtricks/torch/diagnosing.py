@@ -54,9 +54,9 @@ def diagnose(
     """Watch some training steps; say what is wrong with their gradients, where, and what to do.
 
     The steps are part of the training: weights, state of the optimizer and random numbers come out as they
-    would have, bit for bit, where nothing is compiled; what is runs eagerly meanwhile. All tensors of a step
-    are kept until its end, so it takes more memory. The sums that end in the loss are differentiated once
-    more, and where a gradient is missing, zero everywhere or not finite, all of the graph.
+    would have, bit for bit, where nothing is compiled. Compiled code runs eagerly meanwhile. All tensors of a
+    step are kept until its end, so it takes more memory. The sums that end in the loss are differentiated
+    once more, and where a gradient is missing, zero everywhere or not finite, all of the graph.
 
     Args:
         step: Takes one whole training step with an optimizer, without arguments: forward, backward, update.

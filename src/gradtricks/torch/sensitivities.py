@@ -37,9 +37,9 @@ def input_gradients(
         function: Maps ``[B, ...]`` to ``[B]`` or ``[B, 1]``, row by row.
         x: ``[B, ...]``, floating-point.
         check: Refuse coupled samples, as by batch normalization while training; that asks for float32 at
-            least. Each sample is held against its own gradient: what is below 64 units in its last place
-            passes, or one in that of the batch's largest, or the noise of a function that rounds more. A
-            coupling whose parts cancel under the weights passes too. Without, the derivatives are those of
+            least. A difference up to 64 units in the last place of the sample's largest derivative, and one
+            of the batch's, counts as rounding; a function that rounds more is allowed more. A coupling whose
+            parts cancel under the weights passes too. Without, the derivatives are those of
             sums over the samples. Compiled or under a transform a check costs two backward passes.
 
     Returns:
