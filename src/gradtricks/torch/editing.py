@@ -24,15 +24,17 @@ def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Ten
         x: Floating-point, any shape; or a tuple, list or dict of such tensors, each edited by itself.
         rule: ``rule(gradient, *tensors)`` returns what goes on to ``x``, in the shape of the gradient; for a
             second derivative it is differentiated.
-        *tensors: What the rule needs besides; they get no gradient. Tensors that are made in a function which
-            you compile under a transform of `torch.func`, or that `vmap` maps, must come in this way.
+        *tensors: What the rule needs besides; they get no gradient. Tensors that are arguments of a function
+            which you compile under a transform of `torch.func`, or made in it, or that `vmap` maps, must come
+            in this way.
             Where `vmap` maps neither these nor ``x``, the sum of the examples' gradients is edited.
 
     Returns:
         Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
 
     Raises:
-        RuntimeError: In forward mode, in which a rule for gradients has no meaning.
+        RuntimeError: In forward mode, in which a rule for gradients has no meaning. But
+            `torch.autograd.functional.jvp` goes backward twice, and differentiates the rule.
         NotImplementedError: Where the rule would be lost, unless under `torch.no_grad`: exported, or mapped
             in what ``make_fx`` traces.
 
