@@ -189,6 +189,26 @@ def test_equal_rewards_have_no_advantage(backend, rewards, scale):
     assert not backend.array(advantages).any()
 
 
+@pytest.mark.parametrize("scale", ["none", "group", "batch"])
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        [[1e12, 2e12], [1e-6, 2e-6]],  # each group is measured by its own rewards
+        [[1e15, 2e15], [1.0, 2.0]],
+        [[1e8, 1e8 + 2**-23]],  # 8 units in the last place, which is rounding
+        [[1e8, 1e8 + 2**-20]],  # 64 of them, which aren't
+        [[1e-20, 2e-20]],
+    ],
+)
+def test_what_is_rounding_depends_on_how_large_rewards_are(backend, rewards, scale):
+    advantages = backend.tricks.group_advantages(backend.tensor(np.array(rewards)), scale=scale)
+    wanted = reference.group_advantages(rewards, scale=scale)
+    np.testing.assert_allclose(backend.array(advantages), wanted, rtol=1e-7)
+    signs = {"none": True, "group": rewards[0][1] - rewards[0][0] != 2**-23}
+    if scale in signs:
+        assert (np.sign(wanted) == np.array([-1, 1]) * signs[scale]).all()
+
+
 def test_large_rewards_do_not_overflow(backend):
     rewards = backend.tensor(np.float32([[1e30, 3e30]]))
     advantages = backend.tricks.group_advantages(rewards, scale="group")

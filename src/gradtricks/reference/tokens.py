@@ -18,8 +18,11 @@ def group_advantages(rewards: ArrayLike, *, baseline: str = "mean", scale: str =
     mean, size = rewards.mean(-1, keepdims=True), rewards.shape[-1]
     others = (rewards.sum(-1, keepdims=True) - rewards) / max(size - 1, 1)
     advantages = rewards - {"mean": mean, "leave_one_out": others, "none": 0.0}[baseline]
-    std = {"none": 1.0, "group": rewards.std(-1, keepdims=True), "batch": rewards.std()}[scale]
-    constant = std <= 16 * np.finfo(rewards.dtype).eps * np.abs(rewards).max()
+    if scale == "none":
+        return advantages
+    axis = {"group": -1, "batch": None}[scale]
+    std, magnitude = rewards.std(axis, keepdims=True), np.abs(rewards).max(axis, keepdims=True)
+    constant = std <= 16 * np.finfo(rewards.dtype).eps * magnitude
     return np.where(constant, 0, advantages / np.where(constant, 1, std))
 
 
