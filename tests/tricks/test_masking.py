@@ -703,6 +703,19 @@ def test_what_keras_wrapper_refuses_and_passes_on(in_tensorflow):
         tricks.MaskedOptimizer(tf.keras.optimizers.SGD(use_ema=True))
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_keras_wrapper_excludes_from_weight_decay(in_tensorflow, by_name, scaled):
+    keras, tricks = in_tensorflow.framework.keras, in_tensorflow.tricks
+    kernel, bias = (keras.Variable([1.0], name=name) for name in ("kernel", "bias"))
+    inner = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    inner = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1.0) if scaled else inner
+    optimizer = tricks.MaskedOptimizer(inner)
+    optimizer.exclude_from_weight_decay(**({"var_names": ["bias"]} if by_name else {"var_list": [bias]}))
+    optimizer.apply([in_tensorflow.framework.zeros(1)] * 2, [kernel, bias])
+    assert (float(kernel.numpy()[0]), float(bias.numpy()[0])) == (pytest.approx(0.95), 1.0)
+
+
 def test_keras_wrapper_freezes_state_below_a_loss_scale(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     adam, variable = tf.keras.optimizers.Adam(0.1), tf.Variable([1.0, 1.0])

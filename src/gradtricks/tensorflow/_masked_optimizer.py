@@ -71,6 +71,10 @@ class MaskedOptimizer(keras.optimizers.Optimizer):
         ]
         self._frozen_with = [[v, *(s for r, s in state if r is v and s.shape == v.shape)] for v in variables]
 
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Exclude variables from the inner optimizer's weight decay, before it is built."""
+        _innermost(self.inner_optimizer).exclude_from_weight_decay(var_list, var_names)
+
     def set_trainable_mask(self, parameter: Any, trainable_mask: tf.Tensor | None) -> None:
         """Say which elements of a parameter may move, as `MaskedAdam.set_trainable_mask` does."""
         index = index_of(self, parameter)
