@@ -382,6 +382,84 @@ def test_the_state_of_pytorchs_adam_can_be_loaded(in_torch):
     assert ours.state[parameters[1]]["max_exp_avg_sq"].min() > 0
 
 
+@pytest.mark.parametrize("name", ["exp_avg", "max_exp_avg_sq", "own_steps", "trainable_mask"])
+def test_state_of_another_shape_is_refused(in_torch, name):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    parameter = torch.nn.Parameter(torch.ones(4))
+    parameter.grad = torch.ones(4)
+    optimizer = tricks.MaskedAdam([parameter], amsgrad=True)
+    optimizer.step()
+    optimizer.set_trainable_mask(parameter, torch.eye(4)[0].bool())
+    before, wrong = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(optimizer.state_dict())
+    wrong["state"][0][name] = wrong["state"][0][name][:1]
+    wrong["param_groups"][0]["lr"] = 0.5
+    refusal = rf"{name} must have the shape of its parameter, \(4,\); got \(1,\)"
+    with pytest.raises(ValueError, match=refusal):
+        optimizer.load_state_dict(wrong)
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+    optimizer.state[parameter][name] = optimizer.state[parameter][name][:1]  # by hand
+    with pytest.raises(ValueError, match=refusal):
+        optimizer.step()
+
+
+def test_a_mask_of_another_shape_changes_nothing_of_a_wrapper(in_torch):
+    torch = in_torch.framework
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = optimizers_of(in_torch, parameter)["wrapped"]
+    parameter.grad = torch.ones(3)
+    optimizer.step()
+    before, wrong = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(optimizer.state_dict())
+    wrong["state"][0] |= {"exp_avg": torch.zeros(3), "trainable_mask": torch.ones(2).bool()}
+    with pytest.raises(ValueError, match=r"trainable_mask must have the shape of its parameter, \(3,\); got"):
+        optimizer.load_state_dict(wrong)
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["adam", "wrapped"])
+@pytest.mark.parametrize("stepped", [False, True])
+def test_checkpoints_of_torch_distributed(in_torch, kind, stepped):
+    from torch.distributed.checkpoint import state_dict as checkpoint
+
+    torch = in_torch.framework
+    models = [torch.nn.Linear(3, 1, bias=False) for _ in range(2)]
+    optimizers = [optimizers_of(in_torch, model.weight)[kind] for model in models]
+    optimizers[1].set_trainable_mask(models[1].weight, None)
+    models[1].load_state_dict(models[0].state_dict())
+    if stepped:
+        models[0].weight.grad = torch.ones(1, 3)
+        optimizers[0].step()
+        models[1].load_state_dict(models[0].state_dict())
+    saved = copy.deepcopy(checkpoint.get_optimizer_state_dict(models[0], optimizers[0]))
+    checkpoint.set_optimizer_state_dict(models[1], optimizers[1], saved)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        before = model.weight.detach().clone()
+        model.weight.grad = torch.ones(1, 3)
+        optimizer.step()
+        assert (model.weight != before).tolist() == [[True, False, True]]
+    assert torch.equal(models[0].weight, models[1].weight)
+
+
+@pytest.mark.parametrize("kind", ["adam", "wrapped"])
+def test_hooks_of_a_state_are_called(in_torch, kind):
+    torch = in_torch.framework
+    parameter, called = torch.nn.Parameter(torch.ones(3)), []
+    optimizer = optimizers_of(in_torch, parameter)[kind]
+
+    def forget(_, given):
+        return {**given, "state": {0: {**given["state"][0], "exp_avg": torch.full((3,), 7.0)}}}
+
+    optimizer.register_state_dict_pre_hook(lambda _: called.append("saving"))
+    optimizer.register_state_dict_post_hook(lambda _, given: {**given, "epoch": 3})
+    optimizer.register_load_state_dict_pre_hook(forget)
+    optimizer.register_load_state_dict_post_hook(lambda _: called.append("loaded"))
+    parameter.grad = torch.ones(3)
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    assert (state["epoch"], called) == (3, ["saving", "loaded"])
+    assert optimizer.state[parameter]["exp_avg"].tolist() == [7.0] * 3
+
+
 def test_groups_and_closures(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     for wrap in (False, True):

@@ -1,10 +1,11 @@
 """Any optimizer, with elements that can be frozen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from gradtricks._core.checks import check_shape
 from gradtricks.torch._tensors import as_mask
 
 
@@ -42,8 +43,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
         """Say which elements of a parameter may move, as `MaskedAdam.set_trainable_mask` does."""
-        if not any(parameter is p for p in self._parameters()):
-            raise ValueError("parameter must be one that the optimizer was given; got another tensor")
+        check_given(self, parameter)
         self._masks.pop(parameter, None)
         if trainable_mask is not None:
             self._masks[parameter] = as_mask(trainable_mask, parameter).detach().clone().to(parameter.device)
@@ -51,14 +51,8 @@ class MaskedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        masked = [(p, p.grad, mask) for p, mask in self._masks.items() if p.grad is not None]
-        for _, gradient, _ in masked:
-            if gradient.layout != torch.strided:
-                raise TypeError(
-                    f"gradients must be dense; got layout {gradient.layout}; remedy: sparse=False"
-                )
+        loss = loss_of(closure)
+        masked = [(p, dense(p.grad), mask) for p, mask in self._masks.items() if p.grad is not None]
         before = [{n: t.clone() for n, t in self._tensors_of(p).items()} for p, _, _ in masked]
         for parameter, gradient, mask in masked:
             # State that is created at this step then knows nothing of frozen elements, their decay neither.
@@ -75,18 +69,32 @@ class MaskedOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return that of the optimizer, and ``trainable_masks`` by the number of the parameter."""
-        masks = {i: self._masks[p] for i, p in enumerate(self._parameters()) if p in self._masks}
-        return {**self.optimizer.state_dict(), "trainable_masks": masks}
+        """Return that of the optimizer; a parameter's state has its ``trainable_mask`` besides.
+
+        ``torch.distributed.checkpoint`` can't load a mask from a state dict that it has flattened.
+        """
+        given = self.optimizer.state_dict()
+        state = dict(given["state"])
+        for index, parameter in enumerate(self._parameters()):
+            if parameter in self._masks:
+                mask = self._masks[parameter].expand_as(parameter).clone()
+                state[index] = {**state.get(index, {}), "trainable_mask": mask}
+        return {**given, "state": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what ``state_dict()`` returned, or that of the optimizer alone, which leaves all trainable."""
-        self.optimizer.load_state_dict(state_dict)
+        indices = [index for group in state_dict["param_groups"] for index in group["params"]]
+        state, masks = dict(state_dict["state"]), {}
+        for index, parameter in zip(indices, self._parameters()):
+            if "trainable_mask" in state.get(index, {}):
+                check_state(("trainable_mask",), state[index], parameter)
+                masks[parameter] = state[index]["trainable_mask"].bool().to(parameter.device, copy=True)
+                state[index] = {n: t for n, t in state[index].items() if n != "trainable_mask"}
+                if not state[index]:
+                    del state[index]  # optimizers take a state that isn't missing for one of theirs
+        self.optimizer.load_state_dict({**state_dict, "state": state})
         self._share(self.optimizer)
-        self._masks.clear()
-        parameters = self._parameters()
-        for index, mask in state_dict.get("trainable_masks", {}).items():
-            self.set_trainable_mask(parameters[index], mask)
+        self._masks = masks
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs."""
@@ -102,6 +110,9 @@ class MaskedOptimizer(torch.optim.Optimizer):
         self.optimizer = optimizer
         self.defaults, self.state = optimizer.defaults, optimizer.state
         self.param_groups = optimizer.param_groups
+        for name, hooks in vars(optimizer).items():
+            if name.endswith(("state_dict_pre_hooks", "state_dict_post_hooks")):
+                setattr(self, name, hooks)
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
@@ -110,3 +121,29 @@ class MaskedOptimizer(torch.optim.Optimizer):
         state = self.state.get(parameter, {}).items()
         shaped = {n: t for n, t in state if isinstance(t, torch.Tensor) and t.shape == parameter.shape}
         return {None: parameter, **shaped}
+
+
+def check_given(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
+    """Raise unless ``parameter`` is one of an optimizer's parameters."""
+    if not any(parameter is p for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError("parameter must be one that the optimizer was given; got another tensor")
+
+
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """Return what ``closure`` returns, which may differentiate."""
+    with torch.enable_grad():
+        return None if closure is None else closure()
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return ``gradient`` unless it is sparse."""
+    if gradient.layout != torch.strided:
+        raise TypeError(f"gradients must be dense; got layout {gradient.layout}; remedy: sparse=False")
+    return gradient
+
+
+def check_state(names: Iterable[str], state: dict[str, Any], parameter: torch.Tensor) -> None:
+    """Raise unless what stands in a state under these names has the shape of its parameter."""
+    for name in names:
+        if state.get(name) is not None:
+            check_shape(name, torch.as_tensor(state[name]).shape, parameter.shape, "its parameter")

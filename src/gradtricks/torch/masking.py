@@ -19,7 +19,10 @@ from gradtricks._core.checks import check_broadcast, check_shape
 from gradtricks._core.masking import check_options
 from gradtricks.torch._in_place import step_in_place
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
+from gradtricks.torch._masked_optimizer import check_given, check_state, dense, loss_of
 from gradtricks.torch._tensors import as_floating, as_integers, as_mask, as_moments, at_least_float32
+
+_SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "own_steps", "trainable_mask")
 
 
 def masked_adam_step(
@@ -152,8 +155,7 @@ class MaskedAdam(torch.optim.Optimizer):
             trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
                 None lets all of them move.
         """
-        if not any(parameter is p for group in self.param_groups for p in group["params"]):
-            raise ValueError("parameter must be one that the optimizer was given; got another tensor")
+        check_given(self, parameter)
         mask = as_mask(
             torch.tensor(True, device="cpu") if trainable_mask is None else trainable_mask, parameter
         )
@@ -167,8 +169,7 @@ class MaskedAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -177,7 +178,16 @@ class MaskedAdam(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what ``state_dict()`` of an optimizer with the same groups returned, that of Adam too."""
-        super().load_state_dict(state_dict)
+
+        def check(_: torch.optim.Optimizer, given: dict[str, Any]) -> None:
+            nonlocal state_dict
+            state_dict = given  # as other hooks have made it
+            for group, saved_group in zip(self.param_groups, given["param_groups"]):
+                for parameter, index in zip(group["params"], saved_group["params"]):
+                    check_state(_SHAPED, given["state"].get(index, {}), parameter)
+
+        with self.register_load_state_dict_pre_hook(check):
+            super().load_state_dict(state_dict)
         # The base class casts state to the parameter's dtype: fatal for masks, counts and wide moments.
         for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):
             for name, default in self.defaults.items():
@@ -191,12 +201,11 @@ class MaskedAdam(torch.optim.Optimizer):
                     self.state[parameter][name] = saved.detach().to(place, dtype, copy=True)
 
     def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        if gradient.layout != torch.strided:
-            raise TypeError(f"gradients must be dense; got layout {gradient.layout}; remedy: sparse=False")
         state = self._state_of(parameter)
         if group["amsgrad"] and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
-        step_in_place(masked_adam_step, parameter, gradient, state, group)
+        check_state(_SHAPED, state, parameter)  # the loop would read and write past its end
+        step_in_place(masked_adam_step, parameter, dense(gradient), state, group)
         state["step"] += 1
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
