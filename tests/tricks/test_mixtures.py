@@ -41,6 +41,15 @@ def test_agrees_with_the_reference(backend, seed, shape, components, dims, floor
     assert_agrees(backend, NLL, inputs, cotangent, scale_floor=floor)
 
 
+def test_the_floor_may_be_a_tensor(backend):
+    inputs = example()
+    found = backend.value_and_vjp(nll(backend.tricks, backend.tensor(np.float64(0.5))), inputs, np.ones(2))
+    expected = backend.value_and_vjp(nll(backend.tricks, 0.5), inputs, np.ones(2))
+    assert_close([found[0], *found[1]], [expected[0], *expected[1]], rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"scale_floor must have the shape of a scalar, \(\); got \(3,\)"):
+        nll(backend.tricks, backend.tensor(np.ones(3)))(*map(backend.tensor, inputs))
+
+
 @given(
     gap=st.sampled_from([0.0, 1e2, 1e4, -1e4]),
     small=st.sampled_from([0.0, 5e-324, 1e-300, 1e-30, 1e-8]),

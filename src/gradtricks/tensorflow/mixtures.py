@@ -11,12 +11,12 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from gradtricks._core.checks import check_number, check_shape
-from gradtricks.tensorflow._tensors import as_ranked, at_least_float32
+from gradtricks._core.checks import check_shape
+from gradtricks.tensorflow._tensors import as_ranked, as_scalar, at_least_float32
 
 
 def mixture_density_nll(
-    logits: tf.Tensor, loc: tf.Tensor, scale: tf.Tensor, y: tf.Tensor, *, scale_floor: float
+    logits: tf.Tensor, loc: tf.Tensor, scale: tf.Tensor, y: tf.Tensor, *, scale_floor: float | tf.Tensor
 ) -> tf.Tensor:
     """Minus the log-density of ``y`` in a Gaussian mixture with weights ``softmax(logits)``.
 
@@ -31,7 +31,8 @@ def mixture_density_nll(
         loc: ``[..., K]``, or ``[..., K, D]`` for vectors ``y`` and diagonal covariances.
         scale: Shape of ``loc``, at least 0, say a softplus. Others raise; in a graph they make the loss NaN.
         y: ``[...]``, or ``[..., D]``.
-        scale_floor: Smallest sigma, at least 0. At 0 the density is unbounded, and scales must be positive.
+        scale_floor: Smallest sigma, a number of at least 0, or a scalar tensor, which isn't checked. At 0 the
+            density is unbounded, and scales must be positive.
 
     Returns:
         ``[...]``, one value for each example, not averaged, in the dtype of ``logits`` or float32 if that is
@@ -50,7 +51,7 @@ def mixture_density_nll(
     if len(logits.shape) == 0 or logits.shape[-1] == 0:
         raise ValueError(f"logits must have shape [..., K] with K of at least 1; got {tuple(logits.shape)}")
     loc, scale, y = _as_components(logits, loc, scale, y)
-    sigma = _as_sigma(scale, check_number("scale_floor", scale_floor, low=0))
+    sigma = _as_sigma(scale, scale_floor)
     distance, log_pi = y[..., None, :] - loc, tf.nn.log_softmax(logits)
     # Where a component has no responsibility, its own gradient may overflow, and 0 * inf is NaN. It is
     # therefore taken out before its density, not after.
@@ -89,12 +90,13 @@ def _as_components(
     return (loc[..., None], scale[..., None], y[..., None]) if univariate else (loc, scale, y)
 
 
-def _as_sigma(scale: tf.Tensor, scale_floor: float) -> tf.Tensor:
-    sigma = scale + scale_floor
+def _as_sigma(scale: tf.Tensor, scale_floor: float | tf.Tensor) -> tf.Tensor:
+    floor = as_scalar("scale_floor", scale_floor, scale, low=0)
+    sigma = scale + floor
     possible = (scale >= 0) & (sigma > 0) & (sigma < math.inf)
     if tf.executing_eagerly() and not tf.reduce_all(possible):
         wrong = float(scale[~possible][0])
-        vanishes = scale_floor < float(np.finfo(sigma.dtype.as_numpy_dtype).tiny)
-        least = f"above 0 as scale_floor is {scale_floor:g}" if vanishes else "at least 0"
+        vanishes = floor < float(np.finfo(sigma.dtype.as_numpy_dtype).tiny)
+        least = f"above 0 as scale_floor is {float(scale_floor):g}" if vanishes else "at least 0"
         raise ValueError(f"scale must be finite and {least}; got {wrong}; remedy: a softplus")
     return tf.where(possible, sigma, tf.constant(math.nan, sigma.dtype))

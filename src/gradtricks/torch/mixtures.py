@@ -10,12 +10,17 @@ import math
 
 import torch
 
-from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._tensors import as_floating, at_least_float32, is_readable
+from gradtricks._core.checks import check_shape
+from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, is_readable
 
 
 def mixture_density_nll(
-    logits: torch.Tensor, loc: torch.Tensor, scale: torch.Tensor, y: torch.Tensor, *, scale_floor: float
+    logits: torch.Tensor,
+    loc: torch.Tensor,
+    scale: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    scale_floor: float | torch.Tensor,
 ) -> torch.Tensor:
     """Minus the log-density of ``y`` in a Gaussian mixture with weights ``softmax(logits)``.
 
@@ -31,7 +36,8 @@ def mixture_density_nll(
         scale: Shape of ``loc``, at least 0, say a softplus. Others raise; on a GPU, in compiled code and
             under a transform they make the loss NaN.
         y: ``[...]``, or ``[..., D]``.
-        scale_floor: Smallest sigma, at least 0. At 0 the density is unbounded, and scales must be positive.
+        scale_floor: Smallest sigma, a number of at least 0, or a scalar tensor, which isn't checked. At 0 the
+            density is unbounded, and scales must be positive.
 
     Returns:
         ``[...]``, one value for each example, not averaged, in the dtype of ``logits`` or float32 if that is
@@ -50,7 +56,7 @@ def mixture_density_nll(
     if len(logits.shape) == 0 or logits.shape[-1] == 0:
         raise ValueError(f"logits must have shape [..., K] with K of at least 1; got {tuple(logits.shape)}")
     loc, scale, y = _as_components(logits, loc, scale, y)
-    sigma = _as_sigma(scale, check_number("scale_floor", scale_floor, low=0))
+    sigma = _as_sigma(scale, scale_floor)
     distance, log_pi = y.unsqueeze(-2) - loc, logits.log_softmax(-1)
     # Where a component has no responsibility, its own gradient may overflow, and 0 * inf is NaN. It is
     # therefore taken out before its density, not after.
@@ -86,13 +92,14 @@ def _as_components(
     return (loc[..., None], scale[..., None], y[..., None]) if univariate else (loc, scale, y)
 
 
-def _as_sigma(scale: torch.Tensor, scale_floor: float) -> torch.Tensor:
-    sigma = scale + scale_floor
+def _as_sigma(scale: torch.Tensor, scale_floor: float | torch.Tensor) -> torch.Tensor:
+    floor = as_scalar("scale_floor", scale_floor, scale, low=0)
+    sigma = scale + floor
     possible = (scale >= 0) & (sigma > 0) & (sigma < math.inf)
     # Asking a GPU would wait for it.
-    if is_readable(scale) and not possible.all():
+    if is_readable(scale, floor) and not possible.all():
         wrong = scale.detach()[~possible][0].item()
-        vanishes = scale_floor < torch.finfo(sigma.dtype).tiny
-        least = f"above 0 as scale_floor is {scale_floor:g}" if vanishes else "at least 0"
+        vanishes = floor < torch.finfo(sigma.dtype).tiny
+        least = f"above 0 as scale_floor is {float(scale_floor):g}" if vanishes else "at least 0"
         raise ValueError(f"scale must be finite and {least}; got {wrong}; remedy: a softplus")
     return torch.where(possible, sigma, math.nan)
