@@ -53,6 +53,16 @@ def assert_agrees_twice(way, function, inputs, cotangent, vjp, rtol=1e-5, atol=1
 ARRAY = np.ones(2)  # stays one in what is refused
 
 
+def assert_compiled_for_all_numbers(torch, function):
+    """Assert that PyTorch compiles ``function(number)`` once for all numbers, after the first."""
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for number in np.linspace(0.1, 0.9, 10).tolist():
+        torch.testing.assert_close(compiled(number), function(number))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+
+
 def assert_refused(backend, name, arguments, options, error, message):
     """Check what a trick says to arguments in which every other array is a tensor."""
 

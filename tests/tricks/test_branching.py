@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from agreeing import assert_agrees_twice, assert_close
+from agreeing import assert_agrees_twice, assert_close, assert_compiled_for_all_numbers
 from gradtricks import reference
 
 
@@ -60,6 +60,21 @@ def test_keeps_the_dtype(backend, dtype):
         result = backend.tricks.safe_where(x > 0, x, root, fallback)
         assert result.dtype == x.dtype
         np.testing.assert_array_equal(backend.array(result), [2.0, -2.0, -2.0, 0.5])
+
+
+@pytest.mark.parametrize("name", ["fallback", "safe_value"])
+def test_a_compiler_takes_any_number(in_torch, name):
+    x, safe_where = in_torch.tensor(-X), in_torch.tricks.safe_where
+    numbers = {"fallback": 0.0, "safe_value": 1.0}
+    assert_compiled_for_all_numbers(
+        in_torch.framework, lambda number: safe_where(x > 9, x, root, **numbers | {name: number})
+    )
+
+
+def test_a_fallback_beyond_the_dtype_is_infinite(backend):
+    x = backend.tensor(np.float32(X))
+    found = backend.array(backend.tricks.safe_where(x > 0, x, root, -1e300))
+    np.testing.assert_array_equal(found, [2.0, -np.inf, -np.inf, 0.5])
 
 
 @pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])

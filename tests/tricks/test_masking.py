@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from agreeing import assert_close, assert_refused
+from agreeing import assert_close, assert_compiled_for_all_numbers, assert_refused
 from backends import COMPILER, TRACER
 from gradtricks import reference
 
@@ -640,6 +640,13 @@ def test_the_learning_rate_may_be_a_tensor_that_learns(backend):
     expected = reference.masked_adam_step(START, GRADIENT, *STATE, learning_rate=rate)[0]
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     assert slope == pytest.approx((expected - START).sum() / rate)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "beta_1", "beta_2", "epsilon", "weight_decay"])
+def test_a_compiler_takes_any_number(in_torch, name):
+    tensors = [in_torch.tensor(x) for x in (START, GRADIENT, *STATE)]
+    step = in_torch.tricks.masked_adam_step
+    assert_compiled_for_all_numbers(in_torch.framework, lambda number: step(*tensors, **{name: number})[0])
 
 
 def test_clipping_in_keras_ignores_frozen_elements(in_tensorflow):

@@ -12,7 +12,7 @@ import torch
 
 from gradtricks._core.branching import WhereGradients
 from gradtricks._core.checks import check_broadcast, check_number, check_shape
-from gradtricks.torch._tensors import as_floating, as_tensor
+from gradtricks.torch._tensors import as_floating, as_tensor, filled
 from gradtricks.torch._vjp import vjp
 
 
@@ -112,7 +112,7 @@ def _apply(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) ->
 def _stand_in(condition: torch.Tensor, x: torch.Tensor, safe_value: float | None) -> float | torch.Tensor:
     if safe_value is not None:
         limit = torch.finfo(x.dtype).max
-        return check_number("safe_value", safe_value, low=-limit, high=limit)
+        return filled(check_number("safe_value", safe_value, low=-limit, high=limit), x.dtype, x.device)
     if x.numel() == 0:  # has no largest element
         return 1.0
     largest = torch.where(condition, x.detach(), -math.inf).amax()
@@ -132,9 +132,9 @@ def _checked(
     return condition, x
 
 
-def _as_fallback(fallback: float | torch.Tensor, result: torch.Tensor) -> float | torch.Tensor:
+def _as_fallback(fallback: float | torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     if isinstance(fallback, Real) and not isinstance(fallback, bool):
-        return float(fallback)
+        return filled(float(fallback), torch.float64).to(result)  # beyond its dtype it becomes infinite
     fallback = as_floating("fallback", fallback)
     check_broadcast("fallback", fallback.shape, result.shape, "x")
     return fallback.to(result.dtype)

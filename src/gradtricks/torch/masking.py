@@ -8,7 +8,6 @@ Where an element is trainable, and t counts the steps that it has taken itself::
 Where it is frozen, nothing of it changes: parameter, m, v and t stay as they are.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
@@ -20,7 +19,14 @@ from gradtricks._core.masking import check_options
 from gradtricks.torch._in_place import step_in_place
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
 from gradtricks.torch._masked_optimizer import check_given, check_state, dense, loss_of
-from gradtricks.torch._tensors import as_floating, as_integers, as_mask, as_moments, at_least_float32
+from gradtricks.torch._tensors import (
+    as_floating,
+    as_integers,
+    as_mask,
+    as_moments,
+    at_least_float32,
+    filled,
+)
 
 _SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "own_steps", "trainable_mask")
 
@@ -228,7 +234,7 @@ def _as_options(learning_rate: float | torch.Tensor, *others: float) -> list[Any
 
 def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
-    return -torch.expm1(step.to(like.dtype) * (math.log(beta) if beta else -math.inf))
+    return -torch.expm1(step.to(like.dtype) * filled(beta - 1, like.dtype, like.device).log1p())
 
 
 def _wide_dtype(parameter: torch.Tensor) -> torch.dtype:
