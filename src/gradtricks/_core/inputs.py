@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gradtricks._core.structures import pairs
+
 Parts = Callable[[Any], list[tuple[str, Any]] | None]
 Named = list[tuple[str, Any]]
 
@@ -57,12 +59,8 @@ def named_leaves(name: str, value: Any, parts: Parts) -> Iterator[tuple[str, Any
 
     ``parts`` returns ``[("", tensor)]`` for a tensor, the named parameters of a model, None for the rest.
     """
-    found = parts(value)
-    if found is not None:
-        prefix = "" if name == "inputs" else f"{name}."
-        yield from ((f"{prefix}{part}" if part else name, leaf) for part, leaf in found)
-    elif isinstance(value, dict | list | tuple):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from named_leaves(f"{name}[{key!r}]", item, parts)
-    else:
-        yield name, value
+    for place, leaf, _ in pairs(name, value, name, value):
+        whole, found = f"{name}{place}", parts(leaf)
+        prefix = "" if whole == "inputs" else f"{whole}."
+        for part, tensor in [("", leaf)] if found is None else found:
+            yield f"{prefix}{part}" if part else whole, tensor

@@ -87,7 +87,7 @@ def project_to_max_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> 
     """
     x = as_floating(x)
     unit, length, largest = _polar(x, check_axis("axis", axis, x.ndim))
-    fits = largest * length <= max_norm * (1 + rounding(x.dtype))
+    fits = largest * length <= max_norm * (1 + _rounding(x.dtype))
     return np.where(fits, x, unit * (max_norm / np.where(length > 0, length, 1)))
 
 
@@ -101,14 +101,14 @@ def project_to_max_norm_vjp(
     x, cotangent = as_floating(x), as_floating(cotangent)
     axes = check_axis("axis", axis, x.ndim)
     unit, length, largest = _polar(x, axes)
-    fits = largest * length <= max_norm * (1 + rounding(x.dtype))
+    fits = largest * length <= max_norm * (1 + _rounding(x.dtype))
     length = np.where(length > 0, length, 1)
     direction = unit / length
     across = cotangent - direction * np.sum(direction * cotangent, axis=axes, keepdims=True)
     return np.where(fits, cotangent, across * (max_norm / length / np.where(fits, 1, largest)))
 
 
-def rounding(dtype: np.dtype) -> float:
+def _rounding(dtype: np.dtype) -> float:
     """By how much a norm may exceed its maximum, relatively, and still count as equal to it.
 
     One unit in the last place of ``dtype``, and eight of the dtype in which norms are taken.
