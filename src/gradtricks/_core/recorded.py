@@ -2,7 +2,7 @@
 
 import linecache
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -42,11 +42,11 @@ class Place:
         return f"line {self.line}" if typed else f"{self.file}:{self.line}, in {self.function}"
 
 
-def calling_place(libraries: Collection[str] = _LIBRARIES) -> Place | None:
-    """Return the innermost line being run that isn't in one of the top-level packages, if there is one."""
+def calling_place() -> Place | None:
+    """Return the innermost line being run that is the user's, if there is one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in libraries:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
             return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return None

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_callable, check_number, check_shape
 from gradtricks._core.structures import leaves, rebuilt
+from gradtricks.tensorflow._edits import is_readable
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32
 
 
@@ -101,5 +102,5 @@ def _check(loss: tf.Tensor | None, weights: float | tf.Tensor, sums: list[tf.Ten
         raise ValueError("parts must not be empty; got none")
     if all(total is None for total in sums):
         raise ValueError("a sum of losses must depend on the parameters; got none that does")
-    if (not tf.is_tensor(weights) or hasattr(weights, "numpy")) and weights == 0:
+    if (not tf.is_tensor(weights) or is_readable(weights)) and weights == 0:
         raise ValueError("the weights must not add up to 0, since a loss is an average; got 0")
