@@ -439,6 +439,17 @@ def test_checkpoints_of_torch_distributed(in_torch, kind, stepped):
     assert torch.equal(models[0].weight, models[1].weight)
 
 
+def test_a_mask_that_was_saved_before_the_first_step(in_torch):
+    torch = in_torch.framework
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    saved, loaded = (optimizers_of(in_torch, parameter)["wrapped"] for parameter in parameters)
+    loaded.set_trainable_mask(parameters[1], None)
+    loaded.load_state_dict(saved.state_dict())
+    parameters[1].grad = torch.ones(3)
+    loaded.step()
+    assert (parameters[1] != 1).tolist() == [True, False, True]
+
+
 @pytest.mark.parametrize("kind", ["adam", "wrapped"])
 def test_hooks_of_a_state_are_called(in_torch, kind):
     torch = in_torch.framework

@@ -145,5 +145,5 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
 def check_state(names: Iterable[str], state: dict[str, Any], parameter: torch.Tensor) -> None:
     """Raise unless what stands in a state under these names has the shape of its parameter."""
     for name in names:
-        if state.get(name) is not None:
-            check_shape(name, torch.as_tensor(state[name]).shape, parameter.shape, "its parameter")
+        if name in state and (shape := torch.as_tensor(state[name]).shape) != parameter.shape:
+            check_shape(name, shape, parameter.shape, "its parameter")
