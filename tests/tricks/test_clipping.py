@@ -160,6 +160,7 @@ def test_extreme_gradients_together(backend, gradient, clipped):
         ("clip_gradient", (-1.0, 2.0), [np.inf, -np.inf, np.nan], [2.0, -1.0, np.nan]),
         ("normalize_gradient", (5.0,), [0.0, -0.0], [0.0, -0.0]),
         ("normalize_gradient", (5.0,), [1e-300, 0.0], [5.0, 0.0]),
+        ("normalize_gradient", (5.0,), [3e-161, 4e-161], [3.0, 4.0]),  # squares have hardly a digit left
         ("normalize_gradient", (5.0,), [1e300, 1e300], [12.5**0.5] * 2),
         ("normalize_gradient", (5.0,), [-np.inf, 1.0], [-5.0, 0.0]),
         ("normalize_gradient", (5.0,), [np.nan, 1.0], [np.nan, np.nan]),

@@ -298,6 +298,11 @@ def test_tangents_agree_with_the_reference_in_torch(in_torch):
     # Of a gradient, whose recursion runs forward in time.
     second, vjp = TorchForwardOverReverse(in_torch), reference.discounted_returns_vjp
     assert_agrees_twice(second, in_torch.tricks.discounted_returns, inputs, cotangent, vjp)
+    # An infinity behind the end of an episode has no tangent.
+    rewards, discounts = (in_torch.tensor(np.array(x)) for x in ([1.0, np.inf], [0.0, 0.5]))
+    returns = in_torch.tricks.discounted_returns
+    _, tangent = in_torch.framework.func.jvp(lambda d: returns(rewards, d), (discounts,), (discounts + 1,))
+    assert tangent[0] == 0
 
 
 @pytest.mark.parametrize("steps", [70, None])
