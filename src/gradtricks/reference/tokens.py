@@ -66,7 +66,7 @@ def token_policy_loss_vjp(
 
 def kl_penalty(log_probs: ArrayLike, reference_log_probs: ArrayLike, *, estimator: str = "k3") -> Array:
     """Estimate the divergence of the policy from a reference, sample by sample."""
-    d = as_floating(log_probs) - as_floating(reference_log_probs)
+    d, _ = _compared(log_probs, reference_log_probs)
     return {"k1": d, "k2": d**2 / 2, "k3": np.expm1(-d) + d}[estimator]
 
 
@@ -79,8 +79,16 @@ def kl_penalty_vjp(
     slope: str | None = None,
 ) -> Array:
     """Return the gradient that reaches ``log_probs``: the slope of ``slope``, or of ``estimator`` if None."""
-    d = as_floating(log_probs) - as_floating(reference_log_probs)
-    return np.asarray(cotangent) * {"k1": np.ones_like(d), "k2": d, "k3": -np.expm1(-d)}[slope or estimator]
+    d, possible = _compared(log_probs, reference_log_probs)
+    slopes = {"k1": possible.astype(d.dtype), "k2": d, "k3": -np.expm1(-d)}
+    return np.asarray(cotangent) * slopes[slope or estimator]
+
+
+def _compared(log_probs: ArrayLike, reference_log_probs: ArrayLike) -> tuple[Array, Array]:
+    # The difference of logarithms, and whether what happened is possible to either.
+    log_pi, reference = as_floating(log_probs), as_floating(reference_log_probs)
+    possible = ~((log_pi == reference) & np.isinf(log_pi))
+    return np.where(possible, log_pi, 0) - np.where(possible, reference, 0), possible
 
 
 def average_tokens(x: ArrayLike, mask: ArrayLike, *, normalize: str = "token") -> np.floating:

@@ -176,9 +176,12 @@ def kl_penalty(
     """
     check_choice("estimator", estimator, [*_ESTIMATORS])
     log_pi = at_least_float32(as_floating("log_probs", log_probs))
-    reference = tf.cast(as_floating("reference_log_probs", reference_log_probs), log_pi.dtype)
+    reference = tf.stop_gradient(as_floating("reference_log_probs", reference_log_probs))
+    reference = tf.cast(reference, log_pi.dtype)
     check_shape("reference_log_probs", reference.shape, log_pi.shape, "log_probs")
-    d = log_pi - tf.stop_gradient(reference)
+    impossible = (log_pi == reference) & tf.math.is_inf(log_pi)  # to both: no difference, and no gradient
+    log_pi, reference = (tf.where(impossible, tf.zeros_like(x), x) for x in (log_pi, reference))
+    d = log_pi - reference
     value = _ESTIMATORS[estimator](d)
     if slope is None:
         return value
