@@ -76,6 +76,12 @@ def test_the_slope_of_the_step_at_rest(backend):
     np.testing.assert_array_equal(value, np.ones(3))
     np.testing.assert_allclose(gradients[1], [0, 0, -1e-3 / 1e-8], rtol=1e-10)
     assert_close(gradients, reference.masked_adam_step_vjp(np.ones(3), *arguments), **TOLERANCE)
+    rest = [backend.tensor(x) for x in (parameter, parameter, zero, np.zeros(3, np.int32), ~mask)]
+    _, (to_m,) = backend.value_and_vjp(
+        lambda m: backend.tricks.masked_adam_step(*rest[:2], m, *rest[2:], epsilon=0.0)[0], [zero], np.ones(3)
+    )
+    assert np.isfinite(to_m).all()
+    assert to_m[2] == 0
 
 
 STATE = [  # m, v, step, trainable_mask

@@ -97,7 +97,7 @@ def masked_adam_step(
     moving = second > 0  # at 0 the root has no slope; there it counts as 0
     one, zero = tf.ones([], wide), tf.zeros([], wide)
     root = tf.where(moving, tf.sqrt(tf.where(moving, second, one)), zero)
-    root = correction_1 * (root + epsilon * correction_2)
+    root = tf.where(trainable_mask, correction_1 * (root + epsilon * correction_2), one)
     update = learning_rate * correction_2 * new_m / root
     moved = tf.cast(parameter, wide) * (1 - learning_rate * weight_decay) - update
     new_parameter = tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter)

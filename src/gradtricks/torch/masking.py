@@ -98,7 +98,7 @@ def masked_adam_step(
     second = largest * correction_2
     moving = second > 0  # at 0 the root has no slope; there it counts as 0
     root = torch.where(moving, torch.where(moving, second, 1).sqrt(), 0)
-    root = correction_1 * (root + epsilon * correction_2)
+    root = torch.where(trainable_mask, correction_1 * (root + epsilon * correction_2), 1)
     update = learning_rate * correction_2 * new_m / root
     moved = at_least_float32(parameter) * (1 - learning_rate * weight_decay) - update
     new_parameter = torch.where(trainable_mask, moved.to(parameter.dtype), parameter)
