@@ -352,6 +352,19 @@ def many_sigmoids():
     return usual(model, Adam(model.parameters()))
 
 
+@fault("vanishing", "model(moment, hidden)")
+def too_many_moments():
+    model, x = nn.RNNCell(4, 8), torch.randn(200, 3, 4)
+
+    def loss():
+        hidden = torch.zeros(3, 8)
+        for moment in x:
+            hidden = model(moment, hidden)
+        return hidden.pow(2).mean()
+
+    return usual(model, Adam(model.parameters()), loss)
+
+
 @fault("exploding", "hidden @ model.weight")
 def many_moments():
     x, _ = data()

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 from gradtricks._core.diagnosing import Cause, Record, Weight
 from gradtricks._core.losses import cancelled, parts
@@ -204,6 +204,8 @@ def steep(record: Record) -> Iterator[Cause]:
 
 
 def _growth(values: list[float]) -> float | None:
+    # What has vanished altogether adds nothing to what is left; what a mask cut off hasn't vanished.
+    values = list(dropwhile(lambda value: value == 0, values))
     if len(values) < 4 or not all(0 < value < math.inf for value in values):
         return None
     logs = [math.log(value) for value in values]
