@@ -211,6 +211,26 @@ def frozen_and_recomputed():
 
 
 @training
+def a_head_for_each_task():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input([8, 8, 1])
+    hidden = layers.Dense(4, "tanh")(layers.Flatten()(inputs))
+    model = keras.Model(inputs, [layers.Dense(1)(hidden) for _ in range(3)])
+    variables = [variable.value for variable in model.trainable_variables]
+    optimizer, x, zeros = keras.optimizers.Adam(), image_data()[0], tf.UnconnectedGradients.ZERO
+
+    def step():
+        found = []
+        for task in range(3):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x)[task] ** 2)
+            found.append(tape.gradient(loss, variables, unconnected_gradients=zeros))
+        optimizer.apply([sum(each) for each in zip(*found, strict=True)], model.trainable_variables)
+
+    return step, model, optimizer
+
+
+@training
 def odds_and_ends():
     keras.utils.set_random_seed(0)
     hidden = [layers.Flatten(), layers.Dense(16, "tanh"), layers.BatchNormalization(trainable=False)]

@@ -14,7 +14,8 @@ def state(model, optimizer):
     optimizers = optimizer if isinstance(optimizer, list) else [optimizer]
     tensors = [tensor for m in models for tensor in (*m.parameters(), *m.buffers())]
     tensors += [p.grad for m in models for p in m.parameters() if p.grad is not None]
-    tensors += [torch.as_tensor(v) for o in optimizers for s in o.state.values() for v in s.values()]
+    states = [v for o in optimizers for s in o.state.values() for v in s.values()]
+    tensors += [torch.as_tensor(v) for v in states if isinstance(v, torch.Tensor | float | int)]
     return [tensor.detach().numpy(force=True) for tensor in (*tensors, torch.get_rng_state())]
 
 
@@ -270,6 +271,73 @@ def low_rank_adapters_with_a_warm_up():
         nn.utils.clip_grad_norm_(model.parameters(), float("inf"))
         optimizer.step()
         schedule.step()
+
+    return step, model, optimizer
+
+
+@training
+def curvature_from_a_closure():
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 1), torch.randn(16, 4)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) - 1).pow(2).mean()
+        loss.backward()
+        return loss
+
+    return lambda: optimizer.step(closure), model, optimizer
+
+
+@training
+def projected_gradients_of_tasks():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), torch.randn(16, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        found = []
+        for task in range(2):
+            optimizer.zero_grad(set_to_none=bool(task))
+            (model(x)[:, task] - task).pow(2).mean().backward()
+            found.append([p.grad.clone() for p in model.parameters()])
+        for p, a, b in zip(model.parameters(), *found, strict=True):
+            p.grad = a + b - torch.minimum((a * b).sum(), torch.zeros(())) / (b * b).sum().clamp(1e-12) * b
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@training
+def a_head_for_each_task():
+    torch.manual_seed(0)
+    trunk, heads = nn.Linear(4, 4), nn.ModuleList(nn.Linear(4, 1) for _ in range(3))
+    model, x = nn.ModuleList([trunk, heads]), torch.randn(16, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        for head in heads:
+            head(torch.tanh(trunk(x))).pow(2).mean().backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@training
+def gradients_edited_in_place():
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 1), torch.randn(16, 4)
+    x[:, 1] = 0  # so that decay alone moves a weight
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        for p in model.parameters():
+            p.grad.nan_to_num_().sign_().mul_(torch.full_like(p, 0.1))
+        optimizer.step()
 
     return step, model, optimizer
 

@@ -114,7 +114,7 @@ class Update:
 class Event:
     """Something that happened in between."""
 
-    kind: str  # such as "backward", "update" or "clip"
+    kind: str  # such as "backward", "reset", "update" or "clip"
     place: Place | None = None
     # Of a clip, how many gradients it was given; of a backward pass, how many elements its loss weighs alike,
     # 0 where that isn't known.
@@ -122,7 +122,7 @@ class Event:
     share: float = 1.0  # of a backward pass, what these weights add up to: 1 for a mean
     cancels: bool = False  # of a backward pass, whether what its loss adds up cancels
     unused: bool = False  # of a clip, whether an update took what it was given, and not what it returned
-    subjects: tuple[str, ...] = ()  # names of layers
+    subjects: tuple[str, ...] = ()  # names of layers; of a backward pass, of the parameters that it reached
 
 
 @dataclass

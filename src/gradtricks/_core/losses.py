@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 
 from gradtricks._core.diagnosing import Cause, Event, Record
 from gradtricks._core.recorded import Place
@@ -24,9 +23,10 @@ class Term:
     magnitude: float  # the same without signs
 
 
-def as_event(terms: list[Term], place: Place | None) -> Event:
+def as_event(terms: list[Term], place: Place | None, reached: tuple[str, ...]) -> Event:
     """Return a backward pass through the sum of some terms."""
-    event, magnitude = Event("backward", place), sum(term.magnitude for term in terms)
+    event = Event("backward", place, subjects=reached)
+    magnitude = sum(term.magnitude for term in terms)
     if 0 < magnitude < math.inf:
         event.cancels = abs(sum(term.value for term in terms)) <= _ROUNDING * magnitude
     # Only a loss of one kind, whose elements weigh the same, can be compared with other parts.
@@ -37,20 +37,23 @@ def as_event(terms: list[Term], place: Place | None) -> Event:
 
 def parts(record: Record) -> Iterator[Cause]:
     """Parts of a batch whose gradients don't add up to that of the batch."""
-    events = [event for event in record.events if event.kind in ("update", "backward")]
-    while events and events[-1].kind == "backward":
-        events.pop()  # what these are for isn't known yet
-    for _, group in groupby(events, lambda event: event.kind):
-        cause = _of_parts(list(group))
-        if cause:
-            yield cause
-            return
+    passes: list[Event] = []
+    for event in record.events:
+        if event.kind == "backward":
+            passes.append(event)
+        elif event.kind in ("update", "reset"):
+            # What gradients that are reset were for isn't known.
+            cause = _of_parts(passes) if event.kind == "update" else None
+            if cause:
+                yield cause
+                return
+            passes = []
 
 
 def _of_parts(passes: list[Event]) -> Cause | None:
     sizes, shares = [event.size for event in passes], [event.share for event in passes]
-    # Losses of two kinds aren't parts of one batch: parts come from one line. An update has no size.
-    if len(passes) < 2 or len({event.place for event in passes}) > 1 or not all(sizes):
+    # Losses of two kinds aren't parts of one batch: parts come from one line, and reach the same parameters.
+    if len(passes) < 2 or len({(event.place, event.subjects) for event in passes}) > 1 or not all(sizes):
         return None
     if all(math.isclose(share, 1, rel_tol=_ALIKE) for share in shares):
         several = len(passes)

@@ -75,10 +75,10 @@ class Watching:
         entries = record.unwell[-1].entries
         record.reached |= {entry.name for entry in entries if entry.connected and entry.name not in statuses}
 
-    def note_backward(self, outputs: list[Any], place: Place | None) -> None:
-        """Note a backward pass that went through, and what its loss adds up."""
+    def note_backward(self, outputs: list[Any], place: Place | None, reached: tuple[str, ...]) -> None:
+        """Note a backward pass that went through, what its loss adds up, and what it reached."""
         terms = self.recorder.terms(outputs[0]) if len(outputs) == 1 else []
-        self.record.events.append(as_event(terms, place))
+        self.record.events.append(as_event(terms, place, reached))
         if self.silent:
             needed, read = self.recorder.needed(outputs), self.recorder.read
             self.silent = [(e, made) for e, made in self.silent if needed.isdisjoint(map(read, made))]

@@ -102,7 +102,8 @@ class Watch(Watching):
     def look(self, targets: list[tf.Tensor], asked: list[Any], found: list[Any]) -> None:
         place = calling_place()
         statuses = self.updates.take(asked, found)
-        self.note_backward(targets, place)
+        reached = tuple(name for name, s in statuses.items() if s not in ("none", "zero everywhere"))
+        self.note_backward(targets, place, reached)
         self.note_mode()
         loss = next((s for s in map(status_of, targets) if s in BAD), "fine")
         self.judge(statuses, targets, loss, place)

@@ -7,7 +7,7 @@ import torch
 
 from gradtricks._core.diagnosing import Event, Record, Update, Weight
 from gradtricks._core.recorded import Place
-from gradtricks.torch._graph import memory_of, statuses_of, tensors_of
+from gradtricks.torch._graph import memory_of, statuses_of, tensors_of, version_of
 
 # These bound a gradient, and make no zeros of it.
 _BOUNDS = ("clamp_", "clamp_min_", "clamp_max_", "_foreach_clamp_min_", "_foreach_clamp_max_")
@@ -22,6 +22,7 @@ class Updates:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.sizes: dict[torch.Tensor, float] = {}
         self.kept: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}  # gradients that an update has used
+        self.before_pass: dict[torch.Tensor, tuple[torch.Tensor, int]] = {}
         self.again: set[torch.Tensor] = set()  # parameters that another backward pass has reached since
         self.edits: dict[torch.Tensor, Place | None] = {}
         self.weights: dict[torch.Tensor, tuple[Weight, torch.Tensor, torch.Tensor | None]] = {}
@@ -41,27 +42,54 @@ class Updates:
     def held(self, parameter: torch.Tensor) -> bool:
         return bool(parameter in self.names and self.record.held.get(self.names[parameter]))
 
-    def note_edit(self, short: str, args: Any, place: Place | None, events: list[Event]) -> None:
-        """Note that the user's code edits gradients in place."""
-        memories = {memory_of(p.grad): p for p in self.names if p.grad is not None}
+    def before_edit(self, args: Any) -> dict[torch.Tensor, torch.Tensor]:
+        """Return which gradients an operation in place edits, and where these aren't zero so far."""
+        dense = {p: p.grad for p in self.names if p.grad is not None and p.grad.layout == torch.strided}
+        memories = {memory_of(gradient): p for p, gradient in dense.items()}
         edited = [memories[m] for t in tensors_of(args[:1]) if (m := memory_of(t)) in memories]
+        return {p: dense[p].abs() > 0 for p in edited}
+
+    def note_edit(
+        self,
+        short: str,
+        args: Any,
+        edited: dict[torch.Tensor, torch.Tensor],
+        place: Place | None,
+        events: list[Event],
+    ) -> None:
+        """Note that the user's code has edited gradients in place."""
         scale = args[1] if len(args) > 1 else None
         scaled = isinstance(scale, float | int) or (isinstance(scale, torch.Tensor) and scale.numel() == 1)
-        if not edited or short in _SCALES or (short in ("mul_", "__imul__") and scaled and scale != 0):
+        if short in _SCALES or (short in ("mul_", "__imul__") and scaled and scale != 0):
             return
         if short in _BOUNDS:
             if not events or events[-1].kind != "clip" or events[-1].place != place:
                 events.append(Event("clip", place, len(edited)))
             return
-        self.edits |= dict.fromkeys(edited, place)
+        # Only what makes zeros that weren't there before is a mask.
+        self.edits |= {p: place for p, had in edited.items() if bool((had & (p.grad == 0)).any())}
 
-    def before_backward(self) -> None:
-        """Look which gradients have been reset since an update used them."""
+    def before_backward(self) -> bool:
+        """Look which gradients were reset since an update used them; say if any were since a pass."""
+        gradients = {p: p.grad for p in self.names}
+        sizes = {p: size for p, (_, size) in zip(gradients, statuses_of(list(gradients.values())))}
+        self.before_pass = {p: (g, version_of(g)) for p, g in gradients.items() if g is not None}
         for parameter, (gradient, version) in list(self.kept.items()):
             same = parameter.grad is gradient and gradient._version == version
-            if not same or not bool(gradient.any()):
+            if not same or not sizes[parameter]:
                 del self.kept[parameter]
                 self.again.discard(parameter)
+        return any(size and not sizes[parameter] for parameter, size in self.sizes.items())
+
+    def reached(self) -> tuple[str, ...]:
+        """Return the names of the parameters that a backward pass has just reached."""
+        now = {p: p.grad for p in self.names if p.grad is not None}
+        before = self.before_pass
+        return tuple(
+            self.names[p]
+            for p, g in now.items()
+            if p not in before or before[p][0] is not g or before[p][1] != version_of(g)
+        )
 
     def after_backward(self, statuses: dict[torch.Tensor, tuple[str, float]]) -> None:
         """Take over what a backward pass has made of the gradients."""

@@ -96,10 +96,12 @@ class Watch(Watching, TorchFunctionMode):
         short = getattr(func, "__name__", "")
         if self.deaf or (short == "__get__" and getattr(func.__self__, "__name__", "") in _PLAIN):
             return func(*args, **(kwargs or {}))
-        result = self.recorder.__torch_function__(func, types, args, kwargs)
         in_place = short.endswith("_") and short[:2] != "__" and short not in _ADDING
-        if in_place or short in ("__setitem__", "__imul__"):
-            self.updates.note_edit(short, args, calling_place(), self.record.events)
+        in_place = in_place or short in ("__setitem__", "__imul__")
+        edited = self.updates.before_edit(args) if in_place else {}
+        result = self.recorder.__torch_function__(func, types, args, kwargs)
+        if edited:
+            self.updates.note_edit(short, args, edited, calling_place(), self.record.events)
         return result
 
     def unheard(self, original: Callable[..., Any], note: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -125,9 +127,10 @@ class Watch(Watching, TorchFunctionMode):
             if self.deaf:
                 return original(outputs, incoming, retain, create, inputs, *rest, **options)
             place, error = calling_place(), ""
-            self.updates.before_backward()
             self.deaf = 1
             try:
+                if self.updates.before_backward():
+                    self.note("reset", place=place)
                 # The graph is kept, so that it can be asked again where a gradient isn't well.
                 found = original(outputs, incoming, True, create, inputs, *rest, **options)
             except RuntimeError as failure:
@@ -135,7 +138,7 @@ class Watch(Watching, TorchFunctionMode):
                 raise
             else:
                 if options.get("accumulate_grad", False):
-                    self.note_backward(list(outputs), place)
+                    self.note_backward(list(outputs), place, self.updates.reached())
                     self.find_unregistered()
                 else:
                     self.note_grad(inputs or (), found, place)
