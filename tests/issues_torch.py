@@ -412,6 +412,14 @@ def edited_in_place():
     return usual(model, loss=loss)
 
 
+@fault("backward fails", "backward()")
+def one_graph_for_all_steps():
+    x, _ = data()
+    model = nn.Linear(8, 2)
+    loss = model(x).exp().mean()
+    return usual(model, loss=lambda: loss)
+
+
 @fault("frozen but moving", "optimizer.step()")
 def frozen_after_some_steps():
     x, y = data()

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, Node
 
 _NOTHING = torch.zeros(2, dtype=torch.float64, device="cpu")
 
@@ -45,6 +46,29 @@ def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
 
 def name_of(edge: GradientEdge) -> str:
     return edge.node.name().rstrip("0123456789").removesuffix("Backward")
+
+
+def saving_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
+    """Return the nodes behind some tensors that need what they saved, which one pass frees."""
+    pending, seen = [tensor.grad_fn for tensor in outputs], set[Node]()
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            pending += [following for following, _ in node.next_functions]
+    return [node for node in seen if _saves(node)]
+
+
+def _saves(node: Node) -> bool:
+    if hasattr(node, "_raw_saved_tensors"):
+        return bool(node._raw_saved_tensors)
+    # A sum with a product saves the factors only where they want gradients.
+    return _names_saved(type(node)) and not node.name().startswith(("Add", "Baddbmm"))
+
+
+@lru_cache
+def _names_saved(kind: type[Node]) -> bool:
+    return any(name.startswith("_raw_saved_") for name in dir(kind))
 
 
 def version_of(tensor: torch.Tensor) -> int:

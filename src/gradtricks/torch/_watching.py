@@ -17,7 +17,7 @@ from gradtricks._core.recorded import BAD, Place, calling_place
 from gradtricks._core.recording import replaced
 from gradtricks._core.reports import GradientReport
 from gradtricks._core.watching import EnoughSeen, Watching
-from gradtricks.torch._graph import is_floating, same_draws, status_of, statuses_of, tensors_of
+from gradtricks.torch._graph import is_floating, same_draws, saving_nodes, status_of, statuses_of, tensors_of
 from gradtricks.torch._late import LateRecorder
 from gradtricks.torch._updates import Updates, parameters_of
 from gradtricks.torch.tracing import eagerly, explained
@@ -25,6 +25,8 @@ from gradtricks.torch.tracing import eagerly, explained
 _ADDING = ("zero_", "_foreach_zero_", "add_", "sub_", "detach_", "requires_grad_", "copy_")
 # Properties that hold no tensor, and are asked for all the time.
 _PLAIN = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_nested")
+
+_FREED = "gradtricks.freed"  # marks nodes that a pass would have freed, had nobody watched
 
 
 class Watch(Watching, TorchFunctionMode):
@@ -131,8 +133,14 @@ class Watch(Watching, TorchFunctionMode):
             try:
                 if self.updates.before_backward():
                     self.note("reset", place=place)
+                # With inputs, nobody says which nodes the engine asks.
+                nodes = [] if inputs else saving_nodes(outputs)
+                if any(_FREED in node.metadata for node in nodes):
+                    raise RuntimeError("Trying to backward through the graph a second time")
                 # The graph is kept, so that it can be asked again where a gradient isn't well.
                 found = original(outputs, incoming, True, create, inputs, *rest, **options)
+                for node in () if retain else nodes:
+                    node.metadata[_FREED] = True
             except RuntimeError as failure:
                 error, self.failed = str(failure).splitlines()[0], True
                 raise
