@@ -258,6 +258,9 @@ def test_a_scalar_and_its_report(backend):
         # A rectifier is flat at each of these points, but not everywhere: a forgotten mask is no surrogate.
         (lambda x: np.maximum(x, 0), np.ones_like, [-0.5, -1e-5, -1.0], WRONG, "3 of 9"),
         (lambda x: np.max(x)[None], np.ones_like, [0.1, 0.7, -2.0], WRONG, "2 of 3 aren't the derivative"),
+        # As are functions with a slope that is far away, or short.
+        (lambda x: np.maximum(x - 10, 0), np.ones_like, AT, WRONG, "3 of 9 aren't the derivative"),
+        (lambda x: np.clip(x, 0, 0.1), np.ones_like, AT, WRONG, "3 of 9 aren't the derivative"),
         (np.square, lambda x: np.where(x > 1, np.nan, 2 * x), AT, WRONG, "aren't the derivative of the"),
         # Where a staircase can't be told.
         (lambda x: np.where(np.abs(x - 0.5) < 0.2, 1.0, np.nan), np.ones_like, [0.5], WRONG, "1 of 1 aren't"),

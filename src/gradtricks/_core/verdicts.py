@@ -90,7 +90,25 @@ def _flat_elsewhere(
         if np.isfinite(here).all():
             flat.append(np.array_equal(here, near))
     # One of them may stand at the edge of a stair.
-    return len(flat) >= 5 and sum(flat) >= len(flat) - 1
+    few_edges = len(flat) >= 5 and sum(flat) >= len(flat) - 1
+    return few_edges and not _has_slope(function, arrays, (position, indices[0]), 8 * reach)
+
+
+def _has_slope(function: Function, arrays: list[NDArray], place: Place, reach: float) -> bool:
+    """Halve a way where the function changes most: a slope changes it less and less, a jump doesn't."""
+    ends = [(x, np.asarray(function(*moved(arrays, place, x)))) for x in (-reach, reach)]
+
+    def steepness(ends: list[tuple[float, NDArray]]) -> float:
+        (low, before), (high, after) = ends
+        return float(np.abs(after - before).sum() / (high - low)) if high > low else 0.0
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        first = steepness(ends)
+        for _ in range(52 if 0 < first < np.inf else 0):
+            middle = (ends[0][0] + ends[1][0]) / 2
+            between = middle, np.asarray(function(*moved(arrays, place, middle)))
+            ends = max([ends[0], between], [between, ends[1]], key=steepness)
+        return 0 < steepness(ends) < 1e6 * first
 
 
 def reason_of(verdict: str, table: Comparison, verdicts: NDArray, i: int, j: int) -> str:
