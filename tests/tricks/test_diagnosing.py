@@ -124,6 +124,19 @@ def test_an_optimizer_around_another_one_is_watched_once_in_torch(in_torch):
     assert diagnosis.kinds == ("never zeroed",)
 
 
+def test_what_a_failed_pass_would_have_reached_is_in_the_graph_in_torch(in_torch):
+    torch = in_torch.framework
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)])
+
+    def step():
+        hidden = model[0](torch.ones(4, 2)).tanh()
+        for head in model[1:]:
+            head(hidden).square().mean().backward()
+
+    diagnosis = in_torch.tricks.diagnose(step, model, torch.optim.SGD(model.parameters(), 0.1))
+    assert diagnosis.kinds == ("backward fails", "never updated")
+
+
 def test_what_an_optimizer_around_another_one_puts_back_has_not_moved_in_tensorflow(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     model = tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])

@@ -71,9 +71,9 @@ class Watching:
             return
         spoilt, report = self.recorder.settle(), self.explain(outputs)
         record.unwell.append(Backward(report, loss, spoilt, error, place))
-        # A gradient that nobody asked for would have arrived.
+        # A gradient that nobody asked for would have arrived, and that of a pass that failed.
         entries = record.unwell[-1].entries
-        record.reached |= {entry.name for entry in entries if entry.connected and entry.name not in statuses}
+        record.reached |= {e.name for e in entries if e.connected and (error or e.name not in statuses)}
 
     def note_backward(self, outputs: list[Any], place: Place | None, reached: tuple[str, ...]) -> None:
         """Note a backward pass that went through, what its loss adds up, and what it reached."""
