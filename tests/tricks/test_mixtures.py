@@ -77,6 +77,15 @@ def test_everything_is_finite_in_float32(backend, way):
     assert all(np.isfinite(a).all() for a in (value, *gradients))
 
 
+@pytest.mark.parametrize(("dtype", "y"), [(np.float32, 3000.0), (np.float64, 1e9)])
+def test_components_share_the_gradient_however_far_y_is(backend, dtype, y):
+    # The exponential of a large loss would multiply its rounding.
+    inputs = [np.array(a, dtype) for a in ([0.0, 0.0], [0.0, 0.0], [1.0, 1.0], y)]
+    _, found = backend.value_and_vjp(nll(backend.tricks, 0.0), inputs, np.ones((), dtype))
+    for gradients in (found, reference.mixture_density_nll_vjp(1.0, *inputs, scale_floor=0.0)):
+        assert_close(gradients[1::2], [[-y / 2, -y / 2], y], rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_component_without_responsibility_gets_no_gradient(backend, dtype):
     # The plain formula gives a finite loss and a NaN gradient here: 0 responsibility times an infinite slope.

@@ -35,7 +35,7 @@ def mixture_density_nll_vjp(
     shapes = [np.shape(x) for x in (loc, scale, y)]
     logits, distance, sigma, limit = _standardized(logits, loc, scale, y, scale_floor)
     joint = log_softmax(logits) + _log_density(distance, sigma, limit)
-    responsibility = np.exp(joint - _log_sum_exp(joint)[..., None])
+    responsibility = np.exp(log_softmax(joint))
     each = as_floating(cotangent)[..., None]
     weight = (each * responsibility)[..., None]
     far = np.abs(distance) > limit * sigma

@@ -64,7 +64,11 @@ def mixture_density_nll(
     idle = joint.softmax(-1) == 0
     distance = torch.where(idle.unsqueeze(-1), 0, distance)
     sigma = torch.where(idle.unsqueeze(-1), 1, sigma)
-    return -torch.where(idle, -math.inf, log_pi + _log_density(distance, sigma)).logsumexp(-1)
+    # Backward logsumexp takes exp(x - result), where the rounding of a large result would count. The clamp
+    # is for a y that nothing explains: minus infinity less itself would be NaN.
+    top = joint.amax(-1, keepdim=True).clamp(min=torch.finfo(joint.dtype).min)
+    joint = torch.where(idle, -math.inf, log_pi + _log_density(distance, sigma))
+    return -((joint - top).logsumexp(-1) + top.squeeze(-1))
 
 
 def _log_density(distance: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
