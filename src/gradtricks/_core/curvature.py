@@ -1,6 +1,6 @@
 """Norms of a symmetric matrix that is known by its products with vectors only."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ class HessianNorm(NamedTuple):
     Attributes:
         value: The estimate.
         standard_error: For the Frobenius norm, the standard deviation of the estimate; NaN after one sample.
-            For the spectral norm, the residual: a singular value lies within this distance of ``value``.
-            0 where every column of the Hessian was computed.
+            For the spectral norm, the residual: up to the errors of the products, a singular value lies
+            within this distance of ``value``. 0 where every column of the Hessian was computed.
     """
 
     value: float
@@ -38,7 +38,7 @@ def norm_of_products(
     With ``samples >= size`` the vectors are the columns of the identity and the norm is exact. Otherwise the
     Frobenius norm is the root of the mean of ``|Hz|**2`` over vectors z of random signs (M. F. Hutchinson,
     https://doi.org/10.1080/03610919008812866), and the spectral norm is the largest Ritz value, in magnitude,
-    of as many Lanczos steps (C. Lanczos, https://doi.org/10.6028/jres.045.026).
+    of as many Lanczos steps from a Gaussian vector (C. Lanczos, https://doi.org/10.6028/jres.045.026).
     """
     random = np.random.default_rng(seed)
     # What isn't finite shows in the result.
@@ -46,8 +46,9 @@ def norm_of_products(
         if samples >= size:
             return _dense_norm(product, size, ord)
         if ord == "fro":
-            return _mean_norm([product(z) for z in _signs(random, size, samples)])
-        return _lanczos(product, next(_signs(random, size, 1)), samples)
+            return _mean_norm([product(random.integers(0, 2, size) * 2.0 - 1.0) for _ in range(samples)])
+        # Not from signs, which are often orthogonal to an eigenvector such as (1, -1, 0, ...).
+        return _lanczos(product, random.normal(size=size), samples)
 
 
 def difference(
@@ -79,10 +80,6 @@ def _length(values: NDArray) -> float:
     # The squares of large numbers overflow, those of small ones vanish.
     largest = float(np.abs(values).max(initial=0.0))
     return largest * float(np.linalg.norm(values / largest)) if 0 < largest < np.inf else largest
-
-
-def _signs(random: np.random.Generator, size: int, samples: int) -> Iterator[NDArray[np.floating]]:
-    return (random.integers(0, 2, size) * 2.0 - 1.0 for _ in range(samples))
 
 
 def _dense_norm(product: Callable[[NDArray], NDArray], size: int, order: str | int) -> HessianNorm:

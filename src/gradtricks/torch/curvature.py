@@ -78,7 +78,7 @@ def hessian_norm(
         method: ``"exact"`` products, or a ``"finite_difference"`` of two gradients for each, which does
             without second derivatives but is wrong across kinks such as ReLU's. It counts edits once.
         samples: Number of products.
-        seed: Of the random signs, which are the same in both frameworks.
+        seed: Of the random numbers, which are the same in both frameworks.
 
     Returns:
         A named tuple ``(value, standard_error)`` of floats. For ``ord=2`` the error is the residual.
