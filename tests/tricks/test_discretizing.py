@@ -120,6 +120,28 @@ def test_a_narrow_ramp_keeps_its_shape_in_float32(backend, width):
     assert (np.diff(value[[0, 1, 2, 3, 5]]) >= 0).all()
 
 
+def test_the_optimizer_of_graphs_keeps_a_narrow_ramp(in_tensorflow):
+    tf, x = in_tensorflow.framework, np.float32([1 - 6e-8])
+    ramp = tf.function(lambda x: in_tensorflow.tricks.piecewise_linear_floor(x, 1e-6), autograph=False)
+    expected = reference.piecewise_linear_floor(x.astype(np.float64), 1e-6)
+    np.testing.assert_allclose(ramp(tf.constant(x)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["soft_floor", "piecewise_linear_floor"])
+def test_a_narrow_step_keeps_its_shape_on_either_side_of_0(backend, name):
+    # Little of such an x is left in its distance to -1.
+    x, width = np.array([-3e-20, -1e-20, -5e-21, 5e-21]), 1e-20
+    expected, slopes = np.array([-1, -1, -0.5, 0]), np.array([0, 1, 1, 0])
+    if name == "soft_floor":
+        rise = 1 / (1 + np.exp(-x / width))
+        expected, slopes = rise - 1, rise * (1 - rise)
+    assert_agrees(backend, name, [x], np.ones(4), width)
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: getattr(backend.tricks, name)(t, width), [x], np.full(4, width)
+    )
+    assert_close([value, gradient], [expected, slopes])
+
+
 @pytest.mark.parametrize(
     ("name", "option", "x", "expected", "slopes"),
     [

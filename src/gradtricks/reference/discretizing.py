@@ -47,43 +47,50 @@ def soft_floor(x: ArrayLike, temperature: float) -> NDArray[np.floating]:
     the difference to the floor converges, so that is what is summed. Towards a temperature of 0 it becomes
     the floor, towards infinity ``x - 0.5``.
     """
-    whole, part, integers = _around(x, temperature)
+    whole, distances = _distances(x, temperature)
     with np.errstate(over="ignore"):
-        sigmoids = 1 / (1 + np.exp(-(part[..., None] - integers) / temperature))
-        beyond = 1 / (1 + np.exp((part[..., None] - integers) / temperature))
-    # Below the step 1 - sigmoid is what is missing; written so, it doesn't cancel.
-    return whole + np.where(integers > 0, sigmoids, -beyond).sum(axis=-1)
+        # Below a step 1 - sigmoid is what is missing; written so, it doesn't cancel.
+        sigmoids = 1 / (1 + np.exp(np.abs(distances) / temperature))
+    return whole + np.where(distances < 0, sigmoids, -sigmoids).sum(axis=-1)
 
 
 def soft_floor_vjp(cotangent: ArrayLike, x: ArrayLike, temperature: float) -> NDArray[np.floating]:
     """A sum of bells, one for each step; 0 where ``x`` isn't finite."""
-    _, part, integers = _around(x, temperature)
+    _, distances = _distances(x, temperature)
     with np.errstate(over="ignore"):
-        bells = np.cosh((part[..., None] - integers) / (2 * temperature)) ** -2 / (4 * temperature)
+        bells = np.cosh(distances / (2 * temperature)) ** -2 / (4 * temperature)
     return np.where(np.isfinite(x), as_floating(cotangent) * bells.sum(axis=-1), 0)
 
 
 def piecewise_linear_floor(x: ArrayLike, width: float) -> NDArray[np.floating]:
     """Floor with a ramp of ``width`` in (0, 1] before each step; slope ``1 / width`` on the ramps."""
-    whole, part, _ = _around(x, 0.0)
-    return whole + np.maximum(_rise(part, width), 0) / width
+    return np.floor(as_floating(x)) + np.maximum(_rise(x, width), 0) / width
 
 
 def piecewise_linear_floor_vjp(cotangent: ArrayLike, x: ArrayLike, width: float) -> NDArray[np.floating]:
     """``cotangent / width`` on the ramps; at a corner the slope is that to the right of it."""
-    _, part, _ = _around(x, 0.0)
-    on_the_ramp = np.isfinite(x) & (_rise(part, width) >= 0)
+    on_the_ramp = np.isfinite(x) & (_rise(x, width) >= 0)
     return np.where(on_the_ramp, as_floating(cotangent) / width, 0)
 
 
-def _rise(part: NDArray, width: float) -> NDArray:
+def _rise(x: ArrayLike, width: float) -> NDArray:
+    _, below, above = _around(x)
     # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
-    return np.where(part < 0.5, part - (1 - width), width - (1 - part))
+    return np.where(below < 0.5, below - (1 - width), width + above)
 
 
-def _around(x: ArrayLike, temperature: float) -> tuple[NDArray, NDArray, NDArray]:
-    # The floor, what lies above it, and the integers near enough to 0 to matter at this temperature.
+def _distances(x: ArrayLike, temperature: float) -> tuple[NDArray, NDArray]:
+    # The floor, and how far x is beyond each integer that is near enough to matter at this temperature.
+    whole, below, above = _around(x)
+    steps = np.arange(np.ceil(45 * temperature) + 1)
+    return whole, np.concatenate([below[..., None] + steps, above[..., None] - steps], axis=-1)
+
+
+def _around(x: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
+    # The floor, and how far x is beyond it and beyond the next integer: 1 less, but not by rounding,
+    # in which a small negative x would be lost.
     x = as_floating(x)
-    whole, reach = np.floor(x), np.ceil(45 * temperature) + 1
-    finite = np.isfinite(x)
-    return whole, np.where(finite, x - np.where(finite, whole, 0), 0), np.arange(-reach, reach + 1)
+    whole = np.floor(x)
+    part = np.where(np.isfinite(x), x - np.where(np.isfinite(x), whole, 0), 0)
+    with np.errstate(invalid="ignore"):
+        return whole, part, np.where(part < 0.5, part - 1, x - (whole + 1))

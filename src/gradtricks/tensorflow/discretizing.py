@@ -122,12 +122,13 @@ def soft_floor(x: Any, temperature: float | tf.Tensor) -> Any:
 def _soft_floor(x: Any, temperature: float | tf.Tensor) -> tf.Tensor:
     x = as_floating("x", x)
     heat = as_coefficient("temperature", temperature, x, low=1e-30)
-    whole, part = _whole_and_part(x)
+    whole, part = _floor_and_part(x)
+    side = tf.cast(tf.where(part < 0, 1, -1), part.dtype)
     if isinstance(temperature, TENSORS):
         cold, warm = tf.minimum(heat, _WARM), tf.maximum(heat, _WARM)
-        above = tf.where(heat < _WARM, _sigmoids(part, cold, _WARM), _waves(part, warm, _WARM))
+        above = tf.where(heat < _WARM, _sigmoids(part, side, cold, _WARM), _waves(part, side, warm, _WARM))
     else:
-        above = (_sigmoids if temperature < _WARM else _waves)(part, heat, temperature)
+        above = (_sigmoids if temperature < _WARM else _waves)(part, side, heat, temperature)
     return tf.cast(whole + above, x.dtype)
 
 
@@ -158,37 +159,38 @@ def piecewise_linear_floor(x: Any, width: float | tf.Tensor) -> Any:
 def _piecewise_linear_floor(x: Any, width: float | tf.Tensor) -> tf.Tensor:
     x = as_floating("x", x)
     width = as_coefficient("width", width, x, low=1e-30, high=1.0)
-    whole, part = _whole_and_part(x)
+    whole, part = _floor_and_part(x)
     # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
-    rise = tf.where(part < 0.5, part - (1 - width), width - (1 - part))
+    rise = tf.where(part < 0, width + part, part - (1 - width))
     return tf.cast(whole + tf.where(rise >= 0, rise / width, tf.zeros_like(part)), x.dtype)
 
 
-def _whole_and_part(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _floor_and_part(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    # The part beyond the nearest integer: beyond the floor, a small negative x would be lost in rounding.
     x = at_least_float32(x)
-    whole = tf.floor(tf.stop_gradient(x))
-    return whole, tf.where(tf.math.is_finite(x), x - whole, tf.zeros_like(x))
+    nearest = tf.round(tf.stop_gradient(x))
+    return tf.floor(tf.stop_gradient(x)), tf.where(tf.math.is_finite(x), x - nearest, tf.zeros_like(x))
 
 
 # From here on fewer waves are needed than sigmoids.
 _WARM = 0.25
 
 
-def _sigmoids(part: tf.Tensor, heat: tf.Tensor, hottest: float) -> tf.Tensor:
-    # Steps above count by what is there of them already, steps below by what is still missing; the sum is
-    # symmetric about 1/2. Beyond the last pair less than one rounding error remains.
-    count = math.ceil(hottest * math.log(2 / np.finfo(part.dtype.as_numpy_dtype).eps))
+def _sigmoids(part: tf.Tensor, side: tf.Tensor, heat: tf.Tensor, hottest: float) -> tf.Tensor:
+    # Steps above count by what is there of them already, steps below by what is still missing; the nearest is
+    # to one side. Beyond the last pair less than one rounding error remains.
+    count = math.ceil(max(1, hottest * math.log(2 / np.finfo(part.dtype.as_numpy_dtype).eps)) - 0.5)
     total = tf.zeros_like(part)
     for step in range(count, 0, -1):
         rising = tf.sigmoid((part - step) / heat)
-        total = total + (rising - tf.sigmoid((1 - step - part) / heat))
-    return total
+        total = total + (rising - tf.sigmoid((-step - part) / heat))
+    return total + side * tf.sigmoid(side * part / heat)
 
 
-def _waves(part: tf.Tensor, heat: tf.Tensor, coldest: float) -> tf.Tensor:
+def _waves(part: tf.Tensor, side: tf.Tensor, heat: tf.Tensor, coldest: float) -> tf.Tensor:
     # The same sum by Poisson's formula: the warmer, the fewer waves.
     count = int((8 - math.log(np.finfo(part.dtype.as_numpy_dtype).eps)) / (2 * math.pi**2 * coldest))
-    total = part - 0.5
+    total = part + side / 2
     for wave in range(1, count + 1):
         height = 2 * math.pi * heat / tf.sinh(2 * math.pi**2 * wave * heat)
         total = total + height * tf.sin(2 * math.pi * wave * part)

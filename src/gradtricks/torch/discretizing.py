@@ -105,12 +105,13 @@ def soft_floor(x: Any, temperature: float | torch.Tensor) -> Any:
 def _soft_floor(x: Any, temperature: float | torch.Tensor) -> torch.Tensor:
     x = as_floating("x", x)
     heat = as_coefficient("temperature", temperature, x, low=1e-30)
-    whole, part = _whole_and_part(x)
+    whole, part = _floor_and_part(x)
+    side = torch.where(part < 0, 1, -1)
     if isinstance(temperature, torch.Tensor) or torch.compiler.is_compiling():
         cold, warm = heat.clamp(max=_WARM), heat.clamp(min=_WARM)
-        above = torch.where(heat < _WARM, _sigmoids(part, cold, _WARM), _waves(part, warm, _WARM))
+        above = torch.where(heat < _WARM, _sigmoids(part, side, cold, _WARM), _waves(part, side, warm, _WARM))
     else:
-        above = (_sigmoids if temperature < _WARM else _waves)(part, heat, temperature)
+        above = (_sigmoids if temperature < _WARM else _waves)(part, side, heat, temperature)
     return _with_dense_gradient((whole + above).to(x.dtype))
 
 
@@ -139,16 +140,17 @@ def piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> Any:
 def _piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> torch.Tensor:
     x = as_floating("x", x)
     width = as_coefficient("width", width, x, low=1e-30, high=1.0)
-    whole, part = _whole_and_part(x)
+    whole, part = _floor_and_part(x)
     # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
-    rise = torch.where(part < 0.5, part - (1 - width), width - (1 - part))
+    rise = torch.where(part < 0, width + part, part - (1 - width))
     return _with_dense_gradient((whole + torch.where(rise >= 0, rise / width, 0)).to(x.dtype))
 
 
-def _whole_and_part(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _floor_and_part(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # The part beyond the nearest integer: beyond the floor, a small negative x would be lost in rounding.
     x = at_least_float32(x)
-    whole = x.detach().floor()
-    return whole, torch.where(x.isfinite(), x - whole, 0)
+    nearest = x.detach().round()
+    return x.detach().floor(), torch.where(x.isfinite(), x - nearest, 0)
 
 
 def _with_dense_gradient(y: torch.Tensor) -> torch.Tensor:
@@ -161,21 +163,21 @@ def _with_dense_gradient(y: torch.Tensor) -> torch.Tensor:
 _WARM = 0.25
 
 
-def _sigmoids(part: torch.Tensor, heat: torch.Tensor, hottest: float) -> torch.Tensor:
-    # Steps above count by what is there of them already, steps below by what is still missing; the sum is
-    # symmetric about 1/2. Beyond the last pair less than one rounding error remains.
-    count = math.ceil(hottest * math.log(2 / torch.finfo(part.dtype).eps))
+def _sigmoids(part: torch.Tensor, side: torch.Tensor, heat: torch.Tensor, hottest: float) -> torch.Tensor:
+    # Steps above count by what is there of them already, steps below by what is still missing; the nearest is
+    # to one side. Beyond the last pair less than one rounding error remains.
+    count = math.ceil(max(1, hottest * math.log(2 / torch.finfo(part.dtype).eps)) - 0.5)
     total = torch.zeros_like(part)
     for step in range(count, 0, -1):
         rising = torch.sigmoid((part - step) / heat)
-        total = total + (rising - torch.sigmoid((1 - step - part) / heat))
-    return total
+        total = total + (rising - torch.sigmoid((-step - part) / heat))
+    return total + side * torch.sigmoid(side * part / heat)
 
 
-def _waves(part: torch.Tensor, heat: torch.Tensor, coldest: float) -> torch.Tensor:
+def _waves(part: torch.Tensor, side: torch.Tensor, heat: torch.Tensor, coldest: float) -> torch.Tensor:
     # The same sum by Poisson's formula: the warmer, the fewer waves.
     count = int((8 - math.log(torch.finfo(part.dtype).eps)) / (2 * math.pi**2 * coldest))
-    total = part - 0.5
+    total = part + side / 2
     for wave in range(1, count + 1):
         height = 2 * math.pi * heat / torch.sinh(2 * math.pi**2 * wave * heat)
         total = total + height * torch.sin(2 * math.pi * wave * part)
