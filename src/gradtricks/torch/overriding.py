@@ -152,7 +152,8 @@ def _overridden(x: torch.Tensor, output: torch.Tensor, rule: Rule) -> torch.Tens
 
 
 def _rule(gradient: Gradient) -> Rule:
-    looking = []  # while a compiler looks what the rule reads, under a transform: by calling it, for ever
+    # Not empty while a compiler looks, under a transform, what the rule reads: by calling it, for ever.
+    looking: list[bool] = []
 
     def overridden(x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         if not (torch.compiler.is_compiling() and in_transform()):
