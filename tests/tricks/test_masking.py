@@ -841,3 +841,17 @@ def test_sparse_gradients_are_refused_in_torch(in_torch):
     for optimizer in (tricks.MaskedAdam([parameter]), wrapped):
         with pytest.raises(TypeError, match="gradients must be dense; got layout"):
             optimizer.step()
+
+
+def test_a_parameter_without_a_mask_goes_along_in_torch(in_torch):
+    torch = in_torch.framework
+    masked, free = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    first, second = (
+        in_torch.tricks.MaskedOptimizer(torch.optim.SGD([masked, free], lr=1.0, momentum=0.5)) for _ in "12"
+    )
+    first.set_trainable_mask(masked, torch.tensor([True, False]))
+    masked.grad = free.grad = torch.ones(2)
+    first.step()
+    second.load_state_dict(first.state_dict())
+    second.step()
+    assert (masked.tolist(), free.tolist()) == ([-1.5, 1.0], [-1.5, -1.5])
