@@ -26,8 +26,8 @@ def edit_gradient(x: Any, rule: Callable[..., torch.Tensor], *tensors: torch.Ten
             second derivative it is differentiated.
         *tensors: What the rule needs besides; they get no gradient. Tensors that are arguments of a function
             which you compile under a transform of `torch.func`, or made in it, or that `vmap` maps, must come
-            in this way.
-            Where `vmap` maps neither these nor ``x``, the sum of the examples' gradients is edited.
+            in this way. Where `vmap` maps neither these nor ``x``, the sum of the examples' gradients is
+            edited.
 
     Returns:
         Shape and dtype of ``x``. A view of ``x`` in plain eager mode: clone it before editing in place.
