@@ -172,6 +172,38 @@ def test_extremes_of_each_rule(backend, name, arguments, gradient, expected):
     np.testing.assert_allclose(found, expected, atol=1e-300)
 
 
+LARGEST = np.finfo(np.float32).max
+
+
+@pytest.mark.parametrize(
+    ("gradient", "clipped"),
+    [
+        ([np.inf, 0.0], [np.inf, 0.0]),  # it counts as the largest number, which fits
+        ([np.inf, -np.inf], [LARGEST * 0.5**0.5, -LARGEST * 0.5**0.5]),
+        ([LARGEST, LARGEST], [LARGEST * 0.5**0.5] * 2),
+        ([LARGEST, 0.0], [LARGEST, 0.0]),
+        ([0.0, 0.0], [0.0, 0.0]),
+    ],
+)
+def test_the_largest_maximum_holds_too(backend, gradient, clipped):
+    gradient, largest = np.array(gradient, np.float32), float(LARGEST)
+    _, (found,) = backend.value_and_vjp(
+        lambda t: backend.tricks.clip_gradient_norm(t, largest), [np.ones(2, np.float32)], gradient
+    )
+    together, _ = backend.tricks.clip_by_global_norm([backend.tensor(gradient)], largest)
+    for result in (found, backend.array(together[0]), reference.project_to_max_norm(gradient, largest)):
+        np.testing.assert_allclose(result, clipped, rtol=1e-6)
+
+
+@pytest.mark.parametrize("x", [[0.0, 0.0], [1e-20, 1e-20], [1e-10, 1e-10]])
+def test_the_slope_of_what_fits_by_far(backend, x):
+    value, (gradient,) = backend.value_and_vjp(
+        lambda t: backend.tricks.project_to_max_norm(t, 1e38), [np.array(x, np.float32)], np.array([1.0, 2.0])
+    )
+    np.testing.assert_array_equal(value, np.array(x, np.float32))
+    np.testing.assert_array_equal(gradient, [1.0, 2.0])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_types_dont_overflow(backend, dtype):
     _, gradient = reaching(backend, "clip_gradient_norm", np.full(2, 300.0), 1.0, dtype=dtype)
@@ -193,12 +225,12 @@ def test_the_norm_of_infinite_gradients_has_a_gradient(backend):
 
 @pytest.mark.parametrize("huge", [1e300, 10**300])
 def test_a_bound_beyond_the_dtype_is_its_largest_number(backend, huge):
-    gradient, largest = np.array([3.0, 0.0]), np.finfo(np.float32).max
+    gradient = np.array([3.0, 0.0])
     for name, arguments in [("clip_gradient", (-huge, huge)), ("clip_gradient_norm", (huge,))]:
         _, found = reaching(backend, name, gradient, *arguments, dtype="float32")
         np.testing.assert_array_equal(found, gradient)
     _, found = reaching(backend, "normalize_gradient", gradient, huge, dtype="float32")
-    np.testing.assert_allclose(found, [largest, 0.0])
+    np.testing.assert_allclose(found, [LARGEST, 0.0])
     _, (found,) = backend.value_and_vjp(
         lambda t: backend.tricks.project_to_max_norm(t, huge), [np.float32([np.inf, 1.0])], gradient
     )

@@ -87,7 +87,7 @@ def project_to_max_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> 
     """
     x = as_floating(x)
     unit, length, largest = _polar(x, check_axis("axis", axis, x.ndim))
-    fits = largest * length <= max_norm * (1 + _rounding(x.dtype))
+    fits = _fits(length, largest, max_norm)
     return np.where(fits, x, unit * (max_norm / np.where(length > 0, length, 1)))
 
 
@@ -101,19 +101,22 @@ def project_to_max_norm_vjp(
     x, cotangent = as_floating(x), as_floating(cotangent)
     axes = check_axis("axis", axis, x.ndim)
     unit, length, largest = _polar(x, axes)
-    fits = largest * length <= max_norm * (1 + _rounding(x.dtype))
+    fits = _fits(length, largest, max_norm)
     length = np.where(length > 0, length, 1)
     direction = unit / length
     across = cotangent - direction * np.sum(direction * cotangent, axis=axes, keepdims=True)
     return np.where(fits, cotangent, across * (max_norm / length / np.where(fits, 1, largest)))
 
 
-def _rounding(dtype: np.dtype) -> float:
-    """By how much a norm may exceed its maximum, relatively, and still count as equal to it.
+def _fits(length: NDArray[np.floating], largest: NDArray[np.floating], max_norm: float) -> NDArray[np.bool_]:
+    """Whether a norm is at most its maximum, up to rounding.
 
-    One unit in the last place of ``dtype``, and eight of the dtype in which norms are taken.
+    That is one unit in the last place of the dtype, and eight of the dtype in which norms are taken. Infinity
+    counts as the largest number that there is.
     """
-    return float(np.finfo(dtype).eps + 8 * np.finfo(np.result_type(dtype, np.float32)).eps)
+    rounding = np.finfo(length.dtype).eps + 8 * np.finfo(np.result_type(length.dtype, np.float32)).eps
+    finite = np.minimum(largest, np.finfo(largest.dtype).max)
+    return finite * length.astype(np.longdouble) <= max_norm * np.longdouble(1 + rounding)  # can't overflow
 
 
 def _polar(

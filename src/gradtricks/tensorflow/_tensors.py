@@ -116,3 +116,8 @@ def at_least_float32(x: tf.Tensor) -> tf.Tensor:
 def product(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Multiply, so that what weighs nothing adds nothing: 0 times an infinity is 0, forward and backward."""
     return weight * tf.where((weight == 0) & tf.math.is_inf(x), tf.zeros_like(x), x)
+
+
+def nonzero(x: tf.Tensor) -> tf.Tensor:
+    """Put 1 for 0, where ``x`` divides zeros."""
+    return tf.where(x == 0, tf.ones_like(x), x)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import leaves, map_structure
 from gradtricks.tensorflow._edits import intercept
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_scalar, at_least_float32
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_scalar, at_least_float32, nonzero
 
 _Axes = tuple[int, ...] | None
 _EPSILON = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23, tf.float64: 2.0**-52}
@@ -130,10 +130,11 @@ def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[An
     max_norm = as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [tf.reshape(tf.cast(leaf, zero.dtype), [-1]) for leaf in tensors]
     largest = tf.reduce_max(tf.stack([zero, *(_largest(leaf, (0,))[0] for leaf in wide)]))
-    divisor = _divisor(largest)
+    finite = _finite(largest)
+    divisor = nonzero(finite)
     squares = [tf.reduce_sum(tf.square(tf.clip_by_value(leaf / divisor, -1, 1))) for leaf in wide]
     length = _root(tf.add_n([zero, *squares]))
-    fit = {dtype: _fit(dtype, length, largest, max_norm) for dtype in {leaf.dtype for leaf in tensors}}
+    fit = {dtype: _fit(dtype, length, finite, max_norm) for dtype in {leaf.dtype for leaf in tensors}}
 
     def clip(g: tf.Tensor | None) -> tf.Tensor | None:
         if g is None:
@@ -201,17 +202,18 @@ def _rescale(gradient: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
 def _fit(
     dtype: tf.DType, length: tf.Tensor, largest: tf.Tensor, max_norm: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    # The norm is length * largest. That may overflow, which only says that it doesn't fit.
+    # The norm is length * largest, which may overflow.
     tolerance = _EPSILON[dtype] + 8 * _EPSILON[length.dtype]
-    return length * largest <= max_norm * (1 + tolerance), max_norm / length
+    fits = (length <= max_norm / largest * (1 + tolerance)) | (largest == 0)
+    return fits, max_norm / tf.where(fits, tf.ones_like(length), length)
 
 
 def _polar(gradient: tf.Tensor, axes: _Axes) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     # The gradient divided by its largest magnitude, so that no square overflows; the norm of that; and what
     # it was divided by.
     wide = at_least_float32(gradient)
-    largest = _largest(wide, axes)
-    unit = tf.clip_by_value(wide / _divisor(largest), -1, 1)
+    largest = _finite(_largest(wide, axes))
+    unit = tf.clip_by_value(wide / nonzero(largest), -1, 1)
     return unit, _root(tf.reduce_sum(tf.square(unit), axes, keepdims=True)), largest
 
 
@@ -220,14 +222,12 @@ def _largest(wide: tf.Tensor, axes: _Axes) -> tf.Tensor:
     return tf.maximum(tf.reduce_max(tf.abs(tf.stop_gradient(wide)), axes, keepdims=True), 0)
 
 
-def _divisor(largest: tf.Tensor) -> tf.Tensor:
-    # Infinity counts as the largest number that there is.
-    return tf.where(largest == 0, tf.ones_like(largest), tf.minimum(largest, largest.dtype.max))
+def _finite(largest: tf.Tensor) -> tf.Tensor:
+    return tf.minimum(largest, largest.dtype.max)  # infinity counts as the largest number
 
 
 def _root(square: tf.Tensor) -> tf.Tensor:
-    # Of 0 it is 1: it divides zeros, and the root of 0 has no slope.
-    return tf.sqrt(tf.where(square == 0, tf.ones_like(square), square))
+    return tf.sqrt(nonzero(square))  # it divides zeros, and the root of 0 has no slope
 
 
 def _as_axes(axis: int | Sequence[int] | None, x: tf.Tensor) -> _Axes:

@@ -11,7 +11,14 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.tensorflow._edits import substitute
-from gradtricks.tensorflow._tensors import as_floating, as_ranked, as_scalar, as_tensor, at_least_float32
+from gradtricks.tensorflow._tensors import (
+    as_floating,
+    as_ranked,
+    as_scalar,
+    as_tensor,
+    at_least_float32,
+    nonzero,
+)
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
@@ -59,7 +66,7 @@ def group_advantages(rewards: tf.Tensor, *, baseline: str = "mean", scale: str =
         advantages *= 1 + 1 / tf.cast(tf.shape(wide)[-1] - 1, wide.dtype)
     if scale != "none":
         std = _deviation(wide, -1) if scale == "group" else _deviation(tf.reshape(wide, [-1]), 0)
-        advantages = tf.where(std == 0, tf.zeros_like(advantages), advantages / _nonzero(std))
+        advantages = tf.where(std == 0, tf.zeros_like(advantages), advantages / nonzero(std))
     return tf.cast(advantages, rewards.dtype)
 
 
@@ -76,8 +83,8 @@ def token_policy_loss(
     """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
 
     Backward, a log-probability gets ``-rho A`` times its weight, and 0 where it is clipped. Before anything
-    is learned from the answers ``rho`` is 1, so the loss is minus an average of the advantages, 0 with
-    ``normalize="sequence"``. The gradient isn't.
+    is learned from the answers ``rho`` is 1, so the loss is minus an average of the advantages: with
+    ``normalize="sequence"`` 0, if those of a group add up to 0. The gradient isn't.
 
     ===============  ===================  ============  ==============
     method           ``ratio``            ``clip``      ``normalize``
@@ -137,7 +144,7 @@ def token_policy_loss(
     if ratio != "token":
         log_ratio = tf.reduce_sum(tf.where(counted, log_ratio, zero), -1, keepdims=True)
     if ratio == "sequence_mean":
-        log_ratio /= _nonzero(tf.reduce_sum(tf.cast(counted, log_pi.dtype), -1, keepdims=True))
+        log_ratio /= nonzero(tf.reduce_sum(tf.cast(counted, log_pi.dtype), -1, keepdims=True))
     return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
 
 
@@ -220,8 +227,8 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
 def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
     sums, weights = tf.reduce_sum(x * weight, -1), tf.reduce_sum(weight, -1)
     if normalize == "token":
-        return tf.reduce_sum(sums) / _nonzero(tf.reduce_sum(weights))
-    return tf.reduce_mean(sums / _nonzero(weights) if normalize == "sequence" else sums)
+        return tf.reduce_sum(sums) / nonzero(tf.reduce_sum(weights))
+    return tf.reduce_mean(sums / nonzero(weights) if normalize == "sequence" else sums)
 
 
 def _clipped(log_ratio: tf.Tensor, costs: tf.Tensor, clip: Any) -> tf.Tensor:
@@ -245,14 +252,10 @@ def _centered(x: tf.Tensor, axis: int) -> tf.Tensor:
 
 def _deviation(x: tf.Tensor, axis: int) -> tf.Tensor:
     centered, magnitude = _centered(x, axis), tf.reduce_max(tf.abs(x), axis, keepdims=True)
-    largest = _nonzero(tf.reduce_max(tf.abs(centered), axis, keepdims=True))  # squares would overflow
+    largest = nonzero(tf.reduce_max(tf.abs(centered), axis, keepdims=True))  # squares would overflow
     std = tf.sqrt(tf.reduce_mean(tf.square(centered / largest), axis, keepdims=True)) * largest
     equal = std <= _ROUNDING * np.finfo(x.dtype.as_numpy_dtype).eps * magnitude
     return tf.where(equal, tf.zeros_like(std), std)
-
-
-def _nonzero(x: tf.Tensor) -> tf.Tensor:
-    return tf.where(x == 0, tf.ones_like(x), x)
 
 
 def _check_axis(name: str, x: tf.Tensor) -> None:

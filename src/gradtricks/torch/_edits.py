@@ -97,7 +97,8 @@ def intercept(
         return _intercept(x, rule, *tensors)
     refuse_compiled_duals()
     if in_transform():
-        rule(torch.zeros_like(x), *tensors)  # for the compiler, to guard all that the rule reads
+        with torch.no_grad():
+            rule(torch.zeros_like(x), *tensors)  # for the compiler, to guard all that the rule reads
         return _unopened_intercept(x, _key(rule), *tensors)
     if not (x.requires_grad and torch.is_grad_enabled()):
         return x.view_as(x)  # the compiler can't trace a Function that gets no gradient

@@ -105,6 +105,11 @@ def product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return weight * torch.where((weight == 0) & x.isinf(), 0, x)
 
 
+def nonzero(x: torch.Tensor) -> torch.Tensor:
+    """Put 1 for 0, where ``x`` divides zeros."""
+    return torch.where(x == 0, 1, x)
+
+
 def is_readable(*tensors: torch.Tensor) -> bool:
     """Say whether values can be looked at, for what is faster with ordinary ones.
 

@@ -12,7 +12,7 @@ import torch
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, is_readable
+from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, is_readable, nonzero
 
 
 def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: float | torch.Tensor) -> Any:
@@ -125,10 +125,11 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     max_norm = as_scalar("max_norm", max_norm, zero, low=0.0)
     wide = [leaf.to(zero.dtype) for leaf in leaves if leaf.numel()]
     largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
-    divisor = _divisor(largest)
+    finite = _finite(largest)
+    divisor = nonzero(finite)
     squares = [(leaf / divisor.to(leaf.device)).clamp(-1, 1).square().sum() for leaf in wide]
     length = _root(_together(zero, squares).sum())
-    fit = {dtype: _fit(dtype, length, largest, max_norm) for dtype in {leaf.dtype for leaf in leaves}}
+    fit = {dtype: _fit(dtype, length, finite, max_norm) for dtype in {leaf.dtype for leaf in leaves}}
 
     def clip(g: torch.Tensor | None) -> torch.Tensor | None:
         if g is None:
@@ -199,9 +200,10 @@ def _rescale(gradient: torch.Tensor, norm: torch.Tensor, axes: tuple[int, ...]) 
 def _fit(
     dtype: torch.dtype, length: torch.Tensor, largest: Any, max_norm: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # The norm is length * largest. That may overflow, which only says that it doesn't fit.
+    # The norm is length * largest, which may overflow.
     tolerance = torch.finfo(dtype).eps + 8 * torch.finfo(length.dtype).eps
-    return length * largest <= max_norm * (1 + tolerance), max_norm / length
+    fits = (length <= max_norm / largest * (1 + tolerance)) | (largest == 0)
+    return fits, max_norm / torch.where(fits, 1, length)
 
 
 def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, Any]:
@@ -212,8 +214,8 @@ def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor,
         if ((length > 1e-15) & (length < 1e15)).all():
             return gradient, length, 1
     wide = at_least_float32(gradient)
-    largest = _largest(wide, axes)
-    unit = (wide / _divisor(largest)).clamp(-1, 1)
+    largest = _finite(_largest(wide, axes))
+    unit = (wide / nonzero(largest)).clamp(-1, 1)
     return unit, _root(unit.square().sum(axes, keepdim=True)), largest
 
 
@@ -236,14 +238,12 @@ def _largest_of_all(wide: Any) -> torch.Tensor:
     return distributed.DTensor.from_local(largest, wide.device_mesh, maximum)
 
 
-def _divisor(largest: torch.Tensor) -> torch.Tensor:
-    # Infinity counts as the largest number that there is.
-    return torch.where(largest == 0, 1, largest.clamp(max=torch.finfo(largest.dtype).max))
+def _finite(largest: torch.Tensor) -> torch.Tensor:
+    return largest.clamp(max=torch.finfo(largest.dtype).max)  # infinity counts as the largest number
 
 
 def _root(square: torch.Tensor) -> torch.Tensor:
-    # Of 0 it is 1: it divides zeros, and the root of 0 has no slope.
-    return torch.where(square == 0, 1, square).sqrt()
+    return nonzero(square).sqrt()  # it divides zeros, and the root of 0 has no slope
 
 
 def _together(zero: torch.Tensor, scalars: list[torch.Tensor]) -> torch.Tensor:

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 from gradtricks._core.checks import check_callable
 from gradtricks._core.overriding import OPERATORS, by_operator
 from gradtricks.torch._edits import Rule, intercept, substitute
-from gradtricks.torch._modes import in_transform
 from gradtricks.torch._tensors import as_edited
 from gradtricks.torch.discretizing import paired
 
@@ -152,23 +151,9 @@ def _overridden(x: torch.Tensor, output: torch.Tensor, rule: Rule) -> torch.Tens
 
 
 def _rule(gradient: Gradient) -> Rule:
-    # Not empty while a compiler looks, under a transform, what the rule reads: by calling it, for ever.
-    looking: list[bool] = []
-
-    def overridden(x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-        if not (torch.compiler.is_compiling() and in_transform()):
-            return _overridden(x, output, rule)
-        if torch.compiler.is_dynamo_compiling() or looking:
-            return output
-        looking.append(True)
-        try:
-            return _overridden(x, output, rule)
-        finally:
-            looking.clear()
-
     def rule(cotangent: torch.Tensor, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         # The output is a function of x too, whose gradient is overridden in its turn.
-        y = overridden(x, output) if torch.is_grad_enabled() else output
+        y = _overridden(x, output, rule) if torch.is_grad_enabled() else output
         return as_edited("the gradient's result", gradient(cotangent, y, x), x)
 
     return rule

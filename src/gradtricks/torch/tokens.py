@@ -10,7 +10,7 @@ import torch
 
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.torch._edits import substitute
-from gradtricks.torch._tensors import as_floating, as_scalar, as_tensor, at_least_float32
+from gradtricks.torch._tensors import as_floating, as_scalar, as_tensor, at_least_float32, nonzero
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
@@ -58,7 +58,7 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
         advantages = advantages * (size / (size - 1))
     if scale != "none":
         std = _deviation(wide, -1) if scale == "group" else _deviation(wide.flatten(), 0)
-        advantages = torch.where(std == 0, 0, advantages / _nonzero(std))
+        advantages = torch.where(std == 0, 0, advantages / nonzero(std))
     return advantages.to(rewards.dtype, copy=True)
 
 
@@ -75,8 +75,8 @@ def token_policy_loss(
     """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
 
     Backward, a log-probability gets ``-rho A`` times its weight, and 0 where it is clipped. Before anything
-    is learned from the answers ``rho`` is 1, so the loss is minus an average of the advantages, 0 with
-    ``normalize="sequence"``. The gradient isn't.
+    is learned from the answers ``rho`` is 1, so the loss is minus an average of the advantages: with
+    ``normalize="sequence"`` 0, if those of a group add up to 0. The gradient isn't.
 
     ===============  ===================  ============  ==============
     method           ``ratio``            ``clip``      ``normalize``
@@ -133,7 +133,7 @@ def token_policy_loss(
     if ratio != "token":
         log_ratio = torch.where(counted, log_ratio, 0).sum(-1, keepdim=True)
     if ratio == "sequence_mean":
-        log_ratio = log_ratio / _nonzero(counted.to(log_pi.dtype).sum(-1, keepdim=True))
+        log_ratio = log_ratio / nonzero(counted.to(log_pi.dtype).sum(-1, keepdim=True))
     return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
 
 
@@ -216,8 +216,8 @@ def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "tok
 def _averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
     sums, weights = (x * weight).sum(-1), weight.sum(-1)
     if normalize == "token":
-        return sums.sum() / _nonzero(weights.sum())
-    return (sums / _nonzero(weights) if normalize == "sequence" else sums).mean()
+        return sums.sum() / nonzero(weights.sum())
+    return (sums / nonzero(weights) if normalize == "sequence" else sums).mean()
 
 
 def _clipped(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.Tensor:
@@ -241,13 +241,9 @@ def _centered(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _deviation(x: torch.Tensor, axis: int) -> torch.Tensor:
     centered, magnitude = _centered(x, axis), x.abs().amax(axis, keepdim=True)
-    largest = _nonzero(centered.abs().amax(axis, keepdim=True))  # squares would overflow
+    largest = nonzero(centered.abs().amax(axis, keepdim=True))  # squares would overflow
     std = (centered / largest).square().mean(axis, keepdim=True).sqrt() * largest
     return torch.where(std <= _ROUNDING * torch.finfo(x.dtype).eps * magnitude, 0, std)
-
-
-def _nonzero(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x == 0, 1, x)
 
 
 def _check_axis(name: str, x: torch.Tensor) -> None:
