@@ -72,9 +72,10 @@ HANDED = {
 }
 # What only a vector-Jacobian product by hand needs.
 NEEDED_BY_HAND = {"unroll": {"predictions_cotangent", "prediction_vjp"}}
-# The oracle always stops the gradient of the targets.
+# Whether a gradient is stopped is no matter of the oracle, which returns each.
 OF_FRAMEWORKS = {
     "clipped_surrogate_pg_loss": {"use_stop_gradient": "True"},
+    "discounted_returns": {"stop_target_gradients": "False"},
     "policy_gradient_loss": {"use_stop_gradient": "True"},
     "truncated_generalized_advantage_estimation": {"stop_target_gradients": "False"},
 }

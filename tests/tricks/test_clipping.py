@@ -312,6 +312,22 @@ def test_a_gradient_is_read_only_where_it_has_values_in_torch(in_torch, name):
     np.testing.assert_allclose(together, expected, rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Converting a tensor to a Python boolean")  # whether there are elements
+def test_a_torchscript_trace_takes_other_tensors_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    x = torch.arange(1.0, 7.0).reshape(2, 3)
+    for function in (
+        lambda x: tricks.project_to_max_norm(x, 1.0, axis=1),
+        lambda x: tricks.discounted_returns(x, 0.5),
+    ):
+        other = torch.ones(4, 3, requires_grad=True)
+        found, expected = (f(other) for f in (torch.jit.trace(function, x), function))
+        np.testing.assert_allclose(found.detach(), expected.detach(), rtol=1e-6)
+        slopes = (torch.autograd.grad(y.square().sum(), other)[0] for y in (found, expected))
+        np.testing.assert_allclose(*slopes, rtol=1e-6, atol=1e-6)
+
+
 # Of all but the first tensor one process has no element.
 CLIP_SHARDS = """
 import torch.distributed.tensor as tensors

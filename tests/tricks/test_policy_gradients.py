@@ -539,21 +539,23 @@ def test_what_torch_traces_without_values(in_torch):
 
 
 @pytest.mark.parametrize(
-    ("name", "others"),
+    ("name", "arguments"),
     [
-        ("policy_gradient_loss", [[0], [1.0]]),
-        ("token_policy_loss", [[0.0], [1.0], [1.0]]),
-        ("soft_rank", []),
-        ("average_tokens", [[1.0]]),
+        ("policy_gradient_loss", [None, [0], [1.0]]),
+        ("truncated_generalized_advantage_estimation", [[0.0], 0.5, 0.5, None]),
+        ("token_policy_loss", [None, [0.0], [1.0], [1.0]]),
+        ("token_policy_loss", [[0.0], [0.0], None, [1.0]]),
+        ("soft_rank", [None]),
+        ("average_tokens", [None, [1.0]]),
     ],
 )
-def test_a_rank_that_a_graph_does_not_know_is_refused(in_tensorflow, name, others):
+def test_a_rank_that_a_graph_does_not_know_is_refused(in_tensorflow, name, arguments):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     options = {"regularization_strength": 1.0} if name == "soft_rank" else {}
 
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)], autograph=False)
     def called(x):
-        return getattr(tricks, name)(x, *map(tf.constant, others), **options)
+        return getattr(tricks, name)(*(x if a is None else tf.constant(a) for a in arguments), **options)
 
     with pytest.raises(ValueError, match="must have a known rank; got none"):
         called(tf.ones(1))

@@ -201,6 +201,13 @@ def test_the_layer_trains_in_fit_in_tensorflow(in_tensorflow, policy, tmp_path):
     assert tricks.ScaleGradient.from_config(layer.get_config()).scale == -0.5
 
 
+def test_a_strategy_may_hold_the_scale_in_tensorflow(in_tensorflow):
+    with in_tensorflow.framework.distribute.MirroredStrategy(["CPU:0"]).scope():
+        layer = in_tensorflow.tricks.ScaleGradient(0.5)
+        layer.scale = 0.25
+    assert layer.scale == layer.get_config()["scale"] == 0.25
+
+
 def test_a_variable_is_read_in_tensorflow(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     keras = tf.keras

@@ -1,9 +1,19 @@
-"""Shapes of what a MuZero unroll predicts."""
+"""What a MuZero unroll predicts: stacked, and its shapes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradtricks._core.checks import check_shape
+from gradtricks._core.structures import map_structure
+
+
+def stacked(outputs: list[Any], stack: Callable[[tuple[Any, ...]], Any]) -> Any:
+    """Stack what stands at the same place of each step's output; raise unless all are built alike."""
+    outlines = [map_structure(lambda _: "tensor", output) for output in outputs]
+    for outline in outlines:
+        if outline != outlines[0]:
+            raise ValueError(f"every step must put out the same structure; got {outlines[0]} and {outline}")
+    return map_structure(lambda *steps: stack(steps), *outputs)
 
 
 def check_loss_shapes(predictions: Sequence[Any], targets: Sequence[Any]) -> None:

@@ -1,7 +1,4 @@
-"""Rewards to returns, returns to advantages, advantages to a loss.
-
-The arguments are those of the functions in both frameworks.
-"""
+"""Rewards to returns, returns to advantages, advantages to a loss."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,9 +9,7 @@ Array = NDArray[np.floating]
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
 
-def discounted_returns(
-    r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike = 0.0, *, stop_target_gradients: bool = False
-) -> Array:
+def discounted_returns(r_t: ArrayLike, discount_t: ArrayLike, v_t: ArrayLike = 0.0) -> Array:
     """Sum the rewards still to come, discounted: ``R_t = r_t + discount_t * R_(t+1)``."""
     r_t, carry, after = _with_end(r_t, discount_t, v_t)
     return _accumulate(np.concatenate([r_t, after]), carry)[:-1]

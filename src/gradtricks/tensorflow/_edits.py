@@ -238,6 +238,7 @@ def _transposed_to_forward_mode() -> bool:
 
 def _refuse_tangent() -> NoReturn:
     raise RuntimeError(
-        "a rule for gradients must be used in reverse mode, since tangents have no rule; got a tangent; "
-        "remedy: tf.GradientTape"
+        "a rule for gradients must be used in reverse mode, since tangents have no rule; got a tangent, or "
+        "the gradient of a gradient through a tf.function in a tf.function, which looks like one in a graph; "
+        "remedy: tf.GradientTape, and of the inner function its python_function"
     )

@@ -1,8 +1,10 @@
 """What every stem asks of its tensors."""
 
 import math
+from typing import Any
 
 import keras
+import ml_dtypes
 import tensorflow as tf
 
 from gradtricks._core.checks import check_broadcast, check_number, check_shape, remedy_of
@@ -113,6 +115,11 @@ def at_least_float32(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
 
 
+def finfo(dtype: tf.DType) -> Any:
+    """Return the limits of a floating-point dtype, as NumPy does; of bfloat16 too."""
+    return ml_dtypes.finfo(dtype.as_numpy_dtype)
+
+
 def product(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Multiply, so that what weighs nothing adds nothing: 0 times an infinity is 0, forward and backward."""
     return weight * tf.where((weight == 0) & tf.math.is_inf(x), tf.zeros_like(x), x)
@@ -120,4 +127,4 @@ def product(weight: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 def nonzero(x: tf.Tensor) -> tf.Tensor:
     """Put 1 for 0, where ``x`` divides zeros."""
-    return tf.where(x == 0, tf.ones_like(x), x)
+    return tf.where(x != 0, x, 1)

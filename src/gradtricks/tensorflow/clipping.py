@@ -12,10 +12,9 @@ import tensorflow as tf
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import leaves, map_structure
 from gradtricks.tensorflow._edits import intercept
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_scalar, at_least_float32, nonzero
+from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_scalar, at_least_float32, finfo, nonzero
 
 _Axes = tuple[int, ...] | None
-_EPSILON = {tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7, tf.float32: 2.0**-23, tf.float64: 2.0**-52}
 
 
 def clip_gradient(x: Any, gradient_min: float | tf.Tensor, gradient_max: float | tf.Tensor) -> Any:
@@ -33,7 +32,8 @@ def clip_gradient(x: Any, gradient_min: float | tf.Tensor, gradient_max: float |
         Shape and dtype of ``x``.
 
     Raises:
-        RuntimeError: In forward mode, in which a clipped gradient has no meaning.
+        RuntimeError: In forward mode, in which a clipped gradient has no meaning; and where a `tf.function`
+            calls another, in the gradient of the inner one's gradient, which looks like forward mode.
         LookupError: A tape around a `tf.vectorized_map` takes the gradient of what is within it.
 
     References:
@@ -86,7 +86,7 @@ def clip_gradient_norm(
         >>> tape.gradient(loss, x).numpy()
         array([0.6, 0.8], dtype=float32)
     """
-    return _by_norm(partial(_intercepted, _shrink), x, "max_norm", max_norm, axis)
+    return _by_norm(intercept, _shrink, x, "max_norm", max_norm, axis)
 
 
 def normalize_gradient(x: Any, norm: float | tf.Tensor, *, axis: int | Sequence[int] | None = None) -> Any:
@@ -102,7 +102,7 @@ def normalize_gradient(x: Any, norm: float | tf.Tensor, *, axis: int | Sequence[
         >>> tape.gradient(loss, x).numpy()
         array([6., 8.], dtype=float32)
     """
-    return _by_norm(partial(_intercepted, _rescale), x, "norm", norm, axis)
+    return _by_norm(intercept, _rescale, x, "norm", norm, axis)
 
 
 def clip_by_global_norm(gradients: Any, max_norm: float | tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -166,22 +166,23 @@ def project_to_max_norm(
         array([[0.6, 0.8],
                [0.3, 0.4]], dtype=float32)
     """
-    return _by_norm(_shrink, x, "max_norm", max_norm, axis)
+    return _by_norm(lambda x, rule, norm: rule(x, norm), _shrink, x, "max_norm", max_norm, axis)
 
 
 def _by_norm(
-    edit: Callable[..., Any], x: Any, name: str, norm: object, axis: int | Sequence[int] | None
+    edit: Callable[..., Any],
+    rule: Callable[..., Any],
+    x: Any,
+    name: str,
+    norm: object,
+    axis: int | Sequence[int] | None,
 ) -> Any:
     def edited(leaf: object) -> tf.Tensor:
         leaf = as_floating("x", leaf)
         axes, scalar = _as_axes(axis, leaf), as_scalar(name, norm, leaf, low=0.0)
-        return edit(leaf, scalar, axes)
+        return edit(leaf, partial(rule, axes=axes), scalar)
 
     return map_structure(edited, x)
-
-
-def _intercepted(rule: Callable[..., tf.Tensor], x: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
-    return intercept(x, partial(rule, axes=axes), norm)
 
 
 def _clamp(gradient: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
@@ -203,9 +204,9 @@ def _fit(
     dtype: tf.DType, length: tf.Tensor, largest: tf.Tensor, max_norm: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     # The norm is length * largest, which may overflow.
-    tolerance = _EPSILON[dtype] + 8 * _EPSILON[length.dtype]
+    tolerance = float(finfo(dtype).eps) + 8 * float(finfo(length.dtype).eps)
     fits = (length <= max_norm / largest * (1 + tolerance)) | (largest == 0)
-    return fits, max_norm / tf.where(fits, tf.ones_like(length), length)
+    return fits, max_norm / tf.where(~fits, length, 1)
 
 
 def _polar(gradient: tf.Tensor, axes: _Axes) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -10,13 +10,19 @@ import math
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_shape
 from gradtricks._core.structures import map_structure, pairs
 from gradtricks.tensorflow._edits import substitute
-from gradtricks.tensorflow._tensors import TENSORS, as_coefficient, as_floating, as_tensor, at_least_float32
+from gradtricks.tensorflow._tensors import (
+    TENSORS,
+    as_coefficient,
+    as_floating,
+    as_tensor,
+    at_least_float32,
+    finfo,
+)
 
 
 def straight_through(hard: Any, soft: Any) -> Any:
@@ -179,7 +185,7 @@ _WARM = 0.25
 def _sigmoids(part: tf.Tensor, side: tf.Tensor, heat: tf.Tensor, hottest: float) -> tf.Tensor:
     # Steps above count by what is there of them already, steps below by what is still missing; the nearest is
     # to one side. Beyond the last pair less than one rounding error remains.
-    count = math.ceil(max(1, hottest * math.log(2 / np.finfo(part.dtype.as_numpy_dtype).eps)) - 0.5)
+    count = math.ceil(max(1, hottest * math.log(2 / finfo(part.dtype).eps)) - 0.5)
     total = tf.zeros_like(part)
     for step in range(count, 0, -1):
         rising = tf.sigmoid((part - step) / heat)
@@ -189,7 +195,7 @@ def _sigmoids(part: tf.Tensor, side: tf.Tensor, heat: tf.Tensor, hottest: float)
 
 def _waves(part: tf.Tensor, side: tf.Tensor, heat: tf.Tensor, coldest: float) -> tf.Tensor:
     # The same sum by Poisson's formula: the warmer, the fewer waves.
-    count = int((8 - math.log(np.finfo(part.dtype.as_numpy_dtype).eps)) / (2 * math.pi**2 * coldest))
+    count = int((8 - math.log(finfo(part.dtype).eps)) / (2 * math.pi**2 * coldest))
     total = part + side / 2
     for wave in range(1, count + 1):
         height = 2 * math.pi * heat / tf.sinh(2 * math.pi**2 * wave * heat)

@@ -8,11 +8,10 @@ With responsibilities ``r = softmax(log pi + log N(y; loc, sigma))`` and ``sigma
 
 import math
 
-import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_shape
-from gradtricks.tensorflow._tensors import as_ranked, as_scalar, at_least_float32
+from gradtricks.tensorflow._tensors import as_ranked, as_scalar, at_least_float32, finfo
 
 
 def mixture_density_nll(
@@ -64,7 +63,7 @@ def mixture_density_nll(
 
 
 def _log_density(distance: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    limit = float(np.finfo(sigma.dtype.as_numpy_dtype).max) ** (1 / 3)
+    limit = float(finfo(sigma.dtype).max) ** (1 / 3)
     one = tf.ones([], sigma.dtype)
     far = tf.abs(distance) > limit * sigma
     z = tf.where(far, tf.zeros_like(distance), distance) / sigma
@@ -96,7 +95,7 @@ def _as_sigma(scale: tf.Tensor, scale_floor: float | tf.Tensor) -> tf.Tensor:
     possible = (scale >= 0) & (sigma > 0) & (sigma < math.inf)
     if tf.executing_eagerly() and not tf.reduce_all(possible):
         wrong = float(scale[~possible][0])
-        vanishes = floor < float(np.finfo(sigma.dtype.as_numpy_dtype).tiny)
+        vanishes = floor < float(finfo(sigma.dtype).tiny)
         least = f"above 0 as scale_floor is {float(scale_floor):g}" if vanishes else "at least 0"
         raise ValueError(f"scale must be finite and {least}; got {wrong}; remedy: a softplus")
     return tf.where(possible, sigma, tf.constant(math.nan, sigma.dtype))

@@ -20,6 +20,8 @@ from gradtricks.tensorflow._tensors import (
     as_ranked,
     as_scalar,
     at_least_float32,
+    finfo,
+    nonzero,
     product,
 )
 
@@ -54,8 +56,7 @@ def discounted_returns(
     """
     r_t = as_rewards(r_t)
     wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
-    v_t = v_t if isinstance(v_t, TENSORS) else check_number("v_t", v_t)
-    if isinstance(v_t, TENSORS) or v_t != 0:
+    if isinstance(v_t, TENSORS) or check_number("v_t", v_t) != 0:
         after = tf.convert_to_tensor(as_coefficient("v_t", v_t, r_t, low=-math.inf), wide.dtype)
         after = tf.broadcast_to(after, tf.shape(r_t))[-1:]
         if tf.is_tensor(discount_t):
@@ -98,7 +99,7 @@ def truncated_generalized_advantage_estimation(
         >>> truncated_generalized_advantage_estimation(r_t, 0.5, 1.0, values).numpy()
         array([1.75, 1.5 , 1.  ], dtype=float32)
     """
-    r_t, values = as_rewards(r_t), as_floating("values", values)
+    r_t, values = as_rewards(r_t), as_ranked("values", values)
     steps = None if r_t.shape[0] is None else r_t.shape[0] + 1
     check_shape("values", values.shape, (steps, *r_t.shape[1:]), "r_t with one more step")
     discount_t = as_coefficient("discount_t", discount_t, r_t, high=1)
@@ -131,16 +132,15 @@ def standardize(x: tf.Tensor) -> tf.Tensor:
     x = as_floating("x", x)
     wide = at_least_float32(x)
     magnitude = tf.reduce_max(tf.abs(tf.stop_gradient(wide)))
-    one, zero = tf.ones([], wide.dtype), tf.zeros([], wide.dtype)
     # Squares of large values would overflow; a power of two takes no digits away.
-    u = wide / tf.where(magnitude == 0, one, tf.pow(2 * one, tf.floor(tf.experimental.numpy.log2(magnitude))))
+    u = wide / 2 ** tf.floor(tf.experimental.numpy.log2(nonzero(magnitude)))
     middle = (tf.reduce_max(u) + tf.reduce_min(u)) / 2
     u = u - tf.stop_gradient(middle)  # so that the mean of equal elements has no rounding error
     centered = u - tf.reduce_mean(u)
     variance = tf.reduce_mean(tf.square(centered))
-    constant = variance <= (_ROUNDING * np.finfo(u.dtype.as_numpy_dtype).eps) ** 2
-    std = tf.sqrt(tf.where(constant, one, variance))  # the root of 0 has no gradient
-    return tf.cast(tf.where(constant, zero, centered / std), x.dtype)
+    constant = variance <= (_ROUNDING * finfo(u.dtype).eps) ** 2
+    std = tf.sqrt(tf.where(~constant, variance, 1))  # the root of 0 has no gradient
+    return tf.cast(tf.where(~constant, centered / std, 0), x.dtype)
 
 
 def policy_gradient_loss(

@@ -113,7 +113,7 @@ class ScaleGradient(keras.layers.Layer):
     @property
     def scale(self) -> float:
         """The number that multiplies the incoming gradient."""
-        return float(self._scale)
+        return float(tf.convert_to_tensor(self._scale))  # a strategy's variable isn't a number by itself
 
     @scale.setter
     def scale(self, scale: float) -> None:

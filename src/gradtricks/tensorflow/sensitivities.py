@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import ml_dtypes
 import tensorflow as tf
 
-from gradtricks.tensorflow._tensors import as_ranked
+from gradtricks.tensorflow._tensors import as_ranked, finfo
 from gradtricks.tensorflow._vjp import refuse_stopped_tapes
 
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly and repeat nowhere
@@ -152,7 +151,7 @@ def _unless_coupled(
 
     error, sizes = error_with(weights), _largest(found, axis)
     # The largest of all adds one unit, for gradients that are nothing but the rounding of what cancels.
-    precision = float(ml_dtypes.finfo(found.dtype.as_numpy_dtype).eps)
+    precision = float(finfo(found.dtype).eps)
     rounding = precision * (_ROUNDING * sizes + tf.reduce_max(sizes))
     raises = tf.executing_eagerly()
     if raises and tf.reduce_all(error <= rounding):

@@ -6,7 +6,6 @@ tokens, where ``rho`` is ``exp(log pi - log pi_old)`` of a token, or of the sum 
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_choice, check_shape
@@ -17,6 +16,7 @@ from gradtricks.tensorflow._tensors import (
     as_scalar,
     as_tensor,
     at_least_float32,
+    finfo,
     nonzero,
 )
 
@@ -66,7 +66,7 @@ def group_advantages(rewards: tf.Tensor, *, baseline: str = "mean", scale: str =
         advantages *= 1 + 1 / tf.cast(tf.shape(wide)[-1] - 1, wide.dtype)
     if scale != "none":
         std = _deviation(wide, -1) if scale == "group" else _deviation(tf.reshape(wide, [-1]), 0)
-        advantages = tf.where(std == 0, tf.zeros_like(advantages), advantages / nonzero(std))
+        advantages = tf.where(std != 0, advantages / nonzero(std), 0)
     return tf.cast(advantages, rewards.dtype)
 
 
@@ -130,19 +130,19 @@ def token_policy_loss(
     given = as_ranked("log_probs", log_probs)
     _check_axis("log_probs", given)
     log_pi, weight = at_least_float32(given), _as_mask(mask, given)
-    zero, old = tf.zeros([], log_pi.dtype), _as_other("old_log_probs", old_log_probs, given)
-    counted = weight != 0
-    if as_floating("advantages", advantages).shape.rank < given.shape.rank:
+    counted, old = weight != 0, _as_other("old_log_probs", old_log_probs, given)
+    advantages = as_ranked("advantages", advantages)
+    if advantages.shape.rank < given.shape.rank:
         check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
         advantages = tf.broadcast_to(advantages[..., None], tf.shape(given))
-    costs = tf.where(counted, -_as_other("advantages", advantages, given), zero)
+    costs = tf.where(counted, -_as_other("advantages", advantages, given), 0)
     if ratio == "none":
         if clip is not None:
             raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
-        return _averaged(tf.where(costs == 0, zero, log_pi) * costs, weight, normalize)
+        return _averaged(tf.where(costs != 0, log_pi, 0) * costs, weight, normalize)
     log_ratio = log_pi - old  # of what doesn't count too; but that costs nothing
     if ratio != "token":
-        log_ratio = tf.reduce_sum(tf.where(counted, log_ratio, zero), -1, keepdims=True)
+        log_ratio = tf.reduce_sum(tf.where(counted, log_ratio, 0), -1, keepdims=True)
     if ratio == "sequence_mean":
         log_ratio /= nonzero(tf.reduce_sum(tf.cast(counted, log_pi.dtype), -1, keepdims=True))
     return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
@@ -183,11 +183,9 @@ def kl_penalty(
     """
     check_choice("estimator", estimator, [*_ESTIMATORS])
     log_pi = at_least_float32(as_floating("log_probs", log_probs))
-    reference = tf.stop_gradient(as_floating("reference_log_probs", reference_log_probs))
-    reference = tf.cast(reference, log_pi.dtype)
-    check_shape("reference_log_probs", reference.shape, log_pi.shape, "log_probs")
+    reference = _as_other("reference_log_probs", reference_log_probs, log_pi)
     impossible = (log_pi == reference) & tf.math.is_inf(log_pi)  # to both: no difference, and no gradient
-    log_pi, reference = (tf.where(impossible, tf.zeros_like(x), x) for x in (log_pi, reference))
+    log_pi, reference = (tf.where(~impossible, x, 0) for x in (log_pi, reference))
     d = log_pi - reference
     value = _ESTIMATORS[estimator](d)
     if slope is None:
@@ -220,8 +218,7 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
     given = as_ranked("x", x)
     _check_axis("x", given)
     weight = _as_mask(mask, given)
-    x = at_least_float32(given)
-    return _averaged(tf.where(weight != 0, x, tf.zeros([], x.dtype)), weight, normalize)
+    return _averaged(tf.where(weight != 0, at_least_float32(given), 0), weight, normalize)
 
 
 def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
@@ -233,7 +230,7 @@ def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
 
 def _clipped(log_ratio: tf.Tensor, costs: tf.Tensor, clip: Any) -> tf.Tensor:
     # Bounded before the exponential, which may be infinite: 0 times that is NaN.
-    log_ratio = tf.where(costs == 0, tf.zeros([], log_ratio.dtype), log_ratio)
+    log_ratio = tf.where(costs != 0, log_ratio, 0)
     if clip is not None:
         both = tuple(clip) if isinstance(clip, tuple | list) else (clip, clip)
         if len(both) != 2:
@@ -254,8 +251,7 @@ def _deviation(x: tf.Tensor, axis: int) -> tf.Tensor:
     centered, magnitude = _centered(x, axis), tf.reduce_max(tf.abs(x), axis, keepdims=True)
     largest = nonzero(tf.reduce_max(tf.abs(centered), axis, keepdims=True))  # squares would overflow
     std = tf.sqrt(tf.reduce_mean(tf.square(centered / largest), axis, keepdims=True)) * largest
-    equal = std <= _ROUNDING * np.finfo(x.dtype.as_numpy_dtype).eps * magnitude
-    return tf.where(equal, tf.zeros_like(std), std)
+    return tf.where(std > _ROUNDING * finfo(x.dtype).eps * magnitude, std, 0)
 
 
 def _check_axis(name: str, x: tf.Tensor) -> None:

@@ -4,14 +4,13 @@ Forward ``h_k = dynamics(h_(k-1), a_k)``; of the gradient of step k's loss ``hid
 ``h_0``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks._core.structures import map_structure
-from gradtricks._core.unrolling import check_loss_shapes
+from gradtricks._core.unrolling import check_loss_shapes, stacked
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32, product
 from gradtricks.tensorflow.scaling import scale_gradient
 
@@ -75,7 +74,7 @@ def unroll(
             output = (output, prediction_fn(scaled if scale_predictions else state))
         outputs.append(output)
         state = scaled
-    return _stack(outputs), state
+    return stacked(outputs, lambda steps: tf.stack([as_tensor("each output", x) for x in steps])), state
 
 
 def muzero_loss(
@@ -125,7 +124,9 @@ def muzero_loss(
     target_policy = as_floating("target_policy", target_policy)
     check_loss_shapes((value, reward, policy_logits), (target_value, target_reward, target_policy))
     steps = reward.shape[0] or tf.shape(reward)[0]
-    scale = 1 / steps if loss_scale is None else _as_scale("loss_scale", loss_scale, reward.shape[1:2])
+    scale = 1 / steps if loss_scale is None else _as_scale("loss_scale", loss_scale)
+    if isinstance(loss_scale, TENSORS):
+        check_shape("loss_scale", loss_scale.shape, reward.shape[1:2], "[B] of reward")
     weights = {"value_weight": value_weight, "reward_weight": reward_weight, "policy_weight": policy_weight}
     for_value, for_reward, for_policy = (check_number(name, weight) for name, weight in weights.items())
     heads = for_value * _term(value, target_value)
@@ -135,23 +136,8 @@ def muzero_loss(
     return tf.reduce_sum(tf.concat([root, scale_gradient(later, scale)], axis=0), axis=0)
 
 
-def _stack(outputs: list[Any]) -> Any:
-    outlines = [map_structure(lambda _: "tensor", output) for output in outputs]
-    for outline in outlines:
-        if outline != outlines[0]:
-            raise ValueError(f"every step must put out the same structure; got {outlines[0]} and {outline}")
-    return map_structure(lambda *steps: tf.stack([as_tensor("each output", x) for x in steps]), *outputs)
-
-
-def _as_scale(
-    name: str, scale: float | tf.Tensor, shape: Sequence[int | None] | None = None
-) -> float | tf.Tensor:
-    if not isinstance(scale, TENSORS):
-        return check_number(name, scale)
-    scale = as_floating(name, scale)
-    if shape is not None:
-        check_shape(name, scale.shape, shape, "[B] of reward")
-    return scale
+def _as_scale(name: str, scale: object) -> float | tf.Tensor:
+    return as_floating(name, scale) if isinstance(scale, TENSORS) else check_number(name, scale)
 
 
 def _term(prediction: tf.Tensor, target: tf.Tensor) -> tf.Tensor:

@@ -5,9 +5,10 @@ back goes through a rule. Every trick that edits a gradient is one of the two, a
 gradients.
 
 An `autograd.Function` is fast and right in plain reverse mode, and is silently ignored elsewhere. So there
-are four ways. Plain reverse mode applies the Function. A compiler that would look into the Function and
-forget its rule gets the application unopened, and ``make_fx``, which writes down operations, gets it as one.
-Forward mode and transforms get operations that they differentiate by themselves.
+are other ways. A linear rule becomes operations, which everything can differentiate. Of any other rule a
+transform gets a Function in the form that it knows; a compiler under a transform, which would look into that
+and forget the rule, gets its application unopened; ``make_fx``, which writes down operations, gets one of
+its own; and forward mode raises.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_axis
-from gradtricks._core.structures import map_structure
+from gradtricks._core.structures import leaves, map_structure
 from gradtricks.torch._edits import intercept
 from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, is_readable, nonzero
 
@@ -80,7 +80,7 @@ def clip_gradient_norm(
         >>> torch.autograd.grad(loss, x)[0]
         tensor([0.6000, 0.8000])
     """
-    return _by_norm(partial(_intercepted, _shrink), x, "max_norm", max_norm, axis)
+    return _by_norm(intercept, _shrink, x, "max_norm", max_norm, axis)
 
 
 def normalize_gradient(x: Any, norm: float | torch.Tensor, *, axis: int | Sequence[int] | None = None) -> Any:
@@ -95,7 +95,7 @@ def normalize_gradient(x: Any, norm: float | torch.Tensor, *, axis: int | Sequen
         >>> torch.autograd.grad(loss, x)[0]
         tensor([6., 8.])
     """
-    return _by_norm(partial(_intercepted, _rescale), x, "norm", norm, axis)
+    return _by_norm(intercept, _rescale, x, "norm", norm, axis)
 
 
 def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple[Any, torch.Tensor]:
@@ -118,18 +118,17 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
         >>> clipped, norm
         ([tensor([0.6000]), None, tensor([0.8000])], tensor(5.))
     """
-    leaves: list[torch.Tensor] = []
-    map_structure(lambda g: g if g is None else leaves.append(_as_dense("gradients", g)), gradients)
-    widest = torch.float64 if any(leaf.dtype == torch.float64 for leaf in leaves) else torch.float32
-    zero = torch.zeros((), dtype=widest, device=leaves[0].device if leaves else None)
+    tensors = [_as_dense("gradients", g) for g in leaves(gradients) if g is not None]
+    widest = torch.float64 if any(leaf.dtype == torch.float64 for leaf in tensors) else torch.float32
+    zero = torch.zeros((), dtype=widest, device=tensors[0].device if tensors else None)
     max_norm = as_scalar("max_norm", max_norm, zero, low=0.0)
-    wide = [leaf.to(zero.dtype) for leaf in leaves if leaf.numel()]
+    wide = [leaf.to(zero.dtype) for leaf in tensors if leaf.numel()]
     largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
     finite = _finite(largest)
     divisor = nonzero(finite)
     squares = [(leaf / divisor.to(leaf.device)).clamp(-1, 1).square().sum() for leaf in wide]
     length = _root(_together(zero, squares).sum())
-    fit = {dtype: _fit(dtype, length, finite, max_norm) for dtype in {leaf.dtype for leaf in leaves}}
+    fit = {dtype: _fit(dtype, length, finite, max_norm) for dtype in {leaf.dtype for leaf in tensors}}
 
     def clip(g: torch.Tensor | None) -> torch.Tensor | None:
         if g is None:
@@ -160,24 +159,24 @@ def project_to_max_norm(
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    return _by_norm(_shrink, x, "max_norm", max_norm, axis)
+    return _by_norm(lambda x, rule, norm: rule(x, norm), _shrink, x, "max_norm", max_norm, axis)
 
 
 def _by_norm(
-    edit: Callable[..., Any], x: Any, name: str, norm: object, axis: int | Sequence[int] | None
+    edit: Callable[..., Any],
+    rule: Callable[..., Any],
+    x: Any,
+    name: str,
+    norm: object,
+    axis: int | Sequence[int] | None,
 ) -> Any:
     def edited(leaf: object) -> torch.Tensor:
         leaf = as_floating("x", leaf)
         axes, scalar = check_axis("axis", axis, leaf.ndim), as_scalar(name, norm, leaf, low=0.0)
-        return edit(leaf, scalar, axes) if leaf.numel() else leaf  # of nothing there is no largest
+        # Of nothing there is no largest.
+        return edit(leaf, partial(rule, axes=axes), scalar) if leaf.numel() else leaf
 
     return map_structure(edited, x)
-
-
-def _intercepted(
-    rule: Callable[..., torch.Tensor], x: torch.Tensor, norm: torch.Tensor, axes: tuple[int, ...]
-) -> torch.Tensor:
-    return intercept(x, partial(rule, axes=axes), norm)
 
 
 def _clamp(gradient: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:

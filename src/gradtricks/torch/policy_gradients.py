@@ -18,6 +18,7 @@ from gradtricks.torch._tensors import (
     as_scalar,
     at_least_float32,
     is_readable,
+    nonzero,
     product,
 )
 
@@ -52,8 +53,7 @@ def discounted_returns(
     """
     r_t = as_rewards(r_t)
     wide, discount_t = at_least_float32(r_t), as_coefficient("discount_t", discount_t, r_t, high=1)
-    v_t = v_t if isinstance(v_t, torch.Tensor) else check_number("v_t", v_t)
-    if isinstance(v_t, torch.Tensor) or v_t != 0:
+    if isinstance(v_t, torch.Tensor) or check_number("v_t", v_t) != 0:
         after = as_coefficient("v_t", v_t, r_t, low=-math.inf).expand(r_t.shape)[-1:]
         if discount_t.ndim:
             discount_t = torch.cat([discount_t, torch.zeros_like(after)])
@@ -129,7 +129,7 @@ def standardize(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
     magnitude = wide.detach().abs().max()
     # Squares of large values would overflow; a power of two takes no digits away.
-    u = wide / torch.where(magnitude == 0, 1, magnitude.log2().floor().exp2())
+    u = wide / nonzero(magnitude).log2().floor().exp2()
     u = u - ((u.max() + u.min()) / 2).detach()  # so that the mean of equal elements has no rounding error
     centered = u - u.mean()
     variance = centered.square().mean()

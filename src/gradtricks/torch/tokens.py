@@ -174,8 +174,7 @@ def kl_penalty(
     """
     check_choice("estimator", estimator, [*_ESTIMATORS])
     log_pi = at_least_float32(as_floating("log_probs", log_probs))
-    reference = as_floating("reference_log_probs", reference_log_probs).detach().to(log_pi.dtype)
-    check_shape("reference_log_probs", reference.shape, log_pi.shape, "log_probs")
+    reference = _as_other("reference_log_probs", reference_log_probs, log_pi)
     impossible = (log_pi == reference) & log_pi.isinf()  # to both: no difference, and no gradient
     log_pi, reference = (torch.where(impossible, 0, x) for x in (log_pi, reference))
     d = log_pi - reference
