@@ -134,6 +134,7 @@ class BaseLearner(Part):
         learning_rate: Step size.
         momentum: Share of the last step that is kept; with Adam, of the mean gradient.
         weight_decay: Weight of half the sum of squares that is added to the loss.
+        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
         **scales: Those of `Scales`.
 
     Attributes:
@@ -154,6 +155,7 @@ class BaseLearner(Part):
         learning_rate: float = 0.05,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
+        device: str = "auto",
         **scales: Any,
     ) -> None:
         """Check the arguments."""
@@ -169,6 +171,11 @@ class BaseLearner(Part):
             raise ValueError("momentum must be below 1, or nothing is ever forgotten; got 1; remedy: 0.9")
         self.learning_rate = check_number("learning_rate", learning_rate, low=0)
         self.weight_decay = check_number("weight_decay", weight_decay, low=0)
+        self._place(weights, device)
+
+    @abstractmethod
+    def _place(self, weights: Mapping[str, Array], device: str) -> None:
+        """Copy the weights to the device, and make the framework's optimizer of them."""
 
     @abstractmethod
     def update(self, batch: Batch, *, learning_rate: float | None = None) -> float:

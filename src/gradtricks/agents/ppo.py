@@ -96,14 +96,25 @@ class BaseLearner(Part):
         weights: From `draw_weights`.
         options: How it learns; None is `Options()`.
         mirror: The weights are of half a network, whose other half sees the court upside down.
+        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
     """
 
     def __init__(
-        self, weights: Mapping[str, Array], options: Options | None = None, *, mirror: bool = True
+        self,
+        weights: Mapping[str, Array],
+        options: Options | None = None,
+        *,
+        mirror: bool = True,
+        device: str = "auto",
     ) -> None:
         """Check the arguments."""
         self.view = check_weights(weights, mirror=mirror)
         self.options, self.mirror = options or Options(), bool(mirror)
+        self._place(weights, device)
+
+    @abstractmethod
+    def _place(self, weights: Mapping[str, Array], device: str) -> None:
+        """Copy the weights to the device, and make the framework's Adam of them."""
 
     @abstractmethod
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
@@ -122,12 +133,7 @@ class BaseLearner(Part):
 
 
 def draw_weights(
-    seed: int = 0,
-    *,
-    hidden_units: int = 256,
-    second_units: int = 0,
-    view: str = "cells",
-    mirror: bool = True,
+    seed: int = 0, *, hidden_units: int = 256, second_units: int = 0, view: str = "cells", mirror: bool = True
 ) -> dict[str, Array]:
     """Draw the weights of the network, the same for both frameworks.
 

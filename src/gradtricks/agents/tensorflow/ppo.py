@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tensorflow import Tensor
 
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
-from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch, Options
+from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
 from gradtricks.agents.tensorflow.trainable import Adam, Trainable
 from gradtricks.tensorflow import (
     clip_by_global_norm,
@@ -25,16 +25,7 @@ Array = NDArray[np.floating]
 class PPOLearner(Trainable, BaseLearner):
     """See `gradtricks.agents.ppo.BaseLearner`."""
 
-    def __init__(
-        self,
-        weights: Mapping[str, Array],
-        options: Options | None = None,
-        *,
-        mirror: bool = True,
-        device: str = "auto",
-    ) -> None:
-        """Copy the weights to the device."""
-        super().__init__(weights, options, mirror=mirror)
+    def _place(self, weights: Mapping[str, Array], device: str) -> None:
         self._begin(weights, device, Adam(self.options.learning_rate, epsilon=ADAM_EPSILON))
         with tf.device(self.device):
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())

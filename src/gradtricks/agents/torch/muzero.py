@@ -18,17 +18,9 @@ from gradtricks.torch import muzero_loss, scale_gradient, unroll
 
 
 class MuZeroLearner(Trainable, BaseLearner):
-    """Trains representation, dynamics and prediction together.
+    """See `gradtricks.agents.muzero.BaseLearner`."""
 
-    Args:
-        weights: From `gradtricks.agents.muzero.draw_weights`; their dtype is the learner's.
-        device: ``"auto"``, ``"cpu"`` or ``"gpu"``.
-        **options: See `gradtricks.agents.muzero.BaseLearner`.
-    """
-
-    def __init__(self, weights: Mapping[str, np.ndarray], *, device: str = "auto", **options: Any) -> None:
-        """Copy the weights to the device."""
-        BaseLearner.__init__(self, weights, **options)
+    def _place(self, weights: Mapping[str, np.ndarray], device: str) -> None:
         make: Any = partial(SGD, momentum=self.momentum)
         if self.optimizer == "adam":
             make = partial(Adam, betas=(self.momentum, 0.999), fused=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
-from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch, Options
+from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
 from gradtricks.agents.torch.trainable import Trainable
 from gradtricks.torch import (
     clip_by_global_norm,
@@ -27,16 +27,7 @@ Array = NDArray[np.floating]
 class PPOLearner(Trainable, BaseLearner):
     """See `gradtricks.agents.ppo.BaseLearner`."""
 
-    def __init__(
-        self,
-        weights: Mapping[str, Array],
-        options: Options | None = None,
-        *,
-        mirror: bool = True,
-        device: str = "auto",
-    ) -> None:
-        """Copy the weights to the device."""
-        super().__init__(weights, options, mirror=mirror)
+    def _place(self, weights: Mapping[str, Array], device: str) -> None:
         self._begin(weights, device, partial(torch.optim.Adam, eps=ADAM_EPSILON, fused=True))
         upside_down = mirror_cells() if "cells" in weights else mirror_places()
         self._mirror = torch.as_tensor(upside_down, device=self.device)
