@@ -24,7 +24,6 @@ class MuZeroLearner(Trainable, BaseLearner):
         else:
             optimizer = keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
         self._begin(weights, device, optimizer)
-        self._dtype = self.weights["representation/state/bias"].dtype
         self._update_graph = tf.function(self._update, jit_compile=True)
 
     def initial_inference(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,6 +124,7 @@ class MuZeroLearner(Trainable, BaseLearner):
 
     def _tensors(self, batch: Batch) -> Batch:
         batch.check(self.observation_size, self.actions)
-        dtypes = (self._dtype, tf.int64, self._dtype, self._dtype, self._dtype)
+        dtype = self.weights["representation/state/bias"].dtype
+        dtypes = (dtype, tf.int64, dtype, dtype, dtype)
         with tf.device(self.device):
             return Batch(*(tf.cast(x, t) for x, t in zip(batch, dtypes)))

@@ -44,7 +44,7 @@ class PongPolicy(Trainable, BasePolicy):
         self._step(torch.autograd.grad(loss, list(self.weights.values())), self.learning_rate)
         return loss.item()
 
-    def _tensor(self, values: float | Array) -> Tensor:
+    def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(values, dtype=self.weights["hidden"].dtype, device=self.device)
 
 

@@ -63,9 +63,8 @@ class PPOLearner(Trainable, BaseLearner):
     def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self._half(observations)
         if self.mirror:
-            upside_down = (
-                self._mirror[observations] if "cells" in self.weights else self._mirror * observations
-            )
+            sees_cells = "cells" in self.weights
+            upside_down = self._mirror[observations] if sees_cells else self._mirror * observations
             outputs = outputs + self._half(upside_down)[:, MIRRORED]
         return outputs[:, :-1], outputs[:, -1]
 
