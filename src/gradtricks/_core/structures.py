@@ -12,17 +12,27 @@ def leaves(structure: Any) -> list[Any]:
     return [leaf for _, leaf, _ in pairs("structure", structure, "structure", structure)]
 
 
-def pairs(name: str, structure: Any, other_name: str, other: Any) -> list[Pair]:
+def pairs(name: str, structure: Any, other_name: str, other: Any, place: str = "") -> list[Pair]:
     """List what stands at the same places of two structures; dicts go by key, a list may meet a tuple.
 
     Returns:
-        For each leaf of ``structure`` its place, such as ``['dense'][0]``, and what stands there in each;
-        that is anything in ``other``.
+        For each leaf of ``structure`` its place, such as ``['dense'][0]`` after ``place``, and what stands
+        there in each; that is anything in ``other``.
 
     Raises:
         ValueError: The structures differ.
     """
-    return _pairs("", name, structure, other_name, other)
+    entries = _entries(structure)
+    if entries is None:
+        return [(place, structure, other)]
+    got = _entries(other)
+    if got is None or set(got) != set(entries):
+        found = type(other).__name__ if got is None else f"the entries {got}"
+        raise ValueError(
+            f"{other_name}{place} must hold the entries of {name}{place}, {entries}; got {found}"
+        )
+    inner = [pairs(name, structure[key], other_name, other[key], f"{place}[{key!r}]") for key in entries]
+    return [pair for part in inner for pair in part]
 
 
 def rebuilt(structure: Any, values: Iterator[Any]) -> Any:
@@ -46,20 +56,6 @@ def map_structure(function: Callable[..., Any], *structures: Any) -> Any:
     for key, item in zip(entries, items):
         same_kind[key] = item  # transformers' outputs refuse update
     return same_kind
-
-
-def _pairs(place: str, name: str, structure: Any, other_name: str, other: Any) -> list[Pair]:
-    entries = _entries(structure)
-    if entries is None:
-        return [(place, structure, other)]
-    got = _entries(other)
-    if got is None or set(got) != set(entries):
-        found = type(other).__name__ if got is None else f"the entries {got}"
-        raise ValueError(
-            f"{other_name}{place} must hold the entries of {name}{place}, {entries}; got {found}"
-        )
-    inner = [_pairs(f"{place}[{key!r}]", name, structure[key], other_name, other[key]) for key in entries]
-    return [pair for part in inner for pair in part]
 
 
 def _entries(structure: Any) -> list[Any] | None:
