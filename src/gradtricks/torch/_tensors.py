@@ -116,7 +116,7 @@ def is_readable(*tensors: torch.Tensor) -> bool:
     They can't on other devices than a CPU; nor where another input would have other values: in a compiler, a
     transform or another tracer, and in a batch of gradients.
     """
-    if torch.compiler.is_compiling() or in_transform() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or in_transform() or torch._C._is_tracing():
         return False
     if torch._C._len_torch_dispatch_stack():
         return False
