@@ -203,9 +203,9 @@ def _rescale(gradient: tf.Tensor, norm: tf.Tensor, axes: _Axes) -> tf.Tensor:
 def _fit(
     dtype: tf.DType, length: tf.Tensor, largest: tf.Tensor, max_norm: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    # The norm is length * largest, which may overflow.
+    # The norm is length * largest. That may overflow, which only says that it doesn't fit.
     tolerance = float(finfo(dtype).eps) + 8 * float(finfo(length.dtype).eps)
-    fits = (length <= max_norm / largest * (1 + tolerance)) | (largest == 0)
+    fits = length * largest / (1 + tolerance) <= max_norm
     return fits, max_norm / tf.where(~fits, length, 1)
 
 

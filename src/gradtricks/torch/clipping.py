@@ -199,9 +199,9 @@ def _rescale(gradient: torch.Tensor, norm: torch.Tensor, axes: tuple[int, ...]) 
 def _fit(
     dtype: torch.dtype, length: torch.Tensor, largest: Any, max_norm: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # The norm is length * largest, which may overflow.
+    # The norm is length * largest. That may overflow, which only says that it doesn't fit.
     tolerance = torch.finfo(dtype).eps + 8 * torch.finfo(length.dtype).eps
-    fits = (length <= max_norm / largest * (1 + tolerance)) | (largest == 0)
+    fits = length * largest / (1 + tolerance) <= max_norm
     return fits, max_norm / torch.where(fits, 1, length)
 
 
