@@ -141,14 +141,13 @@ class Cluster:
         workers: How many; each has one thread.
         host: Where the scheduler listens.
         prefix: Put before their commands.
-        nanny: Whether workers that die are started again by dask.
     """
 
-    def __init__(self, folder, workers=2, host="127.0.0.1", prefix=(), nanny=False):
+    def __init__(self, folder, workers=2, host="127.0.0.1", prefix=()):
         self.folder = folder
         self.certificates = write_certificates(folder)
         self.address = f"tls://{host}:{free_port()}"
-        self.host, self._prefix, self._nanny = host, prefix, nanny
+        self.host, self._prefix = host, prefix
         self.scheduler = None
         self.workers = dict.fromkeys(range(workers))
 
@@ -163,22 +162,24 @@ class Cluster:
     @property
     def known_as(self):
         """What `gradtricks.lab.runs.schedulers.Scheduler` takes."""
-        return {"address": self.address, **self.certificates, "patience_s": 15}
+        return {"address": self.address, **self.certificates, "patience_s": 5}
 
     def mend(self):
-        """Start again what has ended."""
+        """Start again what has ended, and wait until the workers are known."""
         if self.scheduler is None or self.scheduler.poll() is not None:
             for process in (*self.workers.values(), self.scheduler):
                 end(process)
             port = self.address.rpartition(":")[2]
             options = ["--host", self.host, "--port", port, "--protocol", "tls"]
             self.scheduler = self._start("scheduler", *options)
-        for name, process in self.workers.items():
-            if process is None or process.poll() is not None:
-                end(process)
-                options = [self.address, "--name", f"w{name}", "--nthreads", "1"]
-                nanny = "--nanny" if self._nanny else "--no-nanny"
-                self.workers[name] = self._start("worker", *options, nanny)
+        ended = [name for name, each in self.workers.items() if each is None or each.poll() is not None]
+        log = self.folder / "worker.log"
+        before = log.stat().st_size if log.exists() else 0
+        for name in ended:
+            end(self.workers[name])
+            options = [self.address, "--name", f"w{name}", "--nthreads", "1", "--no-nanny"]
+            self.workers[name] = self._start("worker", *options)
+        wait_for(lambda: not ended or log.read_bytes()[before:].count(b"Registered to") == len(ended))
 
     def _start(self, what, *options):
         files = [f"--tls-{name.replace('_', '-')}={path}" for name, path in self.certificates.items()]

@@ -22,11 +22,12 @@ from gradtricks.lab.runs.here import count_cores, count_workers
 from gradtricks.lab.runs.many import Run, SchedulerError, execute_missing, look_up
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
+from gradtricks.lab.sweeps.searching import search
+from gradtricks.lab.sweeps.sweep import read_sweep
 from sweeping import (
     Cluster,
     end,
     execute_all,
-    free_port,
     plan,
     start_driver,
     wait_for,
@@ -150,24 +151,6 @@ def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store
         execute_all(runs, store, workers=0)
 
 
-def test_any_executor_of_the_standard_library_does_the_runs_in_their_order(
-    notebook, store, stand_in, monkeypatch
-):
-    order, names = [], set()
-
-    def execute(run):
-        order.append(run.parameters["seed"])
-        names.add(threading.current_thread().name)
-        return StoredRun("", {})
-
-    stand_in(execute)
-    with ThreadPoolExecutor(2, thread_name_prefix="theirs") as theirs:
-        monkeypatch.setattr("gradtricks.lab.runs.here.Threads", lambda: theirs)
-        execute_all(plan(notebook, 50), store, workers=1)
-    assert order == list(range(50))
-    assert names <= {"theirs_0", "theirs_1"}
-
-
 def test_whatever_goes_wrong_with_one_run_the_others_go_on(notebook, store, stand_in):
     wrong = [ZeroDivisionError("in the lab itself"), RunError("all is said"), StoreError("full"), None]
 
@@ -195,10 +178,10 @@ def test_what_goes_wrong_here_ends_what_was_started(notebook, store):
     assert list(store.runs()) == []
 
 
-def test_a_run_that_takes_too_long_is_ended_and_the_others_are_not(notebook, store):
-    runs = execute_all([*plan(notebook, 1, pause=60.0), *plan(notebook, 3)], store, timeout_s=5)
-    assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
-    assert "TimeoutError" in runs[0].error
+def test_a_run_that_takes_too_long_is_ended(notebook, store, warm):
+    (run,) = execute_all(plan(notebook, 1, pause=60.0), store, timeout_s=0.5)
+    assert run.state == "failed"
+    assert "TimeoutError" in run.error
 
 
 def test_further_runs_can_follow_from_what_came_of_others(notebook, store, stand_in):
@@ -237,14 +220,6 @@ def test_the_cores_of_a_container_are_counted(monkeypatch, tmp_path):
         assert count_cores() == cores
 
 
-def test_two_sweeps_at_once_do_each_run_once(drive, tmp_path):
-    log = tmp_path / "starts"
-    for driver in [drive(8, given={"log": str(log), "pause": 0.1}) for _ in range(2)]:
-        _, errors = driver.communicate(timeout=120)
-        assert driver.returncode == 0, errors
-    assert sorted(log.read_text().split()) == [str(seed) for seed in range(8)]
-
-
 def started(driver, number):
     """Wait until so many runs have started, and return their titles."""
     titles = []
@@ -254,9 +229,8 @@ def started(driver, number):
     return titles
 
 
-def test_a_first_signal_lets_runs_finish(drive, notebook, store):
-    given, begun = {"pause": 1.0}, []
-    driver = drive(8, given=given, workers=2)
+def test_a_first_signal_lets_runs_finish(drive, store):
+    driver = drive(8, given={"pause": 1.0}, workers=2)
     titles = started(driver, 2)
     wait_for(lambda: len(below(driver)) >= 3)
     for process in (driver, *psutil.Process(driver.pid).children()):  # other tests send what Ctrl-C does
@@ -265,20 +239,15 @@ def test_a_first_signal_lets_runs_finish(drive, notebook, store):
     assert driver.returncode == 130
     assert errors.startswith("interrupted: 6 of 8 runs are left; the same command does them\n")
     assert sorted(stored.title for stored in store.runs()) == sorted(titles)
-    execute_all(
-        plan(notebook, 3, **given), store, on_change=lambda run: begun.append((run.state, run.spec.title))
-    )
-    assert begun[0] == ("going", "small-seed=2,pause=1.0")
-    assert len(begun) == 2
 
 
-def test_a_signal_while_the_last_ones_go_on_interrupts_nothing(drive, store):
-    driver = drive(2, given={"pause": 1.0}, workers=2)
-    started(driver, 2)
-    driver.send_signal(signal.SIGTERM)
-    _, errors = driver.communicate(timeout=60)
-    assert (driver.returncode, errors) == (0, "")
-    assert len(list(store.runs())) == 2
+def test_a_signal_while_the_last_one_goes_on_interrupts_nothing(notebook, store, warm):
+    def hear(run):
+        if (run.state, run.spec.parameters["seed"]) == ("going", 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    runs = execute_all(plan(notebook, 2), store, workers=1, on_change=hear)
+    assert [run.state for run in runs] == ["finished", "finished"]
 
 
 def test_a_second_signal_ends_them(drive, store):
@@ -288,7 +257,7 @@ def test_a_second_signal_ends_them(drive, store):
 
     other = drive(2, given={"pause": 60.0})
     wait_for(lambda: catches(other, signal.SIGTERM))
-    time.sleep(1)
+    time.sleep(0.5)
     assert below(other) == [], "another process is doing these already"
     other.send_signal(signal.SIGINT)
     assert other.communicate(timeout=20)[1].startswith("interrupted: 2 of 2 runs are left;")
@@ -304,6 +273,8 @@ def test_a_second_signal_ends_them(drive, store):
     assert "4 of 4 runs are left" in errors
     assert psutil.wait_procs(kernels, timeout=5)[1] == []
     assert list(store.runs()) == [], "what was ended hasn't failed"
+    assert store.claimed() == set()
+    assert list(Path(store.location, ".unfinished").iterdir()) == []
 
 
 def catches(process, number):
@@ -324,22 +295,31 @@ def test_another_thread_can_execute_too(notebook, store, stand_in):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """Start a scheduler and two workers, with TLS, for all tests that leave them alive."""
-    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
+def shared(tmp_path_factory):
+    """Start a scheduler and two workers, with TLS; a run that ends one of them is given up at once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+        with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+            yield cluster
 
 
-def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_path):
-    specs = [*plan(notebook, 5), *plan(notebook, 1, fate="raise")]
+@pytest.fixture
+def cluster(shared):
+    """Return the cluster, of which some tests leave only ruins."""
+    shared.mend()
+    return shared
+
+
+def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_path, warm):
+    specs = [*plan(notebook, 3), *plan(notebook, 1, fate="raise")]
     seen = []
     scheduler = Scheduler(**cluster.known_as)
     runs = execute_all(
         specs, store, scheduler=scheduler, on_change=lambda run: seen.append((run.spec, run.state))
     )
-    here = execute_all(specs[:5], Store(tmp_path / "here"))
-    assert [run.stored.results for run in runs[:5]] == [run.stored.results for run in here]
-    assert "RuntimeError: as asked" in runs[5].error
+    here = execute_all(specs[:3], Store(tmp_path / "here"))
+    assert [run.stored.results for run in runs[:3]] == [run.stored.results for run in here]
+    assert "RuntimeError: as asked" in runs[3].error
     assert {run.worker for run in runs} == {"w0/1", "w1/1"}
     for run in runs:
         assert [state for spec, state in seen if spec is run.spec] == ["going", run.state]
@@ -349,6 +329,16 @@ def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_p
     assert not list((tmp_path / "runs").glob(".probe*"))
 
 
+def test_a_cluster_searches_too(cluster, notebook, store):
+    pytest.importorskip("optuna")
+    file = notebook.with_name("few.sweep.yaml")
+    how = "objective: results.trace, direction: minimize, trials: 3, parameters: {seed: {low: 0, high: 99}}"
+    file.write_text(f"notebook: small.ipynb\noptuna: {{{how}}}\n")
+    runs, (best,) = search(read_sweep(file), store, scheduler=Scheduler(**cluster.known_as))
+    assert best.results["trace"] == min(run.stored.results["trace"] for run in runs)
+    assert [run.worker[2:] for run in runs] == ["/1"] * 3
+
+
 def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):
     going, most = set(), []
 
@@ -356,32 +346,25 @@ def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):
         (going.add if run.state == "going" else going.discard)(run)
         most.append(len(going))
 
-    execute_all(plan(notebook, 3), store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
+    execute_all(plan(notebook, 2), store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
     assert max(most) == 1
 
 
-def test_a_first_signal_lets_runs_finish_on_a_cluster_too(cluster, drive, store):
-    driver = drive(12, given={"pause": 1.0}, scheduler=cluster.known_as)
-    titles = started(driver, 2)
-    driver.send_signal(signal.SIGINT)
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 130, errors
-    assert sorted(stored.title for stored in store.runs()) == sorted(titles)
-
-
-def test_a_sweep_that_is_ended_takes_no_other_one_with_it(cluster, drive, store):
+def test_a_sweep_that_is_ended_takes_no_other_with_it_which_lets_its_runs_finish(cluster, drive, store):
     ended = drive(1, given={"pause": 60.0}, scheduler=cluster.known_as)
-    other = drive(4, given={"pause": 1.5}, scheduler=cluster.known_as)
+    other = drive(99, given={"pause": 0.5}, scheduler=cluster.known_as)
     started(ended, 1)
-    started(other, 1)
+    begun = started(other, 1)
     for _ in range(2):
         ended.send_signal(signal.SIGINT)
         time.sleep(0.3)
     assert ended.communicate(timeout=60)[1].startswith("interrupted")
     assert ended.returncode == 130
-    _, errors = other.communicate(timeout=120)
-    assert other.returncode == 0, errors
-    assert sorted(stored.parameters["pause"] for stored in store.runs()) == [1.5] * 4
+    other.send_signal(signal.SIGINT)
+    begun += [line.split()[1] for line in other.stdout if line.startswith("going")]
+    _, errors = other.communicate(timeout=60)
+    assert errors.startswith(f"interrupted: {99 - len(begun)} of 99 runs are left;")
+    assert sorted(stored.title for stored in store.runs()) == sorted(begun)
 
 
 def test_other_packages_are_refused(cluster, notebook, store, monkeypatch):
@@ -411,63 +394,45 @@ def test_workers_that_see_another_store_are_refused(cluster, notebook, store, mo
 
 
 def test_certificates_of_others_are_refused(cluster, notebook, store, tmp_path):
-    scheduler = Scheduler(cluster.address, **write_certificates(tmp_path), patience_s=3)
+    scheduler = Scheduler(cluster.address, **write_certificates(tmp_path), patience_s=1)
     clock = time.monotonic()
-    with pytest.raises(SchedulerError, match=r"got none within 3 s .*certificates are right"):
+    with pytest.raises(SchedulerError, match=r"got none within 1 s .*certificates are right"):
         execute_all(plan(notebook, 1), store, scheduler=scheduler)
     assert time.monotonic() - clock < 15
 
 
-def test_an_address_where_nobody_is_is_said(notebook, store):
-    address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(SchedulerError, match=f"expected a dask scheduler at {address}; got none within 1 s"):
-        execute_all(plan(notebook, 1), store, scheduler=Scheduler(address, patience_s=1))
+def test_a_run_that_kills_its_worker_each_time_fails_and_the_others_do_not(cluster, notebook, store):
+    specs = [*plan(notebook, 1, fate="kill its worker"), *plan(notebook, 3)]
+    runs = execute_all(specs, store, scheduler=Scheduler(**cluster.known_as))
+    assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
+    assert "its process was ended each time" in runs[0].error
 
 
 # distributed drops the socket of a connection that is refused.
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-def test_a_scheduler_and_workers_that_go_are_missed(drive, notebook, store, tmp_path, monkeypatch):
-    with Cluster(tmp_path, workers=1) as cluster:
-        known = cluster.known_as | {"patience_s": 1}
-        worker = cluster.workers.pop(0)
-        wait_for(lambda: b"w0" in (tmp_path / "scheduler.log").read_bytes())
-        driver = drive(2, given={"pause": 60.0}, scheduler=known)
-        started(driver, 1)
+def test_a_scheduler_and_workers_that_go_are_missed(cluster, drive, notebook, store, monkeypatch):
+    known, sweep = cluster.known_as | {"patience_s": 1}, {"given": {"pause": 60.0}}
+    driver = drive(2, scheduler=known, **sweep)
+    started(driver, 1)
+    for worker in cluster.workers.values():
         end(worker)
-        clock = time.monotonic()
-        _, errors = driver.communicate(timeout=60)
-        assert (driver.returncode, time.monotonic() - clock < 20) == (3, True)
-        assert "expected a worker at tls://127.0.0.1" in errors
-        with pytest.raises(SchedulerError, match=r"expected a worker at .*; got none within 1 s"):
-            execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known))
+    clock = time.monotonic()
+    _, errors = driver.communicate(timeout=60)
+    assert (driver.returncode, time.monotonic() - clock < 20) == (3, True)
+    assert "expected a worker at tls://127.0.0.1" in errors
+    with pytest.raises(SchedulerError, match=r"expected a worker at .*; got none within 1 s"):
+        execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known))
 
-        cluster.workers[0] = None
-        cluster.mend()
-        ask = Client.run_on_scheduler
-        with monkeypatch.context() as patched:
-            patched.setattr(Client, "run_on_scheduler", lambda *args: end(cluster.scheduler) or ask(*args))
-            with pytest.raises(SchedulerError, match="is gone; finished runs are kept; remedy: start it"):
-                execute_all(plan(notebook, 1), store, scheduler=Scheduler(**cluster.known_as))
-
-        cluster.mend()
-        driver = drive(2, given={"pause": 60.0}, scheduler=cluster.known_as | {"patience_s": 3})
-        started(driver, 1)
-        end(cluster.scheduler)
-        clock = time.monotonic()
-        _, errors = driver.communicate(timeout=60)
-        assert (driver.returncode, time.monotonic() - clock < 20) == (3, True)
-        assert "is gone; finished runs are kept; remedy: start it" in errors
-
-
-def test_a_run_that_kills_its_worker_each_time_fails_and_the_others_do_not(
-    notebook, store, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
-    with Cluster(tmp_path, workers=1, nanny=True) as cluster:
-        specs = [*plan(notebook, 1, fate="kill its worker"), *plan(notebook, 3)]
-        runs = execute_all(specs, store, scheduler=Scheduler(**cluster.known_as))
-    assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
-    assert "its process was ended each time" in runs[0].error
+    cluster.mend()
+    driver = drive(2, scheduler=known, **sweep)
+    started(driver, 1)
+    ask, clock = Client.run_on_scheduler, time.monotonic()
+    monkeypatch.setattr(Client, "run_on_scheduler", lambda *args: end(cluster.scheduler) or ask(*args))
+    with pytest.raises(SchedulerError, match="is gone; finished runs are kept; remedy: start it"):
+        execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known))
+    _, errors = driver.communicate(timeout=60)
+    assert (driver.returncode, time.monotonic() - clock < 20) == (3, True)
+    assert "is gone; finished runs are kept; remedy: start it" in errors
 
 
 @pytest.fixture
@@ -499,11 +464,11 @@ def namespaces():
 def test_a_cluster_across_a_network(namespaces, drive, store, tmp_path):
     near, far, address = namespaces
     prefix = ["ip", "netns", "exec"]
-    with Cluster(tmp_path, host=address, prefix=[*prefix, far]) as cluster:
-        driver = drive(4, scheduler=cluster.known_as, prefix=[*prefix, near])
+    with Cluster(tmp_path, workers=1, host=address, prefix=[*prefix, far]) as cluster:
+        driver = drive(2, scheduler=cluster.known_as, prefix=[*prefix, near])
         _, errors = driver.communicate(timeout=120)
         assert driver.returncode == 0, errors
-    assert len(list(store.runs())) == 4
+    assert len(list(store.runs())) == 2
 
 
 @pytest.mark.parametrize(
