@@ -15,13 +15,12 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.tables import read_plan
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Interrupted
-from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.searching import Trials, search
 from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from stored import put
-from sweeping import Cluster, wait_for
+from sweeping import wait_for
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -257,15 +256,15 @@ def test_a_notebook_may_read_files_while_it_is_searched(written, tmp_path, at_on
 
 
 def test_two_drivers_at_once_do_each_run_once(written, tmp_path, undisturbed):
-    spec = written(more="fixed: {pause_s: 0.3}\n")
+    spec = written(trials=4, more="fixed: {pause_s: 0.1}\n")
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
-    processes = [start(spec, store, 1, log) for _ in range(2)]
+    processes = [start(spec, store, log) for _ in range(2)]
     for process in processes:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors.decode()
-    assert proposals(spec, store) == undisturbed
+    assert proposals(spec, store) == undisturbed[:4]
     done = log.read_text().splitlines()
-    assert len(done) == len(set(done)) == 6
+    assert len(done) == len(set(done)) == 4
 
 
 def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path, at_once):
@@ -290,21 +289,11 @@ def test_without_optuna_the_remedy_is_said(written, tmp_path, monkeypatch):
         search(written(), Store(tmp_path / "runs"))
 
 
-def test_a_cluster_searches_too(written, tmp_path):
-    with Cluster(tmp_path) as cluster:
-        runs, best = search(
-            written(trials=4), Store(tmp_path / "runs"), scheduler=Scheduler(**cluster.known_as)
-        )
-    assert len(runs) == 4
-    assert best[0].results["loss"] == min(run.stored.results["loss"] for run in runs)
-    assert {run.worker for run in runs} <= {"w0/1", "w1/1"}
-
-
-def start(spec, store, workers, log):
+def start(spec, store, log):
     """Give the command that searches."""
     command = [sys.executable, "-m", "gradtricks.cli", "sweep", f"experiments/{spec.name}.sweep.yaml"]
     return subprocess.Popen(
-        [*command, "--store", store.location, "--workers", str(workers)],
+        [*command, "--store", store.location, "--workers", "1"],
         cwd=spec.notebook.parents[1],
         env={**os.environ, "GRADTRICKS_TEST_LOG": str(log)},
         stdout=subprocess.DEVNULL,
@@ -312,28 +301,22 @@ def start(spec, store, workers, log):
     )
 
 
-def wait_for_lines(log, count):
-    """Wait until so many runs have written that they were done."""
-    wait_for(lambda: log.exists() and len(log.read_text().splitlines()) >= count, 90)
-
-
-def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, undisturbed):
+def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, undisturbed, monkeypatch):
     spec = written(more="fixed: {pause_s: 0.3}\n")
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
-    for count in (2, 4):
-        process = start(spec, store, 1, log)
-        wait_for_lines(log, count)
-        time.sleep(0.15)  # into the run that comes next
-        process.kill()
-        process.communicate()
-    process = start(spec, store, 1, log)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors.decode()
+    log.touch()
+    process = start(spec, store, log)
+    wait_for(lambda: len(log.read_text().splitlines()) >= 2, 90)
+    time.sleep(0.15)  # into the run that comes next
+    process.kill()
+    process.communicate()
+    monkeypatch.setenv("GRADTRICKS_TEST_LOG", str(log))
+    search(spec, store, workers=1)
     assert proposals(spec, store) == undisturbed
     done = log.read_text().splitlines()
-    assert len(set(done)) == 6
     # Only what was going on when it was killed may have been done twice.
-    assert len(done) <= 6 + 2
+    assert len(set(done)) == 6
+    assert len(done) <= 6 + 1
 
 
 def test_a_search_is_interrupted_only_if_trials_are_left(written, tmp_path, undisturbed, monkeypatch):
@@ -353,18 +336,3 @@ def test_a_search_is_interrupted_only_if_trials_are_left(written, tmp_path, undi
     runs, best = search(spec, store, workers=1)
     assert [len(begun), len(runs), len(best)] == [3, 3, 1]
     assert proposals(spec, store) == undisturbed[:3]
-
-
-def test_an_interrupted_search_keeps_what_goes_on_and_continues(written, tmp_path):
-    store, log = Store(tmp_path / "runs"), tmp_path / "log"
-    spec = written(more="fixed: {pause_s: 0.5}\n")
-    process = start(spec, store, 2, log)
-    wait_for_lines(log, 1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors.decode()
-    before = log.read_text().splitlines()
-    assert len(before) < 6
-    assert len(list(store.runs())) == len(before)
-    search(spec, store, workers=2)
-    assert sum(value is not None for value, *_ in proposals(spec, store)) == 6
