@@ -45,13 +45,14 @@ PARAMETERS = """\
 seed: int = 0  # seeds nothing
 rate: float = 0.1  # per step
 label: str = "[red]a[/red] :smile:"  # any text
-pause_s: float = 0.0  # that it takes
 fate: Literal["well", "raise"] = "well"  # how it ends
 """
 BODY = """\
 import time
+from pathlib import Path
 from gradtricks.lab import record, record_varying
-time.sleep(pause_s)
+while Path("hold").exists():
+    time.sleep(0.01)
 record(loss=rate + seed, label=label)
 record_varying(seconds=time.time())
 if fate == "raise":
@@ -343,6 +344,7 @@ def test_a_run_is_kept_and_not_done_again(project, invoke):
     (location,) = re.findall(r"^Finished: (.*)$", said, re.MULTILINE)
     record = json.loads((project / location / "record.json").read_text())
     assert (record["results"]["loss"], record["provenance"]["threads"]) == (0.001, 1)
+    assert [sorted(record[part]) for part in ("results", "varying")] == [["label", "loss"], ["seconds"]]
     again, _ = invoke("run", "experiments/small.ipynb", "-p", "rate=0.001", cwd=project)
     assert again == f"Finished: {location}\n"
     as_in_papermill, _ = invoke("run", "-p", "rate", "0.001", "experiments/small.ipynb", cwd=project)
@@ -472,21 +474,20 @@ def test_where_no_plot_can_be_written_a_sweep_ends_well(project, invoke):
     assert re.search(r"^small: 1 done, 0 failed\.\nRuns: _build/runs\nNo plot: .*sweeps", said, re.MULTILINE)
 
 
-def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project):
-    write = "notebook: small.ipynb\nfixed: {pause_s: 2}\nseeds: 2\nshown: [results.loss]"
-    (project / "experiments" / "small.sweep.yaml").write_text(write)
+def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project, invoke):
     sweep = ("sweep", "experiments/small.sweep.yaml", "--workers", "1")
+    (project / "hold").touch()
     process = start(*sweep, cwd=project)
     wait_for(lambda: list((project / "_build").glob("runs/.unfinished/*/notebook.ipynb")))
     (seen,) = gradtricks.lab.status(store=project / "_build" / "runs")
-    assert seen == ("small", 2, 0, 0, 1, 1)
+    assert seen == ("small", 4, 0, 0, 1, 3)
     process.send_signal(signal.SIGINT)
+    assert process.stdout.readline().startswith("Stopping: what is going on is finished and kept.")
+    (project / "hold").unlink()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "interrupted: 1 of 2 runs are left; the same command does them\n"
-    code, said, _ = command(*sweep, cwd=project)
-    assert code == 0
-    assert said.startswith("1 of 2 runs are finished already.\n1/1 ")
+    assert errors == "interrupted: 3 of 4 runs are left; the same command does them\n"
+    assert invoke(*sweep, cwd=project)[0].startswith("1 of 4 runs are finished already.\n1/3 ")
 
 
 def test_status_says_how_many_are_done_and_left(swept, invoke):
@@ -553,7 +554,7 @@ def test_a_table_shows_what_came_out_and_exports_all(swept, invoke):
     assert said.split()[:2] == ["run", "status"]
     said, _ = invoke("table", "--to", "csv", cwd=folder)
     assert said.count("\n") == 5
-    assert "parameters.pause_s" in said.splitlines()[0]
+    assert "parameters.rate" in said.splitlines()[0]
     invoke("table", "--output", "runs.parquet", cwd=folder)
     assert (folder / "runs.parquet").stat().st_size > 0
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, timezone
 from importlib.metadata import PackageNotFoundError
@@ -27,7 +27,7 @@ from nbclient.exceptions import DeadKernelError
 from gradtricks.lab.commands.overviews import describe, list_experiments
 from gradtricks.lab.commands.views import show
 from gradtricks.lab.encoding import decode, encode
-from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed, inject
+from gradtricks.lab.kernels.choosing import inject
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.warm import ForkServer
 from gradtricks.lab.notebooks.schema import Parameter, ParameterError
@@ -41,7 +41,6 @@ from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from notebooks import BODY, write_notebook
 from stored import asked, record_of, small_disk
-from sweeping import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 # Without a framework, whose import isn't what is tested here.
@@ -389,19 +388,6 @@ def test_what_scrapbook_records_is_a_result(write, store, kernels):
     assert reproduce(stored, kernels).verdict == "identical"
 
 
-def test_what_varies_is_kept_apart(write, store, kernels):
-    notebook = write(
-        "from gradtricks.lab import record, record_varying\nimport time\n"
-        "record(loss=0.5)\nrecord_varying(seconds=time.perf_counter())\n"
-    )
-    stored = execute_run(plan_run(notebook, {}), store, kernels)
-    assert stored.results == {"loss": 0.5}
-    assert stored.varying.keys() == {"seconds"}
-    assert store.find(plan_run(notebook, {})) == stored
-    assert reproduce(stored, kernels).verdict == "identical"
-    assert store.clean(failed=True) == []
-
-
 @pytest.mark.parametrize(
     ("fate", "reason"),
     [("raise", "RuntimeError: as asked"), ("exit", "DeadKernelError"), ("twice", "recorded twice: seed")],
@@ -427,18 +413,6 @@ def test_a_failure_says_where_and_keeps_the_notebook(run_it, notebook, store, fa
     assert (str(again), again.stored) == (message, stored)
     with pytest.raises(StoreError, match=r"expected a finished run; got small-fate=.*, which failed"):
         reproduce(stored, None)
-
-
-def test_a_success_takes_the_place_of_a_failure(write, store, kernels, tmp_path):
-    switch = tmp_path / "switch"
-    run = plan_run(write(f"from pathlib import Path\nassert Path({str(switch)!r}).exists()"), {})
-    with pytest.raises(RunError, match="AssertionError"):
-        execute_run(run, store, kernels)
-    assert store.failure(run)
-    switch.touch()
-    assert execute_run(run, store, kernels) == store.find(run)
-    assert store.failure(run) is None
-    assert len(list(store.runs())) == 1
 
 
 @pytest.mark.parametrize(
@@ -531,13 +505,6 @@ def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, stor
     assert checkpoints.exists(), "the next attempt goes on from there"
 
 
-def test_a_package_that_is_edited_meanwhile_spoils_the_run(write, store, kernels, monkeypatch):
-    monkeypatch.setattr("gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0"})
-    message = r"edited while the notebook ran: .*lab/recording.py.*; remedy: run it again"
-    with pytest.raises(RunError, match=message):
-        execute_run(plan_run(write("1"), {}), store, kernels)
-
-
 def test_a_notebook_that_is_edited_meanwhile_changes_nothing(write, store, kernels):
     run = plan_run(write("from gradtricks.lab import record\nrecord(a=1)"), {})
     edited = plan_run(write("from gradtricks.lab import record\nrecord(a=2)"), {})
@@ -552,21 +519,6 @@ def test_a_notebook_that_exits_well_has_finished(write, store, kernels):
     notebook = write("import sys\nfrom gradtricks.lab import record\nrecord(a=1)\nsys.exit(0)")
     run = execute_run(plan_run(notebook, {"fate": "raise"}), store, kernels)  # a later cell would raise
     assert run.results == {"a": 1}
-
-
-def test_an_interruption_is_no_failure(notebook, store):
-    run = plan_run(notebook, {"fate": "sleep"})
-    with closing(Kernels()) as kernels:
-        started = Path(store.location, ".unfinished", run.request, "notebook.ipynb")
-        with ThreadPoolExecutor() as pool:
-            going = pool.submit(execute_run, run, store, kernels)
-            wait_for(started.exists)
-            assert store.claimed() == {run.request}
-            kernels.close()
-        assert type(going.exception()) is KernelsClosed
-    assert list(store.runs()) == []
-    assert store.claimed() == set()
-    assert list(Path(store.location, ".unfinished").iterdir()) == []
 
 
 def test_two_sweeps_do_not_meet_the_same_failure_twice(write, store, kernels, tmp_path):
@@ -654,14 +606,6 @@ def test_a_rerun_needs_what_was_run(write, store, kernels):
     with pytest.raises(
         StoreError, match=r"expected the notebook that was run in .*; got one that was edited"
     ):
-        reproduce(stored, kernels)
-
-
-def test_a_rerun_that_fails_says_so(write, store, kernels, tmp_path):
-    file, run = experiment(write, tmp_path, {"a": 1})
-    stored = execute_run(run, store, kernels)
-    file.write_text("{")
-    with pytest.raises(RunError, match=r"expected own-.* to finish as it did before; got JSONDecodeError"):
         reproduce(stored, kernels)
 
 
