@@ -3,12 +3,9 @@
 import json
 import os
 import pickle
-import random
 import re
-import signal
 import subprocess
 import sys
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -397,11 +394,11 @@ def process(script, folder):
 
 def test_processes_take_turns(tmp_path):
     (tmp_path / "counter").write_text("0")
-    running = [process(CLAIMING, tmp_path) for _ in range(3)]
+    running = [process(CLAIMING, tmp_path) for _ in range(2)]
     for one in running:
         one.communicate(timeout=60)
-    assert [one.returncode for one in running] == [0, 0, 0]
-    assert (tmp_path / "counter").read_text() == "75"
+    assert [one.returncode for one in running] == [0, 0]
+    assert (tmp_path / "counter").read_text() == "50"
     assert list((tmp_path / "runs" / ".unfinished").iterdir()) == []
 
 
@@ -427,31 +424,20 @@ def test_a_claim_ends_with_its_process(store, tmp_path):
     assert store.clean(failed=True) == [failure.location]
 
 
-def test_who_reads_while_others_write_sees_whole_runs_only(store, tmp_path):
-    with process(COMMITTING, tmp_path) as writing:
-        writing.stdout.readline()
-        seen = []
-        while writing.poll() is None:
-            seen.append(
-                len([stored.read_notebook() for stored in store.runs() if stored.status == "finished"])
-            )
-    assert seen == sorted(seen), "what is finished stays"
-    assert writing.returncode == 0
-
-
-def test_writers_that_are_killed_leave_nothing_to_be_believed(store, tmp_path):
-    chance = random.Random(0)  # noqa: S311
-    for _ in range(6):
+def test_who_reads_while_others_write_and_are_killed_sees_whole_runs_only(store, tmp_path):
+    for enough in (1, 20, 40, 60):
         with process(COMMITTING, tmp_path) as writing:
             writing.stdout.readline()
-            time.sleep(chance.uniform(0, 0.15))
-            os.kill(writing.pid, signal.SIGKILL)
-        statuses = [stored.status for stored in store.runs()]  # a torn record would warn, which is an error
-        assert statuses.count("failed") <= 1
-        for stored in store.runs():
-            stored.read_notebook()
-    with process(COMMITTING, tmp_path) as writing:
-        assert writing.wait(60) == 0
+            seen = [0]
+            while writing.poll() is None and not 60 > seen[-1] >= enough:
+                finished = [stored for stored in store.runs() if stored.status == "finished"]
+                seen.append(len([stored.read_notebook() for stored in finished]))
+            if enough < 60:
+                writing.kill()
+        assert seen == sorted(seen), "what is finished stays"
+        # A torn record would warn, which is an error.
+        assert [stored.status for stored in store.runs()].count("failed") <= 1
+    assert writing.returncode == 0
     found = list(store.runs())
     assert [stored.status for stored in found] == ["finished"] * 60
     assert len({stored.request for stored in found}) == 60
