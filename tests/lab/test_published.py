@@ -599,7 +599,7 @@ GROUPS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30)  # of which each takes a seventh of a second
+@settings(max_examples=15)  # of which each takes a seventh of a second
 @given(st.lists(GROUPS, min_size=1, max_size=4))
 @example(
     [{"parameters": {"a": None}, "results": {"a": 1}}, {"parameters": {"a": 0.5}, "results": {"a": 1.0}}]

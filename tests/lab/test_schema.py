@@ -456,7 +456,7 @@ def notebook_with(*cells):
     return nbformat.v4.new_notebook(cells=[new("1"), tagged, *map(new, cells)])
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))
 def test_what_the_notebook_reads_is_what_was_given(parameters):
     node = inject(notebook_with("2"), parameters)
