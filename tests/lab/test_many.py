@@ -329,24 +329,20 @@ def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_p
     assert not list((tmp_path / "runs").glob(".probe*"))
 
 
-def test_a_cluster_searches_too(cluster, notebook, store):
+def test_a_cluster_searches_too_and_heeds_a_limit(cluster, notebook, store):
     pytest.importorskip("optuna")
-    file = notebook.with_name("few.sweep.yaml")
+    file, going, most = notebook.with_name("few.sweep.yaml"), set(), []
     how = "objective: results.trace, direction: minimize, trials: 3, parameters: {seed: {low: 0, high: 99}}"
     file.write_text(f"notebook: small.ipynb\noptuna: {{{how}}}\n")
-    runs, (best,) = search(read_sweep(file), store, scheduler=Scheduler(**cluster.known_as))
-    assert best.results["trace"] == min(run.stored.results["trace"] for run in runs)
-    assert [run.worker[2:] for run in runs] == ["/1"] * 3
-
-
-def test_a_limit_holds_on_a_cluster_too(cluster, notebook, store):
-    going, most = set(), []
 
     def hear(run):
         (going.add if run.state == "going" else going.discard)(run)
         most.append(len(going))
 
-    execute_all(plan(notebook, 2), store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
+    options = {"workers": 1, "scheduler": Scheduler(**cluster.known_as), "on_change": hear}
+    runs, (best,) = search(read_sweep(file), store, **options)
+    assert best.results["trace"] == min(run.stored.results["trace"] for run in runs)
+    assert [run.worker[2:] for run in runs] == ["/1"] * 3
     assert max(most) == 1
 
 
