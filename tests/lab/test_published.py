@@ -217,11 +217,8 @@ def test_the_other_commands_take_the_published_store(published, project):
     ("folder", "run"),
     [
         (".", "experiments/published/game/0.2-0"),
-        (".", "experiments/published/game/0.2-0.bin"),
-        ("experiments/published", "game/0.2-0"),
         ("experiments/published", "./game/../game/0.2-0.bin"),
         ("experiments/published/game", "0.2-0.bin"),
-        ("experiments/published/game", "0.2-0"),
         ("book", "../experiments/published/game/0.2-0"),
     ],
 )
