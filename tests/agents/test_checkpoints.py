@@ -17,13 +17,13 @@ from gradtricks.agents.supports import Support
 MUZERO = muzero_training.Options(
     search=SearchOptions(num_simulations=4),
     batch_size=np.int32(8),  # a number of NumPy's, as tables have them
-    num_unroll_steps=3,
+    num_unroll_steps=1,
     moves_before_updates=8,
     piece_steps=6,
     td_steps=5,
     capacity=200,
 )
-PPO = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2)
+PPO = ppo.Options(rollout_steps=32, minibatch_size=32, epochs=2)
 
 
 def make_learner(agents, kind, **options):
@@ -44,10 +44,10 @@ def train(kind, learner, path=None, seed=0):
         )
         history = muzero_training.train(learner, games, MUZERO, decisions=160, checkpoint=path, **options)
     elif kind == "ppo":
-        games = pong.PongGames(4, seed=11, frame_skip=4, view=pong.CELLS)
+        games = pong.PongGames(2, seed=11, frame_skip=4, view=pong.CELLS)
         history = ppo.train(learner, games, decisions=4 * 64, seed=seed, checkpoint=path)
     else:
-        games, rng = pong.PongGames(4, seed=seed, frame_skip=8), np.random.default_rng(seed)
+        games, rng = pong.PongGames(2, seed=seed, frame_skip=8), np.random.default_rng(seed)
         options = {"decisions": 600, "batch_size": 64, "rng": rng, "checkpoint": path}
         history = reinforce.train(learner, games, **options)
     return learner.state(), history
@@ -96,7 +96,7 @@ def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, tmp_path, m
 
     def go_on(**games):
         learner.restore(start)
-        games = pong.PongGames(4, frame_skip=4, view=pong.CELLS, **games)
+        games = pong.PongGames(2, frame_skip=4, view=pong.CELLS, **games)
         ppo.train(learner, games, decisions=128, checkpoint=path)
 
     go_on()

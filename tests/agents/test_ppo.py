@@ -21,12 +21,12 @@ from gradtricks.reference import (
     truncated_generalized_advantage_estimation,
 )
 
-OPTIONS = ppo.Options(rollout_steps=16, minibatch_size=32, epochs=2, learning_rate=2e-3)
+OPTIONS = ppo.Options(rollout_steps=32, minibatch_size=32, epochs=2, learning_rate=2e-3)
 UNITS = 16
 NETWORK = ppo.draw_weights(0, hidden_units=UNITS)
 
 
-def make_games(num_envs=4, view="cells", **options):
+def make_games(num_envs=2, view="cells", **options):  # to begin a game takes longer than to play some
     return pong.PongGames(num_envs, frame_skip=4, view=pong.VIEWS[view], **options)
 
 
@@ -40,12 +40,12 @@ def draw(view="cells", mirror=True, scale=1.0):
 
 @cache
 def some_observations(view="cells"):
-    games, rng = make_games(8, view, seed=5), np.random.default_rng(0)
+    games, rng = make_games(2, view, seed=5), np.random.default_rng(0)
     for _ in range(40):
-        games.step(rng.integers(0, 3, 8))
+        games.step(rng.integers(0, 3, 2))
     seen = []
-    for _ in range(4):
-        games.step(rng.integers(0, 3, 8))
+    for _ in range(16):
+        games.step(rng.integers(0, 3, 2))
         seen.append(games.observations)
     return np.concatenate(seen)
 
@@ -92,10 +92,10 @@ def apply_by_matrix(weights, observations, mirror):
 
 
 def test_lit_cells_are_those_with_a_bright_pixel():
-    environment, rng = pong.make_environment(8, frame_skip=4), np.random.default_rng(0)
+    environment, rng = pong.make_environment(2, frame_skip=4), np.random.default_rng(0)
     frames = [environment.reset(seed=3)[0]]
-    for _ in range(150):
-        frames.append(environment.step(rng.choice(pong.ACTIONS, 8))[0])
+    for _ in range(300):
+        frames.append(environment.step(rng.choice(pong.ACTIONS, 2))[0])
     bright = np.full((1, 1, *pong.FRAME_SHAPE), 236, np.uint8)  # more than there is room for is left out
     frames = np.concatenate([*frames, bright])
     blocks = (frames[:, 0, pong.COURT] > 130).reshape(-1, 80, 2, 40, 4).any(axis=(2, 4)).reshape(-1, 3200)
@@ -107,7 +107,7 @@ def test_lit_cells_are_those_with_a_bright_pixel():
 
 
 def test_an_observation_holds_this_picture_and_the_one_before():
-    games, rng = make_games(2, seed=1), np.random.default_rng(0)
+    games, rng = make_games(seed=1), np.random.default_rng(0)
     before = games.observations
     np.testing.assert_array_equal(before[:, :40] == pong.NO_CELL, before[:, 40:] == pong.NO_CELL)
     for _ in range(60):
@@ -142,23 +142,24 @@ def test_pixels_are_means_of_squares_and_how_they_changed():
 
 
 def test_the_last_move_is_known_beside_the_places():
-    games, rng = make_games(4, "places", max_frames=80), np.random.default_rng(0)
+    games, rng = make_games(view="places", max_frames=80), np.random.default_rng(0)
     assert not games.observations[:, -1].any()
     for _ in range(25):
-        ended, moves = ~games.playing, rng.integers(0, 3, 4)
+        ended, moves = ~games.playing, rng.integers(0, 3, 2)
         games.step(moves)
         expected = np.where(ended | ~games.playing, games.observations[:, -1] * 0, np.take([0, -1, 1], moves))
         np.testing.assert_array_equal(games.observations[:, -1] * games.playing, expected)
 
 
 def test_the_moves_are_those_of_the_view():
-    games = make_games(6, "pixels", seed=1)
-    environment = pong.make_environment(6, frame_skip=4)
+    games = make_games(view="pixels", seed=1)
+    environment = pong.make_environment(2, frame_skip=4)
     environment.reset(seed=1)
-    for _ in range(40):
-        games.step(np.arange(6))
-        frames = environment.step(np.arange(6))[0]
-    np.testing.assert_array_equal(games.screens, frames[:, 0])
+    for step in range(60):
+        moves = np.array([step // 10, 5 - step // 10])
+        games.step(moves)
+        frames = environment.step(moves)[0]
+        np.testing.assert_array_equal(games.screens, frames[:, 0])
 
 
 def test_an_observation_of_places_tells_motion_of_what_was_seen_twice():
@@ -192,9 +193,9 @@ def test_the_network_is_a_product_of_matrices(agents, view, mirror):
 
 
 def test_places_upside_down_are_those_of_the_court_upside_down():
-    environment, rng = pong.make_environment(8, frame_skip=4), np.random.default_rng(0)
+    environment, rng = pong.make_environment(2, frame_skip=4), np.random.default_rng(0)
     environment.reset(seed=5)
-    frames = [environment.step(rng.choice(pong.ACTIONS, 8))[0] for _ in range(60)]
+    frames = [environment.step(rng.choice(pong.ACTIONS, 2))[0] for _ in range(90)]
     before, after = np.concatenate(frames[30:-1]), np.concatenate(frames[31:])
 
     def see(*frames):
@@ -345,7 +346,7 @@ def test_no_return_reaches_over_the_end_of_a_game(reset_at_points, lambda_):
 
 def test_enough_points_won_end_a_training(monkeypatch):
     monkeypatch.setattr(ppo, "_ENOUGH_POINTS", 4)
-    learner = _Valuing(rollout_steps=16)
+    learner = _Valuing()
     ended, whole = (ppo.train(learner, make_games(), decisions=640, stop_at=share) for share in (0.0, 1.0))
     assert whole.decisions == 640
     assert sum(time <= ended.decisions - 64 for time in ended.point_times) < 4
@@ -368,21 +369,21 @@ def test_enough_points_won_end_a_training(monkeypatch):
 def test_the_cost_of_entropy_falls_to_zero_and_the_learning_rate_to_its_last_share(
     anneal_decisions, final_rate, rates, entropies
 ):
-    learner, seen = _Valuing(rollout_steps=1, final_rate=final_rate), []
+    learner, seen = _Valuing(rollout_steps=2, final_rate=final_rate), []
     learner.update = lambda batch, rate, entropy: seen.append((rate, entropy)) or 0.0
     ppo.train(learner, make_games(), decisions=20, anneal_decisions=anneal_decisions)
     np.testing.assert_allclose(seen[:: len(seen) // 5], list(zip(rates, entropies)), rtol=1e-3)
 
 
 def test_a_training_that_diverges_says_so():
-    learner = _Valuing(rollout_steps=1)
+    learner = _Valuing(rollout_steps=2)
     learner.update = lambda batch, rate, entropy: np.nan
     with pytest.raises(NotFiniteError, match="the loss must be finite; got nan"):
         ppo.train(learner, make_games(), decisions=4)
 
 
 def test_games_that_the_learner_sees_otherwise_are_refused():
-    with pytest.raises(ValueError, match=r"learner's view, VIEWS\['cells'\]; got observations \(4, 22\)"):
+    with pytest.raises(ValueError, match=r"learner's view, VIEWS\['cells'\]; got observations \(2, 22\)"):
         ppo.train(_Valuing(), make_games(view="places"), decisions=4)
 
 
@@ -402,17 +403,14 @@ def test_a_frozen_policy_is_saved_and_loaded(tmp_path, view):
 
 
 def test_each_game_counts_once_and_another_seed_is_other_games(monkeypatch):
-    policy = FrozenPolicy(NETWORK, mirror=True)
-    first = evaluation.evaluate(policy, games=3)
-    assert first.returns.shape == first.decisions.shape == (3,)
-    assert (np.abs(first.returns) <= 21).all()
-    assert (first.decisions > 500).all()
     monkeypatch.setattr(evaluation, "_SIDE_BY_SIDE", 2)  # one of them plays twice
-    in_turns = evaluation.evaluate(policy, games=3)
-    assert len(in_turns.returns) == 3
-    assert (in_turns.decisions > 500).all()
-    for other in ({"seed": 5}, {"temperature": 1}):
-        assert (evaluation.evaluate(policy, games=3, **other).decisions != first.decisions).any()
+    policy = FrozenPolicy(draw("places"), mirror=True)
+    played = evaluation.evaluate(policy, games=3)
+    assert played.returns.shape == played.decisions.shape == (3,)
+    assert (np.abs(played.returns) <= 21).all()
+    assert (played.decisions > 500).all()
+    for other in ({"seed": 6}, {"temperature": 2}):
+        assert (evaluation.evaluate(policy, games=2, **other).decisions != played.decisions[:2]).any()
 
 
 def test_a_game_without_end_is_ended(monkeypatch):
@@ -458,7 +456,7 @@ def test_the_command_films_a_game(gradtricks, tmp_path):
 
 
 def test_a_film_ends_with_its_game():
-    policy = FrozenPolicy(NETWORK, mirror=True)
+    policy = FrozenPolicy(draw("places"), mirror=True)
     game = evaluation.film(policy, seconds=300)
     assert len(game.rewards) < 300 * 15
     assert np.abs([(game.rewards > 0).sum(), (game.rewards < 0).sum()]).max() == 21
@@ -472,8 +470,8 @@ def test_a_published_policy_plays_again_as_its_record_says():
     policy = FrozenPolicy.load(published / run.kept["policy.safetensors"])
     assert policy.about["seed"] == parameters["seed"]
     how = {name: parameters[name] for name in ("frame_skip", "temperature")}
-    played = evaluation.evaluate(policy, games=parameters["evaluation_games"], **how)
-    assert played.returns.tolist() == results["returns"]["plain"]
+    assert {*results["returns"]["plain"]} == {21}, "it won every point, so a few games say as much as all"
+    assert evaluation.evaluate(policy, games=2, **how).returns.tolist() == [21, 21]
 
 
 def test_the_command_refuses_what_it_cant_play(gradtricks, tmp_path):
