@@ -141,13 +141,14 @@ class Cluster:
         workers: How many; each has one thread.
         host: Where the scheduler listens.
         prefix: Put before their commands.
+        nanny: Whether workers that die are started again by dask.
     """
 
-    def __init__(self, folder, workers=2, host="127.0.0.1", prefix=()):
+    def __init__(self, folder, workers=2, host="127.0.0.1", prefix=(), nanny=False):
         self.folder = folder
         self.certificates = write_certificates(folder)
         self.address = f"tls://{host}:{free_port()}"
-        self.host, self._prefix = host, prefix
+        self.host, self._prefix, self._nanny = host, prefix, nanny
         self.scheduler = None
         self.workers = dict.fromkeys(range(workers))
 
@@ -162,7 +163,7 @@ class Cluster:
     @property
     def known_as(self):
         """What `gradtricks.lab.runs.schedulers.Scheduler` takes."""
-        return {"address": self.address, **self.certificates, "patience_s": 5}
+        return {"address": self.address, **self.certificates, "patience_s": 15}
 
     def mend(self):
         """Start again what has ended, and wait until the workers are known."""
@@ -177,8 +178,9 @@ class Cluster:
         before = log.stat().st_size if log.exists() else 0
         for name in ended:
             end(self.workers[name])
-            options = [self.address, "--name", f"w{name}", "--nthreads", "1", "--no-nanny"]
-            self.workers[name] = self._start("worker", *options)
+            options = [self.address, "--name", f"w{name}", "--nthreads", "1"]
+            nanny = "--nanny" if self._nanny else "--no-nanny"
+            self.workers[name] = self._start("worker", *options, nanny)
         wait_for(lambda: not ended or log.read_bytes()[before:].count(b"Registered to") == len(ended))
 
     def _start(self, what, *options):

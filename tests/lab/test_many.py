@@ -296,11 +296,9 @@ def test_another_thread_can_execute_too(notebook, store, stand_in):
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """Start a scheduler and two workers, with TLS; a run that ends one of them is given up at once."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
-        with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-            yield cluster
+    """Start a scheduler and two workers, with TLS."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -397,9 +395,13 @@ def test_certificates_of_others_are_refused(cluster, notebook, store, tmp_path):
     assert time.monotonic() - clock < 15
 
 
-def test_a_run_that_kills_its_worker_each_time_fails_and_the_others_do_not(cluster, notebook, store):
-    specs = [*plan(notebook, 1, fate="kill its worker"), *plan(notebook, 3)]
-    runs = execute_all(specs, store, scheduler=Scheduler(**cluster.known_as))
+def test_a_run_that_kills_its_worker_each_time_fails_and_the_others_do_not(
+    notebook, store, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    with Cluster(tmp_path, workers=1, nanny=True) as cluster:
+        specs = [*plan(notebook, 1, fate="kill its worker"), *plan(notebook, 3)]
+        runs = execute_all(specs, store, scheduler=Scheduler(**cluster.known_as))
     assert [run.state for run in runs] == ["failed", "finished", "finished", "finished"]
     assert "its process was ended each time" in runs[0].error
 
@@ -420,6 +422,7 @@ def test_a_scheduler_and_workers_that_go_are_missed(cluster, drive, notebook, st
         execute_all(plan(notebook, 1), store, scheduler=Scheduler(**known))
 
     cluster.mend()
+    known["patience_s"] = 3
     driver = drive(2, scheduler=known, **sweep)
     started(driver, 1)
     ask, clock = Client.run_on_scheduler, time.monotonic()

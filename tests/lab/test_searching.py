@@ -256,15 +256,15 @@ def test_a_notebook_may_read_files_while_it_is_searched(written, tmp_path, at_on
 
 
 def test_two_drivers_at_once_do_each_run_once(written, tmp_path, undisturbed):
-    spec = written(trials=4, more="fixed: {pause_s: 0.1}\n")
+    spec = written(more="fixed: {pause_s: 0.3}\n")
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
-    processes = [start(spec, store, log) for _ in range(2)]
+    processes = [start(spec, store, 1, log) for _ in range(2)]
     for process in processes:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors.decode()
-    assert proposals(spec, store) == undisturbed[:4]
+    assert proposals(spec, store) == undisturbed
     done = log.read_text().splitlines()
-    assert len(done) == len(set(done)) == 4
+    assert len(done) == len(set(done)) == 6
 
 
 def test_a_notebook_that_is_edited_meanwhile_ends_the_search(written, tmp_path, at_once):
@@ -289,41 +289,40 @@ def test_without_optuna_the_remedy_is_said(written, tmp_path, monkeypatch):
         search(written(), Store(tmp_path / "runs"))
 
 
-SEARCHING = """\
-import sys
-from pathlib import Path
-from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.searching import search
-from gradtricks.lab.sweeps.sweep import read_sweep
-search(read_sweep(Path(sys.argv[1])), Store(sys.argv[2]), workers=1)
-"""
-
-
-def start(spec, store, log):
-    """Start a process that searches."""
+def start(spec, store, workers, log):
+    """Give the command that searches."""
+    command = [sys.executable, "-m", "gradtricks.cli", "sweep", f"experiments/{spec.name}.sweep.yaml"]
     return subprocess.Popen(
-        [sys.executable, "-c", SEARCHING, str(spec.path), store.location],
+        [*command, "--store", store.location, "--workers", str(workers)],
+        cwd=spec.notebook.parents[1],
         env={**os.environ, "GRADTRICKS_TEST_LOG": str(log)},
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
 
 
-def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, undisturbed, monkeypatch):
-    spec = written(trials=4, more="fixed: {pause_s: 0.3}\n")
+def wait_for_lines(log, count):
+    """Wait until so many runs have written that they were done."""
+    wait_for(lambda: log.exists() and len(log.read_text().splitlines()) >= count, 90)
+
+
+def test_a_driver_that_is_killed_loses_nothing_that_was_told(written, tmp_path, undisturbed):
+    spec = written(more="fixed: {pause_s: 0.3}\n")
     store, log = Store(tmp_path / "runs"), tmp_path / "log"
-    log.touch()
-    process = start(spec, store, log)
-    wait_for(lambda: len(log.read_text().splitlines()) >= 2, 90)
-    time.sleep(0.15)  # into the run that comes next
-    process.kill()
-    process.communicate()
-    monkeypatch.setenv("GRADTRICKS_TEST_LOG", str(log))
-    search(spec, store, workers=1)
-    assert proposals(spec, store) == undisturbed[:4]
+    for count in (2, 4):
+        process = start(spec, store, 1, log)
+        wait_for_lines(log, count)
+        time.sleep(0.15)  # into the run that comes next
+        process.kill()
+        process.communicate()
+    process = start(spec, store, 1, log)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors.decode()
+    assert proposals(spec, store) == undisturbed
     done = log.read_text().splitlines()
+    assert len(set(done)) == 6
     # Only what was going on when it was killed may have been done twice.
-    assert len(set(done)) == 4
-    assert len(done) <= 4 + 1
+    assert len(done) <= 6 + 2
 
 
 def test_a_search_is_interrupted_only_if_trials_are_left(written, tmp_path, undisturbed, monkeypatch):
@@ -343,3 +342,18 @@ def test_a_search_is_interrupted_only_if_trials_are_left(written, tmp_path, undi
     runs, best = search(spec, store, workers=1)
     assert [len(begun), len(runs), len(best)] == [3, 3, 1]
     assert proposals(spec, store) == undisturbed[:3]
+
+
+def test_an_interrupted_search_keeps_what_goes_on_and_continues(written, tmp_path):
+    store, log = Store(tmp_path / "runs"), tmp_path / "log"
+    spec = written(more="fixed: {pause_s: 0.5}\n")
+    process = start(spec, store, 2, log)
+    wait_for_lines(log, 1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors.decode()
+    before = log.read_text().splitlines()
+    assert len(before) < 6
+    assert len(list(store.runs())) == len(before)
+    search(spec, store, workers=2)
+    assert sum(value is not None for value, *_ in proposals(spec, store)) == 6

@@ -536,25 +536,33 @@ def test_accumulators_around_control_flow_in_tensorflow(tf):
                     np.testing.assert_array_equal(ask(), factor)
 
 
+def first_and_second(tf, function, x):
+    """Return, by a tf.function, the first two derivatives of the squares of what ``function`` returns."""
+
+    @tf.function
+    def derivatives():
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                squares = function(x) ** 2
+            first = inner.gradient(squares, x)
+        return first, outer.gradient(first, x)
+
+    return derivatives()
+
+
 def test_a_rule_twice_in_a_function_of_a_function_is_refused_in_tensorflow(tf):
     edits, x = TensorFlowEdits(), tf.constant([0.25, 2.0])
 
     def called(t):
         return edits.intercept(t, edits.clip, tf.constant(1.0))
 
-    def second(called):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                squares = called(x) ** 2
-            first = inner.gradient(squares, x)
-        return outer.gradient(first, x)
-
     function = tf.function(called)
     with pytest.raises(RuntimeError, match=r"or the gradient of a gradient .* python_function"):
-        tf.function(second)(function)
-    np.testing.assert_array_equal(tf.function(second)(function.python_function), [1.0, 0.0])
+        first_and_second(tf, function, x)
+    found = first_and_second(tf, function.python_function, x)
+    np.testing.assert_array_equal(found, [[0.5, 1.0], [1.0, 0.0]])
 
 
 def test_a_rule_twice_in_a_branch_in_tensorflow(tf):
@@ -563,14 +571,4 @@ def test_a_rule_twice_in_a_branch_in_tensorflow(tf):
     def branch(t):
         return tf.cond(t[0] > 0, lambda: edits.intercept(t, edits.clip, tf.constant(1.0)), lambda: t)
 
-    @tf.function
-    def second():
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                squares = branch(x) ** 2
-            first = inner.gradient(squares, x)
-        return first, outer.gradient(first, x)
-
-    np.testing.assert_array_equal(second(), [[0.5, 1.0], [1.0, 0.0]])
+    np.testing.assert_array_equal(first_and_second(tf, branch, x), [[0.5, 1.0], [1.0, 0.0]])
