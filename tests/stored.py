@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from gradtricks.lab.recording import package_digests
+from gradtricks.lab.identity import PYTHON, digests
 
-INPUTS = {"files": {"lab/recording.py": package_digests()["lab/recording.py"]}, "versions": {}}
+INPUTS = {"modules": digests(["gradtricks/lab/recording.py"]), "versions": {}, "python": PYTHON}
 PROVENANCE = {
     "commit": None,
     "dirty": None,
@@ -34,7 +34,7 @@ def asked(number=0, stem="small"):
 def record_of(run, **changes):
     """Return a whole record."""
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "stem": run.title.partition("-")[0],
         "name": "small-torch",
         "title": run.title,

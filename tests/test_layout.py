@@ -252,6 +252,7 @@ def test_no_room_grows_and_no_module_is_long(room):
 # The lab's rooms, each of which may use those before it.
 ROOMS = [
     "encoding",
+    "identity",
     "recording",
     "films",
     "notebooks",

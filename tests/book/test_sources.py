@@ -471,8 +471,8 @@ def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, m
     kept = pages / "small-sweep" / ".made"
     kept.write_bytes(kept.read_bytes()[:100])
     assert times_drawn(sweep, runs[1:]) == 1
-    for name in ("package_digests", "installed_versions"):
-        monkeypatch.setattr(sources, name, lambda: {"matplotlib": "another"})
+    for name in ("bytes_below", "installed_versions"):
+        monkeypatch.setattr(sources, name, lambda *_: {"matplotlib": "another"})
         assert times_drawn(sweep, runs[1:]) == 1
     assert {name: text for name, text in texts(pages).items() if not name.endswith(".made")} == {
         name: text for name, text in written.items() if not name.endswith(".made")

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradtricks.lab import recording
 from gradtricks.lab.commands import views
 from gradtricks.lab.recording import checkpoint_folder, record_file
 from gradtricks.lab.runs.execution import RunError, execute_run
@@ -131,7 +130,7 @@ def test_a_failed_attempt_is_gone_on_with_until_that_is_cleaned(write, store, ke
     assert left(store) == []
 
 
-def test_checkpoints_of_other_inputs_are_not_used(write, store, kernels):
+def test_checkpoints_of_another_request_are_not_used(write, store, kernels):
     failing = FAILING + "raise RuntimeError('as asked')\n"
     for body, given in ((failing, {}), (failing, {"seed": 1}), (f"{failing}# edited", {})):
         with pytest.raises(RunError):
@@ -139,33 +138,19 @@ def test_checkpoints_of_other_inputs_are_not_used(write, store, kernels):
     assert [(folder / "attempts").read_text() for folder in left(store)] == ["."] * 3
 
 
-def test_what_is_installed_names_the_folder(monkeypatch):
-    seen = set()
-    versions = recording.installed_versions()
-    for files in (
-        {"torch/scaling.py": "0" * 64},
-        {"torch/scaling.py": "1" * 64},
-        {"lab/no/such.py": "1" * 64},
-    ):
-        for libraries in (versions, {**versions, "new": {"new": "1.0"}}):
-            monkeypatch.setattr(recording, "_PACKAGE", files)
-            monkeypatch.setattr(recording, "installed_versions", lambda libraries=libraries: libraries)
-            recording._installation.cache_clear()
-            seen.add(recording._installation())
-    recording._installation.cache_clear()
-    assert len(seen) == 6
-    monkeypatch.setattr(recording, "_PACKAGE", {"lab/no/other.py": "2" * 64})
-    assert recording._installation() in seen  # nobody has imported it
-    recording._installation.cache_clear()
-
-
-def test_a_run_that_was_edited_meanwhile_leaves_nothing_to_go_on_with(write, store, kernels, monkeypatch):
-    run = plan_run(write(FAILING), {})
-    monkeypatch.setattr("gradtricks.lab.runs.execution.package_digests", lambda: {"lab/recording.py": "0"})
-    message = r"edited while the notebook ran: .*lab/recording.py.*; remedy: run it again"
-    with pytest.raises(RunError, match=message):
+@pytest.mark.parametrize(("edited", "dirty"), [("a = 1  # comment", True), ("a = 1", False)])
+def test_an_edit_throws_no_checkpoint_away_but_is_said(
+    write, store, kernels, tmp_path, monkeypatch, edited, dirty
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("a = 1")
+    run = plan_run(write(f"import mine\n{FAILING}if len(attempts.read_text()) < 2: raise RuntimeError"), {})
+    with pytest.raises(RunError):
         execute_run(run, store, kernels)
-    assert left(store) == []
+    (tmp_path / "mine.py").write_text(edited)
+    stored = execute_run(run, store, kernels)
+    assert (stored.results["attempts"], bool(stored.record["provenance"]["dirty"])) == (2, dirty)
+    assert stored.record["provenance"]["resumed"]
 
 
 def test_a_rerun_begins_anew(write, store, kernels):

@@ -39,7 +39,7 @@ from gradtricks.lab.storage.published import Published, published_at
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
-from gradtricks.lab.sweeps.publication import FOLDER, as_published, keep
+from gradtricks.lab.sweeps.publication import FOLDER, keep
 from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep
@@ -141,7 +141,7 @@ def test_sweeps_are_published_shown_and_repeated(project, lay_out):
     page = (pages / "game-sweep.md").read_text()
     assert page.startswith("# Rates\n\n4 runs of `experiments/game.ipynb` with different rate (2 values) and")
     assert "or want a machine to themselves. They were started 20" in page
-    assert ", with the notebook, the package and the libraries that are here now." in page
+    assert " UTC. In the notebook's quick run, today's code gives the same numbers, bit for bit." in page
     assert page.endswith("```{run-card} game/sweep\n```\n")
     assert "```{run-figure} game/sweep/loss" in page
     assert "```{run-figure} game_steps/sweep/curve" in (pages / "game_steps-sweep.md").read_text()
@@ -205,10 +205,9 @@ def test_the_other_commands_take_the_published_store(published, project):
     said = invoke("reproduce", "game-rate=0.2", *where)
     assert said == "game-rate=0.2: identical (4 values compared)\n"
     before = tree(published)
-    write_notebook(project / "experiments" / "game.ipynb", PARAMETERS, f"{BODY}# edited")
-    said = invoke("reproduce", "game-rate=0.2", *where, exits=1)
-    assert "got one that was edited since" in said
-    assert "or check out the code of then" in said
+    write_notebook(project / "experiments" / "game.ipynb", PARAMETERS, BODY.replace("rate + seed", "rate"))
+    said = invoke("reproduce", "game-seed=1,rate=0.2", *where, exits=1)
+    assert "game-seed=1,rate=0.2: different (4 values compared)" in said
     assert tree(published) == before
     assert invoke("status", *where).splitlines()[1].split() == row
 
@@ -257,7 +256,7 @@ def test_a_published_run_that_reads_files_is_repeated_with_them(project):
     (run,) = (str(path) for path in (project / "experiments" / FOLDER / "game_steps").iterdir())
     assert invoke("reproduce", run) == "game: identical (4 values compared)\n"
     data.write_text("2")
-    assert "got one that was edited since, or a file that it reads" in invoke("reproduce", run, exits=1)
+    assert "game: identical (4 values compared)" in invoke("reproduce", run)
 
 
 @pytest.mark.parametrize(
@@ -289,79 +288,80 @@ def test_tables_and_json_of_others_are_no_published_runs(project):
     assert invoke("status", "--store", ".").split()[0] == "sweep"
 
 
-def test_what_changed_since_is_said(published, project, lay_out):
+NUMBERS = "record(loss=rate + seed, curve=[rate, 1.0])"
+
+
+@pytest.mark.parametrize(
+    ("now", "said", "standing"),
+    [
+        (f"{NUMBERS}  # edited", "gives the same numbers, bit for bit.", "the same numbers"),
+        (f"{NUMBERS}\nrecord(more=1)", "gives the same numbers, bit for bit.", "the same numbers"),
+        (
+            "record(loss=rate + seed + 1e-9, curve=[rate, 1.0])",
+            "gives the same numbers up to one part in 100,000.",
+            "the same within tolerance",
+        ),
+        (
+            "record(loss=rate + seed + 1, curve=[rate, 1.0])",
+            "gives other numbers. These runs are of commit unknown.",
+            "other numbers",
+        ),
+        ("record(curve=[rate, 1.0])", "gives other numbers. These runs are of commit", "other numbers"),
+    ],
+)
+def test_a_page_says_whether_today_s_code_gives_the_published_numbers(
+    published, project, lay_out, now, said, standing
+):
     page = project / "book" / "experiments" / "game-sweep.md"
-    before = read_sweep(project / "experiments" / "game.sweep.yaml")
+    before = tree(published)
+    write_notebook(project / "experiments" / "game.ipynb", PARAMETERS, BODY.replace(NUMBERS, now))
+    lay_out()
+    assert f"In the notebook's quick run, today's code {said}" in page.read_text()
+    assert published_record(page.with_suffix(".json"))["standing"] == standing
+    assert tree(published) == before
+
+
+def test_other_numbers_on_another_processor_say_nothing(published, project, lay_out):
+    page, manifest = project / "book" / "experiments" / "game-sweep.md", published / "game.json"
+    told = json.loads(manifest.read_text())
+    told["witnesses"][""]["processor"] = "another"
+    manifest.write_text(json.dumps(told))
+    lay_out()
+    assert "gives the same numbers, bit for bit." in page.read_text()
+    told["witnesses"][""]["results"]["loss"] = 17.0
+    manifest.write_text(json.dumps(told))
+    lay_out()
+    assert "gives other numbers on another processor" in page.read_text()
+
+
+def test_what_has_no_witness_is_not_judged(published, project, lay_out):
+    page, manifest = project / "book" / "experiments" / "game-sweep.md", published / "game.json"
+    for witnesses in ({}, {"": {"results": {}, "commit": None, "processor": "any"}}):
+        told = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps(told | {"witnesses": witnesses}))
+        lay_out()
+        assert "records nothing by which today's code could be judged." in page.read_text()
+
+
+def test_a_sweep_s_file_that_asks_for_other_runs_is_said(published, project, lay_out):
+    page = project / "book" / "experiments" / "game-sweep.md"
     (project / "experiments" / "game.sweep.yaml").write_text(RATES.replace("0.2]", "0.2, 0.4]"))
     lay_out()
-    assert "Since then `game.sweep.yaml` changed; what is shown is what came out then." in page.read_text()
+    assert "The sweep's file asks for other runs by now." in page.read_text()
     assert "\n\n4 runs of `experiments/game.ipynb`" in page.read_text()
-    write_notebook(project / "experiments" / "game.ipynb", PARAMETERS, f"{BODY}# edited")
-    lay_out()
-    assert "Since then `game.ipynb` changed;" in page.read_text()
-
-    _, runs = as_published(before)
-    told = json.loads(json.dumps(runs[0].record))
-    told["inputs"]["files"]["lab/recording.py"] = "0" * 64
-    told["inputs"]["versions"] |= {f"gone{n}": "1.0" for n in range(5)}
-    keep(before, [replace(runs[0], record=told), *runs[1:]])
-    (sweep, runs) = as_published(read_sweep(project / "experiments" / "game.sweep.yaml"))
-    assert len(runs) == 4
-    assert sweep.changed == ("game.ipynb", "lab/recording.py", *(f"gone{n}" for n in range(5)))
-    lay_out()
-    said = "Since then `game.ipynb`, `lab/recording.py`, `gone0`, `gone1`, `gone2` and 2 more changed;"
-    assert said in page.read_text()
 
 
-def test_what_changed_doesnt_matter_where_runs_with_and_without_it_are_alike(published, project, lay_out):
-    page, file = (
-        project / "book" / "experiments" / "game-sweep.md",
-        project / "experiments" / "game.sweep.yaml",
+def test_a_quick_run_that_fails_is_said_before_the_long_ones_begin(project):
+    (project / "broken").touch()
+    write_notebook(
+        project / "experiments" / "game.ipynb",
+        PARAMETERS.replace('broken: str = ""', f'broken: str = "{project / "broken"}"'),
+        BODY,
     )
-    run = str(published / "game" / "0.2-0")
-
-    def recorded(**changed):
-        """Publish runs with other files, of which the one that is done again found other results."""
-        sweep, runs = read_sweep(file), as_published(read_sweep(file))[1]
-        told = [json.loads(json.dumps(each.record)) for each in runs]
-        (again,) = (record for each, record in zip(runs, told, strict=True) if each.label == "0.2-0")
-        again["results"] |= changed.pop("results", {})
-        for each in told:
-            each["inputs"]["files"] |= changed
-        keep(sweep, [replace(each, record=record) for each, record in zip(runs, told, strict=True)])
-        return lambda: as_published(sweep)[0]
-
-    seen = recorded(**{"lab/recording.py": "0" * 64})
-    assert (seen().changed, seen().repeated) == (("lab/recording.py",), ())
-    invoke("reproduce", run)
-    assert seen().changed == ("lab/recording.py",), "it wasn't noted"
-    invoke("reproduce", run, "--note")
-    assert (seen().changed, seen().repeated) == ((), ("0.2-0",))
-    lay_out()
-    assert "with and without it, `0.2-0` came out alike, bit for bit" in page.read_text()
-
-    # With other results, as another processor finds them, it takes a run without the changes too.
-    seen = recorded(**{"lab/recording.py": "0" * 64}, results={"loss": 17.0})
-    assert "different" in invoke("reproduce", run, "--note", exits=1)
-    assert (seen().changed, seen().repeated) == (("lab/recording.py",), ())
-    manifest = published / "game.json"
-    noted = json.loads(manifest.read_text())
-    noted["repeats"].append(noted["repeats"][0] | {"changed": {}})
-    manifest.write_text(json.dumps(noted))
-    assert (seen().changed, seen().repeated) == ((), ("0.2-0",))
-    noted["repeats"].append(noted["repeats"][0] | {"processor": "another, with the same results"})
-    manifest.write_text(json.dumps(noted))
-    assert seen().repeated == ("0.2-0",), "it is named once"
-    del noted["repeats"][-1]
-    noted["repeats"][0]["changed"] = {"lab/recording.py": "1" * 64}
-    manifest.write_text(json.dumps(noted))
-    assert seen().changed == ("lab/recording.py",), "it has changed once more since"
-
-
-def test_only_published_runs_are_noted(published, project):
-    invoke("run", "experiments/game.ipynb")
-    assert "expected a published run to note it" in invoke("reproduce", "game", "--note", exits=2)
-    assert "expected either a run, of which --note may" in invoke("reproduce", "--book", "--note", exits=2)
+    said = invoke("publish", exits=1)
+    assert "Nothing was published, because of quick runs that failed:" in said
+    assert "4 runs" not in said
+    assert not (project / "experiments" / FOLDER).exists()
 
 
 def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project):

@@ -20,6 +20,7 @@ from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
 from gradtricks.lab.sweeps.sweep import freeze
@@ -40,7 +41,9 @@ def build_book(
     """
     console = console or Console(quiet=True)
     specs, planned = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
-    published = [as_published(sweep) for sweep in planned if sweep.published]
+    for sweep in planned:
+        if sweep.published:
+            as_published(sweep)  # refuses what was edited, before anything is run
     sweeps = [sweep for sweep in planned if not sweep.published]
     opened = Store(store)
     with _alone(console):
@@ -53,9 +56,14 @@ def build_book(
         if failed := [f"{run.spec.title}\n{run.error}" for run in runs if run.error]:
             raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
         stored = {run.spec.request: run.stored for run in runs if run.stored}
+        shown: dict[Path, list[StoredRun]] = {}
+        for spec in specs:
+            shown.setdefault(spec.notebook, []).append(stored[spec.request])
+        published = [as_published(s, shown.get(s.notebook, ())) for s in planned if s.published]
         lay_out(
             {spec.name: stored[spec.request] for spec in specs},
             BOOK / "experiments",
+            sources={spec.name: spec.source for spec in specs},
             sweeps=[*((sweep, runs_of(opened, sweep.specs)) for sweep in sweeps), *published],
         )
         console.print("Building the pages, which takes about a minute where all of them are new.")

@@ -23,13 +23,12 @@ class RunCard(Showing):
         target, record = record_of(self.env, name)
         again = "runs it again"
         if "sweep" in record:
-            changed = ", ".join(record["changed"])
-            badge = ' <span class="changed">changed since</span>' if changed else ""
+            other = record["standing"] == "other numbers"
+            badge = ' <span class="changed">other numbers since</span>' if other else ""
             title, command = f"How the sweep {target['stem']} ran{badge}", record["command"]
-            alike = ", ".join(record["repeated"])
-            rows = record["origin"] | {"changed since": changed, "the same with what changed": alike}
-            if changed:
-                again = "runs it with what is here now, and may find something else"
+            rows = record["origin"] | {"today's code": record["standing"]}
+            if other:
+                again = "runs it with what is here now, and finds something else"
         else:
             backend = target["backend"]
             with_backend = f" with {FRAMEWORKS.get(backend, backend)}" if backend else ""

@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import nbformat
 from nbformat import NotebookNode
@@ -12,13 +14,9 @@ from nbformat import NotebookNode
 from gradtricks.book.site import BuildError
 from gradtricks.book.sweeppages import sweep_files
 from gradtricks.book.tabs import merge
-from gradtricks.lab.recording import (
-    FILES_MIME,
-    RESULTS_MIME,
-    VARYING_MIME,
-    installed_versions,
-    package_digests,
-)
+from gradtricks.lab.identity import PACKAGE, bytes_below
+from gradtricks.lab.kernels import INJECTED
+from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME, installed_versions
 from gradtricks.lab.results.grouping import PlotError
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.records import StoredRun
@@ -27,6 +25,7 @@ from gradtricks.lab.sweeps.sweep import Sweep
 
 __all__ = ["lay_out"]
 
+_DRAWN_BY = (PACKAGE / "book", PACKAGE / "lab")
 _EXPLAINING = 30  # lines: a longer cell sets up, helps or plots
 
 
@@ -34,10 +33,13 @@ def lay_out(
     runs: Mapping[str, StoredRun],
     pages: Path,
     *,
+    sources: Mapping[str, NotebookNode] = MappingProxyType({}),
     sweeps: Iterable[tuple[Sweep, Sequence[StoredRun]]] = (),
 ) -> None:
     """Lay out finished runs, by name, as sources: records, figures, films, and a page for each notebook.
 
+    Its text and tags are those of the notebook as it is now, where ``sources`` has it, since no run depends
+    on them.
     Files that would stay the same aren't touched, so that an incremental build stays small. Sweeps, each with
     its runs, get a page of their own; it is drawn anew only where its runs, the package or what is installed
     have changed. Whatever else the folder holds is deleted.
@@ -46,6 +48,8 @@ def lay_out(
     executed: dict[str, dict[str, NotebookNode]] = {}
     for name, stored in runs.items():
         node = stored.read_notebook()
+        if name in sources:
+            node = _with_outputs(sources[name], node)
         for figure, data in collect_figures(node).items():
             files[pages / name / figure] = data
         record = json.dumps(stored.record, indent=1, ensure_ascii=False)
@@ -54,7 +58,7 @@ def lay_out(
         executed.setdefault(stem, {})[backend] = _readable(node, "/".join(filter(None, (stem, backend))))
     for stem, nodes in executed.items():
         files[pages / f"{stem}.ipynb"] = f"{nbformat.writes(merge(nodes))}\n".encode()
-    made_with = json.dumps([package_digests(), installed_versions()], sort_keys=True)
+    made_with = json.dumps([*map(bytes_below, _DRAWN_BY), installed_versions()], sort_keys=True)
     for sweep, found in sweeps:
         files |= _sweep_files(sweep, found, pages, made_with)
     _write_changed(files)
@@ -79,6 +83,23 @@ def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path, made_with
         kept = {"from": summed, "files": {str(file.relative_to(pages)): text for file, text in made.items()}}
     files = {pages / name: text.encode() for name, text in kept["files"].items()}
     return {**files, path: json.dumps(kept).encode()}
+
+
+def _with_outputs(source: NotebookNode, executed: NotebookNode) -> NotebookNode:
+    """Put what came of a notebook's cells into it; the cell that sets its parameters stays where it was."""
+    node, done = deepcopy(source), iter(cell for cell in executed.cells if cell.cell_type == "code")
+    cells = []
+    for cell in node.cells:
+        if cell.cell_type == "code" and INJECTED not in cell.metadata.get("tags", []):
+            ran = next(done)
+            if INJECTED in ran.metadata.get("tags", []):
+                cells.append(ran)
+                ran = next(done)
+            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+        if INJECTED not in cell.metadata.get("tags", []):
+            cells.append(cell)
+    node.cells = cells
+    return node
 
 
 def _readable(node: NotebookNode, target: str) -> NotebookNode:

@@ -37,7 +37,18 @@ from gradtricks.lab.sweeps.sweep import Sweep
 
 __all__ = ["sweep_files"]
 
-_LISTED = 5  # names of what has changed
+_JUDGED = {
+    "": "The notebook's quick run records nothing by which today's code could be judged.",
+    "the same numbers": "In the notebook's quick run, today's code gives the same numbers, bit for bit.",
+    "the same within tolerance": (
+        "In the notebook's quick run, today's code gives the same numbers up to one part in 100,000."
+    ),
+    "another processor": (
+        "In the notebook's quick run, today's code gives other numbers on another processor: that says "
+        "nothing of the code."
+    ),
+    "other numbers": "In the notebook's quick run, today's code gives other numbers.",
+}
 _MOST_ROWS = 100
 
 
@@ -81,8 +92,7 @@ def _summary(
         "published": sweep.published,
         "command": f"gradtricks {verb} {shlex.quote(_from_root(sweep, _file(sweep)))}",
         "origin": {"other parameters": ", ".join(fixed)} | origin_of(records),
-        "changed": list(sweep.changed),
-        "repeated": list(sweep.repeated),
+        "standing": sweep.standing,
         "results": encode({"runs": counts, **quoted}, "results"),
         "figures": {name: plot.alt for name, plot in plots.items()},
     }
@@ -180,20 +190,15 @@ def _meant(sweep: Sweep, runs: Sequence[StoredRun]) -> Sequence[Spec | StoredRun
 
 
 def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
-    """Say when a sweep was run that the build leaves alone, and what has changed since."""
+    """Say when a sweep was run that the build leaves alone, and whether the code still gives its numbers."""
     said = "These runs take too long for the build of this book, or want a machine to themselves."
     if not runs:
         return f"{said} They haven't been published yet."
-    said = f"{said} They were started {period_of([run.record for run in runs])}"
-    if not sweep.changed:
-        if not sweep.repeated:
-            return f"{said}, with the notebook, the package and the libraries that are here now."
-        said = f"{said}. What changed since makes no difference to them: with and without it,"
-        return f"{said} {_joined([*map(code, sweep.repeated)])} came out alike, bit for bit."
-    names = [code(name) for name in sweep.changed[:_LISTED]]
-    more = len(sweep.changed) - len(names)
-    listed = _joined([*names, *([f"{more} more"] if more else [])])
-    return f"{said}. Since then {listed} changed; what is shown is what came out then."
+    records = [run.record for run in runs]
+    of = f" of commit {origin_of(records)['commit']}" if sweep.standing == "other numbers" else ""
+    said = f"{said} They were started {period_of(records)}. {_JUDGED[sweep.standing]}"
+    said += f" These runs are{of}." if of else ""
+    return f"{said} The sweep's file asks for other runs by now." if sweep.replanned else said
 
 
 def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, Sequence[Any]]:

@@ -248,23 +248,21 @@ def show(name: given.StoredName, store: given.StoreLocation = DEFAULT_STORE) -> 
 def reproduce(
     name: given.OptionalStoredName = None,
     book: given.Book = False,
-    note: given.Note = False,
     timeout: given.Timeout = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
     """Run a recorded run again, and say value by value: identical, within tolerance, or different.
 
-    It also says what differs in the environment. It keeps nothing unless told to note it. Nothing to
-    compare: exit code 1.
+    It also says what differs in the environment, and keeps nothing. Nothing to compare: exit code 1.
     """
     from gradtricks.lab.commands.publishing import verdict_of
     from gradtricks.lab.notebooks.texts import ParameterError
 
-    if book == (name is not None) or (book and note):
-        raise ParameterError("expected either a run, of which --note may say what came out, or --book")
+    if book == (name is not None):
+        raise ParameterError("expected either a run or --book")
     how: dict[str, Any] = {"timeout_s": timeout, "store": store}
     code = 0
-    for found in lab.reproduce_book(**how) if name is None else [lab.reproduce(name, note_it=note, **how)]:
+    for found in lab.reproduce_book(**how) if name is None else [lab.reproduce(name, **how)]:
         yield verdict_of(found)
         code |= found.verdict in ("different", "nothing to compare")
     raise typer.Exit(code)

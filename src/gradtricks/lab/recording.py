@@ -9,7 +9,6 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
 from gradtricks.lab.encoding import LARGE_BITS, decode, encode
+from gradtricks.lab.identity import SOURCES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,11 +28,11 @@ VARYING_MIME = "application/vnd.gradtricks.varying+json"
 FILES_MIME = "application/vnd.gradtricks.files+json"
 REPORT_MIME = "application/vnd.gradtricks.report+json"
 REPORT_CELL = "import gradtricks.lab.recording\n\ngradtricks.lab.recording.report()"
-PACKAGE = Path(__file__).resolve().parents[1]
 
 # Variables of the environment in which the lab tells a run's process its folders.
 CHECKPOINTS = "GRADTRICKS_CHECKPOINTS"
 FILES = "GRADTRICKS_FILES"
+BEGUN = "begun.json"  # beside the state: the sources that the first attempt had read
 
 # What a notebook adds to it later, whoever looks for the run again can't see.
 _PATH = list(sys.path)
@@ -143,18 +143,24 @@ def record_file(path: str | Path, *, name: str | None = None) -> None:
 def checkpoint_folder() -> Path:
     """Return a folder of this run, in which its next attempt finds what this one left when it was killed.
 
-    What is in it was written by an attempt at the same run: the same cells, parameters and threads, the same
-    files of the package and the same versions of all libraries. An attempt that failed is gone on with too;
-    ``gradtricks clean`` deletes the folders of all runs that aren't going on. When the run is finished, its
-    folder is deleted. A process can be killed while it writes, so write beside and rename.
+    What is in it was written by an attempt at the same run: the same cells, parameters and threads. An
+    attempt that failed is gone on with too, and so is one whose sources were edited since, which the record
+    then calls ``dirty``; ``gradtricks clean`` deletes the folders of all runs that aren't going on. When the
+    run is finished, its folder is deleted. A process can be killed while it writes, so write beside and
+    rename.
 
     Returns:
         The folder; outside of the lab each call makes a temporary one.
     """
     if CHECKPOINTS not in os.environ:
         return Path(tempfile.mkdtemp(prefix="gradtricks-"))
-    folder = Path(os.environ[CHECKPOINTS], _installation())
+    place = Path(os.environ[CHECKPOINTS])
+    folder, begun = place / "state", place / BEGUN
     folder.mkdir(parents=True, exist_ok=True)
+    if not begun.exists():
+        new = begun.with_suffix(".new")
+        new.write_text(json.dumps(SOURCES.named()), encoding="utf-8")
+        os.replace(new, begun)
     return folder
 
 
@@ -169,33 +175,26 @@ def report() -> None:
     """Say what this kernel ran on; the lab calls it in a last cell of its own, `REPORT_CELL`."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
+    installed = installed_versions()
     details = {
-        "files": file_digests(_imported_files()),
-        "versions": _imported_versions(),
+        "read": SOURCES.named(),
+        "versions": {name: installed[name] for name in list(sys.modules) if name in installed},
+        "edited": _edited_since_begun(),
         "cpu_s": time.process_time(),
         "peak_memory_mib": usage.ru_maxrss * unit / 2**20,
     }
     show({REPORT_MIME: details, "text/plain": "report"})
 
 
-def file_digests(files: Iterable[str]) -> dict[str, str | None]:
-    """Digest files of the package: SHA-256 in hexadecimal by path in its folder, None for what is gone."""
-    paths = {name: PACKAGE / name for name in sorted(files)}
-    return {name: _digest(path.read_bytes()) if path.is_file() else None for name, path in paths.items()}
-
-
-def package_digests() -> dict[str, str | None]:
-    """Digest every file of the package that a run could import, as `file_digests`."""
-    paths = [path for ending in ("py", "mplstyle") for path in PACKAGE.rglob(f"*.{ending}")]
-    return file_digests(str(path.relative_to(PACKAGE)) for path in paths)
+def _edited_since_begun() -> bool:
+    """Say whether a source isn't what it was when an earlier attempt asked for the checkpoints' folder."""
+    begun = Path(os.environ.get(CHECKPOINTS, ""), BEGUN)
+    then = json.loads(begun.read_text(encoding="utf-8")) if begun.is_file() else {}
+    return any(SOURCES.named().get(name, digest) != digest for name, digest in then.items())
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-# What this process computes with, even if somebody edits the package while it goes on.
-_PACKAGE = package_digests()
 
 
 def _show_results(results: dict[str, Any], mime: str) -> None:
@@ -224,29 +223,6 @@ def _as_text(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() >= LARGE_BITS:
         return f"an integer of {value.bit_length():,} bits"
     return str(value)
-
-
-@cache
-def _installation() -> str:
-    """Digest what the run may use, once: later calls mean the same folder, whatever was imported since."""
-    # Of the lab a run uses only what its notebook imports.
-    imported = _imported_files()
-    files = {k: v for k, v in _PACKAGE.items() if not k.startswith("lab/") or k in imported}
-    return _digest(json.dumps([files, installed_versions()], sort_keys=True).encode())[:12]
-
-
-def _imported_files() -> list[str]:
-    origins = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    # A framework has thousands of modules, and it takes long to resolve so many paths.
-    places = (str(PACKAGE), str(Path(__file__).parents[1]))
-    files = {Path(origin).resolve() for origin in origins if origin and origin.startswith(places)} | {_STYLE}
-    return [str(file.relative_to(PACKAGE)) for file in files if file.is_relative_to(PACKAGE)]
-
-
-def _imported_versions() -> dict[str, str]:
-    installed = installed_versions()
-    versions = {k: v for module in list(sys.modules) for k, v in installed.get(module, {}).items()}
-    return {name: versions[name] for name in sorted(versions) if name != "gradtricks"}
 
 
 @cache

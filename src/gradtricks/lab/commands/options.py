@@ -100,7 +100,6 @@ Results = Annotated[
     list[str] | None, _what("--show", help="A result to draw, such as results.loss.", metavar="RESULT")
 ]
 Book = Annotated[bool, _what("--book", help="All runs that the book's build runs, instead of one.")]
-Note = Annotated[bool, _what("--note", help="Say in a published run's manifest what came out.")]
 All = Annotated[bool, _what("--all", help="Every run in a row, with all that is known of it.")]
 Failed = Annotated[bool, _what("--failed", help="Delete failed runs too.")]
 Stale = Annotated[bool, _what("--stale", help="Delete finished runs too whose code or libraries changed.")]

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.running import SweepResult, sweep
+from gradtricks.lab.commands.running import SweepResult, execute_shown, sweep
 from gradtricks.lab.commands.terminal import short, table
 from gradtricks.lab.commands.views import find_run, opened
 from gradtricks.lab.kernels.choosing import Kernels
@@ -22,8 +22,8 @@ from gradtricks.lab.runs.planning import Spec, plan_runs
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
-from gradtricks.lab.storage.published import PublishedRun
-from gradtricks.lab.sweeps.changes import note
+from gradtricks.lab.storage.records import StoredRun
+from gradtricks.lab.storage.store import store_of_runs
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.publication import keep
 from gradtricks.lab.sweeps.sweep import Sweep, read_sweep
@@ -85,7 +85,8 @@ def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:
 def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepResult]:
     """Run published sweeps as `sweep` does, and keep their runs with the sources, in ``published/``.
 
-    That is done for each sweep when all its runs have finished; its former runs are replaced.
+    That is done for each sweep when all its runs have finished; its former runs are replaced. Before them the
+    notebook's quick runs are done, as the book does them, by which later code is judged.
 
     Args:
         files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
@@ -96,30 +97,45 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
 
     Raises:
         ParameterError: A file is wrong, or doesn't say that its runs are published.
+        RunError: A quick run failed, and nothing else was begun.
         StoreError: The runs can't be kept.
     """
-    for planned in plan_published(files):
+    planned_sweeps = plan_published(files)
+    notebooks = dict.fromkeys(planned.notebook for planned in planned_sweeps)
+    quick = {notebook: _quick_runs(notebook, **options) for notebook in notebooks}
+    for planned in planned_sweeps:
         found = sweep(planned, **options)
-        kept = None if found.failed else str(keep(planned, found.finished))
+        kept = None if found.failed else str(keep(planned, found.finished, quick[planned.notebook]))
         yield replace(found, published=kept)
+
+
+def _quick_runs(
+    notebook: Path,
+    *,
+    store: str | Path = DEFAULT_STORE,
+    console: Console | None = None,
+    workers: int | None = None,
+    **_: Any,
+) -> list[StoredRun]:
+    specs = _plan_notebook(notebook, describe_source(notebook.parent))
+    runs = execute_shown(specs, store_of_runs(store), console, workers=workers, retry_failed=True)
+    if failed := [run.error for run in runs if run.error]:
+        raise RunError("\n".join(["Nothing was published, because of quick runs that failed:", *failed]))
+    return [run.stored for run in runs if run.stored]
 
 
 def reproduce(
     name: str,
     *,
-    note_it: bool = False,
     timeout_s: float | None = None,
     store: str | Path = DEFAULT_STORE,
 ) -> Verdict:
     """Run a recorded run again, and compare value by value. Nothing of the rerun is kept.
 
-    What a published run used may have changed since. Where it comes out alike with and without the change,
-    and that is noted, the change counts as one that its sweep needn't mind. Another kind of processor may
-    take a run of each, because its results are others.
+    A published run is done with the notebook as it is now.
 
     Args:
         name: Path of the run, its title or the beginning of that.
-        note_it: Say in the manifest of a published run what came out.
         timeout_s: How long it may take.
         store: Of the runs.
 
@@ -128,18 +144,13 @@ def reproduce(
         or that there was nothing to compare, where a run recorded no result and kept no file.
 
     Raises:
-        ParameterError: The text means no run, or several, or one that isn't published has to be noted.
+        ParameterError: The text means no run, or several.
         StoreError: The run can't be repeated: it failed, or its notebook was edited.
         RunError: This time it failed.
     """
     stored = find_run(opened(store), name)
-    if note_it and not isinstance(stored, PublishedRun):
-        raise ParameterError(f"expected a published run to note it; got {stored.location}")
     with closing(Kernels()) as kernels:
-        verdict = repeat(stored, kernels, timeout_s=timeout_s)
-    if isinstance(stored, PublishedRun) and note_it:
-        note(stored, verdict.found)
-    return verdict
+        return repeat(stored, kernels, timeout_s=timeout_s)
 
 
 def reproduce_book(*, timeout_s: float | None = None, store: str | Path = DEFAULT_STORE) -> Iterator[Verdict]:
@@ -174,7 +185,7 @@ def reproduce_book(*, timeout_s: float | None = None, store: str | Path = DEFAUL
                 yield repeat(found[request], kernels, timeout_s=timeout_s)
             except RunError as error:
                 failure = Difference("run", "finished", str(error))
-                yield Verdict(found[request].title, "different", 0, (failure,), (), "")
+                yield Verdict(found[request].title, "different", 0, (failure,), ())
 
 
 def verdict_of(verdict: Verdict) -> RenderableType:

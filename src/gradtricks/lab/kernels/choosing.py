@@ -19,11 +19,12 @@ from nbformat import NotebookNode
 from papermill.engines import papermill_engines
 
 from gradtricks.lab.encoding import encode
+from gradtricks.lab.identity import PACKAGE
 from gradtricks.lab.kernels import INJECTED, RECORDING, WarmEngine
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.warm import ForkServer, Kernel, KernelLostError
 from gradtricks.lab.notebooks.texts import literal
-from gradtricks.lab.recording import CHECKPOINTS, FILES, PACKAGE, REPORT_CELL
+from gradtricks.lab.recording import CHECKPOINTS, FILES, REPORT_CELL
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",

@@ -194,12 +194,20 @@ def _run_cells(shell: Shell, outbox: Outbox, channel: socket.socket) -> None:
     os.chdir(place["folder"])
     os.environ.clear()
     os.environ.update(place["environment"])
+    _watch_sources()
     outbox.connect(channel)
     shell.open(outbox)
     while not shell.exiting and (request := requests.readline()):
         outbox.send("execute_input", {"execution_count": shell.execution_count})
         shell.execute(json.loads(request))
         outbox.send("execute_reply", {})
+
+
+def _watch_sources() -> None:
+    """Let the run's record say which sources it read; a run's own process imports what does that."""
+    from gradtricks.lab.identity import SOURCES
+
+    SOURCES.watch()
 
 
 def _ask_system(option: int, value: int) -> None:

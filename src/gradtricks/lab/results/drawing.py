@@ -13,7 +13,7 @@ from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from gradtricks.lab.recording import PACKAGE
+from gradtricks.lab.identity import PACKAGE
 from gradtricks.lab.results.captions import MINUS, number
 from gradtricks.lab.results.grouping import Axis, key_of, spell, wants_logarithm
 

@@ -20,16 +20,15 @@ from typing import Any
 from distributed import Client, KilledWorker, get_worker
 from distributed.comm.core import CommClosedError
 
+from gradtricks.lab.identity import PACKAGE, bytes_below
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.warm import KernelLostError
-from gradtricks.lab.recording import package_digests
 from gradtricks.lab.runs.execution import execute_run
 from gradtricks.lab.runs.many import SchedulerError
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage.places import explained
-from gradtricks.lab.storage.records import inputs_digest
 from gradtricks.lab.storage.store import Store, StoredRun
 
 _TOPIC = "gradtricks"
@@ -274,15 +273,11 @@ def environment() -> dict[str, str]:
     """Describe what has to be the same where a run is planned and where it is executed."""
     return {
         "python": platform.python_version(),
-        "gradtricks's files": _digest(),
+        "gradtricks's files": bytes_below(PACKAGE),
         "gradtricks.lab as imported": _IMPORTED,
         **describe_libraries(),
     }
 
 
-def _digest(of: str = "") -> str:
-    return inputs_digest({name: said for name, said in package_digests().items() if name.startswith(of)})
-
-
 # A worker lives long: what it has imported may be older than what is in the files by now.
-_IMPORTED = _digest("lab/")
+_IMPORTED = bytes_below(PACKAGE / "lab")

@@ -12,10 +12,11 @@ from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.encoding import encode
+from gradtricks.lab.identity import PYTHON, anything_near
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.notebooks.schema import excerpt
-from gradtricks.lab.recording import REPORT_CELL, package_digests
+from gradtricks.lab.recording import REPORT_CELL
 from gradtricks.lab.runs.outputs import OutputError, finish
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries, describe_machine
@@ -78,7 +79,7 @@ def execute_run(
 def _attempt(
     spec: Spec, store: Store, kernels: Kernels, folder: Path, timeout_s: float | None, again: bool
 ) -> StoredRun:
-    clock, before, output = time.monotonic(), package_digests(), folder / "notebook.ipynb"
+    clock, output = time.monotonic(), folder / "notebook.ipynb"
     record, left = _about(spec), checkpoints_of(folder)
     # Then neither its duration nor its processor time is all that was spent on it.
     record["provenance"]["resumed"] = int(left.exists())
@@ -88,7 +89,7 @@ def _attempt(
         parts = finish(output)
         finished = record | parts | {"provenance": record["provenance"] | parts["provenance"]}
         finished["duration_s"] = round(time.monotonic() - clock, 3)
-        _check(finished, before)
+        _check(finished)
     except FAILURES as error:
         if again and isinstance(error, KernelLostError):
             raise
@@ -97,8 +98,8 @@ def _attempt(
         if isinstance(error, OutputError):  # after the last cell: there is nothing to go on with
             shutil.rmtree(left, ignore_errors=True)
         where = _close(output, error)
-        # It can't say what it used: any file and any library may have been the reason.
-        inputs = {"files": before, "versions": describe_libraries()}
+        # It can't say what it used: any source and any library may have been the reason.
+        inputs = {"modules": anything_near(spec.notebook), "versions": describe_libraries(), "python": PYTHON}
         record |= {"status": "failed", "error": reason_of(error), "inputs": inputs}
         record["duration_s"] = round(time.monotonic() - clock, 3)
         stored = store.keep_failure(folder, record)
@@ -107,11 +108,8 @@ def _attempt(
     return store.commit(folder, finished)
 
 
-def _check(record: Mapping[str, Any], before: Mapping[str, str | None]) -> None:
-    """Refuse what was edited meanwhile, and what the notebook wrote in our name."""
-    changed = [name for name, digest in record["inputs"]["files"].items() if before.get(name) != digest]
-    if changed:
-        raise OutputError(f"edited while the notebook ran: {', '.join(changed)}; remedy: run it again")
+def _check(record: Mapping[str, Any]) -> None:
+    """Refuse what the notebook wrote in our name."""
     try:
         write_record(record)
     except ValueError as error:

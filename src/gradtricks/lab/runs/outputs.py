@@ -10,6 +10,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from gradtricks.lab.encoding import encode
+from gradtricks.lab.identity import Installed, inputs_of
 from gradtricks.lab.recording import FIGURE_NAME, FILES_MIME, REPORT_MIME, RESULTS_MIME, VARYING_MIME
 
 # What scrapbook's ``glue`` shows of a value, as papermill's users record results.
@@ -26,8 +27,9 @@ def finish(output: Path) -> dict[str, dict[str, Any]]:
     """Read what came out of a run, and take the lab's own last cell off its notebook.
 
     Returns parts of a record, by their names: ``results``, ``varying``, ``figures`` (what each shows),
-    ``files``, ``inputs`` (what the run used), and ``provenance`` (processor time and memory). An OutputError
-    says what was recorded twice, or can't be kept, or that what the run used isn't said.
+    ``files``, ``inputs`` (what the run computed with), and ``provenance``: processor time and memory, and
+    ``dirty`` where a source was edited while it ran. An OutputError says what was recorded twice, or can't be
+    kept, or that what the run used isn't said.
     """
     node = nbformat.read(output, as_version=4)
     outputs = node.cells.pop().get("outputs", []) if node.cells else []
@@ -40,8 +42,10 @@ def finish(output: Path) -> dict[str, dict[str, Any]]:
     parts = _collect(node)
     node.metadata.get("papermill", {}).pop("output_path", None)  # it won't stay there
     nbformat.write(node, output)
-    inputs = {name: report.pop(name) for name in ("files", "versions")}
-    return parts | {"inputs": inputs, "provenance": report}
+    cells = [cell.source for cell in node.cells if cell.cell_type == "code"]
+    inputs = inputs_of(cells, report.pop("read"), report.pop("versions"))
+    edited = report.pop("edited") or not Installed().matches(inputs)
+    return parts | {"inputs": inputs, "provenance": report | ({"dirty": True} if edited else {})}
 
 
 def collect_figures(node: NotebookNode) -> dict[str, bytes]:

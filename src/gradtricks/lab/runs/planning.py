@@ -133,10 +133,10 @@ def plan_runs(
 
 
 def source_digest(node: NotebookNode) -> str:
-    """Digest what a notebook does: its cells and their tags in order, and the files that it reads."""
-    cells = [(cell, cell.metadata.get("tags", [])) for cell in node.cells]
-    kept = [(cell, tags) for cell, tags in cells if _TAGS.isdisjoint(tags)]  # the others aren't executed
-    text = "\n".join(f"{cell.cell_type} {tags}\n{cell.source}" for cell, tags in kept)
+    """Digest what a notebook does: its code cells in order, and the files that it reads."""
+    code = [cell for cell in node.cells if cell.cell_type == "code"]
+    kept = [cell.source for cell in code if _TAGS.isdisjoint(cell.metadata.get("tags", []))]
+    text = json.dumps(kept)  # the others aren't executed
     said = node.metadata.get("gradtricks")
     if isinstance(said, dict) and "read" in said:
         text += json.dumps(said["read"], sort_keys=True)

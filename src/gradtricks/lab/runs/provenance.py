@@ -10,8 +10,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from gradtricks.lab.identity import installed_version
 from gradtricks.lab.recording import installed_versions
-from gradtricks.lab.storage.records import installed_version
 
 _UNRELATED = ("book", "dev", "optuna")  # extras that no run's result depends on
 

@@ -19,7 +19,7 @@ from gradtricks.lab.runs.planning import digests, note_reads, source_digest
 from gradtricks.lab.runs.provenance import describe_machine
 from gradtricks.lab.storage.places import StoreError
 from gradtricks.lab.storage.published import PublishedRun
-from gradtricks.lab.storage.records import StoredRun, found_digest, request_digest
+from gradtricks.lab.storage.records import StoredRun, request_digest
 
 _TOLERANCE = 1e-5
 
@@ -53,18 +53,19 @@ class Verdict:
     count: int  # of the values that were compared
     differences: tuple[Difference, ...]  # of results, however little
     environment: tuple[Difference, ...]  # files of the package, versions, machine, files that are read
-    found: str  # digest of what came out
 
 
 def reproduce(stored: StoredRun, kernels: Kernels, *, timeout_s: float | None = None) -> Verdict:
-    """Run a recorded run again, with the cells, parameters and threads that it had, and compare the results.
+    """Run a recorded run again, with the parameters and threads that it had, and compare the results.
+
+    Its cells are those that were run, but of a published run, whose notebook is taken as it is now.
 
     Files that it kept are compared by their digests: one other bit, and the verdict is "different". What was
     recorded as varying isn't judged, and figures aren't either. Two floats are within tolerance whose
     difference is at most a hundred thousandth of the larger one.
 
     Raises:
-        StoreError: The run has failed, or its notebook can't be read or was edited.
+        StoreError: The run has failed, or its executed notebook can't be read or was edited.
         RunError: This time it failed.
     """
     if stored.status != "finished":
@@ -74,12 +75,12 @@ def reproduce(stored: StoredRun, kernels: Kernels, *, timeout_s: float | None = 
     source = stored.read_notebook()  # papermill takes out what came of it
     if isinstance(stored, PublishedRun):  # that is the notebook as it is now, with the files as they are
         note_reads(source, stored.notebook, read_settings(source, stored.title))
-    threads, commit = (stored.record["provenance"][name] for name in ("threads", "commit"))
-    if request_digest(source_digest(source), stored.parameters, threads) != stored.request:
+    elif request_digest(source_digest(source), stored.parameters, stored.record["provenance"]["threads"]) != (
+        stored.request
+    ):
         raise StoreError(
-            f"expected the notebook that was run in {stored.location}; got one that was edited "
-            "since, or a file that it reads, or a record; remedy: run it again, or check out "
-            f"{commit or 'the code of then'}"
+            f"expected the notebook that was run in {stored.location}; got one that was edited since, or a "
+            "record that was; remedy: run it again"
         )
     how = read_settings(source, stored.title)
     files = compare(how.read, digests(Path(how.folder), how.reads), "reads")
@@ -90,16 +91,19 @@ def reproduce(stored: StoredRun, kernels: Kernels, *, timeout_s: float | None = 
     )
     differences = tuple(each for part in now for each in compare(before[part], now[part], part))
     count = sum(_count(value) for part in now.values() for value in part.values())
-    near = all(each.relative is not None and each.relative <= _TOLERANCE for each in differences)
+    near = all(map(is_near, differences))
     alike = "identical" if count else "nothing to compare"
     verdict = alike if not differences else "within tolerance" if near else "different"
     record, machine = stored.record, describe_machine()
     told = {"machine": {name: record["provenance"][name] for name in machine}, **record["inputs"]}
     found = {"machine": machine, **parts["inputs"]}
-    environment = [
-        each for name in ("machine", "versions", "files") for each in compare(told[name], found[name], name)
-    ]
-    return Verdict(stored.title, verdict, count, differences, (*environment, *files), found_digest(parts))
+    environment = [each for name in found for each in compare(told[name], found[name], name)]
+    return Verdict(stored.title, verdict, count, differences, (*environment, *files))
+
+
+def is_near(difference: Difference) -> bool:
+    """Say whether two floats differ by at most a hundred thousandth of the larger one."""
+    return difference.relative is not None and difference.relative <= _TOLERANCE
 
 
 def compare(recorded: Any, now: Any, name: str) -> Iterator[Difference]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from gradtricks.lab.storage.places import MANIFEST, StoreError
 from gradtricks.lab.storage.records import Inputs, KeptFile, Strict, inputs_digest
@@ -16,6 +16,7 @@ CASE = "case"  # column: what its configuration is called
 INPUTS = "inputs"  # column: digest of what it used
 LOCK = ".lock"  # held by who changes published runs
 
+_LISTS = ("modules", "versions")  # of what a run computed with
 _SHARED = ("schema_version", "stem", "name", "status", "figures")  # parts that many records have alike
 
 
@@ -26,15 +27,12 @@ class PublishedFile(KeptFile):
     name: str | None = None  # that the run gave it
 
 
-class Repeat(Strict):
-    """A run that was done again: what it used that had changed by then, and what came out."""
+class Witness(Strict):
+    """What the notebook's quick run gave in a framework when its sweep was published."""
 
-    run: str  # as the table calls it
-    at: str
+    results: dict[str, Any]  # as in a record
     commit: str | None
     processor: str
-    changed: dict[str, str | None]  # digests of files and versions of libraries, by name
-    found: str  # digest of results and files
 
 
 class Manifest(Strict):
@@ -53,7 +51,7 @@ class Manifest(Strict):
     files: dict[
         Annotated[str, StringConstraints(pattern=r"^[^/\x00]+(/[^/\x00.][^/\x00]*)?$")], PublishedFile
     ]
-    repeats: tuple[Repeat, ...] = ()
+    witnesses: dict[str, Witness] = Field(default_factory=dict)  # by backend, "" where the notebook has none
 
     @property
     def table(self) -> tuple[str, str]:
@@ -88,22 +86,20 @@ def shared(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def used_by(records: Sequence[Mapping[str, Any]]) -> tuple[Inputs, dict[str, Inputs]]:
     """Say what runs used: what all did, and what each did besides, by the digest of all that it used."""
     inputs = {inputs_digest(each["inputs"]): each["inputs"] for each in records}
-    everywhere = {part: _same([each[part] for each in inputs.values()]) for part in Inputs.model_fields}
+    everywhere = {part: _same([each[part] for each in inputs.values()]) for part in _LISTS}
     besides = {
-        digest: Inputs(**{part: _without(each[part], everywhere[part]) for part in everywhere})
+        digest: Inputs(**each | {part: _without(each[part], everywhere[part]) for part in _LISTS})
         for digest, each in inputs.items()
     }
-    return Inputs(**everywhere), besides
+    return Inputs(**everywhere, python=records[0]["inputs"]["python"]), besides
 
 
 def inputs_of(manifest: Manifest) -> dict[str, dict[str, Any]]:
     """Undo `used_by`: say what runs used, by digest."""
     used = manifest.used.model_dump()
     return {
-        digest: {
-            part: dict(sorted((used[part] | some).items())) for part, some in besides.model_dump().items()
-        }
-        for digest, besides in manifest.used_besides.items()
+        digest: besides | {part: dict(sorted((used[part] | besides[part]).items())) for part in _LISTS}
+        for digest, besides in ((digest, each.model_dump()) for digest, each in manifest.used_besides.items())
     }
 
 

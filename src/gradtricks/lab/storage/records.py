@@ -4,9 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from importlib import metadata
 from typing import Annotated, Any, Literal
 
 import nbformat
@@ -15,10 +14,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 from pydantic_core import from_json
 
 from gradtricks.lab.encoding import decode, encode
-from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE, file_digests
+from gradtricks.lab.identity import Installed
+from gradtricks.lab.recording import FIGURE_NAME, FILE_NAME, LARGEST_FILE
 from gradtricks.lab.storage.places import KEPT, Place, StoreError, explained
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LONGEST_TITLE = 100
 IN_NAME = 12  # digits of a request
 LISTED = 5  # that a message shows
@@ -27,8 +27,6 @@ FAILED = "failed"  # folder of a request's last failure, beside those of finishe
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TITLE = re.compile(rf"[A-Za-z0-9_=,+-][A-Za-z0-9_.=,+-]{{0,{LONGEST_TITLE - 1}}}")
 STEM = re.compile(r"[^\x00-\x1f/\\]*[^\x00-\x1f/\\.][^\x00-\x1f/\\]*")
-_PART = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}"
-_PACKAGE_FILE = re.compile(rf"{_PART}(/{_PART}){{0,10}}")  # that no file system refuses
 
 
 def _like(pattern: re.Pattern[str]) -> Any:
@@ -60,10 +58,11 @@ class KeptFile(Strict):
 
 
 class Inputs(Strict):
-    """What a run used: files of the package with their digests, and the versions of libraries."""
+    """What a run computed with, as `gradtricks.lab.identity.inputs_of` says it."""
 
-    files: dict[Annotated[str, _like(_PACKAGE_FILE)], str | None]
+    modules: dict[str, Digest]
     versions: dict[str, str | None]
+    python: str
 
 
 class Provenance(Strict, extra="allow"):
@@ -83,7 +82,7 @@ class Provenance(Strict, extra="allow"):
 class Record(Strict, extra="ignore"):
     """All that others rely on in a record."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     stem: _Stem
     name: _Stem
     title: Annotated[str, _like(_TITLE)]
@@ -182,32 +181,8 @@ class StoredRun:
             return Place(self.location).read(f"{KEPT}/{name}")
 
     def valid(self) -> bool:
-        """Say whether what it used, the package's files and the versions of libraries, is unchanged."""
+        """Say whether what it computed with means the same as then."""
         return Installed().matches(self.record["inputs"])
-
-
-@dataclass
-class Installed:
-    """The package's files and the libraries' versions as they are now, each looked up once."""
-
-    _digests: dict[str, str | None] = field(default_factory=dict)
-    _versions: dict[str, str | None] = field(default_factory=dict)
-
-    def matches(self, inputs: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Say whether a run's inputs are what is there now."""
-        files, versions = inputs["files"], inputs["versions"]
-        self._digests |= file_digests(files.keys() - self._digests.keys())
-        new = versions.keys() - self._versions.keys()
-        self._versions |= {name: installed_version(name) for name in new}
-        return files.items() <= self._digests.items() and versions.items() <= self._versions.items()
-
-
-def installed_version(distribution: str) -> str | None:
-    """Look up the version of a library; None where it isn't installed."""
-    try:
-        return metadata.version(distribution)
-    except (metadata.PackageNotFoundError, ValueError):
-        return None
 
 
 def request_digest(source: str, parameters: Mapping[str, Any], threads: int) -> str:
@@ -226,12 +201,6 @@ def folder_name(title: str, request: str) -> str:
 def inputs_digest(inputs: Mapping[str, Any]) -> str:
     """Digest what a run used: the first twelve digits of a SHA-256."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def found_digest(parts: Mapping[str, Any]) -> str:
-    """Digest what came out of a run: its results, and the files that it kept."""
-    files = {name: about["sha256"] for name, about in parts.get("files", {}).items()}
-    return hashlib.sha256(json.dumps([parts["results"], files], sort_keys=True).encode()).hexdigest()
 
 
 def path_of(record: Mapping[str, Any], digest: str = "") -> str:

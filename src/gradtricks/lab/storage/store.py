@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from gradtricks.lab.identity import Installed
 from gradtricks.lab.storage.places import (
     RECORD,
     Place,
@@ -25,7 +26,6 @@ from gradtricks.lab.storage.records import (
     IN_NAME,
     LISTED,
     LONGEST_TITLE,
-    Installed,
     StoredRun,
     folder_name,
     inputs_digest,
@@ -68,8 +68,8 @@ class Planned(Requested):
 class Store:
     """Runs, found again by what was asked (notebook, parameters, threads) and by what they then used.
 
-    When a file of the package that a run imported has changed since, or the version of a library, it counts
-    as not run. Records that were torn or edited by hand aren't believed.
+    When a module that a run read means something else now, or the version of a library that it used has
+    changed, it counts as not run. Records that were torn or edited by hand aren't believed.
 
     Args:
         location: A folder, made when it is first written to.

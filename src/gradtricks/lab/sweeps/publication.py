@@ -15,14 +15,15 @@ from typing import Any
 
 from filelock import FileLock
 
+from gradtricks.lab.notebooks.texts import literal
 from gradtricks.lab.results.grouping import text_of, varying
 from gradtricks.lab.storage.manifests import LOCK, Manifest, PublishedFile, digest_of, row_of, shared, used_by
 from gradtricks.lab.storage.places import MANIFEST, StoreError, explained
 from gradtricks.lab.storage.published import Published, runs_in
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
-from gradtricks.lab.sweeps.changes import changes
 from gradtricks.lab.sweeps.sweep import Sweep
+from gradtricks.lab.sweeps.witness import judge, witnesses_of
 
 FOLDER = "published"  # beside the sweeps' files
 
@@ -30,9 +31,10 @@ _LONGEST = 80  # characters of what a run is called
 _ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 
 
-def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
+def keep(sweep: Sweep, runs: Iterable[StoredRun], quick: Iterable[StoredRun] = ()) -> Path:
     """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
+    The quick runs of its notebook are what later code is judged by.
     Whoever is killed meanwhile may leave files of both: they aren't believed, and publishing again mends it.
     Returned is their table. A StoreError says that the folder can't be written to, or that a file of a run
     isn't what it was.
@@ -70,6 +72,7 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
             used=used,
             used_besides=besides,
             files=files,
+            witnesses=witnesses_of(quick),
         )
         text = manifest.model_dump_json(indent=1).encode() + b"\n"
         found = runs_in(root, sweep.name, Manifest.model_validate_json(text), read_rows([table])[0])
@@ -84,19 +87,20 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun]) -> Path:
     return root / table.name
 
 
-def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
+def as_published(sweep: Sweep, quick: Iterable[StoredRun] = ()) -> tuple[Sweep, list[StoredRun]]:
     """Look up the published runs of a sweep, whatever has changed since.
 
-    Returns the sweep with what was varied then and what has changed since, and its runs; the sweep as it is
-    and no runs where it was never published. A StoreError says that somebody edited them.
+    Returns the sweep with what was varied then, how the quick runs of its notebook judge it, and its runs;
+    the sweep as it is and no runs where it was never published. A StoreError says that somebody edited them.
     """
     try:
         manifest, runs = Published(_folder(sweep)).sweep(sweep.name)
     except KeyError:
         return sweep, []
     cases = {run.request: run.case for run in runs if run.case}
-    changed, repeated = changes(sweep, runs, manifest.repeats)
-    return replace(sweep, varied=manifest.varied, cases=cases, changed=changed, repeated=repeated), list(runs)
+    asked, done = ({literal(run.parameters) for run in some} for some in (sweep.specs, runs))
+    found = {"standing": judge(manifest.witnesses, quick), "replanned": asked != done}
+    return replace(sweep, varied=manifest.varied, cases=cases, **found), list(runs)
 
 
 def _folder(sweep: Sweep) -> Path:

@@ -44,8 +44,8 @@ class Sweep:
     labels: Mapping[str, str] = field(default_factory=dict)  # words for names and values on its page
     path: Path | None = None  # of the file
     published: bool = False  # whether the book's build leaves its runs to ``gradtricks publish``
-    changed: tuple[str, ...] = ()  # of published runs, what isn't any more what it was when they ran
-    repeated: tuple[str, ...] = ()  # published runs that came out alike with and without what changed
+    standing: str = ""  # of published runs, how today's quick runs judge them
+    replanned: bool = False  # whether the published runs are others than its file asks for now
     cases: Mapping[str, str] = field(default_factory=dict)  # by request, what its configuration is called
     optuna: Optuna | None = None  # of a search, how to search, with typed domains
     given: tuple[Configuration, ...] = ()  # of a search, for each run of a trial, what isn't searched

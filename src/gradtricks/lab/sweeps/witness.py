@@ -1,0 +1,54 @@
+"""Whether the code still gives what was published: the notebook's quick run, as it was then and is now."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from gradtricks.lab.encoding import decode
+from gradtricks.lab.runs.reproduction import compare, is_near
+from gradtricks.lab.storage.manifests import Witness
+from gradtricks.lab.storage.records import StoredRun
+
+Standing = Literal["", "the same numbers", "the same within tolerance", "another processor", "other numbers"]
+STANDINGS: tuple[Standing, ...] = (
+    "",  # nothing to judge by: no quick run, or none that recorded a result
+    "the same numbers",
+    "the same within tolerance",
+    "another processor",
+    "other numbers",
+)
+
+
+def witnesses_of(runs: Iterable[StoredRun]) -> dict[str, Witness]:
+    """Keep of the quick runs of a notebook what today's code is judged by, by their backend."""
+    return {
+        run.parameters.get("backend", ""): Witness(
+            results=run.record["results"],
+            commit=run.record["provenance"]["commit"],
+            processor=run.record["provenance"]["processor"],
+        )
+        for run in runs
+    }
+
+
+def judge(witnesses: Mapping[str, Witness], runs: Iterable[StoredRun]) -> Standing:
+    """Say how the quick runs of a notebook came out, beside those that were made when it was published.
+
+    A result that is new doesn't count, one that is gone is another number. Of several backends the worst one
+    is said; where the numbers are others on another processor, nothing is known.
+    """
+    now = {run.parameters.get("backend", ""): run for run in runs}
+    found = [_standing(then, now[backend]) for backend, then in witnesses.items() if backend in now]
+    return max(found, key=STANDINGS.index, default="")
+
+
+def _standing(then: Witness, run: StoredRun) -> Standing:
+    before, now = decode(then.results), run.results
+    if not before:
+        return ""
+    differences = list(compare(before, {name: now[name] for name in before if name in now}, "results"))
+    if not differences:
+        return "the same numbers"
+    if all(map(is_near, differences)):
+        return "the same within tolerance"
+    same_machine = run.record["provenance"]["processor"] == then.processor
+    return "other numbers" if same_machine else "another processor"
