@@ -88,7 +88,7 @@ def test_inputs_that_changed_make_a_run_stale(store):
     for really in (False, True):
         gone = store.clean(stale=True, dry_run=not really)
         assert {re.search(r"seed=\d", path)[0]: 1 for path in gone} == expected
-        assert len(gone) == 2
+        assert len(gone) == 3
     assert store.clean(failed=True)[0].endswith("/failed")
     assert list(store.runs()) == [fresh]
 

@@ -1,5 +1,6 @@
 """Whether the code still gives what was published: the notebook's quick run, as it was then and is now."""
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -22,7 +23,7 @@ def witnesses_of(runs: Iterable[StoredRun]) -> dict[str, Witness]:
     """Keep of the quick runs of a notebook what today's code is judged by, by their backend."""
     return {
         run.parameters.get("backend", ""): Witness(
-            results=run.record["results"],
+            results=json.dumps(run.record["results"], ensure_ascii=False),
             commit=run.record["provenance"]["commit"],
             processor=run.record["provenance"]["processor"],
         )
@@ -42,7 +43,7 @@ def judge(witnesses: Mapping[str, Witness], runs: Iterable[StoredRun]) -> Standi
 
 
 def _standing(then: Witness, run: StoredRun) -> Standing:
-    before, now = decode(then.results), run.results
+    before, now = decode(json.loads(then.results)), run.results
     if not before:
         return ""
     differences = list(compare(before, {name: now[name] for name in before if name in now}, "results"))
