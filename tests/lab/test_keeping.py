@@ -64,7 +64,7 @@ def write(tmp_path):
 
 def left(store):
     """Return the folders of checkpoints."""
-    return sorted(Path(store.location, ".checkpoints").glob("*/*"))
+    return sorted(Path(store.location, ".checkpoints").glob("*/state"))
 
 
 # Checkpoints

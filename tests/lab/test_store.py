@@ -313,7 +313,7 @@ def test_a_record_in_another_run_s_place_is_not_believed(store):
     overwrite(stored.location, Path(other.location, "record.json").read_bytes())
     assert store.find(asked(0)) is None
     assert put(store, asked(0)) == store.find(asked(0)) == stored
-    edited = record_of(asked(0), inputs={"files": {}, "versions": {}})
+    edited = record_of(asked(0), inputs=INPUTS | {"modules": {}})
     overwrite(stored.location, write_record(edited))
     assert store.find(asked(0)) is None
     overwrite(stored.location, write_record(record_of(asked(0), status="failed", error="x")))
