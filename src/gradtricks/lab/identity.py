@@ -12,6 +12,7 @@ import site
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ _PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib
 _PATHS += [*site.getsitepackages(), site.getusersitepackages()]
 _PATHS += [sys.prefix] if sys.prefix != sys.base_prefix else []
 _INSTALLED = tuple(f"{path}{os.sep}" for path in dict.fromkeys(_PATHS) if path)
+_PARSING = threading.Lock()
 _WRITES = os.O_WRONLY | os.O_RDWR
 _AS = re.compile(r"\s+as\s+\w+|[;#].*")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\w+)|import[ \t]+(.+))", re.MULTILINE)
@@ -91,11 +93,17 @@ class Meaning:
     imports: frozenset[str]  # first names of the modules that it imports, wherever it does
 
 
+def parse(source: str | bytes) -> ast.Module:
+    """Parse Python; Python 3.11 counts the depths of two threads' trees together, and refuses both."""
+    with _PARSING:
+        return ast.parse(source)
+
+
 @lru_cache(maxsize=4096)
 def meaning_of(source: bytes) -> Meaning:
     """Digest the syntax tree of a source; what isn't Python means its bytes."""
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return Meaning(hashlib.sha256(source).hexdigest(), frozenset())
     imports = set()

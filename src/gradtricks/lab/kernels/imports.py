@@ -11,6 +11,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from gradtricks.lab.identity import parse
 from gradtricks.lab.kernels import RECORDING
 from gradtricks.lab.notebooks.schema import read_settings
 
@@ -51,7 +52,7 @@ def _statements(source: str) -> list[ast.stmt]:
         return []
     plain = (line for line in source.splitlines() if not line.lstrip().startswith(("%", "!")))
     try:
-        return ast.parse("\n".join(plain)).body
+        return parse("\n".join(plain)).body
     except (SyntaxError, ValueError, RecursionError):
         return []
 

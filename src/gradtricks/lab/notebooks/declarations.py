@@ -21,6 +21,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from gradtricks.lab.identity import parse
 from gradtricks.lab.notebooks.texts import READERS, ParameterError, Plain
 
 _WORDS = {
@@ -43,12 +44,12 @@ def parse_cell(source: str) -> tuple[list[ast.stmt], dict[int, str]]:
     """
     try:
         try:
-            tree = ast.parse(source)
+            tree = parse(source)
         except SyntaxError:
             from IPython.core.inputtransformer2 import TransformerManager  # slow to import
 
             source = TransformerManager().transform_cell(re.sub(r"\A\s*%%.*", "", source))
-            tree = ast.parse(source)
+            tree = parse(source)
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         return tree.body, {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
