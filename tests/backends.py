@@ -405,8 +405,3 @@ def made(framework):
     """Make the backend of a framework, or skip the test where that isn't installed."""
     pytest.importorskip(framework)
     return BACKENDS[framework]()
-
-
-def another(backend):
-    """Make the backend of another framework."""
-    return made(next(name for name in BACKENDS if name != backend.name))

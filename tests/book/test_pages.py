@@ -753,7 +753,7 @@ def defined_names(path):
 
 FENCE = re.compile(r"^ *(`{3,})(?:\{code-block\} )?(?:pycon|python)\n(.*?)^ *\1", re.MULTILINE | re.DOTALL)
 EXAMPLES = [
-    pytest.param(page, code, id=f"{page.stem}-{number}")
+    pytest.param(page, code, id="-".join([page.stem, str(number), *(b for b in BACKENDS if b in code)]))
     for page in PAGES
     for number, (_, code) in enumerate(FENCE.findall(page.read_text()))
     if code.lstrip().startswith(">>>")
@@ -762,7 +762,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("page", "code"), EXAMPLES)
 def test_the_examples_on_pages_run(page, code):
-    for framework in ("torch", "tensorflow"):
+    for framework in BACKENDS:
         if f"import {framework}" in code:
             pytest.importorskip(framework)
     example = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), 0)
