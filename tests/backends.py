@@ -405,3 +405,7 @@ def made(framework):
     """Make the backend of a framework, or skip the test where that isn't installed."""
     pytest.importorskip(framework)
     return BACKENDS[framework]()
+
+
+class ForeignTensor:
+    """Stands for a tensor of the other framework, which a process of the tests can't import."""

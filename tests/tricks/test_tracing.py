@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends import made
+from backends import ForeignTensor, made
 from gradtricks._core.recorded import Input, Operation, Outside, Place, calling_place, merged
 from gradtricks._core.structures import leaves
 from gradtricks._core.tracing import explain
@@ -515,10 +515,6 @@ def test_a_model_stands_for_its_parameters_and_can_be_the_function(backend):
     assert not report[0].name.endswith(".")
     report = explain_gradient(model, x)
     assert (report[0].name, report.fine) == ("inputs", True)
-
-
-class ForeignTensor:
-    """Stands for a tensor of another framework, which this process must not import."""
 
 
 @pytest.mark.parametrize(
