@@ -22,10 +22,11 @@ import papermill
 import psutil
 import pytest
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from papermill.engines import papermill_engines
+from papermill.engines import NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
-from gradtricks.lab.kernels import WarmEngine, cells
+from gradtricks.lab.kernels import WarmEngine
+from gradtricks.lab.kernels.cells import _Manager
 from gradtricks.lab.kernels.choosing import LOG, Kernels, KernelsClosed
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.outbox import TEXT_LIMIT
@@ -555,8 +556,8 @@ def test_a_slow_disk_is_saved_to_more_seldom_and_without_a_word(monkeypatch, cap
         manager.last_save_time = manager.now()
         time.sleep(0.2)
 
-    monkeypatch.setattr(cells.NotebookExecutionManager, "save", save)
-    manager = cells._Manager(notebook("1"), autosave_cell_every=0.01, progress_bar=False)
+    monkeypatch.setattr(NotebookExecutionManager, "save", save)
+    manager = _Manager(notebook("1"), autosave_cell_every=0.01, progress_bar=False)
     for _ in range(3):
         time.sleep(0.02)
         manager.autosave_cell()

@@ -149,6 +149,7 @@ def _as_lines(found: re.Match[str]) -> str:
 def setup(app: Sphinx) -> None:
     """Register the directive; take over how signatures are found and how long ones are written."""
     app.setup_extension("sphinx.ext.autodoc")
+    app.setup_extension("sphinx.ext.napoleon")
     app.add_directive("in-both", InBoth)
     app.connect("autodoc-process-signature", _written)
     app.connect("html-page-context", _lines)

@@ -100,7 +100,7 @@ class _Manager(NotebookExecutionManager):
         super().cell_start(cell, cell_index, **said)
 
     def autosave_cell(self) -> None:
-        """Save from time to time; papermill's own way warns in the middle of progress where a disk is slow."""
+        """Save from time to time; papermill's way of it warns amid the progress where a disk is slow."""
         since = (self.now() - self.last_save_time).total_seconds()
         if self.autosave_cell_every and since >= self.autosave_cell_every:
             self.save()
