@@ -1,5 +1,6 @@
 """One framework a process: what keeps pytest to it, and that it can fail."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
+from gradtricks.lab.commands.publishing import plan_book
+from gradtricks.lab.kernels.choosing import inject
+from gradtricks.lab.kernels.imports import modules_of
+
+FRAMEWORKS = {"torch", "tensorflow"}
+ROOT = Path(__file__).resolve().parents[1]
+CONFTEST = ROOT / "conftest.py"
 
 IMPORTS_BOTH = """
 import sys
@@ -85,3 +92,36 @@ def test_without_a_choice_each_framework_has_a_process_and_what_was_skipped_is_s
 def test_a_failure_with_either_framework_fails_all(run):
     for name in ("torch", "tensorflow"):
         assert run(f"def test_of_{name}():\n    assert False").returncode == 1
+
+
+# Runs of notebooks
+
+
+def test_no_process_that_forks_for_the_book_has_both_frameworks():
+    specs = plan_book(ROOT / "experiments")
+    preloaded = {
+        spec.title: FRAMEWORKS & {*modules_of(inject(spec.source, spec.parameters))} for spec in specs
+    }
+    assert len(preloaded) > 50
+    assert [title for title, found in preloaded.items() if len(found) > 1] == []
+
+
+def with_both(records):
+    """Return the names of the runs that had both frameworks, by what they say they used."""
+    return [record["name"] for record in records if {*record["inputs"]["versions"]} >= FRAMEWORKS]
+
+
+def test_no_run_of_the_book_has_had_both_frameworks():
+    laid_out = (json.loads(path.read_text()) for path in (ROOT / "book" / "experiments").glob("*.json"))
+    records = [record for record in laid_out if record.get("status") == "finished"]
+    if not records:
+        pytest.skip("the book hasn't been built; `make book` builds it")
+    assert with_both(records) == []
+
+
+def test_a_run_that_has_had_both_is_found():
+    records = [
+        {"name": name, "inputs": {"versions": {**dict.fromkeys(found, "1")}}}
+        for name, found in (("one", ["torch"]), ("both", FRAMEWORKS))
+    ]
+    assert with_both(records) == ["both"]

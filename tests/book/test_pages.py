@@ -521,6 +521,26 @@ def test_an_entry_that_is_not_there_fails_the_build(with_both, entry, message):
     assert re.search(message, messages)
 
 
+def test_the_pages_of_the_api_are_built_without_a_framework(forks, tmp_path):
+    extensions = "myst_parser,sphinx_design,gradtricks.book.entries"
+    settings = {"extensions": extensions, "root_doc": "api/index", "include_patterns": "api/*"}
+    given = [f"-D{name}={value}" for name, value in settings.items()]
+    options = "-b", "html", "-C", "-q", "-Dmyst_enable_extensions=colon_fence"
+    done = forks.run("sphinx", *options, *given, BOOK, tmp_path / "html")
+    assert done.returncode == 0, done.stderr
+    for name in ("MaskedOptimizer.set_trainable_mask", "ScaleGradient.scale", "explain_gradient"):
+        page = {"M": "masking", "S": "scaling", "e": "tracing"}[name[0]]
+        built = (tmp_path / "html" / "api" / f"{page}.html").read_text()
+        assert [b for b in BACKENDS if f'id="gradtricks.{b}.{name}"' not in built] == []
+
+
+def test_a_build_that_imports_a_framework_fails(project):
+    with (project.source / "conf.py").open("a") as file:
+        file.write('import sys\nsys.modules["torch"] = sys\n')
+    status, messages, _ = project("# Page\n")
+    assert (status, messages) == (1, "expected Sphinx to import no framework; it has torch\n")
+
+
 # The command on a card
 
 PARAMETERS = """\
