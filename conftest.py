@@ -79,12 +79,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _process_of(item):
-    """Return the framework in whose process a test runs; what needs none runs in the last one's."""
-    return _framework_of(item.nodeid, *getattr(item, "fixturenames", ())) or FRAMEWORKS[-1]
+    """Return the framework in whose process a test runs: of its parameters, else of its name or fixtures."""
+    parameters = item.callspec.id if hasattr(item, "callspec") else ""
+    named = _framework_of(parameters) or _framework_of(item.nodeid, *getattr(item, "fixturenames", ()))
+    return named or FRAMEWORKS[-1]  # what needs none
 
 
 def _framework_of(*words):
-    """Return the only framework that some words have in them, or None."""
+    """Return the only framework that some words have in them, or None where there is none or each."""
     named = [name for name in FRAMEWORKS if any(name in word for word in words)]
     return named[0] if len(named) == 1 else None
 

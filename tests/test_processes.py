@@ -39,7 +39,7 @@ def note(name):
     Path(__file__).with_name(name).write_text(str(os.getpid()))
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_what_has_one(framework):
+def test_what_has_one_even_if_its_name_says_torch(framework):
     sys.modules[framework] = sys
     note(framework)
 
