@@ -21,6 +21,7 @@ published: $(READY) $(PEERS)
 test: $(READY)
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
+# It runs itself with each framework in turn, and ends with what was skipped.
 pytest: $(READY)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal --cov
 

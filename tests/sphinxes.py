@@ -29,7 +29,15 @@ class Forks:
 
 
 def call(program, arguments):
-    """Call a program's main function, and return its exit status."""
+    """Call a program's main function, and return its exit status; no page needs a framework."""
+    status = called(program, arguments)
+    if found := sorted({"torch", "tensorflow"} & sys.modules.keys()):
+        sys.stderr.write(f"expected Sphinx to import no framework; it has {', '.join(found)}\n")
+    return status or bool(found)
+
+
+def called(program, arguments):
+    """Call it, whatever it imports."""
     from jupyter_book.cli.main import main
     from sphinx.cmd.build import build_main
 

@@ -366,7 +366,7 @@ def test_the_version_is_the_same_everywhere():
     assert f"## [{gradtricks.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_keras_on_another_framework_is_refused(monkeypatch):
+def test_keras_on_another_framework_than_tensorflow_is_refused(monkeypatch):
     keras = pytest.importorskip("keras")
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     path = PACKAGE / "tensorflow" / "_tensors.py"

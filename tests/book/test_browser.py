@@ -16,12 +16,12 @@ from gradtricks.reference import branching, clipping, descent, scaling
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("jupyter_book")
+chromium = pytest.importorskip("chromium", exc_type=ImportError)
 screens = pytest.importorskip("screens", exc_type=ImportError)
 axe = pytest.importorskip("axe_playwright_python")
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 FLAGS += ["--disable-background-networking", "--disable-component-update"]
 THEMES = ("light", "dark")
@@ -128,7 +128,7 @@ ALLOWED = {
     ".citation-list": "a bibliography has roles of before ARIA 1.3, which docutils writes",
 }
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+pytestmark = chromium.needs_chromium
 
 LONG = "a_name_that_goes_on_and_on_" * 6
 PAGE = f"""
@@ -276,7 +276,7 @@ def small_site(tmp_path_factory, forks):
 @pytest.fixture(scope="module")  # while Playwright is there, an event loop runs in this process
 def browser():
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=chromium.CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
 

@@ -418,26 +418,36 @@ def test_pages_are_listed_with_their_answers(project):
 
 
 BOTH = """
-import sys, types
 extensions += ["sphinx_design"]
 myst_enable_extensions += ["colon_fence"]
-for name, method in (("torch", "forward"), ("tensorflow", "call")):
-    module = sys.modules[f"gradtricks.{name}"] = types.ModuleType(f"gradtricks.{name}")
-    exec(open("small.txt").read().replace("NAME", name).replace("METHOD", method), module.__dict__)
 """
+# Entries are read: no module is there to be imported, and none of the frameworks may be.
 SMALL = '''
-class Layer:
+import no_such_framework
+from gradtricks.NAME._layers import Layer as Layer
+
+def scale(x, *, by_NAME=1.0):
+    """Scales in NAME.
+
+    Args:
+        x: What is scaled.
+    """
+'''
+LAYERS = '''
+class Layer(no_such_framework.Layer):
     """A layer of NAME."""
+
+    def __init__(self, size: int, *, name: str = "NAME") -> None:
+        self.size = size
+
+    @property
+    def shared(self) -> float:
+        """What both have."""
 
     def METHOD(self, x):
         """What a layer of NAME does."""
-
-    def shared(self):
-        """What both have."""
-
-def scale(x, *, by_NAME=1.0):
-    """Scales in NAME."""
 '''
+METHODS = {"torch": "forward", "tensorflow": "call"}
 ENTRIES = """# Small
 
 ```{in-both} autofunction scale
@@ -456,16 +466,17 @@ def with_both(project):
     pytest.importorskip("sphinx_design")
     with (project.source / "conf.py").open("a") as file:
         file.write(BOTH)
-    (project.source / "small.txt").write_text(SMALL)
     (project.source / "small.md").write_text("# What is small?\n")
     (project.source / "api").mkdir()
-    for name in (
-        "tests/tricks/test_small.py",
-        *(f"src/gradtricks/{b}/small.py" for b in (*BACKENDS, "reference")),
-    ):
+    sources = {"tests/tricks/test_small.py": "", "src/gradtricks/reference/small.py": ""}
+    for backend, method in METHODS.items():
+        for module, code in (("small", SMALL), ("_layers", LAYERS)):
+            code = code.replace("NAME", backend).replace("METHOD", method)
+            sources[f"src/gradtricks/{backend}/{module}.py"] = code
+    for name, code in sources.items():
         path = project.source.parent / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# {name}\n")
+        path.write_text(f"# {name}\n{code}")
     return project
 
 
@@ -475,10 +486,10 @@ def test_an_entry_has_both_signatures_side_by_side_and_leads_to_chapter_test_and
     api = with_both.source.parent / "html" / "api"
     _, function, layer = (api / "small.html").read_text().split('class="entry-links')
     assert 'href="../small.html"' in function
-    linked = [(api / path).read_text() for path in re.findall(r'href="(\.\./_downloads/[^"]+)"', function)]
-    assert linked == ["# tests/tricks/test_small.py\n"] + [
-        f"# src/gradtricks/{name}/small.py\n" for name in (*BACKENDS, "reference")
-    ]
+    linked = re.findall(r'href="(\.\./_downloads/[^"]+)"', function)
+    assert [(api / path).read_text().splitlines()[0] for path in linked] == [
+        "# tests/tricks/test_small.py"
+    ] + [f"# src/gradtricks/{name}/small.py" for name in (*BACKENDS, "reference")]
     sides, tabs = function.split('class="sd-tab-set')
     for backend in BACKENDS:
         assert f'id="gradtricks.{backend}.scale"' in sides
@@ -486,17 +497,47 @@ def test_an_entry_has_both_signatures_side_by_side_and_leads_to_chapter_test_and
         assert f"<dd><p>{FRAMEWORKS[backend]}</p>" in sides
         assert f"Scales in {backend}." in tabs
     assert "sig-object" not in tabs
-    methods = re.findall(r'id="(gradtricks[\w.]+)"', layer.split('class="sd-tab-set')[1])
+    sides, tabs = layer.split('class="sd-tab-set')
+    assert "size" in sides
+    assert "self" not in sides
+    methods = re.findall(r'id="(gradtricks[\w.]+)"', tabs)
     shown = {"torch": ("forward", "shared"), "tensorflow": ("call", "shared")}
     expected = [f"gradtricks.{backend}.Layer.{name}" for backend, names in shown.items() for name in names]
     assert sorted(methods) == sorted(expected)
 
 
-def test_an_entry_that_is_not_there_fails_the_build(with_both):
-    (with_both.source / "api" / "small.md").write_text("# Small\n\n```{in-both} autofunction gone\n```\n")
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("autofunction gone", r"expected a name that .*torch/small\.py defines; got 'gone'"),
+        ("autoclass Layer\n:members: gone", "expected a name that Layer of torch defines; got 'gone'"),
+    ],
+)
+def test_an_entry_that_is_not_there_fails_the_build(with_both, entry, message):
+    (with_both.source / "api" / "small.md").write_text(f"# Small\n\n```{{in-both}} {entry}\n```\n")
     status, messages, _ = with_both(BOOK_OF_BOTH, "-W")
     assert status != 0
-    assert "gone" in messages
+    assert re.search(message, messages)
+
+
+def test_the_pages_of_the_api_are_built_without_a_framework(forks, tmp_path):
+    extensions = "myst_parser,sphinx_design,gradtricks.book.entries"
+    settings = {"extensions": extensions, "root_doc": "api/index", "include_patterns": "api/*"}
+    given = [f"-D{name}={value}" for name, value in settings.items()]
+    options = "-b", "html", "-C", "-q", "-Dmyst_enable_extensions=colon_fence"
+    done = forks.run("sphinx", *options, *given, BOOK, tmp_path / "html")
+    assert done.returncode == 0, done.stderr
+    for name in ("MaskedOptimizer.set_trainable_mask", "ScaleGradient.scale", "explain_gradient"):
+        page = {"M": "masking", "S": "scaling", "e": "tracing"}[name[0]]
+        built = (tmp_path / "html" / "api" / f"{page}.html").read_text()
+        assert [b for b in BACKENDS if f'id="gradtricks.{b}.{name}"' not in built] == []
+
+
+def test_a_build_that_imports_a_framework_fails(project):
+    with (project.source / "conf.py").open("a") as file:
+        file.write('import sys\nsys.modules["torch"] = sys\n')
+    status, messages, _ = project("# Page\n")
+    assert (status, messages) == (1, "expected Sphinx to import no framework; it has torch\n")
 
 
 # The command on a card
@@ -752,7 +793,7 @@ def defined_names(path):
 
 FENCE = re.compile(r"^ *(`{3,})(?:\{code-block\} )?(?:pycon|python)\n(.*?)^ *\1", re.MULTILINE | re.DOTALL)
 EXAMPLES = [
-    pytest.param(page, code, id=f"{page.stem}-{number}")
+    pytest.param(page, code, id="-".join([page.stem, str(number), *(b for b in BACKENDS if b in code)]))
     for page in PAGES
     for number, (_, code) in enumerate(FENCE.findall(page.read_text()))
     if code.lstrip().startswith(">>>")
@@ -761,7 +802,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("page", "code"), EXAMPLES)
 def test_the_examples_on_pages_run(page, code):
-    for framework in ("torch", "tensorflow"):
+    for framework in BACKENDS:
         if f"import {framework}" in code:
             pytest.importorskip(framework)
     example = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), 0)

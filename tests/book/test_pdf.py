@@ -11,6 +11,7 @@ pytest.importorskip("pypdf")
 
 import pypdf
 
+from chromium import needs_chromium
 from gradtricks.book import pdf
 from gradtricks.book.drawings import drawn
 from gradtricks.book.graphs import read_panels
@@ -18,8 +19,6 @@ from gradtricks.book.site import BuildError
 from gradtricks.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = next(filter(None, map(shutil.which, pdf.BROWSERS)), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 
 CONTENTS = """\
 format: jb-book
@@ -122,7 +121,7 @@ def test_a_browser_that_fails_leaves_the_old_file(site, tmp_path, monkeypatch):
         pdf.print_pdf(site, ["index"], target)
 
 
-@needs_browser
+@needs_chromium
 def test_the_command_prints_the_chapters_with_bookmarks_links_and_drawings(site, monkeypatch):
     monkeypatch.chdir(site.parents[1])
     drawing = drawn(read_panels(["x <1- [sigmoid] <1- y <1- [square] <1- z <1- [loss] <1- L"]), "a chain")
@@ -144,7 +143,7 @@ def test_the_command_prints_the_chapters_with_bookmarks_links_and_drawings(site,
     assert len(within) == 12
 
 
-@needs_browser
+@needs_chromium
 def test_both_tabs_of_the_book_are_printed(tmp_path):
     built = ROOT / "_build" / "html"
     if not (built / "scaling.html").is_file():

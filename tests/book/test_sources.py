@@ -26,12 +26,24 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import execute_run
+from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.planning import plan_run
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep, put
 
+QUOTED = """{result}`small/tensorflow/any:.1f`
+
+```{run-figure} small/tensorflow/sizes
+```
+
+```{result-table} small/tensorflow/any
+```
+
+```{run-card} small/tensorflow
+```
+"""
 ALONE = "seed: int = 0  # seeds nothing\nbackend: str = 'mine'  # no framework"
 
 
@@ -147,6 +159,33 @@ def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(
     assert ["ran with PyTorch" in cards[0].text, "ran with TensorFlow" in cards[1].text] == [True, True]
     assert page.text.count("alike") == 2  # the code, and what it prints
     assert {label.get("data-sync-group") for label in page.select("label")} == {"framework", None}
+
+
+@pytest.mark.parametrize("finished", [1, 0])
+def test_a_run_that_failed_is_said_on_its_page_and_where_it_is_quoted(
+    notebook, tmp_path, pages, forks, execute, finished
+):
+    specs = plan_book(notebook.parent)
+    runs = {spec.name: execute(spec) for spec in specs[:finished]}
+    lay_out(runs, pages, failed=[Run(spec, error="Boom: `x`\n  in cell 3") for spec in specs[finished:]])
+    (tmp_path / "book" / "index.md").write_text(
+        f"# Book\n\n{QUOTED}\n```{{toctree}}\nexperiments/small\n```\n"
+    )
+    (tmp_path / "book" / "conf.py").write_text(
+        "extensions = ['myst_nb', 'sphinx_design', 'sphinxcontrib.bibtex', 'gradtricks.book.extension']\n"
+        "nb_execution_mode, myst_enable_extensions, bibtex_bibfiles = 'off', ['colon_fence'], []\n"
+    )
+    done = forks.run("sphinx", "-b", "html", "-q", "-W", tmp_path / "book", tmp_path / "html")
+    assert done.returncode == 0, done.stderr
+    index, page = (
+        BeautifulSoup((tmp_path / "html" / f"{name}.html").read_text(), "html.parser").text
+        for name in ("index", "experiments/small")
+    )
+    assert index.count("[small-tensorflow failed]") == 4
+    assert page.count("The run with TensorFlow failed") == 1
+    assert page.count("The run with PyTorch failed") == 1 - finished
+    assert page.count("Boom: `x`\n  in cell 3") == 2 - finished
+    assert page.count("ran with PyTorch") == finished
 
 
 def test_a_notebook_without_a_backend_has_one_page(notebook, tmp_path, pages, execute):

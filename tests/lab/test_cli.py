@@ -523,9 +523,13 @@ def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
     assert {"small.ipynb", "small.json", "small-sweep.md"} <= {path.name for path in pages.iterdir()}
     assert [status.done for status in gradtricks.lab.status()] == [4]
     write_notebook(project / "experiments" / "bad.ipynb", parameters=PARAMETERS, body="1 / 0")
-    with pytest.raises(RunError, match=r"(?s)The book wasn't built.*\nbad\n.*ZeroDivisionError"):
+    with pytest.raises(RunError, match=r"(?s)The book is built, without .*\nbad\n.*ZeroDivisionError"):
         build_book()
-    assert len(built) == 1
+    assert len(built) == 2, "a run that failed doesn't keep the other pages from being built"
+    page = "".join(cell.source for cell in nbformat.read(pages / "bad.ipynb", as_version=4).cells)
+    assert "The run failed" in page
+    assert "ZeroDivisionError" in page
+    assert json.loads((pages / "bad.json").read_text())["status"] == "failed"
 
 
 # What came out

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
@@ -21,10 +22,11 @@ import papermill
 import psutil
 import pytest
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from papermill.engines import papermill_engines
+from papermill.engines import NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.kernels import WarmEngine
+from gradtricks.lab.kernels.cells import _Manager
 from gradtricks.lab.kernels.choosing import LOG, Kernels, KernelsClosed
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.outbox import TEXT_LIMIT
@@ -544,6 +546,23 @@ def test_a_backend_stands_for_its_framework(backend, framework):
 
 
 # What is printed and shown.
+
+
+def test_a_slow_disk_is_saved_to_more_seldom_and_without_a_word(monkeypatch, caplog):
+    saved = []
+
+    def save(manager):
+        saved.append(manager)
+        manager.last_save_time = manager.now()
+        time.sleep(0.2)
+
+    monkeypatch.setattr(NotebookExecutionManager, "save", save)
+    manager = _Manager(notebook("1"), autosave_cell_every=0.01, progress_bar=False)
+    for _ in range(3):
+        time.sleep(0.02)
+        manager.autosave_cell()
+    assert len(saved) == 1
+    assert caplog.text == ""
 
 
 def test_what_is_printed_is_there_before_a_cell_ends(tmp_path, kernels):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from backends import another
+from backends import ForeignTensor
 from gradtricks import reference
 from gradtricks._core import checking
 from gradtricks._core.checks import check_integer
@@ -354,7 +354,7 @@ def test_modules_in_torch(in_torch):
         ([1, 2], "square", {}, TypeError, "inputs must be floating-point; got"),
         ([1j, 2], "square", {}, TypeError, "inputs must be floating-point; got"),
         ("array", "square", {}, TypeError, "inputs must be a .*Tensor; got ndarray; remedy"),
-        ("another framework's", "square", {}, TypeError, "inputs must be a .*Tensor; got"),
+        ("foreign", "square", {}, TypeError, "inputs must be a .*Tensor; got ForeignTensor; remedy"),
         ("list", "square", {}, TypeError, r"inputs\[1\] must be a .*Tensor; got ndarray; remedy"),
         ([1.0], "pair", {}, TypeError, "function must return one tensor; got tuple; remedy"),
         ([1.0], "number", {}, TypeError, "function's result must be a .*Tensor; got float"),
@@ -376,8 +376,8 @@ def test_bad_input_says_what_is_expected(backend, inputs, function, options, err
         "noise": lambda x: x + random.normal(),
     }
     if isinstance(inputs, str):
-        given = {"array": np.ones(2), "list": [backend.tensor([1.0]), np.ones(2)]}
-        inputs = given[inputs] if inputs in given else another(backend).leaf([1.0])
+        given = {"array": np.ones(2), "list": [backend.tensor([1.0]), np.ones(2)], "foreign": ForeignTensor()}
+        inputs = given[inputs]
     else:
         inputs = backend.tensor(inputs)
     with pytest.raises(error, match=message):

@@ -35,9 +35,9 @@ def build_book(
 ) -> Path:
     """Run what the book shows and what isn't finished yet, then build the book in the working directory.
 
-    It returns the folder of the pages. Where a run failed, Sphinx complained or a published sweep has no
-    records, it raises RunError or StoreError, and the old book is untouched; after Ctrl-C the same call goes
-    on.
+    It returns the folder of the pages. Where a run failed, the book is built, says so in its place, and a
+    RunError is raised in the end. Where Sphinx complained or a published sweep has no records, it raises
+    RunError or StoreError, and the old book is untouched; after Ctrl-C the same call goes on.
     """
     console = console or Console(quiet=True)
     specs, planned = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
@@ -53,21 +53,25 @@ def build_book(
         distinct = [*{spec.request: spec for spec in wanted}.values()]
         _announce(distinct, opened, console, workers)
         runs = execute_shown(distinct, opened, console, workers=workers, retry_failed=True)
-        if failed := [f"{run.spec.title}\n{run.error}" for run in runs if run.error]:
-            raise RunError("\n".join(["The book wasn't built, because of runs that failed:", *failed]))
-        stored = {run.spec.request: run.stored for run in runs if run.stored}
-        shown: dict[Path, list[StoredRun]] = {}
-        for spec in specs:
-            shown.setdefault(spec.notebook, []).append(stored[spec.request])
-        published = [as_published(s, shown.get(s.notebook, ())) for s in planned if s.published]
+        outcomes = {run.spec.request: run for run in runs}
+        shown = [outcomes[spec.request] for spec in specs]
+        judging: dict[Path, list[StoredRun]] = {}
+        for run in shown:
+            judging.setdefault(run.spec.notebook, []).extend([run.stored] if run.stored else [])
+        published = [as_published(s, judging.get(s.notebook, ())) for s in planned if s.published]
         lay_out(
-            {spec.name: stored[spec.request] for spec in specs},
+            {run.spec.name: run.stored for run in shown if run.stored},
             BOOK / "experiments",
-            sources={spec.name: spec.source for spec in specs},
+            sources={run.spec.name: run.spec.source for run in shown},
+            failed=[run for run in shown if run.error],
             sweeps=[*((sweep, runs_of(opened, sweep.specs)) for sweep in sweeps), *published],
         )
         console.print("Building the pages, which takes about a minute where all of them are new.")
         build(BOOK, BUILD / "html")
+    if failed := [f"{run.spec.title}\n{run.error}" for run in runs if run.error]:
+        raise RunError(
+            "\n".join(["The book is built, without what these runs would show. They failed:", *failed])
+        )
     return BUILD / "html"
 
 

@@ -1,28 +1,29 @@
-"""Entries of the API pages: one name in both frameworks, signatures side by side, what they say in tabs."""
+"""Entries of the API pages: one name in both frameworks, signatures side by side, what they say in tabs.
+
+They are read from the sources, so that Sphinx imports neither framework.
+"""
 
 import ast
 import inspect
 import re
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.util.docutils import SphinxDirective
 
 from gradtricks.book.tabs import FRAMEWORKS, in_tabs
 
 __all__ = ["InBoth", "setup"]
 
-_TAB = """\
-```{{eval-rst}}
-.. {directive}:: gradtricks.{framework}.{name}
-{options}```
-"""
+_TAB = "``````{{eval-rst}}\n{}\n``````\n"
 _LINKS = (
     "{{doc}}`Chapter </{stem}>` · {{download}}`tests <{up}/tests/tricks/test_{stem}.py>` · code for "
     "{{download}}`PyTorch <{up}/src/gradtricks/torch/{stem}.py>`, "
@@ -37,8 +38,8 @@ _LIST = re.compile(r'<dl>\s*(<dd><em class="sig-param">.*?)</dl>', re.DOTALL)
 class InBoth(SphinxDirective):
     """``{in-both} autofunction name``: what both frameworks' modules say of a name, side by side.
 
-    The page is named after the stem. ``:members:`` are methods of a class; one that only one framework has is
-    written ``torch.forward``.
+    The page is named after the stem, and so are the modules. ``:members:`` are methods of a class; one that
+    only one framework has is written ``torch.forward``.
     """
 
     required_arguments = 2
@@ -66,18 +67,49 @@ class InBoth(SphinxDirective):
         return [*parts, sides, *tabs.children]
 
     def _tabs(self) -> str:
-        directive, name = self.arguments
-        return in_tabs(
-            {
-                key: _TAB.format(framework=key, directive=directive, name=name, options=self._members(key))
-                for key in FRAMEWORKS
-            }
-        )
+        return in_tabs({key: _TAB.format("\n".join(self._entry(key))) for key in FRAMEWORKS})
 
-    def _members(self, framework: str) -> str:
+    def _entry(self, framework: str) -> Iterator[str]:
+        """Write in Sphinx's own directives what autodoc would."""
+        kind, name = self.arguments[0].removeprefix("auto"), self.arguments[1]
+        stem = PurePosixPath(self.env.docname).name
+        node = self._defined(Path(self.env.srcdir).parent / f"src/gradtricks/{framework}/{stem}.py", name)
+        yield from self._described(framework, kind, name, node)
         given = re.findall(r"[\w.]+", self.options.get("members", ""))
-        own = [name for name in (n.removeprefix(f"{framework}.") for n in given) if "." not in name]
-        return f"   :members: {', '.join(own)}\n" if own else ""
+        for member in (n for n in (n.removeprefix(f"{framework}.") for n in given) if "." not in n):
+            method = self._named(member, node.body, f"{name} of {framework}")
+            is_property = any(ast.unparse(each) == "property" for each in method.decorator_list)
+            kind = "property" if is_property else "method"
+            for line in self._described(framework, kind, f"{name}.{member}", method):
+                yield f"   {line}"
+
+    def _defined(self, path: Path, name: str) -> Any:
+        """Find a function or class in a module, or in the one that it is imported from."""
+        self.env.note_dependency(str(path))
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for node in body:
+            if isinstance(node, ast.ImportFrom) and name in (alias.name for alias in node.names):
+                return self._defined(path.with_name(f"{str(node.module).rpartition('.')[2]}.py"), name)
+        return self._named(name, body, str(path))
+
+    def _named(self, name: str, body: Sequence[ast.stmt], place: str) -> Any:
+        node = next((node for node in body if getattr(node, "name", "") == name), None)
+        if node is None:
+            raise self.error(f"expected a name that {place} defines; got {name!r}")
+        return node
+
+    def _described(self, framework: str, kind: str, name: str, node: Any) -> Iterator[str]:
+        functions = [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
+        if kind == "class":
+            functions = [part for part in functions if part.name == "__init__"]
+        arguments, returned = _signature(kind, functions[0]) if functions else ("()", None)
+        shown = "" if kind == "property" else f"{arguments} -> {returned}" if returned else arguments
+        yield f".. py:{kind}:: {name}{shown}"
+        yield f"   :module: gradtricks.{framework}"
+        if kind == "property":
+            yield f"   :type: {returned}"
+        said = GoogleDocstring(ast.get_docstring(node) or "", self.config, self.env.app, kind, name)
+        yield from ("", *(f"   {line}" for line in said.lines()), "")
 
 
 def _written(
@@ -91,12 +123,14 @@ def _written(
     except (AttributeError, OSError, TypeError):
         return None
     function = next((n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)), None)
-    if function is None:
-        return None
+    return None if function is None else _signature(what, function)
+
+
+def _signature(kind: str, function: ast.FunctionDef) -> tuple[str, str | None]:
     arguments = function.args
-    if what in ("class", "method"):
+    if kind in ("class", "method"):
         (arguments.posonlyargs or arguments.args).pop(0)
-    written = None if what == "class" or function.returns is None else ast.unparse(function.returns)
+    written = None if kind == "class" or function.returns is None else ast.unparse(function.returns)
     return f"({ast.unparse(arguments)})", written
 
 
@@ -115,6 +149,7 @@ def _as_lines(found: re.Match[str]) -> str:
 def setup(app: Sphinx) -> None:
     """Register the directive; take over how signatures are found and how long ones are written."""
     app.setup_extension("sphinx.ext.autodoc")
+    app.setup_extension("sphinx.ext.napoleon")
     app.add_directive("in-both", InBoth)
     app.connect("autodoc-process-signature", _written)
     app.connect("html-page-context", _lines)

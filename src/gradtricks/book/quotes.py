@@ -23,6 +23,10 @@ _RUN = r"(?P<stem>[A-Za-z0-9][A-Za-z0-9_.-]*)(?:/(?P<backend>[a-z]+))?"
 _NAMED = _RUN + r"/(?P<name>[^:]+)(?::(?P<spec>.*))?"
 
 
+class _FailedRunError(RecordError):
+    """What is quoted is of a run that failed; the build has said so, and goes on."""
+
+
 class Showing(SphinxDirective):
     """A directive that shows what runs recorded; what it can't show is a warning, which fails the build."""
 
@@ -85,11 +89,17 @@ def _read(env: BuildEnvironment, name: str, pattern: str, form: str) -> tuple[re
     path = Path(env.srcdir, "experiments", f"{_name_of(target)}.json")
     # Noted before it is read: a page that quotes a missing record is built again once the record is there.
     env.note_dependency(str(path))
-    return target, published_record(path)
+    record = published_record(path)
+    if record.get("status") == "failed":
+        raise _FailedRunError(f"{_name_of(target)} failed")
+    return target, record
 
 
 def problem(where: SphinxDirective | SphinxRole, text: str, error: RecordError) -> list[nodes.Node]:
-    """Warn, which fails the build, and mark the place on the page."""
+    """Mark the place on the page, and warn, which fails the build, unless the run itself had failed."""
+    if isinstance(error, _FailedRunError):
+        mark = nodes.emphasis("", f"[{error}]")
+        return [mark] if isinstance(where, SphinxRole) else [nodes.paragraph("", "", mark)]
     logger.warning("%s %r: %s", where.name, text, error, location=where.get_location(), type="result")
     return [nodes.problematic(text, text)]
 

@@ -13,11 +13,12 @@ from nbformat import NotebookNode
 
 from gradtricks.book.site import BuildError
 from gradtricks.book.sweeppages import sweep_files
-from gradtricks.book.tabs import merge
+from gradtricks.book.tabs import FRAMEWORKS, merge
 from gradtricks.lab.identity import PACKAGE, bytes_below
 from gradtricks.lab.kernels import INJECTED
 from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME, installed_versions
 from gradtricks.lab.results.grouping import PlotError
+from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.outputs import collect_figures
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.sweeps.files import ENDING
@@ -34,12 +35,15 @@ def lay_out(
     pages: Path,
     *,
     sources: Mapping[str, NotebookNode] = MappingProxyType({}),
+    failed: Iterable[Run] = (),
     sweeps: Iterable[tuple[Sweep, Sequence[StoredRun]]] = (),
 ) -> None:
     """Lay out finished runs, by name, as sources: records, figures, films, and a page for each notebook.
 
     Its text and tags are those of the notebook as it is now, where ``sources`` has it, since no run depends
     on them.
+    Of a run that failed, its notebook's page has the error, and pages that quote it say that it failed.
+
     Files that would stay the same aren't touched, so that an incremental build stays small. Sweeps, each with
     its runs, get a page of their own; it is drawn anew only where its runs, the package or what is installed
     have changed. Whatever else the folder holds is deleted.
@@ -56,13 +60,30 @@ def lay_out(
         files[pages / f"{name}.json"] = f"{record}\n".encode()
         stem, backend = stored.record["stem"], stored.record["parameters"].get("backend", "")
         executed.setdefault(stem, {})[backend] = _readable(node, "/".join(filter(None, (stem, backend))))
+    notes: dict[str, list[NotebookNode]] = {}
+    for run in failed:
+        files[pages / f"{run.spec.name}.json"] = json.dumps({"status": "failed", "error": run.error}).encode()
+        notes.setdefault(run.spec.stem, []).append(_failure(run))
+        if run.spec.stem not in executed:
+            executed[run.spec.stem] = {"": deepcopy(run.spec.source)}
+            executed[run.spec.stem][""].metadata.language_info = {"name": "python"}
     for stem, nodes in executed.items():
-        files[pages / f"{stem}.ipynb"] = f"{nbformat.writes(merge(nodes))}\n".encode()
+        page = merge(nodes)
+        page.cells[1:1] = notes.get(stem, [])  # behind the title
+        files[pages / f"{stem}.ipynb"] = f"{nbformat.writes(page)}\n".encode()
     made_with = json.dumps([*map(bytes_below, _DRAWN_BY), installed_versions()], sort_keys=True)
     for sweep, found in sweeps:
         files |= _sweep_files(sweep, found, pages, made_with)
     _write_changed(files)
     _delete_others(pages, files)
+
+
+def _failure(run: Run) -> NotebookNode:
+    backend = run.spec.parameters.get("backend", "")
+    with_backend = f" with {FRAMEWORKS.get(backend, backend)}" if backend else ""
+    said = f"The run{with_backend} failed, so its outputs are missing here and where they are quoted."
+    text = f"``````{{error}}\n{said}\n\n`````text\n{run.error}\n`````\n``````"
+    return nbformat.v4.new_markdown_cell(text, id=f"failed-{backend}"[:64])
 
 
 def _sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path, made_with: str) -> dict[Path, bytes]:

@@ -99,8 +99,14 @@ class _Manager(NotebookExecutionManager):
         self._index = cell_index
         super().cell_start(cell, cell_index, **said)
 
+    def autosave_cell(self) -> None:
+        """Save from time to time; papermill's way of it warns amid the progress where a disk is slow."""
+        since = (self.now() - self.last_save_time).total_seconds()
+        if self.autosave_cell_every and since >= self.autosave_cell_every:
+            self.save()
+
     def save(self, **said: Any) -> None:
-        """Save, unless that was done just now."""
+        """Save, unless that was done just now; the longer it takes, the more seldom."""
         began = self.now()
         if self.end_time or began >= self._due_at:
             super().save(**said)
