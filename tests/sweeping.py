@@ -26,12 +26,12 @@ BODY = """\
 import os, time
 import numpy as np
 from gradtricks.lab import record
-if fate == "kill its server":  # as often as the file has characters
+if fate in ("kill its server", "kill itself"):  # as often as the file has characters
     import psutil
-    left = open(log).read()
+    left, itself = open(log).read(), psutil.Process()
     open(log, "w").write(left[1:])
     if left:
-        psutil.Process().parent().kill()
+        (itself if fate == "kill itself" else itself.parent()).kill()
         time.sleep(60)
 elif log:
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        "expected the packages that gradtricks' commands need; got no typer; remedy: install gradtricks with "
+        "its extra [lab] too, as in pip install '.[torch,lab]' from a checkout"
+    ) from missing
 
 from gradtricks.lab.cli import app
 from gradtricks.lab.commands.options import DEFAULT_STORE, Printed, StoreLocation, Workers, command, manual
@@ -19,8 +25,10 @@ if TYPE_CHECKING:
 @command("Run", "gradtricks book", "gradtricks book --workers 1")
 def book(workers: Workers = None, store: StoreLocation = DEFAULT_STORE) -> Printed:
     """Run what the book shows and what hasn't been run with the same inputs before; then build the book."""
-    from gradtricks.book.building import build_book
     from gradtricks.lab.commands.terminal import output
+
+    _expect_checkout()
+    from gradtricks.book.building import build_book
 
     site = build_book(workers=workers, store=store, console=output)
     yield f"The book is built: open {(site / 'index.html').resolve().as_uri()}"
@@ -29,6 +37,7 @@ def book(workers: Workers = None, store: StoreLocation = DEFAULT_STORE) -> Print
 @command("Run", "gradtricks pdf")
 def pdf() -> Printed:
     """Print the chapters of the built book into one PDF, with Chromium."""
+    _expect_checkout()
     from gradtricks.book.building import print_book
 
     yield f"The chapters are in {print_book().resolve().as_uri()}"
@@ -159,6 +168,14 @@ def doctor(
         raise typer.Exit(2) from error
     show(str(diagnosis))
     raise typer.Exit(0 if diagnosis.healthy else 1)
+
+
+def _expect_checkout() -> None:
+    if not Path("book", "_toc.yml").is_file():
+        raise FileNotFoundError(
+            f"expected a checkout of gradtricks, with book/_toc.yml; got none in {Path.cwd()}; "
+            "remedy: cd into one"
+        )
 
 
 def _load(path: Path, how: Mapping[str, Any]) -> "FrozenPolicy | FrozenAgent":

@@ -580,7 +580,10 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
     asked = {}
     monkeypatch.setattr("gradtricks.lab.run", lambda *a, **rest: asked.update(rest, given=a))
     record = {"parameters": CARRIED, "provenance": {"threads": 3}}
-    program, *arguments = shlex.split(command_of("masking", record))
+    command = command_of("masking", record)
+    assert max(map(len, command.splitlines())) <= 76
+    assert command.count("\n") > 2
+    program, *arguments = shlex.split(command.replace("\\\n", ""))  # as a shell does first
     assert program == "gradtricks"
     CliRunner().invoke(app, arguments)
     notebook, texts = asked["given"]

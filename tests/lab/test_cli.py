@@ -25,7 +25,8 @@ import gradtricks.lab
 from gradtricks.book.building import build_book
 from gradtricks.cli import app  # all commands, those that play too
 from gradtricks.lab.commands.running import freeze
-from gradtricks.lab.commands.views import summary_of
+from gradtricks.lab.commands.terminal import table
+from gradtricks.lab.commands.views import summary_of, write
 from gradtricks.lab.results.grouping import find_results
 from gradtricks.lab.results.tables import tabulate
 from gradtricks.lab.runs.execution import RunError
@@ -309,6 +310,16 @@ def test_papermill_s_notebooks_finish_or_fail_as_with_papermill(foreign, monkeyp
     assert errors == {name: f"{kind}:" for name, kind in FAILING.items()}
 
 
+def test_a_notebook_of_an_old_version_runs(tmp_path, invoke):
+    cell = {"cell_type": "code", "language": "python", "metadata": {}, "outputs": [], "collapsed": False}
+    sheet = {"cells": [cell | {"input": "print(6 * 7)", "prompt_number": 1}], "metadata": {}}
+    old = {"metadata": {"name": ""}, "nbformat": 3, "nbformat_minor": 0, "worksheets": [sheet]}
+    (tmp_path / "old.ipynb").write_text(json.dumps(old))
+    invoke("run", "old.ipynb", cwd=tmp_path)
+    run = Store(str(tmp_path / "_build" / "runs")).lookup("old")
+    assert run.read_notebook().cells[0].outputs[0].text == "42\n"
+
+
 @pytest.mark.parametrize(("name", "message"), REFUSED.items())
 def test_what_is_not_python_is_refused(foreign, invoke, name, message):
     _, errors = invoke("run", f"{name}.ipynb", "--store", "none", cwd=foreign, exits=2)
@@ -327,9 +338,11 @@ def test_a_notebook_that_records_nothing_has_rows_all_the_same(foreign, invoke):
     assert all(float(row["duration_s"]) > 0 for row in named)
     run = Store(str(foreign / "swept")).lookup("a_report-a=5,b=2")
     assert run.read_notebook().cells[-1].outputs[0].text == "7\n"
-    proven, _ = invoke("reproduce", run.location, cwd=foreign, exits=1)
-    nothing = "nothing to compare (neither then nor now did it record a result or keep a file)"
-    assert proven == f"a_report-a=5,b=2: {nothing}\n"
+    proven, _ = invoke("reproduce", run.location, cwd=foreign)
+    nothing = (
+        "nothing to compare (it ran again, but neither then nor now did it record a result or keep a file"
+    )
+    assert proven == f"a_report-a=5,b=2: {nothing}; remedy: from gradtricks.lab import record)\n"
     name = invoke("status", *store, cwd=foreign)[0].splitlines()[1].split()[0]
     assert name.startswith("a_report-")
     title, header, *rows = invoke("table", name, *store, cwd=foreign)[0].splitlines()
@@ -347,9 +360,14 @@ def test_a_run_is_kept_and_not_done_again(project, invoke):
     assert (record["results"]["loss"], record["provenance"]["threads"]) == (0.001, 1)
     assert [sorted(record[part]) for part in ("results", "varying")] == [["label", "loss"], ["seconds"]]
     again, _ = invoke("run", "experiments/small.ipynb", "-p", "rate=0.001", cwd=project)
-    assert again == f"Finished: {location}\n"
+    kept = f"Kept from {record['started']}, nothing was run (--again does): {location}\n"
+    assert again == f"{kept}Notebook: {location}/notebook.ipynb\n"
     as_in_papermill, _ = invoke("run", "-p", "rate", "0.001", "experiments/small.ipynb", cwd=project)
     assert as_in_papermill == again
+    before = (project / location / "record.json").stat().st_ino
+    said, _ = invoke("run", "-p", "rate", "0.001", "experiments/small.ipynb", "--again", cwd=project)
+    assert f"Finished: {location}\n" in said
+    assert (project / location / "record.json").stat().st_ino != before
     _, refused = invoke("run", "experiments/small.ipynb", "-p", "rate", "--retry", cwd=project, exits=2)
     assert "No such option: --retry" in refused
     _, refused = invoke(
@@ -363,6 +381,42 @@ def test_a_run_that_fails_says_where_it_is_kept(project, invoke):
     assert (said + errors).count("RuntimeError: as asked") == 1
     (kept,) = (project / "_build" / "runs").glob("small-*/failed/notebook.ipynb")
     assert str(kept.relative_to(project)) in errors
+    assert 'small.ipynb failed in cell 4, line 9: raise RuntimeError("as asked")\n' in errors
+
+
+def test_a_failure_without_a_traceback_says_how_its_cell_begins(tmp_path, invoke):
+    write_notebook(tmp_path / "killed.ipynb", "alpha = 1", "import os\nos._exit(3)")
+    _, errors = invoke("run", "killed.ipynb", cwd=tmp_path, exits=1)
+    assert "killed.ipynb failed in cell 4 (import os)\n" in errors
+
+
+WITHOUT = "import sys; sys.modules[sys.argv.pop(1)] = None; from gradtricks.cli import app; app()"
+
+
+@pytest.mark.parametrize(
+    ("missing", "line", "message"),
+    [
+        ("typer", "list", "got no typer; remedy: install gradtricks with its extra [lab] too"),
+        (
+            "papermill",
+            "run experiments/small.ipynb",
+            "expected papermill, which this command needs; got none",
+        ),
+    ],
+)
+def test_a_package_that_is_missing_is_named_in_a_sentence(project, missing, line, message):
+    command = [sys.executable, "-c", WITHOUT, missing, *line.split()]
+    said = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert said.returncode in (1, 2)
+    assert message in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("name", ["book", "pdf"])
+def test_the_book_is_made_in_a_checkout(project, invoke, name):
+    _, errors = invoke(name, cwd=project, exits=2)
+    assert errors.startswith("expected a checkout of gradtricks, with book/_toc.yml; got none in ")
+    assert [path.name for path in project.iterdir()] == ["experiments"]
 
 
 @pytest.mark.parametrize(
@@ -429,6 +483,18 @@ def test_a_dry_run_shows_what_would_be_done(swept, project, invoke):
     grid = ("sweep", "experiments/small.ipynb", "--grid", "rate=0.1,0.3", "--seeds", "30", "--workers", "3")
     said, _ = invoke(*grid, "--dry-run", cwd=swept[0])
     assert "… 40 more" in said
+    apart = (
+        "sweep",
+        "experiments/small.ipynb",
+        "--grid",
+        "rate",
+        "0.1,0.3",
+        "--seeds",
+        "30",
+        "--workers",
+        "3",
+    )
+    assert invoke(*apart, "--dry-run", cwd=swept[0])[0] == said
     assert re.search(r"60 runs, 2 of them done\. The others take about \d+ (?:s|min), 3 at once\.", said)
 
 
@@ -464,6 +530,10 @@ def test_where_no_plot_can_be_written_a_sweep_ends_well(project, invoke):
     (project / "_build" / "sweeps").touch()  # where their folder would be
     said, _ = invoke("sweep", "experiments/small.sweep.yaml", cwd=project)
     assert re.search(r"^small: 1 done, 0 failed\.\nRuns: _build/runs\nNo plot: .*sweeps", said, re.MULTILINE)
+    said, _ = invoke("sweep", "experiments/small.sweep.yaml", cwd=project)
+    assert said.startswith("small: 1 done (1 of them kept from before), 0 failed.\n")
+    said, _ = invoke("sweep", "experiments/small.sweep.yaml", "--again", cwd=project)
+    assert "\nsmall: 1 done, 0 failed.\n" in said
 
 
 def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project, invoke):
@@ -511,6 +581,8 @@ def test_a_search_ends_with_the_best_run(project, invoke):
     assert gradtricks.lab.status(store=project / "_build" / "runs")[0].done == 4
     _, errors = invoke(*search, "--retry", "failed", cwd=project, exits=2)
     assert errors == "best: nothing was run.\nexpected a sweep for --retry; got a search\n"
+    _, errors = invoke(*search, "--again", cwd=project, exits=2)
+    assert errors == "best: nothing was run.\nexpected a sweep for --again; got a search\n"
 
 
 def test_the_book_is_laid_out_from_runs_and_sweeps(project, monkeypatch):
@@ -569,6 +641,29 @@ def test_a_table_fits_the_terminal_whatever_was_recorded(tmp_path, width):
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= width
     assert ("3.14e3" in said, "runs. --all" in said, "bootstrap" in said) == (True, True, True)
+
+
+def test_a_table_of_all_has_as_many_columns_side_by_side_as_the_terminal_has_room_for(monkeypatch):
+    results = {f"part_{n}": math.pi * 10.0**n for n in range(60)}
+    frame = tabulate([make_run({"rate": rate}, results) for rate in (0.1, 0.2)])
+    whole = next(write(frame, None, None)).splitlines()
+    assert len(whole) == 3, "in a file or another program's hands a run has one line"
+    monkeypatch.setattr("gradtricks.lab.commands.views.output", Console(width=80))
+    blocks = [block.splitlines() for block in next(write(frame, None, None)).split("\n\n")]
+    assert max(len(line) for block in blocks for line in block) <= 80
+    assert {tuple(line.split()[0] for line in block) for block in blocks} == {("run", *frame["run"])}
+    names = [name for block in blocks for name in block[0].split()[1:]]
+    assert ["run", *names] == [*frame.columns] == whole[0].split()
+    assert next(write(frame[[]], None, None)) == ""
+
+
+def test_paths_are_not_broken_where_a_terminal_is_narrow():
+    path = "experiments/a_notebook_with_a_long_name.ipynb"
+    console = Console(width=70, file=io.StringIO())
+    console.print(table(("notebook", "question"), [(path, "Why is it so? " * 9)], unbroken={0}))
+    lines = console.file.getvalue().splitlines()
+    assert lines[1].startswith(f"{path} ")
+    assert max(map(len, lines)) <= 70
 
 
 def test_a_plot_is_drawn_on_request(swept, invoke):

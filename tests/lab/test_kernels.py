@@ -141,6 +141,15 @@ display(HTML("<b>four</b>"), metadata={"five": 6})
         "for _ in range(20):\n    x = np.tanh(x @ x / 300)\nx.sum().hex()"
     ),
     "json": "from IPython.display import JSON\ndisplay(JSON({'a': [1, None]}))",
+    "numbers of NumPy": (
+        "said = {'a': [np.float32(.25), np.int64(2)], 'b': np.arange(2.), 'c': np.float64(.1)}\n"
+        "display(JSON(said))"
+    ),
+    "group": (
+        "def print_name(shell, kind, *_, **__):\n    print(kind.__name__)\n"
+        "get_ipython().set_custom_exc((ExceptionGroup,), print_name)\n"
+        "raise ExceptionGroup('g', [ValueError(1)])"
+    ),
     "picture": "from IPython.display import Image\ndisplay(Image(b'\\x89PNG\\r\\n\\x1a\\n', format='png'))",
     "quiet": "3;",
     "skipped": "1 / 0",
@@ -176,10 +185,7 @@ def both(tmp_path_factory):
 @pytest.mark.parametrize("name", CELLS)
 def test_a_fork_shows_what_a_kernel_of_papermill_shows(both, name):
     warm, plain = (node.cells[list(CELLS).index(name)] for node in both)
-    if name == "magic that there is none":  # here that is an error as any other
-        assert warm.outputs[-1].ename == "UsageError"
-    else:
-        assert shown(warm) == shown(plain)
+    assert shown(warm) == shown(plain)
     assert warm.execution_count == plain.execution_count
     assert warm.metadata.papermill.keys() == plain.metadata.papermill.keys()
 
@@ -262,6 +268,23 @@ FAILURES = {
     "sys.exit": ("import sys; sys.exit(3)", PapermillExecutionError, "SystemExit: 3"),
     "os._exit": ("import os; os._exit(3)", DeadKernelError, "exit status 3"),
     "quit": ("quit()\n", DeadKernelError, "exit status 0"),
+    "group": ("raise ExceptionGroup('g', [ValueError(1)])", PapermillExecutionError, "ExceptionGroup: g (1"),
+    "tasks": (
+        "import asyncio\nasync def fail(): 1 / 0\nasync with asyncio.TaskGroup() as g: g.create_task(fail())",
+        PapermillExecutionError,
+        "ExceptionGroup: unhandled errors",
+    ),
+    "after a group": (
+        "try:\n    raise ExceptionGroup('g', [ValueError(1)])\nexcept* ValueError:\n    raise KeyError(2)",
+        PapermillExecutionError,
+        "KeyError: 2",
+    ),
+    "handled": (
+        "get_ipython().set_custom_exc((KeyError,), lambda *_, **__: None)\nraise KeyError(2)",
+        PapermillExecutionError,
+        "KeyError: 2",
+    ),
+    "magic": ("%there_is_none", PapermillExecutionError, "UsageError: Line magic function"),
     "segfault": ("import ctypes; ctypes.string_at(0)", DeadKernelError, "ended by SIGSEGV"),
     "channel": (
         "import os, time; os.closerange(3, 99); time.sleep(1000)",
@@ -318,7 +341,13 @@ def test_a_run_ends_with_all_that_it_started(tmp_path, kernels, end, failure):
     assert failure is None or cell.outputs[-1].ename == failure.__name__
     pids = [int(pid) for pid in text(cell).split()[1:]]
     assert len(pids) == 4
-    wait_for(lambda: all(map(is_gone, pids)))
+    assert all(map(is_gone, pids))  # whoever hears that the run has ended may end everything else at once
+
+
+def test_exit_in_the_last_cell_is_no_death(tmp_path, kernels):
+    node = run(kernels, tmp_path / "a.ipynb", "1 + 1", "exit()")
+    assert text(node.cells[0]) == "2"
+    assert text(node.cells[-1]) == "report"
 
 
 HALF = """\
@@ -497,6 +526,53 @@ def test_loggers_of_preloaded_modules_print_into_the_notebook(tmp_path, monkeypa
     cells = "import sys\nprint('loud' in sys.modules)", "import loud\nloud.logger.warning('a warning')"
     said = run_preloaded(monkeypatch, tmp_path, "loud", f"{loud}print('hello')", *cells)
     assert said[:2] == ["True\n", "a warning\n"]
+
+
+def test_a_module_beside_the_notebook_may_be_called_as_a_standard_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("signal", "token", "random", "socket"):
+        Path(f"{name}.py").write_text("raise RuntimeError('this one')")
+    with closing(Kernels()) as kernels:
+        assert text(run(kernels, tmp_path / "a.ipynb", "import signal\n1 + 1").cells[0]) == "2"
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path, monkeypatch):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no such library >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(broken))
+    with (
+        closing(Kernels()) as kernels,
+        pytest.raises(DeadKernelError, match=r"is gone, .*\nno such library$"),
+    ):
+        run(kernels, tmp_path / "a.ipynb", "1")
+
+
+DRAWN = {
+    "numpy": "import numpy as np; np.random.random()",
+    "torch": "import torch; torch.rand(1).item()",
+    "tensorflow": "import tensorflow as tf; tf.random.uniform([1]).numpy().item()",
+    "keras": "import keras; keras.random.uniform([1]).numpy().item()",
+    "sympy": "from sympy.core.random import rng; rng.random()",
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_each_fork_draws_anew_what_a_fresh_process_draws_anew(tmp_path, kernels, name):
+    if not find_spec(name):
+        pytest.skip(f"{name} isn't installed")
+    drawn = [text(run(kernels, tmp_path / "a.ipynb", DRAWN[name]).cells[0]) for _ in range(2)]
+    assert float(drawn[0]) != float(drawn[1])
+
+
+def test_generators_that_a_module_has_seeded_keep_their_seed(tmp_path, monkeypatch):
+    module = "from random import Random\nseeded, later, own = Random(7), Random(), Random()\nlater.seed(8)\n"
+    module += "with_dict = {'own': Random()}"
+    drawn = "import drawing as d; [d.{0}.random() for _ in range(2)]".format
+    cells = [drawn("seeded"), drawn("later"), drawn("own"), drawn("with_dict['own']")]
+    before, after = (run_preloaded(monkeypatch, tmp_path, "drawing", module, *cells)[:4] for _ in range(2))
+    assert before[0] == repr([(dice := random.Random(7)).random(), dice.random()])  # noqa: S311
+    assert [old == new for old, new in zip(before, after)] == [True, True, False, False]
 
 
 def test_what_is_imported_before_is_what_the_notebook_imports_in_any_case(tmp_path):

@@ -200,15 +200,24 @@ def test_further_runs_can_follow_from_what_came_of_others(notebook, store, stand
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_run_that_loses_its_process_to_another_one_is_done_again_alone(notebook, store, tmp_path, times):
+@pytest.mark.parametrize(
+    ("fate", "said"),
+    [
+        ("kill its server", "its process ended with the one that it was forked from"),
+        ("kill itself", "its process was ended by SIGKILL"),
+    ],
+)
+def test_a_run_that_loses_its_process_is_done_again_alone(notebook, store, tmp_path, fate, said, times):
     kill = tmp_path / "kill"
     kill.write_text("." * times)
-    specs = [*plan(notebook, 1, fate="kill its server", log=str(kill)), *plan(notebook, 3, pause=0.2)]
+    specs = [*plan(notebook, 1, fate=fate, log=str(kill)), *plan(notebook, 3, pause=0.2)]
     runs = execute_all(specs, store, workers=2)
     assert [run.state for run in runs[1:]] == ["finished"] * 3
     assert runs[0].state == ("finished" if times == 1 else "failed")
     assert (store.failure(specs[0]) is None) == (times == 1)
-    assert times == 1 or "its process ended with the one that it was forked from" in runs[0].error
+    if times == 2:
+        assert said in runs[0].error
+        assert execute_all(specs[:1], store)[0].state == "finished", "the same command tries again"
 
 
 def test_the_cores_of_a_container_are_counted(monkeypatch, tmp_path):

@@ -399,7 +399,11 @@ def test_a_failure_says_where_and_keeps_the_notebook(run_it, notebook, store, fa
     assert reason in message
     assert f"fate = '{fate}'" in message
     assert str(notebook) in message
-    where = "after its last cell" if fate == "twice" else "in cell 7 (if fate =="
+    where = {
+        "raise": "in cell 7, line 2: raise RuntimeError",
+        "exit": "in cell 7 (if fate ==",
+        "twice": "after its last cell",
+    }[fate]
     assert f"failed {where}" in message
     assert store.failure(plan_run(notebook, {"fate": fate})) == stored
     assert stored.status == "failed"

@@ -192,11 +192,63 @@ def test_other_lines_are_fine():
         "sizes = [1]\nwhere = Path('x')\n"
     )
     declared = declare(source)
-    assert list(declared) == ["files", "rate", "half", "sizes", "where"]
+    assert list(declared) == ["files", "rate", "half", "a", "b", "c", "d", "later", "sizes", "where"]
     assert [parameter.written for parameter in declared.values()][1:3] == ["0.1", "rate / 2"]
-    assert check_parameters(declared, {}) == {"rate": 0.1, "sizes": [1]}
-    given = {"half": 3, "where": {"a": [None, date(2026, 1, 1)]}}
-    assert check_parameters(declared, given) == {"rate": 0.1, "sizes": [1]} | given
+    known = {"rate": 0.1, "a": 3, "b": 3, "c": 1, "d": 2, "sizes": [1]}
+    assert check_parameters(declared, {}) == known
+    given = {"half": 3, "where": {"a": [None, date(2026, 1, 1)]}, "later": 3}
+    assert check_parameters(declared, given) == known | given
+    with pytest.raises(ParameterError, match="later: expected int; got 'x'"):
+        check_parameters(declared, ["later=x"])
+
+
+@pytest.mark.parametrize(
+    ("source", "known", "written"),
+    [
+        ("corr_top, diag = 1, None", {"corr_top": 1, "diag": None}, ["1", "None"]),
+        ("(a, [b, c]), d = (1, [2, 3]), f()", {"a": 1, "b": 2, "c": 3}, ["1", "2", "3", "f()"]),
+        ("a, *b = 1, 2, 3\nc, d = f()", {}, ["", "", "", ""]),
+        ("a = b = 3", {"a": 3, "b": 3}, ["3", "3"]),
+        ("a = b = []\na.append(1)", {}, ["[]", "[]"]),
+        ("a: None", {}, [""]),
+        (
+            "if quick:\n    a = 1\nelif b := 3:\n    a = 2\nelse:\n    c = 3",
+            {},
+            ["1 (in a branch)", "3 (in a branch)"],
+        ),
+        ("try:\n    a = 1\nexcept E:\n    b: int = 2\nelse:\n    c = 3\nfinally:\n    d = 4", {}, None),
+        (
+            "try:\n    a = 1\nexcept* E:\n    pass\nwith f() as e:\n    b = 1\n"
+            "match f():\n    case 1:\n        c = 1",
+            {},
+            None,
+        ),
+        ("a = 1\nif quick:\n    a = 2\n    b = 1", {}, ["1", "1 (in a branch)"]),
+    ],
+)
+def test_whatever_a_cell_sets_can_be_given(source, known, written):
+    declared = declare(source)
+    assert written is None or [parameter.written for parameter in declared.values()] == written
+    assert check_parameters(declared, {}) == known
+    given = dict.fromkeys(declared, 7)
+    assert check_parameters(declared, given) == given
+
+
+def test_a_value_of_another_type_than_the_default_names_the_remedy():
+    declared = declare("a = 7\nb = 0.5\nc = True\nd = 3  # type: int\ne = [1]")
+    said = {
+        "a=7.5": "int; got 7.5; remedy: its default says int; where float is meant too, write a: float = 7",
+        "b=x": "got 'x'; remedy: its default says float; where str is meant too, write b: float | str = 0.5",
+        "c=maybe": "c: expected bool, written true, yes, on, false, no or off; got 'maybe'; remedy: ",
+        "d=7.5": "d: expected int; got 7.5",
+        "e=None": "write e: list | None = [1]",
+    }
+    for text, message in said.items():
+        with pytest.raises(ParameterError) as caught:
+            check_parameters(declared, [text])
+        assert message in str(caught.value)
+        assert ("remedy" in str(caught.value)) == (text != "d=7.5")
+    assert check_parameters(declare("a: float = 7"), ["a=7.5"]) == {"a": 7.5}
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ title: [a]
         "grid: rate: expected float above 0 (per step); got -1.0",
         "grid: rate: expected float above 0 (per step); got 'fast'",
         "grid: sead: unknown (did you mean seed?); the notebook takes backend, seed,",
-        "fixed: nesterov: expected bool; got 'maybe'",
+        "fixed: nesterov: expected bool, written true, yes, on, false, no or off; got 'maybe'",
         "only_if: unknown; expected fixed, list, zip,",
         "exclude: optimiser: unknown (did you mean optimizer?)",
         "exclude: backend: expected Literal['torch', 'tensorflow']; got 'jax'",

@@ -14,6 +14,8 @@ from gradtricks.book.tabs import FRAMEWORKS
 
 __all__ = ["RunCard", "command_of", "setup"]
 
+_LINE = 76  # letters of code that a page's column holds
+
 
 class RunCard(Showing):
     """``{run-card} stem/backend``: what produced the results of a run or a sweep, and what runs it again."""
@@ -48,13 +50,20 @@ class RunCard(Showing):
 
 
 def command_of(stem: str, record: Mapping[str, Any]) -> str:
-    """Write the line for a shell that does a run again, with all that its results depend on.
+    """Write the command for a shell that does a run again, with all that its results depend on.
 
-    It is a command of the lab, not papermill's: the lab pins the threads of each library.
+    It is a command of the lab, not papermill's: the lab pins the threads of each library. Where it is longer
+    than a page has room for, the shell's backslash breaks it into lines.
     """
     given = [f"-p {shlex.quote(f'{name}={_typed(value)}')}" for name, value in record["parameters"].items()]
     threads = record["provenance"]["threads"]
-    return " ".join([f"gradtricks run experiments/{stem}.ipynb --threads {threads}", *given])
+    lines = [f"gradtricks run experiments/{stem}.ipynb --threads {threads}"]
+    for each in given:
+        if len(lines[-1]) + len(f" {each} \\") > _LINE:
+            lines.append(f"  {each}")
+        else:
+            lines[-1] += f" {each}"
+    return " \\\n".join(lines)
 
 
 def _typed(value: Any) -> str:

@@ -46,7 +46,7 @@ def list_(
     from gradtricks.lab.commands.terminal import table
 
     rows = lab.list_experiments(experiments, store=store)
-    yield table(Experiment._fields, rows, right={2, 3}, whole=True)
+    yield table(Experiment._fields, rows, right={2, 3}, whole=True, unbroken={0, 4})
 
 
 @command("Look", "gradtricks describe experiments/unrolling.ipynb")
@@ -66,17 +66,21 @@ def run(
     parameters: given.Parameters = None,
     threads: given.Threads = None,
     timeout: given.Timeout = None,
+    again: given.Again = False,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
     """Run a notebook, unless the same run is finished already, and say where it is kept.
 
     Values are read by the types that the notebook declares; lists and dicts
-    are JSON. All that is wrong with them is said before anything starts.
+    are JSON. All that is wrong with them is said before anything starts. It
+    runs in the folder where you give the command, as with papermill, and in
+    this Python: there is no choice of a kernel.
     """
     from gradtricks.lab.commands.terminal import near, output
 
-    how: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "store": store}
-    yield f"Finished: {near(lab.run(notebook, parameters or (), console=output, **how).location)}"
+    how: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "again": again, "store": store}
+    stored = lab.run(notebook, parameters or (), console=output, **how)
+    yield f"Notebook: {near(stored.location)}/notebook.ipynb"
 
 
 @command(
@@ -100,6 +104,7 @@ def sweep(
     threads: given.Threads = None,
     timeout: given.Timeout = None,
     retry: given.Retry = None,
+    again: given.Again = False,
     dry_run: given.DryRun = False,
     scheduler: given.SchedulerAddress = None,
     tls_ca: given.TlsCa = None,
@@ -112,7 +117,8 @@ def sweep(
 
     A file says what varies; the book's chapter on sweeps says how. A run that
     fails doesn't stop the others. Interrupted or killed, the same command goes
-    on: what is finished isn't done again.
+    on: what is finished isn't done again. Plots go into the folder sweeps beside
+    the store. All runs run in the folder where you give the command.
     """
     from gradtricks.lab.commands import running
     from gradtricks.lab.commands.terminal import output
@@ -126,8 +132,9 @@ def sweep(
     if dry_run:
         yield running.dry_run(planned, store=store, workers=workers)
         return
-    how: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "retry_failed": retry == "failed"}
-    found = running.sweep(planned, scheduler=cluster, store=store, console=output, **how)
+    how: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "again": again}
+    how |= {"retry_failed": retry == "failed", "scheduler": cluster, "store": store}
+    found = running.sweep(planned, console=output, **how)
     yield found
     raise typer.Exit(1 if found.failed else 0)
 
@@ -228,7 +235,7 @@ def plot(
     shown: given.Results = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
-    """Draw what a sweep has found so far, as SVG."""
+    """Draw what a sweep has found so far, as SVG, in the folder sweeps beside the store."""
     yield from map(str, lab.plot(sweep_name, shown=shown or (), store=store))
 
 
@@ -253,7 +260,8 @@ def reproduce(
 ) -> Printed:
     """Run a recorded run again, and say value by value: identical, within tolerance, or different.
 
-    It also says what differs in the environment, and keeps nothing. Nothing to compare: exit code 1.
+    It also says what differs in the environment. It keeps nothing. Results that were recorded and files that
+    were kept are compared: of a notebook that does neither it only says that it ran again.
     """
     from gradtricks.lab.commands.publishing import verdict_of
     from gradtricks.lab.notebooks.texts import ParameterError
@@ -264,7 +272,7 @@ def reproduce(
     code = 0
     for found in lab.reproduce_book(**how) if name is None else [lab.reproduce(name, **how)]:
         yield verdict_of(found)
-        code |= found.verdict in ("different", "nothing to compare")
+        code |= found.verdict == "different"
     raise typer.Exit(code)
 
 

@@ -30,13 +30,17 @@ def manual(*examples: str) -> str:
     return f"[bold]Examples[/bold]\n{lines}\n\n{_EXIT_CODES}"
 
 
+_NAMED = ("-p", "--set", "--grid", "--zip")  # options that take a name and what it is to be
+
+
 class _Command(TyperCommand):
-    """A command that takes ``-p name value``, as papermill has it, for ``-p name=value``."""
+    """A command that takes ``-p name value``, as papermill has it, for ``-p name=value``; its like too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[str] = []
         for word in args:
-            if given[-2:-1] == ["-p"] and "=" not in given[-1] and word != "-p" and not word.startswith("--"):
+            takes_two = given[-2:-1] and given[-2] in _NAMED and "=" not in given[-1]
+            if takes_two and word != "-p" and not word.startswith("--"):
                 given[-1] += f"={word}"
             else:
                 given.append(word)
@@ -114,6 +118,9 @@ Threads = Annotated[
 Timeout = Annotated[
     float | None, _how("--timeout", help="Ends a run that takes longer.", min=0.001, metavar="SECONDS")
 ]
+Again = Annotated[
+    bool, _how("--again", help="Run what is kept too: that is deleted first. To go on later, leave it out.")
+]
 Retry = Annotated[Literal["failed"] | None, _how("--retry", help="Run those again that failed before.")]
 DryRun = Annotated[bool, _how("--dry-run", help="Show what would be done and how long it takes; do nothing.")]
 
@@ -126,6 +133,6 @@ TlsKey = Annotated[Path | None, _cluster("--tls-key", help="Its private key.")]
 PlainTcp = Annotated[bool, _cluster("--plain-tcp", help="Trust whoever reaches a scheduler at tcp://.")]
 
 Experiments = Annotated[Path, _where("--experiments", help="Folder of the source notebooks.")]
-StoreLocation = Annotated[str, _where("--store", help="Folder of the runs.")]
+StoreLocation = Annotated[str, _where("--store", help="Folder of the runs; plots go beside it.")]
 To = Annotated[Literal["parquet", "csv"] | None, _where("--to", help="Form of the table.")]
 Output = Annotated[Path | None, _where("--output", "-o", help="File to write; without it, the terminal.")]

@@ -193,7 +193,8 @@ def verdict_of(verdict: Verdict) -> RenderableType:
     said, compared = verdict.verdict, f"{verdict.count} values compared"
     style = {"different": "red", "nothing to compare": "yellow"}.get(said, "green")
     if said == "nothing to compare":
-        compared = "neither then nor now did it record a result or keep a file"
+        compared = "it ran again, but neither then nor now did it record a result or keep a file; "
+        compared += "remedy: from gradtricks.lab import record"
     head = Text.assemble(f"{verdict.title}: ", (said, style), f" ({compared})")
     rows = [
         (d.name, short(d.recorded), short(d.now), "" if d.relative is None else f"{d.relative:.1g}")

@@ -58,7 +58,10 @@ class SweepResult:
 
     def __rich__(self) -> RenderableType:
         """Say how many are done, where, and why some failed."""
-        lines = [f"{self.name}: {len(self.runs) - len(self.failed)} done, {len(self.failed)} failed."]
+        kept = sum(run.stored is not None and not run.worker for run in self.runs)
+        before = f" ({kept} of them kept from before)" if kept else ""
+        done = f"{len(self.runs) - len(self.failed)} done{before}"
+        lines = [f"{self.name}: {done}, {len(self.failed)} failed."]
         lines += [f"Best: {near(run.location)}" for run in self.best]
         lines.append(f"Runs: {near(self.store)}")
         lines += [f"Published: {near(self.published)}"] if self.published else []
@@ -82,18 +85,22 @@ def run(
     *,
     threads: int | None = None,
     timeout_s: float | None = None,
+    again: bool = False,
     store: str | Path = DEFAULT_STORE,
     console: Console | None = None,
 ) -> StoredRun:
     """Run a notebook, unless the same run is finished already, and return the finished run.
+
+    It runs in this process's working directory, as papermill runs it.
 
     Args:
         notebook: Path of the source notebook.
         parameters: By name, or texts such as ``scale=0.5``; the others keep their defaults.
         threads: That the run may use; None leaves it to the notebook.
         timeout_s: Ends the run when it takes longer.
+        again: Run it in any case; a run that is kept is deleted first.
         store: Of the runs.
-        console: Where to show how it goes; None shows nothing.
+        console: Where to show how it goes, and at the end where the run is kept; None shows nothing.
 
     Raises:
         ParameterError: A parameter is unknown or of the wrong type; nothing was started.
@@ -102,9 +109,14 @@ def run(
     notebook = Path(notebook)
     planned = plan_run(notebook, parameters, threads=threads)
     opened = store_of_runs(store)
-    (done,) = execute_shown([planned], opened, console, workers=1, timeout_s=timeout_s, retry_failed=True)
+    how: dict[str, Any] = {"workers": 1, "timeout_s": timeout_s, "retry_failed": True, "again": again}
+    (done,) = execute_shown([planned], opened, console, **how)
     if done.stored is None:
         raise RunError(done.error or f"{planned.title} wasn't run")
+    if console is not None:
+        kept = f"Kept from {done.stored.record['started']}, nothing was run (--again does)"
+        said = "Finished" if done.worker else kept
+        console.print(Text(f"{said}: {near(done.stored.location)}"), soft_wrap=True)
     return done.stored
 
 
@@ -115,6 +127,7 @@ def sweep(
     scheduler: Scheduler | None = None,
     timeout_s: float | None = None,
     retry_failed: bool = False,
+    again: bool = False,
     store: str | Path = DEFAULT_STORE,
     console: Console | None = None,
 ) -> SweepResult:
@@ -126,7 +139,8 @@ def sweep(
         scheduler: Of a dask cluster; None means this machine.
         timeout_s: Ends a run that takes longer.
         retry_failed: Try those again that have failed before.
-        store: Of the runs.
+        again: As for `run`, of all runs.
+        store: Of the runs; plots go into the folder ``sweeps`` beside it.
         console: As for `run`.
 
     Raises:
@@ -134,15 +148,17 @@ def sweep(
         Interrupted: By Ctrl-C; the same call goes on later.
     """
     wanted = source if isinstance(source, Sweep) else read_sweep(Path(source))
-    if wanted.optuna and retry_failed:
-        raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for --retry; got a search")
+    if wanted.optuna and (retry_failed or again):
+        option = "--retry" if retry_failed else "--again"
+        raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for {option}; got a search")
     opened = store_of_runs(store)
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
     if wanted.optuna:
         runs, best = _search(wanted, opened, console, **options)
     else:
         freeze(wanted, opened)
-        runs, best = execute_shown(wanted.specs, opened, console, retry_failed=retry_failed, **options), []
+        options |= {"retry_failed": retry_failed, "again": again}
+        runs, best = execute_shown(wanted.specs, opened, console, **options), []
     result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
     if not result.finished:
         return result
@@ -158,13 +174,17 @@ def execute_shown(
     console: Console | None = None,
     *,
     retry_failed: bool = False,
+    again: bool = False,
     **options: Any,
 ) -> list[Run]:
     """Execute runs, and show how far they are; return what came of each, in their order.
 
-    Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``. The
-    other options are those of `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
+    Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``, and
+    finished ones but for ``again``, which deletes what is kept. The other options are those of
+    `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
     """
+    if again:
+        store.forget(specs)
     runs = look_up(specs, store, retry_failed=retry_failed)
     board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
     with board.live():

@@ -58,18 +58,28 @@ def short(value: Any) -> str:
 
 
 def table(
-    header: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[int] = (), whole: bool = False
+    header: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Iterable[int] = (),
+    whole: bool = False,
+    unbroken: Iterable[int] = (),
 ) -> Table:
     """Lay out a table, whose cells are shown as `str` writes them; those of columns ``right`` stand there.
 
     Of a long one the middle is left out, and that is said in its place, unless it is wanted as a ``whole``.
+    In ``unbroken`` columns no word is broken, such as a path that somebody wants to copy.
     """
     aligned, rows, half = set(right), list(rows), _MOST_ROWS // 2
+    unbroken = set(unbroken)
     if (more := len(rows) - _MOST_ROWS) > 0 and not whole:
         rows[half:-half] = [[f"… {more} more"]]
     made = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(header):
-        made.add_column(Text(name), justify="right" if place in aligned else "left", overflow="fold")
+        words = [word for row in rows for word in str(row[place]).split()] if place in unbroken else []
+        least = max(map(len, words), default=None)
+        justify: Any = "right" if place in aligned else "left"
+        made.add_column(Text(name), justify=justify, overflow="fold", min_width=least)
     for row in rows:
         made.add_row(*(Text(str(cell)) for cell in row))
     return made
@@ -95,6 +105,15 @@ def explained() -> Iterator[None]:
             yield
         except (typer.Exit, BrokenPipeError):  # who reads the output may stop, as `head` does
             raise
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("gradtricks"):
+                raise
+            _complain(
+                f"expected {error.name}, which this command needs; got none installed; remedy: install "
+                "gradtricks with its extra [lab], and for the book with [book] too",
+                "red",
+            )
+            raise typer.Exit(2) from error
         except Exception as error:  # which of them are expected, _exit_code says
             code = _exit_code(error)
             if code is None:  # nobody expects it, so it deserves its traceback

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.terminal import duration, short
+from gradtricks.lab.commands.terminal import duration, output, short
 from gradtricks.lab.commands.terminal import table as laid_out
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results import tables
@@ -88,7 +88,7 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     """
     form = to or (path.suffix.removeprefix(".") if path else None)
     if form is None:
-        yield _whole(frame)
+        yield _whole(frame, output.width)
     elif form not in ("parquet", "csv"):
         raise ParameterError(f"expected --to or an ending: one of parquet, csv; got {path}")
     elif path is None:
@@ -207,10 +207,22 @@ def _same(file: Path, other: Path) -> bool:
     return file.exists() and file.samefile(other)
 
 
-def _whole(frame: "pandas.DataFrame") -> str:
-    """Show every column and every row, a line each however long; quick where there are thousands."""
+def _whole(frame: "pandas.DataFrame", width: int) -> str:
+    """Show every column and every row; quick where there are thousands.
+
+    As many columns stand side by side as there is room for; the others follow below, with the first one
+    before them, which names the run.
+    """
     named = [(str(name), tables.values_of(column)) for name, column in frame.items()]
     columns = [[name, *(tables.one_line(short(value)) for value in values)] for name, values in named]
-    widths = [max(map(len, column)) for column in columns]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)) for row in zip(*columns))
-    return "\n".join(line.rstrip() for line in lines)
+    if not columns:
+        return ""
+    first, *others = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+    blocks, room = [[first]], width - len(first[0])
+    for column in others:
+        if len(column[0]) + 2 > room and len(blocks[-1]) > 1:
+            blocks.append([first])
+            room = width - len(first[0])
+        blocks[-1].append(column)
+        room -= len(column[0]) + 2
+    return "\n\n".join("\n".join("  ".join(row).rstrip() for row in zip(*block)) for block in blocks)

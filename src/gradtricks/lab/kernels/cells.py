@@ -25,7 +25,8 @@ from gradtricks.lab.kernels.warm import Kernel
 from gradtricks.lab.recording import REPORT_CELL
 
 _SAVE_EVERY_S = 1.0
-_SKIPPED = "skip-execution"  # the tag by which nbclient, and so plain papermill, passes a cell by
+_SKIPPED = "skip-execution"  # the tag by which nbclient, and so plain papermill, passes a cell by,
+_ALLOWED = "raises-exception"  # and the one with which a cell may fail
 _OF_MANAGER = ("output_path", "progress_bar", "log_output", "autosave_cell_every")  # papermill's options
 _OF_CLIENT = ("log_output", "stdout_file", "stderr_file")
 _LANGUAGE = {
@@ -159,13 +160,16 @@ def _run(
             deadline = min(run_deadline, time.monotonic() + (cell_timeout_s or math.inf))
             try:
                 for message in kernel.execute(cell.source, deadline):
-                    client.process_message(message, cell, index)
+                    if message["msg_type"] == "execute_reply":
+                        _note_error(cell, message["content"])
+                    else:
+                        client.process_message(message, cell, index)
             except TimeoutError:
                 if deadline == run_deadline:
                     raise TimeoutError(f"the run took longer than {timeout_s:g} s and was ended") from None
                 late = "A cell timed out while it was being executed"
                 raise CellTimeoutError.error_from_timeout_and_cell(late, cell_timeout_s, cell) from None
-            if "raises-exception" not in cell.metadata.tags and _errors(cell):
+            if _ALLOWED not in cell.metadata.tags and _errors(cell):
                 manager.cell_exception(cell, index)
         manager.cell_complete(cell, index)
         if cell.metadata.papermill["exception"]:
@@ -173,6 +177,13 @@ def _run(
             if _errors(cell) not in ([("SystemExit", "")], [("SystemExit", "0")]):
                 return
             over = True
+
+
+def _note_error(cell: NotebookNode, reply: Mapping[str, str]) -> None:
+    """Let papermill see that a cell failed: some errors, such as groups, show only as printed text."""
+    if reply["status"] == "error" and _ALLOWED not in cell.metadata.tags and not _errors(cell):
+        name, value = reply["ename"], reply["evalue"]
+        cell.outputs.append(new_output("error", ename=name, evalue=value, traceback=[f"{name}: {value}"]))
 
 
 def _errors(cell: NotebookNode) -> list[tuple[str, str]]:

@@ -133,7 +133,10 @@ class Kernels:
                         self._refuse_closed()
                         raise
                     return
-        raise KernelLostError("Kernel died: the process that forks is gone, or there can't be more processes")
+                said = server.last_words()
+        self._refuse_closed()
+        died = "Kernel died: the process that forks is gone, or there can't be more processes"
+        raise KernelLostError(f"{died}{said}")
 
     def close(self) -> None:
         """End all runs that go on, and the processes that fork; there are no more runs after it."""

@@ -10,7 +10,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ from typing import Any, NoReturn
 import psutil
 
 from gradtricks.lab.kernels import RECORDING
+from gradtricks.lab.kernels.chances import Chances
 from gradtricks.lab.kernels.outbox import Outbox
 from gradtricks.lab.kernels.shell import Shell, new_shell
 
@@ -36,8 +36,8 @@ _SIGNALS = (signal.SIGCHLD, _END)
 class _Forks:
     """Forks, and cleans up behind forks that have ended."""
 
-    def __init__(self, shell: Shell, outbox: Outbox) -> None:
-        self._shell, self._outbox = shell, outbox
+    def __init__(self, shell: Shell, outbox: Outbox, chances: Chances) -> None:
+        self._shell, self._outbox, self._chances = shell, outbox, chances
         self._reports: dict[int, int] = {}
 
     def serve(self, control: socket.socket) -> None:
@@ -62,7 +62,7 @@ class _Forks:
             control.close()
             for descriptor in (report, *self._reports.values()):
                 os.close(descriptor)
-            _become_run(self._shell, self._outbox, socket.socket(fileno=channel), log)
+            _become_run(self._shell, self._outbox, self._chances, socket.socket(fileno=channel), log)
         if child:
             self._reports[child] = os.dup(report)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -71,23 +71,28 @@ class _Forks:
         return child or 0
 
     def _bury(self, *_: Any) -> None:
-        """Report how forks ended, and end what they left: that becomes a child of this process."""
+        """End what forks that have ended left, which is a child of this process by now; then report them.
+
+        Who hears that a run has ended may end this process at once.
+        """
+        ended: list[tuple[int, int]] = []
         with suppress(ChildProcessError):  # there are none any more
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = ended
-                report = self._reports.pop(pid, None)
-                if report is not None:
-                    with suppress(BrokenPipeError):
-                        os.write(report, status.to_bytes(4, "big"))
-                    os.close(report)
-            for orphan in psutil.Process().children():
-                if orphan.pid not in self._reports:
-                    _end_tree(orphan.pid)
+            while (child := os.waitpid(-1, os.WNOHANG))[0]:
+                ended.append(child)
+        reports = [(self._reports.pop(pid), status) for pid, status in ended if pid in self._reports]
+        for orphan in psutil.Process().children():
+            if orphan.pid not in self._reports:
+                _end_tree(orphan.pid)
+        for report, status in reports:
+            with suppress(BrokenPipeError):
+                os.write(report, status.to_bytes(4, "big"))
+            os.close(report)
 
     def _end(self, *_: Any) -> NoReturn:
+        """End all that this process has below it, also what it was just about to end, and itself."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        for child in self._reports:
-            _end_tree(child)
+        for child in psutil.Process().children():
+            _end_tree(child.pid)
         os._exit(0)
 
 
@@ -98,24 +103,23 @@ def main() -> None:
     _ask_system(_PR_SET_CHILD_SUBREAPER, 1)
     control, modules = socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]
     del sys.argv[1:]
-    if not sys.flags.safe_path:
-        del sys.path[0]  # a module of that folder may be another one in a run's own folder
     # A run's record names what the run imports, not what this process does.
     for name in [name for name in sys.modules if name.partition(".")[0] == "gradtricks"]:
         del sys.modules[name]
     outbox = Outbox()
     sys.stdout, sys.stderr = outbox.streams  # loggers keep what they find here when they are imported
-    for name in modules:
-        with suppress(Exception):  # the run will say what is wrong with it
-            importlib.import_module(name)
-        if name == RECORDING:
-            sys.modules[name].installed_versions()  # takes long
+    with Chances() as chances:
+        for name in modules:
+            with suppress(Exception):  # the run will say what is wrong with it
+                importlib.import_module(name)
+            if name == RECORDING:
+                sys.modules[name].installed_versions()  # takes long
     sys.modules.pop("__mp_main__", None)  # it is this module, to multiprocessing
     # Imports look in whatever folder the run is in, but after the standard library, as in a Jupyter kernel.
     names = [Path(path).name for path in sys.path]
     installed = (i for i, name in enumerate(names) if name in ("site-packages", "dist-packages"))
     sys.path.insert(next(installed, len(names)), "")
-    forks = _Forks(new_shell(), outbox)
+    forks = _Forks(new_shell(), outbox, chances)
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that it looks at
     forks.serve(control)
@@ -153,7 +157,7 @@ def _alive_below(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) -> NoReturn:
+def _become_run(shell: Shell, outbox: Outbox, chances: Chances, channel: socket.socket, log: int) -> NoReturn:
     """Be one run, in a session of its own, with nothing inherited but what was imported."""
     status = 1
     try:
@@ -168,10 +172,7 @@ def _become_run(shell: Shell, outbox: Outbox, channel: socket.socket, log: int) 
         os.dup2(log, 2)
         os.close(log)
         atexit._clear()
-        # Without it all forks would draw the same numbers, which no fresh process does.
-        random.seed()
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()
+        chances.draw()
         _run_cells(shell, outbox, channel)
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         atexit._run_exitfuncs()
@@ -187,7 +188,8 @@ def _run_cells(shell: Shell, outbox: Outbox, channel: socket.socket) -> None:
     """Run the cells that arrive, until the other side closes the channel.
 
     What arrives is lines of JSON: first the folder and the environment, then cells. The last message that
-    goes out for each cell is an ``execute_reply``.
+    goes out for each cell is an ``execute_reply``. After a cell that called ``exit()`` only the lab's own is
+    run, which reports.
     """
     requests = channel.makefile("rb")
     place = json.loads(requests.readline())
@@ -197,10 +199,12 @@ def _run_cells(shell: Shell, outbox: Outbox, channel: socket.socket) -> None:
     _watch_sources()
     outbox.connect(channel)
     shell.open(outbox)
-    while not shell.exiting and (request := requests.readline()):
+    while request := requests.readline():
+        source = json.loads(request)
+        if shell.exiting and not source.startswith(f"import {RECORDING}"):
+            return
         outbox.send("execute_input", {"execution_count": shell.execution_count})
-        shell.execute(json.loads(request))
-        outbox.send("execute_reply", {})
+        outbox.send("execute_reply", shell.execute(source))
 
 
 def _watch_sources() -> None:

@@ -98,13 +98,22 @@ class Outbox:
     def _emit(self, kind: str, content: dict[str, Any]) -> None:
         if self._channel is None:
             return
-        text = json.dumps({"msg_type": kind, "content": content}, default=repr, ensure_ascii=False)
-        line = b"\n%b\n" % text.encode(errors="replace")  # lone surrogates can't be written
+        line = b"\n%b\n" % _packed({"msg_type": kind, "content": content})
         fcntl.lockf(self._turn, fcntl.LOCK_EX)
         try:
             self._channel.sendall(line)
         finally:
             fcntl.lockf(self._turn, fcntl.LOCK_UN)
+
+
+def _packed(message: dict[str, Any]) -> bytes:
+    """Write a message as JSON; NumPy's numbers, dates and the like as a Jupyter kernel does."""
+    try:
+        return json.dumps(message, ensure_ascii=False).encode(errors="replace")  # no lone surrogates
+    except TypeError:
+        from jupyter_client.session import json_packer  # takes its time, and is seldom needed
+
+        return json_packer(message)
 
 
 class _Stream(io.TextIOBase):

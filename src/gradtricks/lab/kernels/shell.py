@@ -58,12 +58,20 @@ class Shell(InteractiveShell):
         sys.stdout, sys.stderr = outbox.streams
         builtins.input = getpass.getpass = _refuse
 
-    def execute(self, source: str) -> None:
-        """Run a cell; as in a Jupyter kernel, an event loop runs meanwhile, and the cell may await."""
+    def execute(self, source: str) -> dict[str, str]:
+        """Run a cell, and return how it ended, as a Jupyter kernel replies.
+
+        As in a Jupyter kernel, an event loop runs meanwhile, and the cell may await. Only the result says
+        whether it failed: not every error is shown, and not every one that is shown ended the cell.
+        """
         result = self.loop.run_until_complete(self._execute(source))
         self.outbox.end_cell()
         if self.outbox.is_fork:  # the cell forked, and this is the child
             os._exit(not result.success)
+        error = result.error_before_exec or result.error_in_exec
+        if error is None:
+            return {"status": "ok"}
+        return {"status": "error", "ename": type(error).__name__, "evalue": str(error)}
 
     async def _execute(self, source: str) -> ExecutionResult:
         cell, error = source, None
@@ -85,11 +93,6 @@ class Shell(InteractiveShell):
     def ask_exit(self) -> None:
         """Let this be the last cell."""
         self.exiting = True
-
-    def show_usage_error(self, exc: BaseException) -> None:
-        """Print it, and let a magic that was used wrongly be an error as any other."""
-        super().show_usage_error(exc)
-        self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         content = {"ename": etype.__name__, "evalue": str(evalue), "traceback": stb}

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,10 +20,13 @@ from nbclient.exceptions import DeadKernelError
 _START_S = 300.0  # for a server to import all it has to
 _PATIENCE_S = 5.0  # for a process to end by itself
 _CHUNK = 1 << 18
+_TOLD = 2000  # characters of what a server said before it ended
+# By these a process ends through a fault of its own; others come from outside, as where memory is short.
+_OWN_FAULTS = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"}
 
 
 class KernelLostError(DeadKernelError):
-    """A run's process ended with the one that it was forked from, or there was none to fork from."""
+    """A run's process was ended by something else, or with the one it was forked from, or there was none."""
 
 
 class ForkServer:
@@ -38,16 +42,32 @@ class ForkServer:
         self._lock = threading.Lock()
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_START_S)
-        command = [sys.executable, "-m", "gradtricks.lab.kernels.forkserver", str(theirs.fileno()), *modules]
-        none = subprocess.DEVNULL
+        # -P: a module beside the notebook may be called as one of the standard library.
+        command = [sys.executable, "-P", "-m", "gradtricks.lab.kernels.forkserver", str(theirs.fileno())]
+        none, self._errors = subprocess.DEVNULL, tempfile.TemporaryFile()  # noqa: SIM115  as long as this
         with theirs:
             self._process = subprocess.Popen(
-                command, env=environment, pass_fds=[theirs.fileno()], stdin=none, stdout=none, stderr=none
+                [*command, *modules],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=none,
+                stdout=none,
+                stderr=self._errors,
             )
 
     def is_alive(self) -> bool:
         """Return whether the process is there."""
         return self._process.poll() is None
+
+    def last_words(self) -> str:
+        """Return the end of what it printed past Python, with a line's end before it, or nothing."""
+        with self._lock:
+            if self._errors.closed:
+                return ""
+            size = os.fstat(self._errors.fileno()).st_size
+            said = os.pread(self._errors.fileno(), _TOLD, max(0, size - _TOLD))  # it goes on where it is
+        text = said.decode(errors="replace").strip()
+        return f"\n{text}" if text else ""
 
     @contextmanager
     def fork(self, environment: Mapping[str, str], log: int) -> "Iterator[Kernel | None]":
@@ -82,6 +102,7 @@ class ForkServer:
             self._process.wait()
         with self._lock:  # whoever waits for an answer has heard by now that none will come
             self._control.close()
+            self._errors.close()
 
     def _ask_for_fork(self, *descriptors: int) -> int:
         with self._lock:
@@ -116,7 +137,7 @@ class Kernel:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
 
     def execute(self, source: str, deadline: float) -> Iterator[dict[str, Any]]:
-        """Run a cell, and yield what it shows, as Jupyter's messages.
+        """Run a cell, and yield what it shows and, last, how it ended, as Jupyter's messages.
 
         A DeadKernelError says how the process ended, or that nothing more can be heard of it; a TimeoutError
         that the deadline, by `time.monotonic`, is over, and the process goes on.
@@ -130,10 +151,10 @@ class Kernel:
                 message = json.loads(line)
                 if not isinstance(message, dict) or "msg_type" not in message:
                     continue
-                if message["msg_type"] == "execute_reply":
-                    return
                 header = {"msg_type": message["msg_type"]}
                 yield message | {"header": header, "parent_header": {"msg_id": None}}
+                if message["msg_type"] == "execute_reply":
+                    return
         raise self._how_it_ended()
 
     def end(self, patience_s: float) -> None:
@@ -163,7 +184,7 @@ class Kernel:
 
     def _how_it_ended(self) -> DeadKernelError:
         died = "Kernel died: its process "
-        if not _wait_for([self._report], 1):
+        if not _wait_for([self._report], _PATIENCE_S):  # what the process has started is ended before
             return DeadKernelError(f"{died}closed the channel to the lab")
         status = self._report.recv(4)
         if not status:
@@ -172,7 +193,9 @@ class Kernel:
         if code >= 0:
             return DeadKernelError(f"{died}ended by itself, with exit status {code}")
         names = {number.value: number.name for number in signal.Signals}
-        return DeadKernelError(f"{died}was ended by {names.get(-code, f'signal {-code}')}")
+        name = names.get(-code, f"signal {-code}")
+        kind = DeadKernelError if name in _OWN_FAULTS else KernelLostError
+        return kind(f"{died}was ended by {name}")
 
 
 def _wait_for(sockets: list[socket.socket], seconds: float) -> list[socket.socket]:

@@ -4,11 +4,11 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timezone
 from types import NoneType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -55,6 +55,55 @@ def parse_cell(source: str) -> tuple[list[ast.stmt], dict[int, str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         said = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else error
         raise ParameterError(f"the parameters cell can't be read: {said}") from error
+
+
+class Assigned(NamedTuple):
+    """A name that a cell sets, or only annotates."""
+
+    name: str
+    node: ast.stmt
+    value: ast.expr | None  # None where it can't be told, or there is none
+    written: str  # the value as the cell has it
+    is_certain: (
+        bool  # whether the statement is carried out in any case, and gives no other name the same list
+    )
+
+
+def assignments(statements: Iterable[ast.stmt], *, in_branch: bool = False) -> Iterator[Assigned]:
+    """Find what a cell sets: in plain assignments, chains of them and tuples, also in branches."""
+    for node in statements:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                shared = len(targets) > 1 and isinstance(value, ast.List | ast.Dict)
+                found = [(*pair, not shared) for target in targets for pair in _pairs(target, value)]
+            case ast.AnnAssign(target=ast.Name(id=name), value=value):
+                found = [(name, value, True)]
+            case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try() | ast.TryStar() | ast.Match():
+                found = []
+                blocks = [getattr(node, part, []) for part in ("body", "orelse", "finalbody")]
+                blocks += [each.body for part in ("handlers", "cases") for each in getattr(node, part, [])]
+                for block in blocks:
+                    yield from assignments(block, in_branch=True)
+            case _:
+                found = []
+        for name, part, certain in found:
+            written = ast.unparse(part) if part else ""
+            written += " (in a branch)" * in_branch
+            yield Assigned(name, node, part, written.strip(), certain and not in_branch)
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+    match target:
+        case ast.Name(id=name):
+            yield name, value
+        case ast.Tuple(elts=targets) | ast.List(elts=targets):
+            values: list[Any] = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            starred = any(isinstance(each, ast.Starred) for each in (*targets, *values))
+            known = len(values) == len(targets) and not starred
+            for each, part in zip(targets, values if known else [None] * len(targets)):
+                yield from _pairs(each, part)
+        case ast.Starred(value=inner):
+            yield from _pairs(inner, None)
 
 
 def resolve(node: ast.expr) -> tuple[Any, str]:

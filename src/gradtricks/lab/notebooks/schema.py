@@ -17,6 +17,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from pydantic_core import PydanticCustomError, SchemaError
 
 from gradtricks.lab.notebooks.declarations import (
+    Assigned,
+    assignments,
     infer,
     optional,
     parse_annotation,
@@ -25,8 +27,8 @@ from gradtricks.lab.notebooks.declarations import (
     resolve,
     without_range,
 )
+from gradtricks.lab.notebooks.texts import READERS, WORDS, Plain, Problems, literal
 from gradtricks.lab.notebooks.texts import ParameterError as ParameterError  # also for who imports this one
-from gradtricks.lab.notebooks.texts import Plain, Problems, literal
 
 _TYPE_COMMENT = re.compile(r"type:\s*([\w.]+(?:\[.*\])?)\s*(.*)")
 _LONGEST = 120  # characters of a wrong value
@@ -43,6 +45,7 @@ class Parameter:
     written: str = "None"  # as the cell has it
     computed: bool = False  # whether only running the cell tells
     meaning: str = ""  # the comment behind it
+    inferred: bool = False  # whether its type is only that of its default
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -70,8 +73,21 @@ class Parameter:
             return checked
         except (ValidationError, TypeError) as error:
             meaning = f" ({self.meaning})" if self.meaning else ""
-            got = excerpt(without_range(value, self.type))
-            raise ParameterError(f"{self.name}: expected {self.expected}{meaning}; got {got}") from error
+            words = f", written {WORDS}" if "bool" in self.expected.split(" | ") else ""
+            got = without_range(value, self.type)
+            said = f"{self.name}: expected {self.expected}{words}{meaning}; got {excerpt(got)}"
+            raise ParameterError(said + self._remedy(got)) from error
+
+    def _remedy(self, got: Any) -> str:
+        """Say how to let a value of another type pass where no one has declared any."""
+        if not (self.inferred and self.is_typed) or type(got) not in READERS:
+            return ""
+        kind = "None" if got is None else type(got).__name__
+        wanted = kind if (self.expected, kind) == ("int", "float") else f"{self.expected} | {kind}"
+        return (
+            f"; remedy: its default says {self.expected}; where {kind} is meant too, write "
+            f"{self.name}: {wanted} = {self.written}"
+        )
 
 
 def _check_pattern(pattern: str) -> str:
@@ -105,7 +121,7 @@ def read_notebook(path: Path) -> NotebookNode:
     if not path.is_file():
         raise FileNotFoundError(f"expected a notebook at {path}; got nothing there")
     try:
-        notebook = nbformat.read(path, as_version=4)
+        notebook = nbformat.from_dict(nbformat.read(path, as_version=4))  # of an old version: another class
         for cell in notebook.cells:
             if not isinstance(cell.metadata.get("tags", []), list):
                 raise ValueError(f"tags of a cell that are {excerpt(cell.metadata.tags)}")
@@ -129,18 +145,14 @@ def read_parameters(notebook: NotebookNode, path: str) -> dict[str, Parameter]:
     used = Counter(each.id for each in names)
     bound = Counter(each.id for each in names if not isinstance(each.ctx, ast.Load))
     parameters: dict[str, Parameter] = {}
-    for node in statements:
-        match node:
-            case (
-                ast.Assign(targets=[ast.Name(id=name)])
-                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
-            ):
-                # A cell may change a value by setting it again, and a list or dict by doing anything with it.
-                steady = bound[name] == 1, used[name] == 1
-                try:
-                    parameters[name] = _parameter(name, node, comments, *steady)
-                except (ValueError, SchemaError) as error:  # such as a choice that isn't valid Unicode
-                    problems.append(f"{path}: parameter {name}: {str(error).splitlines()[-1].strip()}")
+    for each in assignments(statements):
+        # A cell may change a value by setting it again, and a list or dict by doing anything with it.
+        steady = bound[each.name] == 1 and each.is_certain, used[each.name] == 1
+        try:
+            if each.is_certain or each.name not in parameters:
+                parameters[each.name] = _parameter(each, comments, *steady)
+        except (ValueError, SchemaError) as error:  # such as a choice that isn't valid Unicode
+            problems.append(f"{path}: parameter {each.name}: {str(error).splitlines()[-1].strip()}")
     problems.refuse()
     return parameters
 
@@ -235,15 +247,16 @@ def excerpt(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
 
-def _parameter(
-    name: str, node: ast.Assign | ast.AnnAssign, comments: Mapping[int, str], set_once: bool, unused: bool
-) -> Parameter:
+def _parameter(assigned: Assigned, comments: Mapping[int, str], set_once: bool, unused: bool) -> Parameter:
+    name, node, value, written, _ = assigned
     meaning = comments.get(node.end_lineno or 0) or comments.get(node.lineno, "")
     annotation = node.annotation if isinstance(node, ast.AnnAssign) else None
+    if value is None and annotation and ast.unparse(annotation) == "None":
+        annotation = None  # as in ``x: None``, which sets nothing: somebody wants to give it a value
     default: Any = None
-    value, computed = node.value or ast.Constant(None), True
+    computed = True
     with suppress(ValueError, TypeError, OverflowError, RecursionError):
-        default = read_default(value)
+        default = read_default(value or ast.Name(""))
         literal(default)
         computed = not (set_once and (unused or not isinstance(default, list | dict)))
     default = None if computed else default
@@ -254,7 +267,7 @@ def _parameter(
         type_, expected = resolve(annotation) if annotation else infer(default)
     except LookupError:
         type_, expected = infer(default)
-    parameter = Parameter(name, expected, type_, default, ast.unparse(value), computed, meaning)
+    parameter = Parameter(name, expected, type_, default, written, computed, meaning, not annotation)
     if computed:
         return parameter
     try:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+WORDS = f"{', '.join([*_WORDS][:-1])} or {[*_WORDS][-1]}"
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)")
 # Bits: Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones.
 _LONG = 2000

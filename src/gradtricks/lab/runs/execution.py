@@ -1,5 +1,6 @@
 """One run: a notebook and its parameters, executed by papermill and recorded."""
 
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -101,6 +102,7 @@ def _attempt(
         # It can't say what it used: any source and any library may have been the reason.
         inputs = {"modules": anything_near(spec.notebook), "versions": describe_libraries(), "python": PYTHON}
         record |= {"status": "failed", "error": reason_of(error), "inputs": inputs}
+        record["lost"] = isinstance(error, KernelLostError)  # to a kill: the same command tries it again
         record["duration_s"] = round(time.monotonic() - clock, 3)
         stored = store.keep_failure(folder, record)
         more = _CHECKPOINTED if left.exists() else ""
@@ -157,8 +159,20 @@ def _close(output: Path, error: Exception) -> str:
     started = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
     if not started:
         return before
-    first_line = next(iter(started[-1].source.strip().splitlines()), "")
-    return f"in cell {len(started)} ({first_line})"
+    lines = started[-1].source.splitlines()
+    number = _line_of(error)
+    if 0 < number <= len(lines):
+        return f"in cell {len(started)}, line {number}: {lines[number - 1].strip()}"
+    return f"in cell {len(started)} ({next(iter(started[-1].source.strip().splitlines()), '')})"
+
+
+def _line_of(error: Exception) -> int:
+    """Say which line of its cell was going on when that failed; 0 where no traceback says it."""
+    if not isinstance(error, PapermillExecutionError):
+        return 0
+    plain = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback))
+    found = re.findall(rf"Cell In\[{error.exec_count}\], line (\d+)", plain)
+    return int(found[-1]) if found else 0
 
 
 def reason_of(error: Exception) -> str:

@@ -77,7 +77,8 @@ class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
 def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[Run]:
     """Find what is known of runs before any is started: a run each; what is asked for twice is one.
 
-    Those that have failed before count as not tried if they are to be tried again.
+    Those that have failed before count as not tried if they are to be tried again, or if it was a kill from
+    outside that ended them.
     """
     finished = store.find_all(specs)
     others = [] if retry_failed else [spec for spec in specs if spec.request not in finished]
@@ -85,7 +86,7 @@ def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[
 
     def known(spec: Spec) -> Run:
         failure = failed.get(spec.request)
-        if failure is None:
+        if failure is None or failure.record.get("lost"):
             return Run(spec, finished.get(spec.request))
         kept = f"It failed before, and is kept in {failure.location}"
         return Run(spec, error=f"{failure.record['error']}\n  {kept}")

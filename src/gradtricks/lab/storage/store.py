@@ -174,6 +174,14 @@ class Store:
         with explained(self.location):
             return self._put(folder, record)
 
+    def forget(self, runs: Iterable[Requested]) -> None:
+        """Delete what is kept of runs, finished or failed, so that they are done again."""
+        with explained(self.location):
+            for run in runs:
+                folder = folder_name(run.title, run.request)
+                for name in self._place.names(folder, folders=True):
+                    self._place.remove(f"{folder}/{name}")
+
     def claimed(self) -> set[str]:
         """List the requests that processes of this machine are running now."""
         with explained(self.location):

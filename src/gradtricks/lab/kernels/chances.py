@@ -1,0 +1,50 @@
+"""What a fresh process draws by chance when it imports something, and a fork has to draw anew."""
+
+import random
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+_SEED = random.Random.seed
+
+
+class Chances:
+    """Notes which generators take their seed from the system while modules are imported.
+
+    Without it all forks would draw the same numbers from them, which no fresh process does. What was given a
+    seed keeps it. NumPy's and PyTorch's generators are compiled: of those it knows the global ones. Those of
+    TensorFlow and Keras are made when they are first used, and so in the fork.
+    """
+
+    def __init__(self) -> None:
+        self._unseeded: dict[int, random.Random] = {}
+
+    def __enter__(self) -> Self:
+        """Begin to note."""
+        unseeded = self._unseeded
+
+        def seed(self: random.Random, a: Any = None, *rest: Any, **options: Any) -> None:
+            _SEED(self, a, *rest, **options)
+            if a is None:
+                unseeded[id(self)] = self
+            else:
+                unseeded.pop(id(self), None)
+
+        random.Random.seed = seed  # type: ignore[method-assign]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End that."""
+        random.Random.seed = _SEED  # type: ignore[method-assign]
+
+    def draw(self) -> None:
+        """Draw anew."""
+        random.seed()
+        for generator in self._unseeded.values():
+            generator.seed()
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()
+        if "torch" in sys.modules:
+            sys.modules["torch"].default_generator.seed()
