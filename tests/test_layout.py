@@ -236,9 +236,9 @@ MOST_LINES = {
     "src/gradtricks/reference": 1_459,
     "src/gradtricks/_core": 2_798,
     "src/gradtricks/agents": 3_990,
-    "src/gradtricks/lab": 8_640,
-    "src/gradtricks/book": 2_619,
-    "tests": 23_850,
+    "src/gradtricks/lab": 8_646,
+    "src/gradtricks/book": 2_690,
+    "tests": 23_990,
 }
 
 
