@@ -45,13 +45,13 @@ def pytest_cmdline_main(config):
             if status[-1] == pytest.ExitCode.INTERRUPTED or (status[-1] and options.maxfail):
                 break
         sys.stdout.write("".join(f"{line}\n" for line in _summed(reasons.read_text().splitlines())))
-    # What was asked for may have tests of one framework only.
-    return max(set(status) - {pytest.ExitCode.NO_TESTS_COLLECTED}, default=status[-1])
+    # What was asked for may have tests of one framework only; a process that crashed has a negative status.
+    return max({*status} - {pytest.ExitCode.NO_TESTS_COLLECTED}, key=abs, default=status[-1])
 
 
 def pytest_terminal_summary(terminalreporter, config):
     """Say why tests were skipped, and so what brings them back."""
-    skipped = [report.longrepr[2] for report in terminalreporter.getreports("skipped")]
+    skipped = [" ".join(report.longrepr[2].split()) for report in terminalreporter.getreports("skipped")]
     reasons = [reason.removeprefix("Skipped: ") for reason in skipped]
     if config.option.skipped:
         with Path(config.option.skipped).open("a", encoding="utf-8") as file:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -89,9 +90,10 @@ def test_without_a_choice_each_framework_has_a_process_and_what_was_skipped_is_s
     assert ended.stdout.splitlines()[-1] == "1 skipped: nothing to see; come back later"
 
 
-def test_a_failure_with_either_framework_fails_all(run):
-    for name in ("torch", "tensorflow"):
-        assert run(f"def test_of_{name}():\n    assert False").returncode == 1
+@pytest.mark.parametrize(("failing", "status"), [("assert False", 1), ("os.abort()", -signal.SIGABRT % 256)])
+def test_what_fails_with_either_framework_fails(run, failing, status):
+    for name in FRAMEWORKS:
+        assert run(f"import os\ndef test_of_{name}():\n    {failing}").returncode == status
 
 
 # Runs of notebooks
