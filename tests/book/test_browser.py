@@ -624,12 +624,19 @@ def test_the_paths_are_those_of_scales_in_a_row(moving):
 
 def test_the_pulses_bring_back_what_our_scale_lets_through(moving):
     figure = moving("pulses")
-    x = choose(figure, "x", 5)
-    for edit, scale in (("leave it", 1), ("detach()", 0), ("scale by ½", 0.5), ("reverse", -1)):
-        figure.get_by_label(edit).check()
-        by_y = 2 * x * scaling.scale_gradient_vjp(1.0, x**2, scale)
-        *_, value, above, other, arrived = read(figure)
-        assert (x, value, above, other, arrived) == (2, 6, by_y, 1, by_y + 1)
+    for place, x in ((7, 2), (5, 0.5)):
+        assert choose(figure, "x", place) == x
+        for edit, scale in (("leave it", 1), ("detach()", 0), ("scale by ½", 0.5), ("reverse", -1)):
+            figure.get_by_label(edit).check()
+            by_y = 2 * x * scaling.scale_gradient_vjp(1.0, x**2, scale)
+            *_, value, above, other, arrived = read(figure)
+            assert (value, above, other, arrived) == (x**2 + x, by_y, 1, by_y + 1)
+    # The chapter asks for which x nothing is left if y is reversed, and the slider has that x.
+    assert arrived == 0
+    # Forward, the box does nothing: what it does stands with the gradients.
+    drawn = figure.locator("svg text")
+    assert drawn.filter(has_text="=").get_attribute("class") == "value"
+    assert "gradient" in drawn.filter(has_text="×−1").get_attribute("class")
 
 
 def test_a_handle_is_dragged_and_stays_in_the_picture(moving, page):

@@ -699,6 +699,14 @@ def test_every_citation_is_in_the_bibliography_once():
     assert cited == set(keys)
 
 
+def test_a_question_whose_number_is_known_is_cited_at_its_own_address():
+    entries = (BOOK / "references.bib").read_text().split("\n@")
+    asked = [(n, e) for e in entries for n in re.findall(r"(?:Exchange|Overflow), question (\d+)", e)]
+    sites = ("stackoverflow", "datascience.stackexchange")
+    assert len(asked) > 10
+    assert [e for n, e in asked if not any(f"https://{site}.com/questions/{n}" in e for site in sites)] == []
+
+
 def test_the_landing_page_leads_to_the_chapter_of_every_stem():
     text = (BOOK / "index.md").read_text()
     questions = text[text.index("class-container: questions") : text.index("class-container: results")]

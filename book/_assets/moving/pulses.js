@@ -1,11 +1,11 @@
-// Pulses run forward with the values of L = x² + x and come back with its gradients; what stands behind the square is
-// edited, and edits nothing but the way back.
+// Pulses run forward with the values of L = x² + x and come back with its gradients. The box behind the square hands the
+// value on, so it holds an equals sign; the rule below it is for the gradient alone.
 (() => {
   "use strict";
   const { each, make, written, arrow } = figures;
   const EDITS = { "leave it": 1, "detach()": 0, "scale by ½": 0.5, reverse: -1 };
   const NAMES = ["x", "x²", "y", "edit", "z", "+", "L"], BOXES = [1, 3, 5], HOPS = NAMES.length - 1;
-  const STARTS = [-3, -2, -1, 0, 1, 2, 3];
+  const STARTS = [-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3];
 
   // The arc from x to the sum, as the points of a curve: values along the inner one, gradients back along the outer one.
   function arcs(from, to, up, down) {
@@ -23,7 +23,7 @@
     let time = 2 * HOPS;
     const texts = Array.from({ length: 2 * HOPS + 1 }, (_, i) => (i <= HOPS ? `forward, ${NAMES[i]}` : `backward, ${NAMES[2 * HOPS - i]}`));
     const edit = stage.choice("What stands behind y", Object.keys(EDITS));
-    const start = stage.slider("x", STARTS.map(written), 6);
+    const start = stage.slider("x", STARTS.map(written), 8);
     stage.player("moment", texts, 1.6, time, (now) => (time = now));
     stage.showWords();
     const found = () => pass(STARTS[start()], Object.values(EDITS)[edit()]);
@@ -46,8 +46,8 @@
       for (const [i, name] of NAMES.entries()) {
         const cx = column(i), box = BOXES.includes(i), reached = returned(i) && (i !== 2 || slope);
         make("rect", { class: `node ${i === 3 && slope !== 1 ? "gradient" : "value"} ${box ? "operation" : reached ? "reached" : ""}`, x: cx - half(i), y: up - 15, width: 2 * half(i), height: 30, rx: box ? 4 : 15 }, drawing);
-        const inside = i === 3 ? { 1: "×1", 0: "✂", 0.5: "×½", "-1": "×−1" }[slope] : name;
-        make("text", { class: `value${box ? "" : " letter"}`, x: cx, y: up + 4.5, "text-anchor": "middle" }, drawing, inside);
+        make("text", { class: `value${box ? "" : " letter"}`, x: cx, y: up + 4.5, "text-anchor": "middle" }, drawing, i === 3 ? "=" : name);
+        if (i === 3) make("text", { class: "gradient strong", x: cx, y: up + 34, "text-anchor": "middle" }, drawing, { 1: "×1", 0: "✂", 0.5: "×½", "-1": "×−1" }[slope]);
         if (box) continue;
         if (seen(i)) make("text", { class: "value", x: cx, y: up - 24, "text-anchor": "middle" }, drawing, written(values[i]));
         if (returned(i)) make("text", { class: "gradient strong", x: cx, y: up + 34, "text-anchor": "middle" }, drawing, written(grads[i]));
