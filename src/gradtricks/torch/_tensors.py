@@ -110,6 +110,13 @@ def nonzero(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x == 0, 1, x)
 
 
+def clamped(x: torch.Tensor, low: float | torch.Tensor, high: float | torch.Tensor) -> torch.Tensor:
+    """Clamp, with slope 1 at the bounds too; `torch.clamp` has 1 there before PyTorch 2.14, and 0 since."""
+    if in_plain_reverse(x) and not (x.requires_grad and torch.is_grad_enabled()):
+        return x.clamp(low, high)  # nobody asks for a slope, and this is quicker
+    return torch.where(x < low, low, torch.where(x > high, high, x))
+
+
 def is_readable(*tensors: torch.Tensor) -> bool:
     """Say whether values can be looked at, for what is faster with ordinary ones.
 

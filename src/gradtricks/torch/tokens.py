@@ -228,7 +228,9 @@ def _clipped(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.T
             raise ValueError(f"clip must be a number or a pair of them; got {len(both)} of them")
         low, high = (as_scalar("clip", bound, log_ratio, low=0) for bound in both)
         lowest, highest = (-low.clamp(max=1)).log1p(), high.log1p()
-        log_ratio = torch.where(costs < 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
+        bound = torch.where(costs < 0, highest, lowest)
+        beyond = torch.where(costs < 0, log_ratio > bound, log_ratio < bound)
+        log_ratio = torch.where(beyond, bound, log_ratio)  # the slope of torch.clamp at a bound has changed
     return log_ratio.exp()
 
 
