@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number, check_shape, remedy_of
-from gradtricks.torch._modes import in_plain_reverse, in_transform
+from gradtricks.torch._modes import in_plain_reverse, in_transform, stopped
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
@@ -71,7 +71,7 @@ def as_coefficient(
         return filled(number, dtype, x.device)
     value = as_floating(name, value)
     check_broadcast(name, value.shape, x.shape, "x")
-    return value.detach().to(dtype)
+    return stopped(value).to(dtype)
 
 
 def filled(number: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import leaves, map_structure
 from gradtricks.torch._edits import intercept
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, clamped, is_readable, nonzero
 
 
@@ -221,7 +222,7 @@ def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor,
 def _largest(wide: torch.Tensor, axes: tuple[int, ...] | None) -> torch.Tensor:
     # It cancels, so its slope is of no use. In a batch of gradients nothing can be detached.
     batched = not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(wide)
-    constant = wide if batched else wide.detach()
+    constant = wide if batched else stopped(wide)
     return torch.linalg.vector_norm(constant, torch.inf, axes, keepdim=axes is not None)
 
 
