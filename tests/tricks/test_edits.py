@@ -399,16 +399,19 @@ def test_functionalized_inside_of_the_gradient_is_refused_in_torch(torch, halved
 def test_traced_now_and_differentiated_later_in_torch(torch, halved):
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    def loss(x):
+        return (halved(x) ** 2).sum()
+
     x = torch.tensor([2.0, 3.0])
     leaf, grad = x.clone().requires_grad_(), torch.func.grad
     for example, mode in itertools.product((x, leaf), ("real", "fake", "symbolic")):
-        now = make_fx(lambda x: halved(x) ** 2, tracing_mode=mode)(example)
-        assert grad(lambda x: now(x).sum())(x).tolist() == [2, 3]
-        assert torch.autograd.grad(now(leaf).sum(), leaf)[0].tolist() == [2, 3]
-        assert torch.func.jvp(now, (x,), (torch.ones(2),))[1].tolist() == [2, 3]
-        assert torch.func.vmap(grad(lambda x: now(x).sum()))(torch.stack([x, x])).tolist() == [[2, 3]] * 2
-    slope = make_fx(grad(lambda x: (halved(x) ** 2).sum()))(x)
-    assert grad(lambda x: slope(x).sum())(x).tolist() == [0.5, 0.5]
+        now = make_fx(loss, tracing_mode=mode)(example)
+        assert grad(now)(x).tolist() == [2, 3]
+        assert torch.autograd.grad(now(leaf), leaf)[0].tolist() == [2, 3]
+        assert torch.func.jvp(now, (x,), (torch.ones(2),))[1].item() == 5
+        assert torch.func.vmap(grad(now))(torch.stack([x, x])).tolist() == [[2, 3]] * 2
+    slope = make_fx(lambda x: grad(loss)(x).sum())(x)
+    assert grad(slope)(x).tolist() == [0.5, 0.5]
 
 
 def test_what_gets_no_gradient_gets_none_in_a_trace_in_torch(torch):
