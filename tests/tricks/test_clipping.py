@@ -461,3 +461,23 @@ BAD = [
 )
 def test_bad_input_says_what_is_expected(backend, name, arguments, options, error, message):
     assert_refused(backend, name, arguments, options, error, message)
+
+
+def test_no_slope_is_that_of_clamp_which_has_changed_at_the_bounds_in_torch(in_torch, monkeypatch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    clamp = torch.Tensor.clamp
+    monkeypatch.setattr(
+        torch.Tensor, "clamp", lambda x, *bounds, **named: clamp(x.detach(), *bounds, **named)
+    )
+    x, incoming = torch.tensor([3.0, 4.0], dtype=torch.float16), torch.tensor([1.0, 2.0])
+    x.requires_grad_()
+    # The largest number is divided by itself, and stands at the bound.
+    for shrunk in (tricks.project_to_max_norm(x, 1.0), tricks.clip_by_global_norm([x], 1.0)[0][0]):
+        (gradient,) = torch.autograd.grad((shrunk * incoming).sum(), x)
+        np.testing.assert_allclose(gradient, [-0.064, 0.048], atol=2e-3)
+    x, gradient = torch.zeros(2, requires_grad=True), incoming.clone().requires_grad_()
+    (passed,) = torch.autograd.grad(tricks.clip_gradient(x, -1.0, 2.0), x, gradient, create_graph=True)
+    assert torch.autograd.grad(passed.sum(), gradient)[0].tolist() == [1, 1]
+    log_probs = torch.zeros(1, 2, requires_grad=True)
+    loss = tricks.token_policy_loss(log_probs, log_probs, torch.ones(1), torch.ones(1, 2), clip=0.0)
+    assert torch.autograd.grad(loss, log_probs)[0].tolist() == [[-0.5, -0.5]]

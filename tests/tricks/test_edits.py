@@ -1,6 +1,7 @@
 """The two edits and compiled loops, in every situation that the frameworks have. Tricks rest on this."""
 
 import gc
+import itertools
 import subprocess
 import sys
 import weakref
@@ -398,10 +399,39 @@ def test_functionalized_inside_of_the_gradient_is_refused_in_torch(torch, halved
 def test_traced_now_and_differentiated_later_in_torch(torch, halved):
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    def loss(x):
+        return (halved(x) ** 2).sum()
+
     x = torch.tensor([2.0, 3.0])
-    now, of_a_leaf = (make_fx(lambda x: halved(x) ** 2)(some) for some in (x, x.clone().requires_grad_()))
-    assert torch.func.grad(lambda x: now(x).sum())(x).tolist() == [2, 3]
-    assert torch.func.grad(lambda x: of_a_leaf(x).sum())(x).tolist() == [2, 3]
+    leaf, grad = x.clone().requires_grad_(), torch.func.grad
+    for example, mode in itertools.product((x, leaf), ("real", "fake", "symbolic")):
+        now = make_fx(loss, tracing_mode=mode)(example)
+        assert grad(now)(x).tolist() == [2, 3]
+        assert torch.autograd.grad(now(leaf), leaf)[0].tolist() == [2, 3]
+        assert torch.func.jvp(now, (x,), (torch.ones(2),))[1].item() == 5
+        assert torch.func.vmap(grad(now))(torch.stack([x, x])).tolist() == [[2, 3]] * 2
+    slope = make_fx(lambda x: grad(loss)(x).sum())(x)
+    assert grad(slope)(x).tolist() == [0.5, 0.5]
+
+
+def test_what_gets_no_gradient_gets_none_in_a_trace_in_torch(torch):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    tricks = pytest.importorskip("gradtricks.torch")
+    x, mask = torch.tensor([[2.0, 3.0], [-1.0, 4.0]]), torch.ones(2, 2)
+    for loss in (
+        lambda x: tricks.scale_gradient(x, x.mean()).sum(),
+        lambda x: tricks.policy_gradient_loss(x, torch.tensor([0, 1]), x[:, 0], x[:, 1].abs()),
+        lambda x: tricks.clipped_surrogate_pg_loss(x, x * x, 0.2),
+        lambda x: tricks.discounted_returns(x, 0.9, stop_target_gradients=True).sum() + x.sum(),
+        lambda x: tricks.token_policy_loss(x, x - 0.1, x, mask),
+        lambda x: tricks.group_advantages(x).sum() + x.sum(),
+        lambda x: tricks.kl_penalty(x, x * x).sum(),
+        lambda x: tricks.spearman_correlation(x, x * x, regularization_strength=1.0).sum(),
+    ):
+        leaf, traced = x.clone().requires_grad_(), make_fx(loss)(x)
+        (later,) = torch.autograd.grad(traced(leaf), leaf)
+        np.testing.assert_allclose(later, torch.func.grad(loss)(x), rtol=1e-5, atol=1e-6)
 
 
 def test_a_rule_stays_in_what_make_fx_traces_in_torch(torch):

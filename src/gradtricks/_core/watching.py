@@ -97,7 +97,8 @@ class Watching:
 
 def as_several(name: str, value: Any, kind: type) -> list[Any]:
     """Return one or several things of a kind as a list; raise a TypeError if there is another among them."""
-    things = [value] if isinstance(value, kind) or not isinstance(value, Iterable) else list(value)
+    one = isinstance(value, kind) or hasattr(value, "dtype") or not isinstance(value, Iterable)
+    things = [value] if one else list(value)
     wrong = [thing for thing in things if not isinstance(thing, kind)]
     if wrong or not things:
         framework, got = kind.__module__.partition(".")[0], type(wrong[0]).__name__ if wrong else "none"

@@ -1,11 +1,22 @@
 """The tricks in TensorFlow; each module is imported when one of its names is first used.
 
+In a functional Keras model, call what maps tensors to tensors with KerasTensors: it becomes an operation.
+
 What isn't as the description of an argument says is refused: a TypeError where the type or dtype is another,
 a ValueError where a shape, a structure or a number is. "Raises" lists what else a function refuses.
 """
 
+from typing import Any
+
 import lazy_loader
 
-from gradtricks.tensorflow import _tensors as _tensors  # a missing framework is noticed at once
+from gradtricks.tensorflow import _symbolic  # a missing framework is noticed at once
+from gradtricks.tensorflow import masking as masking  # Keras loads only what it has been told of
+from gradtricks.tensorflow import scaling as scaling
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    globals()[name] = exported = _symbolic.symbolic(_load(name))
+    return exported

@@ -15,11 +15,20 @@ if keras.backend.backend() != "tensorflow":
         "remedy: set KERAS_BACKEND=tensorflow before Python starts"
     )
 
-TENSORS = (tf.Tensor, tf.Variable, keras.Variable)
+TENSORS = (tf.Tensor, tf.Variable, keras.Variable, keras.KerasTensor)  # the last to be refused by as_tensor
+
+
+class SymbolicTensorError(TypeError):
+    """A KerasTensor stands where a tensor is wanted."""
 
 
 def as_tensor(name: str, value: object) -> tf.Tensor:
     """Return ``value`` if it is a tensor of this framework; a variable is read."""
+    if isinstance(value, keras.KerasTensor):
+        raise SymbolicTensorError(
+            f"{name} must be a tf.Tensor; got a KerasTensor, which has no values; remedy: what "
+            "keras.Model(inputs, outputs) returns, or in a model the call method of a keras.layers.Layer"
+        )
     if not isinstance(value, TENSORS):
         remedy = remedy_of(name, value, "tf.convert_to_tensor")
         raise TypeError(f"{name} must be a tf.Tensor; got {type(value).__name__}; remedy: {remedy}")

@@ -63,9 +63,10 @@ def gradient_override_map(
 ) -> AbstractContextManager[None]:
     """Within the block, each operator in the map keeps its value and gets the given gradient.
 
-    What counts is where the operator is called, not where backpropagation happens. The map follows the calls
-    of its own thread; a `tf.function` is traced anew for each map it is called under. Rules are kept for the
-    life of the process, so make a map once. Of nested maps the innermost that names an operator wins. Don't
+    What counts is where the operator is called, not where backpropagation happens; in a functional Keras
+    model, where the model is called, not where it is built. The map follows the calls of its own thread; a
+    `tf.function` is traced anew for each map it is called under. Rules are kept for the life of the process,
+    so make a map once. Of nested maps the innermost that names an operator wins. Don't
     `yield` or `await` in a block.
 
     Unseen is what runs in threads of its own: a `tf.py_function` in a graph, replicas of a distribution

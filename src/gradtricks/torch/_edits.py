@@ -23,10 +23,12 @@ from gradtricks.torch._modes import (
     in_transform,
     is_dual,
     is_traced,
+    overwrite,
     refuse_compiled_duals,
     refuse_functionalized,
     refuse_gradients_of_a_trace,
     refuse_nested_tangents,
+    stopped,
 )
 
 Rule = Callable[..., torch.Tensor]
@@ -38,7 +40,7 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     Both are floating-point and of one shape; the values of ``slope`` aren't used. Raises NotImplementedError
     where a functionalized function is differentiated, RuntimeError where a compiled one meets dual numbers.
     """
-    value, dtype = value.detach(), slope.dtype
+    value, dtype = stopped(value), slope.dtype
     if in_plain_reverse(slope):
         return _Plain.apply(slope, value, lambda gradient: gradient.to(dtype))
     refuse_compiled_duals()
@@ -50,7 +52,7 @@ def substitute(value: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
     # Overwritten through an alias that no transform follows, so the slope doesn't notice. A sum is in every
     # batch that one of the two is in.
     y = slope.to(value.dtype) + torch.zeros_like(value)
-    y.detach().copy_(value)
+    overwrite(y, value)
     return y
 
 
@@ -77,7 +79,7 @@ def intercept(
         tracked: The gradient of the gradient reaches ``*tensors`` too.
         value: Stands instead of ``x``, in its shape and dtype, where the rule is linear.
     """
-    tensors = tensors if tracked else tuple(tensor.detach() for tensor in tensors)
+    tensors = tensors if tracked else tuple(stopped(tensor) for tensor in tensors)
     if in_plain_reverse(x):
         return _Plain.apply(x, value, rule, *tensors)
     if linear:

@@ -30,6 +30,31 @@ def is_traced() -> bool:
     return not torch.compiler.is_compiling() and get_proxy_mode() is not None
 
 
+def stopped(x: torch.Tensor) -> torch.Tensor:
+    """Detach ``x``; also in what ``make_fx`` writes down, where since PyTorch 2.14 a detach is an alias."""
+    return bits(x).view(x.dtype) if _loses_detach(x) else x.detach()
+
+
+def overwrite(x: torch.Tensor, value: torch.Tensor) -> None:
+    """Give ``x`` other values, so that who differentiates it doesn't notice."""
+    if _loses_detach(x):
+        bits(x).copy_(bits(value))
+    else:
+        x.detach().copy_(value)
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    """View a floating-point tensor as integers, which have no slope."""
+    return x.view(_INTEGERS[x.dtype.itemsize])
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _loses_detach(x: torch.Tensor) -> bool:
+    return is_traced() and not torch.compiler.is_exporting() and x.is_floating_point()
+
+
 def constant_to_the_compiler(function: Callable[..., Any]) -> None:
     """Let a compiler call ``function`` rather than trace it."""
     # This is all that torch.compiler.assume_constant_result does, but that one imports the whole compiler.

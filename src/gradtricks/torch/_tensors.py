@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number, check_shape, remedy_of
-from gradtricks.torch._modes import in_plain_reverse, in_transform
+from gradtricks.torch._modes import in_plain_reverse, in_transform, stopped
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
@@ -71,7 +71,7 @@ def as_coefficient(
         return filled(number, dtype, x.device)
     value = as_floating(name, value)
     check_broadcast(name, value.shape, x.shape, "x")
-    return value.detach().to(dtype)
+    return stopped(value).to(dtype)
 
 
 def filled(number: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -108,6 +108,13 @@ def product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def nonzero(x: torch.Tensor) -> torch.Tensor:
     """Put 1 for 0, where ``x`` divides zeros."""
     return torch.where(x == 0, 1, x)
+
+
+def clamped(x: torch.Tensor, low: float | torch.Tensor, high: float | torch.Tensor) -> torch.Tensor:
+    """Clamp, with slope 1 at the bounds too; `torch.clamp` has 1 there before PyTorch 2.14, and 0 since."""
+    if in_plain_reverse(x) and not (x.requires_grad and torch.is_grad_enabled()):
+        return x.clamp(low, high)  # nobody asks for a slope, and this is quicker
+    return torch.where(x < low, low, torch.where(x > high, high, x))
 
 
 def is_readable(*tensors: torch.Tensor) -> bool:

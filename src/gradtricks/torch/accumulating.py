@@ -11,6 +11,7 @@ import torch
 
 from gradtricks._core.checks import check_callable, check_number, check_shape
 from gradtricks._core.structures import leaves, rebuilt
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, as_tensor, at_least_float32, is_readable
 
 
@@ -64,7 +65,7 @@ def accumulate_gradients(
         gradients = torch.autograd.grad(total, asked, allow_unused=True) if asked else ()
         for place, gradient in enumerate(gradients):
             sums[place] = _added(sums[place], gradient)
-        loss = total.detach() + (0 if loss is None else loss)
+        loss = stopped(total) + (0 if loss is None else loss)
         weights = weights + weight
     _check(loss, weights, sums)
     means = iter([g if g is None else (g / weights).to(p.dtype) for g, p in zip(sums, wanted)])
@@ -78,7 +79,7 @@ def _as_pair(found: object) -> tuple[torch.Tensor, float | torch.Tensor]:
     check_shape("the sum of losses", total.shape, (), "a scalar")
     if not isinstance(found[1], torch.Tensor):
         return total, check_number("the weight", found[1])
-    weight = as_tensor("the weight", found[1]).detach()
+    weight = stopped(as_tensor("the weight", found[1]))
     check_shape("the weight", weight.shape, (), "a scalar")
     return total, weight.to(total.dtype)
 

@@ -12,6 +12,7 @@ import torch
 
 from gradtricks._core.branching import WhereGradients
 from gradtricks._core.checks import check_broadcast, check_number, check_shape
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, as_tensor, filled
 from gradtricks.torch._vjp import vjp
 
@@ -115,7 +116,7 @@ def _stand_in(condition: torch.Tensor, x: torch.Tensor, safe_value: float | None
         return filled(check_number("safe_value", safe_value, low=-limit, high=limit), x.dtype, x.device)
     if x.numel() == 0:  # has no largest element
         return 1.0
-    largest = torch.where(condition, x.detach(), -math.inf).amax()
+    largest = torch.where(condition, stopped(x), -math.inf).amax()
     return torch.where(largest == -math.inf, 1, largest)
 
 

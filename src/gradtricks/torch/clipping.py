@@ -12,7 +12,8 @@ import torch
 from gradtricks._core.checks import check_axis
 from gradtricks._core.structures import leaves, map_structure
 from gradtricks.torch._edits import intercept
-from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, is_readable, nonzero
+from gradtricks.torch._modes import stopped
+from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, clamped, is_readable, nonzero
 
 
 def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: float | torch.Tensor) -> Any:
@@ -126,7 +127,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
     finite = _finite(largest)
     divisor = nonzero(finite)
-    squares = [(leaf / divisor.to(leaf.device)).clamp(-1, 1).square().sum() for leaf in wide]
+    squares = [clamped(leaf / divisor.to(leaf.device), -1, 1).square().sum() for leaf in wide]
     length = _root(_together(zero, squares).sum())
     fit = {dtype: _fit(dtype, length, finite, max_norm) for dtype in {leaf.dtype for leaf in tensors}}
 
@@ -134,7 +135,7 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
         if g is None:
             return None
         far, fits, factor = (scalar.to(g.device) for scalar in (divisor, *fit[g.dtype]))
-        return torch.where(fits, g, ((g.to(zero.dtype) / far).clamp(-1, 1) * factor).to(g.dtype))
+        return torch.where(fits, g, (clamped(g.to(zero.dtype) / far, -1, 1) * factor).to(g.dtype))
 
     clipped = map_structure(clip, gradients)
     # An infinite factor would make NaN of a gradient of 0.
@@ -180,7 +181,7 @@ def _by_norm(
 
 
 def _clamp(gradient: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    return gradient.clamp(low.to(gradient.dtype), high.to(gradient.dtype))
+    return clamped(gradient, low.to(gradient.dtype), high.to(gradient.dtype))
 
 
 def _shrink(gradient: torch.Tensor, max_norm: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
@@ -214,14 +215,14 @@ def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor,
             return gradient, length, 1
     wide = at_least_float32(gradient)
     largest = _finite(_largest(wide, axes))
-    unit = (wide / nonzero(largest)).clamp(-1, 1)
+    unit = clamped(wide / nonzero(largest), -1, 1)
     return unit, _root(unit.square().sum(axes, keepdim=True)), largest
 
 
 def _largest(wide: torch.Tensor, axes: tuple[int, ...] | None) -> torch.Tensor:
     # It cancels, so its slope is of no use. In a batch of gradients nothing can be detached.
     batched = not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(wide)
-    constant = wide if batched else wide.detach()
+    constant = wide if batched else stopped(wide)
     return torch.linalg.vector_norm(constant, torch.inf, axes, keepdim=axes is not None)
 
 

@@ -11,6 +11,7 @@ import math
 import torch
 
 from gradtricks._core.checks import check_shape
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, is_readable
 
 
@@ -60,7 +61,7 @@ def mixture_density_nll(
     distance, log_pi = y.unsqueeze(-2) - loc, logits.log_softmax(-1)
     # Where a component has no responsibility, its own gradient may overflow, and 0 * inf is NaN. It is
     # therefore taken out before its density, not after.
-    joint = log_pi.detach() + _log_density(distance.detach(), sigma.detach())
+    joint = stopped(log_pi) + _log_density(stopped(distance), stopped(sigma))
     idle = joint.softmax(-1) == 0
     distance = torch.where(idle.unsqueeze(-1), 0, distance)
     sigma = torch.where(idle.unsqueeze(-1), 1, sigma)

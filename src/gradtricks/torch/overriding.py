@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from gradtricks._core.checks import check_callable
 from gradtricks._core.overriding import OPERATORS, by_operator
 from gradtricks.torch._edits import Rule, intercept, substitute
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_edited
 from gradtricks.torch.discretizing import paired
 
@@ -140,7 +141,7 @@ def _call(func: Any, rule: Rule, *args: Any, **kwargs: Any) -> torch.Tensor:
         return func(x, *options, **kwargs)
     in_place = func in _IN_PLACE or kwargs.get("inplace", False) or any(option is True for option in options)
     source = x.clone() if in_place else x
-    output = func(source.detach().clone() if in_place else source.detach(), *options, **kwargs)
+    output = func(stopped(source).clone() if in_place else stopped(source), *options, **kwargs)
     overridden = _overridden(source, output, rule)
     return x.copy_(overridden) if in_place else overridden
 

@@ -11,6 +11,7 @@ import math
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards, bounded
 from gradtricks.torch._tensors import (
     as_floating,
@@ -61,7 +62,7 @@ def discounted_returns(
     else:
         g_t = accumulate(wide, discount_t, False)
     g_t = g_t.to(r_t.dtype)
-    return g_t.detach() if stop_target_gradients else g_t
+    return stopped(g_t) if stop_target_gradients else g_t
 
 
 def truncated_generalized_advantage_estimation(
@@ -102,7 +103,7 @@ def truncated_generalized_advantage_estimation(
     v_t = values.to(discount_t.dtype)
     delta_t = r_t + discount_t * bounded(v_t[1:], discount_t) - v_t[:-1]
     adv_t = accumulate(delta_t, discount_t * lambda_, False).to(r_t.dtype)
-    return adv_t.detach() if stop_target_gradients else adv_t
+    return stopped(adv_t) if stop_target_gradients else adv_t
 
 
 def standardize(x: torch.Tensor) -> torch.Tensor:
@@ -127,10 +128,10 @@ def standardize(x: torch.Tensor) -> torch.Tensor:
     wide = at_least_float32(x)
     if wide.numel() == 0:
         return x.clone()
-    magnitude = wide.detach().abs().max()
+    magnitude = stopped(wide).abs().max()
     # Squares of large values would overflow; a power of two takes no digits away.
     u = wide / nonzero(magnitude).log2().floor().exp2()
-    u = u - ((u.max() + u.min()) / 2).detach()  # so that the mean of equal elements has no rounding error
+    u = u - stopped((u.max() + u.min()) / 2)  # so that the mean of equal elements has no rounding error
     centered = u - u.mean()
     variance = centered.square().mean()
     constant = variance <= (_ROUNDING * torch.finfo(u.dtype).eps) ** 2
@@ -173,7 +174,7 @@ def policy_gradient_loss(
     a_t = _as_actions(a_t, logits_t)
     weight = _as_factor("adv_t", adv_t, logits_t)
     if use_stop_gradient:
-        weight = weight.detach()
+        weight = stopped(weight)
     if w_t is not None:
         weight = weight * _as_factor("w_t", w_t, logits_t)
     log_pi = at_least_float32(logits_t).log_softmax(-1)
@@ -216,7 +217,7 @@ def clipped_surrogate_pg_loss(
     _check_count("prob_ratios_t", ratio)
     epsilon = as_scalar("epsilon", epsilon, ratio, low=0)
     if use_stop_gradient:
-        adv_t = adv_t.detach()
+        adv_t = stopped(adv_t)
     too_high, too_low = (ratio > 1 + epsilon) & (adv_t > 0), (ratio < 1 - epsilon) & (adv_t < 0)
     # Chosen by hand, so that where both terms are equal there is one rule for the slope.
     clipped = torch.where(too_high, 1 + epsilon, torch.where(too_low, 1 - epsilon, ratio))

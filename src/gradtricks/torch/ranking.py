@@ -15,6 +15,7 @@ from gradtricks._core import kernels
 from gradtricks._core.checks import check_axis, check_number, check_shape
 from gradtricks.torch._edits import intercept, with_slope
 from gradtricks.torch._loops import as_operation
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, at_least_float32, filled
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
@@ -93,7 +94,7 @@ def spearman_correlation(
     (axis,) = check_axis("axis", (axis,), x.ndim)
     dtype = at_least_float32(x).dtype
     x, y = x.movedim(axis, -1).double(), y.movedim(axis, -1).double()
-    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(y.detach(), filled(0.0, torch.float64))[0]
+    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(stopped(y), filled(0.0, torch.float64))[0]
     return _correlate(_scaled_rank(x, strength), ranks_y).to(dtype)
 
 
@@ -104,9 +105,9 @@ def _soft_rank(x: torch.Tensor, strength: torch.Tensor, axis: int = -1) -> torch
 
     # Between two changes of the blocks the ranks are linear.
     if axis in (-1, x.ndim - 1):  # moving axes takes a third of the time of a short row
-        ranks, blocks = _pooled(x.detach(), strength)
+        ranks, blocks = _pooled(stopped(x), strength)
         return intercept(x, _deviations, blocks, strength, linear=True, value=ranks)
-    ranks, blocks = _pooled(x.detach().movedim(axis, -1), strength)
+    ranks, blocks = _pooled(stopped(x).movedim(axis, -1), strength)
     return intercept(x, rule, blocks, strength, linear=True, value=ranks.movedim(-1, axis))
 
 
@@ -147,7 +148,7 @@ def _scaled_rank(x: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor
 
 
 def _usual_gap(x: torch.Tensor) -> torch.Tensor:
-    value = x.detach()
+    value = stopped(x)
     gap, gradient = _gaps(value)
     return gap + (gradient * (x - value)).sum(-1, keepdim=True)
 
@@ -165,5 +166,5 @@ def _as_strength(value: float | torch.Tensor) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         value = as_floating("regularization_strength", value)
         check_shape("regularization_strength", value.shape, (), "a scalar")
-        return value.detach().double()
+        return stopped(value).double()
     return filled(check_number("regularization_strength", value, low=sys.float_info.min), torch.float64)

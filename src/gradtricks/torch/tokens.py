@@ -10,6 +10,7 @@ import torch
 
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.torch._edits import substitute
+from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, as_scalar, as_tensor, at_least_float32, nonzero
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
@@ -50,7 +51,7 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
     check_choice("baseline", baseline, _BASELINES)
     check_choice("scale", scale, _SCALES)
     _check_axis("rewards", rewards)
-    wide, size = at_least_float32(rewards).detach(), rewards.shape[-1]
+    wide, size = stopped(at_least_float32(rewards)), rewards.shape[-1]
     advantages = wide if baseline == "none" else _centered(wide, -1)
     if baseline == "leave_one_out":
         if size < 2:
@@ -228,7 +229,9 @@ def _clipped(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.T
             raise ValueError(f"clip must be a number or a pair of them; got {len(both)} of them")
         low, high = (as_scalar("clip", bound, log_ratio, low=0) for bound in both)
         lowest, highest = (-low.clamp(max=1)).log1p(), high.log1p()
-        log_ratio = torch.where(costs < 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
+        bound = torch.where(costs < 0, highest, lowest)
+        beyond = torch.where(costs < 0, log_ratio > bound, log_ratio < bound)
+        log_ratio = torch.where(beyond, bound, log_ratio)  # the slope of torch.clamp at a bound has changed
     return log_ratio.exp()
 
 
@@ -255,10 +258,10 @@ def _as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
     if mask.dtype != torch.bool:
         as_floating("mask, unless it is bool,", mask)
     check_shape("mask", mask.shape, given.shape, "the tokens")
-    return mask.detach().to(at_least_float32(given).dtype)
+    return stopped(mask).to(at_least_float32(given).dtype)
 
 
 def _as_other(name: str, value: object, given: torch.Tensor) -> torch.Tensor:
     value = as_floating(name, value)
     check_shape(name, value.shape, given.shape, "log_probs")
-    return value.detach().to(at_least_float32(given).dtype)
+    return stopped(value).to(at_least_float32(given).dtype)
