@@ -14,11 +14,15 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import yaml
+from bs4 import BeautifulSoup
 from fontTools.ttLib import TTFont
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonConsoleLexer, PythonLexer
 
 pytest.importorskip("sphinx")
 
-from gradtricks.book import entries, names, trimming
+from gradtricks.book import copying, entries, names, trimming
 from gradtricks.book.extension import notebook_of
 from synthetic import make_run
 
@@ -73,16 +77,41 @@ def test_the_lines_of_a_long_signature_are_no_definitions():
     )
 
 
-def test_names_of_code_break_at_their_joints_if_at_all():
-    pieces = {
-        name: names.breakable(name) for name in ("--store", "a_name.of_code(with, arguments)", "x" * 30)
-    }
-    assert [re.sub("<(?!wbr).*?>", "", piece) for piece in pieces.values()] == [
-        "--store",
-        "a_<wbr>name.<wbr>of_<wbr>code(with, arguments)",
-        "x" * 30,
+def test_code_breaks_between_names_if_at_all_and_inside_of_the_longest():
+    pieces = [
+        "gradient_accumulation_steps",
+        "hidden_state=tf.scale_gradient(hidden_state",
+        "a_long_name_" * 3,
     ]
-    assert ['"pre short"' in piece for piece in pieces.values()] == [True, False, False]
+    broken = [names.breakable(piece) for piece in pieces]
+    assert [re.sub("<(?!wbr).*?>", "", piece) for piece in broken] == [
+        "gradient_accumulation_steps",
+        "hidden_state=<wbr>tf.<wbr>scale_gradient(<wbr>hidden_state",
+        "a_<wbr>long_<wbr>name_<wbr>a_<wbr>long_<wbr>name_<wbr>a_<wbr>long_<wbr>name_",
+    ]
+    assert ['"pre short"' in piece for piece in broken] == [True, False, False]
+
+
+BLOCK = "if x:\n    pass\n\n\n@d\nclass A:\n    pass\n# so\nx"
+LOOP = ">>> for i in [1, 2]:\n...     if i:\n...\n...         print(i)\n1\n\n...\n2\n>>> (3 +\n... 4)\n7"
+CODE = {
+    "x = 1\n\ny = 2": "x = 1\n\ny = 2",
+    "def f():\n    x = 1\n\n    return x\ny = f()": "def f():\n    x = 1\n    return x\n\ny = f()",
+    BLOCK: BLOCK.replace("# so", "\n# so"),
+    'def f():\n    """A\n\n    text."""\n\n    x': 'def f():\n    """A\n\n    text."""\n    x',
+    LOOP: "for i in [1, 2]:\n    if i:\n        print(i)\n\n(3 +\n4)",
+    "for x in": "for x in",
+    ">>> !ls\nfile": "!ls",
+}
+
+
+@pytest.mark.parametrize("shown", CODE)
+def test_what_is_copied_runs_at_a_prompt(shown):
+    lexer = PythonConsoleLexer(stripnl=False) if shown.startswith(">>>") else PythonLexer(stripnl=False)
+    page = BeautifulSoup(copying.mark(highlight(shown, lexer, HtmlFormatter()), shown), "html.parser")
+    for hidden in page.select(".uncopied"):
+        hidden.decompose()
+    assert page.text.strip("\n") == CODE[shown]
 
 
 # A small book, built twice
