@@ -432,7 +432,7 @@ def test_a_look_finds_what_is_wrong(tmp_path, serve, page, findings):
         '<div><p>plain</p></div><div style="background: #222"><p>black</p><p>black</p></div>'
         '<p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
         '<p style="overflow: auto; width: 3em; white-space: nowrap" tabindex="0">moves without a sign</p>'
-        '<p style="width: 3em"><code><span class="pre short">a name</span></code></p>'
+        '<p style="width: 3em"><code><span class="pre short">a longer name</span></code></p>'
         '<table><td style="width: 4em; height: 200px">some words that nobody reads</table>'
         '<svg viewBox="0 0 80 80" width="40" height="40"><text y="20" font-size="16">tiny</text></svg>'
         '<img src="figure.svg" alt="a figure" width="259"><figure class="explorable live"></figure>'
@@ -450,7 +450,7 @@ def test_a_look_finds_what_is_wrong(tmp_path, serve, page, findings):
         "390 px: 1118 px stick out",
         "390 px: cut off: too long to be read",
         "390 px: crushed: some words that nobody reads",
-        "390 px: crushed: a name",
+        "390 px: crushed: a longer name",
         "390 px: no sign that it moves sideways: moves without a sign",
         "small letters: 8.0 px in tiny",
         "small letters: 4.2 px in figure.svg",
@@ -788,12 +788,15 @@ def test_results_of_a_search_fit_on_a_phone(serve, page, findings):
     assert findings == []
 
 
-ANSWER_ENDS = """() => {
+ANSWER_ENDS = """async () => {
+    await document.fonts.ready;
     const box = document.querySelector(".admonition.answer"), lines = "div[class*=highlight-], .sd-tab-set";
     // The lines to copy stand at the end of the box, or come right after it.
     const last = [box, box.nextElementSibling].findLast(
         (part) => part === box || (!box.querySelector(lines) && part?.matches(lines)));
-    return last.getBoundingClientRect().bottom + scrollY;
+    const end = () => last.getBoundingClientRect().bottom + scrollY;
+    const ends = [...last.querySelectorAll(".sd-tab-label")].map((label) => (label.click(), end()));
+    return Math.max(end(), ...ends);
 }"""
 FIRST_SCREENS = ((1400, 900), (PHONE, 844))
 
@@ -806,16 +809,11 @@ def test_answers_end_with_their_lines_to_copy_on_the_first_screen(serve, page):
     ]
     assert len(answered) > 25
     for path in answered:
+        page.goto(f"{root}/{path.name}", wait_until="load")
         for width, height in FIRST_SCREENS:
             page.set_viewport_size({"width": width, "height": height})
-            page.goto(f"{root}/{path.name}", wait_until="load")
-            page.evaluate("document.fonts.ready")
-            labels = page.locator("main .answer .sd-tab-label, main .answer + .sd-tab-set > .sd-tab-label")
-            for label in [None, *labels.all()]:
-                if label:
-                    label.click()
-                if (end := page.evaluate(ANSWER_ENDS)) > height:
-                    found.append(f"{path.stem}, {width} px wide: ends at {end:.0f} px, at most {height}")
+            if (end := page.evaluate(ANSWER_ENDS)) > height:
+                found.append(f"{path.stem}, {width} px wide: ends at {end:.0f} px, at most {height}")
     assert found == []
 
 
