@@ -129,6 +129,7 @@ BOOK = {
     "letters.svg": SVG.replace(
         "<rect", '<g transform="scale(0.12 -0.12)"/><g transform="scale(0.015 -0.015)"/><rect'
     ),
+    "texts.svg": SVG.replace("<rect", '<text font-size="2">a</text><text font-size="13.5">b</text><rect'),
     "sizeless.svg": SVG.replace('width="90" height="20"', 'viewBox="0 0 9 9"', 1),
     "experiments/small-torch.json": json.dumps(make_run({"seed": 0}, {"n": 3}).record),
     "index.md": """# A small book
@@ -159,6 +160,10 @@ $x^2$ and {result}`small/torch/n`
 
 ```{figure} letters.svg
 :alt: small letters
+```
+
+```{figure} texts.svg
+:alt: small texts
 ```
 
 ```{figure} picture.svg
@@ -302,8 +307,8 @@ def test_images_keep_their_place_and_all_but_the_first_come_later(twice):
 def test_a_figure_with_small_letters_has_a_box_in_which_it_is_as_wide_as_they_need(twice):
     page = (twice[0] / "index.html").read_text()
     box = r'<span class="wide-figure" style="([^"]*)" tabindex="0"><img [^>]*alt="([^"]*)"[^>]*>\s*</span>'
-    # 90 pixels of width for letters of 1.5 pt, 2 pixels.
-    assert re.findall(box, page) == [("--least: 495px", "small letters")]
+    # 90 pixels of width for letters of 1.5 pt, 2 pixels; then for texts of 2 pixels.
+    assert re.findall(box, page) == [("--least: 495px", "small letters"), ("--least: 495px", "small texts")]
 
 
 def test_figures_that_hold_pictures_are_marked_because_their_colours_are_data(twice):
