@@ -1,10 +1,12 @@
 """The book in a real browser: the finished one where there is one, and always a small one."""
 
+import code
 import functools
 import http.server
 import json
 import re
 import shutil
+import sys
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,9 +43,14 @@ LAYOUT = r"""() => {
     // Text in a box that hides what is wider, apart from what is there for screen readers alone.
     note("cut off", "main *", (box) => box.clientWidth > 1 && box.scrollWidth > box.clientWidth
         && ["hidden", "clip"].includes(getComputedStyle(box).overflowX));
+    note("no sign that it moves sideways", "main *", (box) => box.clientWidth > 1
+        && box.scrollWidth > box.clientWidth + 1
+        && ["auto", "scroll"].includes(getComputedStyle(box).overflowX)
+        && !getComputedStyle(box).backgroundImage.includes("gradient"));
     // Names in titles that break in the middle, and cells of tables in which words stand below each other.
     const lines = (name) => new Set(Array.from(name.getClientRects(), (line) => line.y)).size;
     note("crushed", "main h1 code .pre", (name) => lines(name) > 1);
+    note("crushed", "main :not(td, th) > code .pre.short", (name) => lines(name) > 1);
     note("crushed", "main :is(td, th)", (cell) => cell.checkVisibility() && cell.clientWidth < 72
         && cell.clientHeight > 180 && cell.innerText.trim().split(/\s+/)[4]);
     return found;
@@ -165,6 +172,17 @@ Text of the second tab.
 
 ```{{figure}} wide.svg
 :alt: a bar that is wider than a phone
+```
+
+```pycon
+>>> def f(x):
+...     y = 2 * x
+...
+...     return y
+>>> f(2)
+4
+>>> f(3)
+6
 ```
 
 ```{{eval-rst}}
@@ -413,6 +431,8 @@ def test_a_look_finds_what_is_wrong(tmp_path, serve, page, findings):
         '<main><h1>x</h1><p class="pale">pale</p>'
         '<div><p>plain</p></div><div style="background: #222"><p>black</p><p>black</p></div>'
         '<p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
+        '<p style="overflow: auto; width: 3em; white-space: nowrap" tabindex="0">moves without a sign</p>'
+        '<p style="width: 3em"><code><span class="pre short">a longer name</span></code></p>'
         '<table><td style="width: 4em; height: 200px">some words that nobody reads</table>'
         '<svg viewBox="0 0 80 80" width="40" height="40"><text y="20" font-size="16">tiny</text></svg>'
         '<img src="figure.svg" alt="a figure" width="259"><figure class="explorable live"></figure>'
@@ -430,6 +450,8 @@ def test_a_look_finds_what_is_wrong(tmp_path, serve, page, findings):
         "390 px: 1118 px stick out",
         "390 px: cut off: too long to be read",
         "390 px: crushed: some words that nobody reads",
+        "390 px: crushed: a longer name",
+        "390 px: no sign that it moves sideways: moves without a sign",
         "small letters: 8.0 px in tiny",
         "small letters: 4.2 px in figure.svg",
         f"no alt text: {root}/gone.png",
@@ -771,6 +793,84 @@ def test_results_of_a_search_fit_on_a_phone(serve, page, findings):
     width = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     assert page.evaluate(width) == [PHONE, PHONE]
     assert findings == []
+
+
+ANSWER_ENDS = """async () => {
+    await document.fonts.ready;
+    const box = document.querySelector(".admonition.answer"), lines = "div[class*=highlight-], .sd-tab-set";
+    // The lines to copy stand at the end of the box, or come right after it.
+    const last = [box, box.nextElementSibling].findLast(
+        (part) => part === box || (!box.querySelector(lines) && part?.matches(lines)));
+    const end = () => last.getBoundingClientRect().bottom + scrollY;
+    const ends = [...last.querySelectorAll(".sd-tab-label")].map((label) => (label.click(), end()));
+    return Math.max(end(), ...ends);
+}"""
+FIRST_SCREENS = ((1400, 900), (PHONE, 844))
+
+
+@needs_the_book
+def test_answers_end_with_their_lines_to_copy_on_the_first_screen(serve, page):
+    root, found = serve(SITE), []
+    answered = [
+        path for path in SITE.glob("*.html") if 'class="answer admonition"' in path.read_text("utf-8")
+    ]
+    assert len(answered) > 25
+    for path in answered:
+        page.goto(f"{root}/{path.name}", wait_until="load")
+        for width, height in FIRST_SCREENS:
+            page.set_viewport_size({"width": width, "height": height})
+            if (end := page.evaluate(ANSWER_ENDS)) > height:
+                found.append(f"{path.stem}, {width} px wide: ends at {end:.0f} px, at most {height}")
+    assert found == []
+
+
+COPIES = """() => {
+    const copied = [], python = ["python", "pycon", "ipython3"].map((name) => `.highlight-${name} .copybtn`);
+    document.execCommand = () => copied.push(document.querySelector("body > textarea").value);
+    for (const button of document.querySelectorAll(`main :is(${python})`)) button.click();
+    return copied;
+}"""
+
+
+class Prompt(code.InteractiveConsole):
+    """Python's prompt, which here reads and runs nothing."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.mistakes = []
+        asks_for_more = [self.push(line) for line in [*text.split("\n"), ""]][-1]
+        self.mistakes += ["it never ends"] * asks_for_more
+
+    def runcode(self, code):
+        pass
+
+    def showsyntaxerror(self, *_, **__):
+        self.mistakes.append(str(sys.exc_info()[1]))
+
+
+def copies(page, address):
+    """Press all buttons of a page that copy Python, and return what they copy."""
+    page.goto(address, wait_until="load")
+    if page.locator("main div.highlight pre").count():
+        page.locator("main .copybtn").first.wait_for(state="attached")
+    return page.evaluate(COPIES)
+
+
+def test_what_the_buttons_copy_runs_at_a_prompt(small_site, serve, page):
+    copied = copies(page, f"{serve(small_site)}/index.html")
+    assert copied[1:] == ["def f(x):\n    y = 2 * x\n    return y\n\nf(2)\nf(3)"]
+    assert [Prompt(text).mistakes for text in copied] == [[], []]
+    assert Prompt("if x:\n    y\nz").mistakes
+    assert Prompt("x = (").mistakes == ["it never ends"]
+
+
+@needs_the_book
+def test_code_of_all_chapters_can_be_pasted_at_a_prompt(serve, page):
+    root = serve(SITE)
+    copied = {path.stem: copies(page, f"{root}/{path.name}") for path in SITE.glob("*.html")}
+    assert sum(map(len, copied.values())) > 100
+    wrong = [(name, text, Prompt(text).mistakes) for name, texts in copied.items() for text in texts]
+    assert [case for case in wrong if case[2]] == []
 
 
 BELOW = """(limit) => [...document.querySelectorAll(

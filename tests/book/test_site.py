@@ -14,11 +14,15 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import yaml
+from bs4 import BeautifulSoup
 from fontTools.ttLib import TTFont
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonConsoleLexer, PythonLexer
 
 pytest.importorskip("sphinx")
 
-from gradtricks.book import entries, names, trimming
+from gradtricks.book import copying, entries, names, trimming
 from gradtricks.book.extension import notebook_of
 from synthetic import make_run
 
@@ -73,16 +77,41 @@ def test_the_lines_of_a_long_signature_are_no_definitions():
     )
 
 
-def test_names_of_code_break_at_their_joints_if_at_all():
-    pieces = {
-        name: names.breakable(name) for name in ("--store", "a_name.of_code(with, arguments)", "x" * 30)
-    }
-    assert [re.sub("<(?!wbr).*?>", "", piece) for piece in pieces.values()] == [
-        "--store",
-        "a_<wbr>name.<wbr>of_<wbr>code(with, arguments)",
-        "x" * 30,
+def test_code_breaks_between_names_if_at_all_and_inside_of_the_longest():
+    pieces = [
+        "gradient_accumulation_steps",
+        "hidden_state=tf.scale_gradient(hidden_state",
+        "a_long_name_" * 3,
     ]
-    assert ['"pre short"' in piece for piece in pieces.values()] == [True, False, False]
+    broken = [names.breakable(piece) for piece in pieces]
+    assert [re.sub("<(?!wbr).*?>", "", piece) for piece in broken] == [
+        "gradient_accumulation_steps",
+        "hidden_state=<wbr>tf.<wbr>scale_gradient(<wbr>hidden_state",
+        "a_<wbr>long_<wbr>name_<wbr>a_<wbr>long_<wbr>name_<wbr>a_<wbr>long_<wbr>name_",
+    ]
+    assert ['"pre short"' in piece for piece in broken] == [True, False, False]
+
+
+BLOCK = "if x:\n    pass\n\n\n@d\nclass A:\n    pass\n# so\nx"
+LOOP = ">>> for i in [1, 2]:\n...     if i:\n...\n...         print(i)\n1\n\n...\n2\n>>> (3 +\n... 4)\n7"
+CODE = {
+    "x = 1\n\ny = 2": "x = 1\n\ny = 2",
+    "def f():\n    x = 1\n\n    return x\ny = f()": "def f():\n    x = 1\n    return x\n\ny = f()",
+    BLOCK: BLOCK.replace("# so", "\n# so"),
+    'def f():\n    """A\n\n    text."""\n\n    x': 'def f():\n    """A\n\n    text."""\n    x',
+    LOOP: "for i in [1, 2]:\n    if i:\n        print(i)\n\n(3 +\n4)",
+    "for x in": "for x in",
+    ">>> !ls\nfile": "!ls",
+}
+
+
+@pytest.mark.parametrize("shown", CODE)
+def test_what_is_copied_runs_at_a_prompt(shown):
+    lexer = PythonConsoleLexer(stripnl=False) if shown.startswith(">>>") else PythonLexer(stripnl=False)
+    page = BeautifulSoup(copying.mark(highlight(shown, lexer, HtmlFormatter()), shown), "html.parser")
+    for hidden in page.select(".uncopied"):
+        hidden.decompose()
+    assert page.text.strip("\n") == CODE[shown]
 
 
 # A small book, built twice
@@ -100,6 +129,7 @@ BOOK = {
     "letters.svg": SVG.replace(
         "<rect", '<g transform="scale(0.12 -0.12)"/><g transform="scale(0.015 -0.015)"/><rect'
     ),
+    "texts.svg": SVG.replace("<rect", '<text font-size="2">a</text><text font-size="13.5">b</text><rect'),
     "sizeless.svg": SVG.replace('width="90" height="20"', 'viewBox="0 0 9 9"', 1),
     "experiments/small-torch.json": json.dumps(make_run({"seed": 0}, {"n": 3}).record),
     "index.md": """# A small book
@@ -130,6 +160,10 @@ $x^2$ and {result}`small/torch/n`
 
 ```{figure} letters.svg
 :alt: small letters
+```
+
+```{figure} texts.svg
+:alt: small texts
 ```
 
 ```{figure} picture.svg
@@ -273,8 +307,8 @@ def test_images_keep_their_place_and_all_but_the_first_come_later(twice):
 def test_a_figure_with_small_letters_has_a_box_in_which_it_is_as_wide_as_they_need(twice):
     page = (twice[0] / "index.html").read_text()
     box = r'<span class="wide-figure" style="([^"]*)" tabindex="0"><img [^>]*alt="([^"]*)"[^>]*>\s*</span>'
-    # 90 pixels of width for letters of 1.5 pt, 2 pixels.
-    assert re.findall(box, page) == [("--least: 495px", "small letters")]
+    # 90 pixels of width for letters of 1.5 pt, 2 pixels; then for texts of 2 pixels.
+    assert re.findall(box, page) == [("--least: 495px", "small letters"), ("--least: 495px", "small texts")]
 
 
 def test_figures_that_hold_pictures_are_marked_because_their_colours_are_data(twice):

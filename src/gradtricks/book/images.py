@@ -13,8 +13,8 @@ __all__ = ["setup"]
 
 _SVG = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.]+)(?:pt|px)?"')
 _PX_PER_PT = 4 / 3
-# Matplotlib draws each letter at a hundredth of its size in points, upside down.
-_LETTERS = re.compile(r"scale\((0\.\d+) -\1\)")
+# Matplotlib draws each letter at a hundredth of its size in points, upside down. Texts have theirs in pixels.
+_LETTERS = re.compile(r'scale\((0\.\d+) -\1\)|font-size="([\d.]+)"')
 _SMALLEST = 11  # pixels of a letter that can be read
 _PHONE = 366  # pixels of the narrowest screen on which a figure needn't move sideways
 
@@ -33,8 +33,8 @@ def _size_of(path: Path) -> tuple[int, int] | None:
 def _least_width(path: Path, width: int) -> int:
     """Say how wide a figure has to be shown for all its letters to be read; 0 if it fits on a phone."""
     svg = path.read_text(encoding="utf-8") if path.suffix == ".svg" else ""
-    points = [100 * float(size) for size in _LETTERS.findall(svg)]
-    least = math.ceil(width * _SMALLEST / (_PX_PER_PT * min(points))) if points else 0
+    sizes = [float(px or 100 * _PX_PER_PT * float(drawn or 0)) for drawn, px in _LETTERS.findall(svg)]
+    least = math.ceil(width * _SMALLEST / min(sizes)) if sizes else 0
     return least if least > _PHONE else 0
 
 

@@ -109,6 +109,22 @@ class _Tabs(SphinxTransform):
                 parent += [_apart(row) for row in _rows(cells)] if apart else cells
 
 
+class _Opened(SphinxTransform):
+    """Opens all tabs of a page on the framework that its first ones begin with: that of who asked."""
+
+    default_priority = 220  # after those above
+
+    def apply(self, **options: object) -> None:
+        items = [node for node in self.document.findall(nodes.container) if _is(node, "tab-item")]
+        frameworks = [item[0].get("sync_id") for item in items if isinstance(item[0], nodes.Element)]
+        for item, framework in zip(items, frameworks):
+            item["selected"] = framework == frameworks[0] and framework in FRAMEWORKS
+
+
+def _is(node: nodes.Element, component: str) -> bool:
+    return str(node.get("design_component")) == component
+
+
 def _rows(cells: Sequence[nodes.Node]) -> Iterator[dict[str, list[nodes.Node]]]:
     """Begin a new row where a framework comes again after the other one."""
     row: dict[str, list[nodes.Node]] = {}
@@ -143,5 +159,6 @@ def _framework(node: nodes.Node) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    """Register the transform."""
+    """Register the transforms."""
     app.add_transform(_Tabs)
+    app.add_transform(_Opened)
