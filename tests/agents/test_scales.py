@@ -1,10 +1,16 @@
 """Runs are told apart by the two scales of MuZero's unroll."""
 
+import ast
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from gradtricks.agents.scales import CORNERS, choose, learning_curve
+from gradtricks.agents.scales import CORNERS, LABELS, LOOKS, choose, learning_curve
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
 @pytest.fixture
@@ -34,3 +40,29 @@ def test_a_configuration_is_chosen_in_the_order_of_its_seeds(runs, corner):
 def test_a_curve_is_straight_where_no_game_ended():
     run = pd.Series({"results.curve.mean_return": [np.nan, 1.0, np.nan, np.nan, 4.0, np.nan]})
     np.testing.assert_allclose(learning_curve(run), [1, 1, 2, 3, 4, 4])
+
+
+def source_of(notebook):
+    cells = json.loads((EXPERIMENTS / f"{notebook}.ipynb").read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def test_a_configuration_has_one_colour_and_marker_in_all_figures_of_a_chapter():
+    assert LOOKS.keys() == CORNERS.keys() == LABELS.keys()
+    # This notebook draws its settings in their order, so they get the style's colours one after the other.
+    code = source_of("unrolling")
+    [settings] = [
+        node.value.keys
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "settings"
+    ]
+    [markers] = [line for line in code.splitlines() if line.startswith("styles = ")]
+    drawn = {
+        name.value: (f"C{place}", marker[0])
+        for place, (name, marker) in enumerate(
+            zip(settings, ast.literal_eval(markers.split(", ", 1)[1][:-2]))
+        )
+    }
+    assert drawn == {name: (color, marker) for name, (color, marker, _) in LOOKS.items()}
+    for notebook in ("scales_with_adam", "scales_with_momentum", "scales_on_boards"):
+        assert 'f"C{' not in source_of(notebook), "by LOOKS"
