@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # The scale of the state's gradient, and that of the later losses, where None is 1/K.
 CORNERS = {"both": (0.5, None), "loss_only": (1.0, None), "state_only": (0.5, 1.0), "neither": (1.0, 1.0)}
 LABELS = {"both": "both scales", "loss_only": "1/K only", "state_only": "0.5 only", "neither": "neither"}
-# Their colours, markers and lines. A configuration looks alike in every figure, as in those of `unrolling.ipynb`.
+# Their colours, markers and lines: a configuration looks alike in all figures, `unrolling.ipynb` included.
 LOOKS = {
     "both": ("C3", "D", "-"),
     "loss_only": ("C1", "s", "--"),
