@@ -235,7 +235,7 @@ MOST_LINES = {
     "src/gradtricks/tensorflow": 4_741,
     "src/gradtricks/reference": 1_459,
     "src/gradtricks/_core": 2_798,
-    "src/gradtricks/agents": 3_990,
+    "src/gradtricks/agents": 3_992,
     "src/gradtricks/lab": 8_800,
     "src/gradtricks/book": 2_730,
     "tests": 23_990,

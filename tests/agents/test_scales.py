@@ -1,10 +1,16 @@
 """Runs are told apart by the two scales of MuZero's unroll."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from gradtricks.agents.scales import CORNERS, choose, learning_curve
+from gradtricks.agents.scales import CORNERS, LOOKS, choose, learning_curve
+
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
 
 @pytest.fixture
@@ -34,3 +40,20 @@ def test_a_configuration_is_chosen_in_the_order_of_its_seeds(runs, corner):
 def test_a_curve_is_straight_where_no_game_ended():
     run = pd.Series({"results.curve.mean_return": [np.nan, 1.0, np.nan, np.nan, 4.0, np.nan]})
     np.testing.assert_allclose(learning_curve(run), [1, 1, 2, 3, 4, 4])
+
+
+def source_of(notebook):
+    cells = json.loads((EXPERIMENTS / f"{notebook}.ipynb").read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def test_a_configuration_has_one_colour_and_marker_in_all_figures():
+    # This notebook draws its settings in their order, so they get the style's colours one after the other.
+    [settings, styles] = re.search(
+        r"^settings = \{(.*?)^\}.*?^styles = (.*?)$", source_of("unrolling"), re.M | re.S
+    ).groups()
+    drawn = zip(re.findall(r'"(\w+)":', settings), re.findall(r'"(\S)-"', styles), strict=True)
+    looks = {name: look[:2] for name, look in LOOKS.items()}
+    assert {name: (f"C{place}", marker) for place, (name, marker) in enumerate(drawn)} == looks
+    for notebook in ("scales_with_adam", "scales_with_momentum", "scales_on_boards"):
+        assert 'f"C{' not in source_of(notebook), "by LOOKS"

@@ -418,7 +418,7 @@ def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
     assert page.startswith(begin)
     assert "5 finished, 1 failed, 1 not run yet" in page
     assert "## Loss\n\nWhat it \\*costs\\*.\n\n```{run-figure} small/sweep/loss" in page
-    assert "| rate | interquartile mean | lowest | highest | runs | failed | not finite |" in page
+    assert "| rate | mean | lowest | highest | runs | failed | not finite |" in page
     assert "| 0.25 | 1.25 | 0.25 | 2.25 | 3 | 0 | 0 |" in page
     assert "| 0.5 | 2.5 | 2.5 | 2.5 | 1 | 1 | 1 |" in page
     assert "| 0.25 | 3 | 1 | 1 | 3 | 0 |" in page
@@ -456,7 +456,7 @@ def test_the_page_of_a_sweep_has_words_for_names_and_values_and_quotes_have_the_
     page = publish_sweep(*rates(labels=labels), pages)
     assert "with different learning rate (2 values) and seed" in page
     assert "## What is lost\n\n```{run-figure} small/sweep/loss\n" in page
-    assert "| learning rate | interquartile mean |" in page
+    assert "| learning rate | mean |" in page
     assert "| ours | 1.25 |" in page
     assert "## Curve\n" in page
     record = json.loads((pages / "small-sweep.json").read_text())

@@ -170,11 +170,23 @@ def test_an_interval_takes_ten_runs():
     assert len(curves.figure.axes[0].collections) == 1, "a band of the ten, none of the nine"
 
 
+@pytest.mark.parametrize(("seeds", "said"), [(2, "mean"), (3, "mean"), (4, "interquartile mean")])
+def test_means_of_fewer_runs_than_an_interquartile_mean_cuts_are_called_means(seeds, said):
+    def found(values, seed):
+        return {"loss": float(seed**2), "losses": [1.0, float(seed)]}
+
+    points, curves = plots({"rate": [1.0, 2.0]}, found, ["loss", "losses"], seeds=seeds)
+    assert f", diamonds {said}s without" in points.caption
+    assert curves.caption.startswith(f"Lines are {said}s (n = {seeds} each)")
+    assert f" {said.capitalize()}s: rate = 1: " in points.alt
+    assert said in texts(points.figure)
+
+
 def test_a_single_run_each_has_no_interval():
     plot = drawn({"rate": [0.001, 0.01, 0.1]}, lambda v, _: {"loss": v["rate"]}, ["loss"], seeds=1)
     assert plot.caption == "Points are runs."
     means = "rate = 0.001: 0.001; rate = 0.01: 0.01; rate = 0.1: 0.1"
-    assert plot.alt == f"Loss against rate, n = 1 each. Interquartile means: {means}."
+    assert plot.alt == f"Loss against rate, n = 1 each. Means: {means}."
     (axes,) = plot.figure.axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
@@ -267,9 +279,9 @@ def test_two_parameters_are_a_heat_map_with_its_numbers():
         return None if sum(values.values()) == 1.2 else {"loss": 10 * values["scale"] + values["rate"]}
 
     plot = drawn({"scale": [0.0, 1.0], "rate": [0.1, 0.2]}, found, ["loss"], seeds=3)
-    title = "Loss (interquartile mean, n\xa0=\xa00\xa0to\xa03\xa0each)"
+    title = "Loss (mean, n\xa0=\xa00\xa0to\xa03\xa0each)"
     assert {"0.1", "0.2", "10.1", "none", "scale", "rate", title} <= set(texts(plot.figure))
-    assert plot.caption == "Numbers are interquartile means (n = 0 to 3 each). Not part of it: 3 failed."
+    assert plot.caption == "Numbers are means (n = 0 to 3 each). Not part of it: 3 failed."
 
 
 def test_a_large_heat_map_names_some_of_its_rows_and_columns_and_has_no_numbers():
@@ -292,7 +304,7 @@ def test_more_parameters_have_a_panel_each():
     plot = drawn(space, found, ["loss"], seeds=2)
     assert {*space, "relu", "tanh", "0.001"} <= set(texts(plot.figure))
     assert plot.caption == (
-        "Each point is a configuration, and stands once in each panel: interquartile means "
+        "Each point is a configuration, and stands once in each panel: means "
         "(n = 0 to 2 each). Not part of it: 12 failed."
     )
     assert [len(panel.lines[0].get_xdata()) for panel in plot.figure.axes] == [18] * 4

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 # The scale of the state's gradient, and that of the later losses, where None is 1/K.
 CORNERS = {"both": (0.5, None), "loss_only": (1.0, None), "state_only": (0.5, 1.0), "neither": (1.0, 1.0)}
 LABELS = {"both": "both scales", "loss_only": "1/K only", "state_only": "0.5 only", "neither": "neither"}
+# Their colours, markers and lines: a configuration looks alike in all figures, `unrolling.ipynb` included.
+LOOKS = dict(zip(CORNERS, (("C3", "D", "-"), ("C1", "s", "--"), ("C2", "^", "-."), ("C0", "o", ":"))))
 
 
 def choose(runs: "DataFrame", steps: int, state_scale: float, loss_scale: float | None = None) -> "DataFrame":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from gradtricks.lab.results.grouping import Axis, Curve, Found, Group
-from gradtricks.lab.results.statistics import CONFIDENCE, FEWEST_RUNS, Summary
+from gradtricks.lab.results.statistics import CONFIDENCE, FEWEST_CUT, FEWEST_RUNS, Summary
 
 MINUS = "\N{MINUS SIGN}"
 _SPACE = "\N{NO-BREAK SPACE}"
@@ -44,7 +44,7 @@ def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, l
         }
     else:
         of_all = {
-            "interquartile mean": [number(s.mean) for s in summaries],
+            mean_said(groups): [number(s.mean) for s in summaries],
             "95% interval": [_interval(s.low, s.high, number) for s in summaries],
             "lowest": [number(s.lowest) for s in summaries],
             "highest": [number(s.highest) for s in summaries],
@@ -56,7 +56,7 @@ def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, l
             "not finite": [s.non_finite for s in summaries],
         }
         if all(s.n <= 1 for s in summaries):
-            of_all = {"value": of_all["interquartile mean"]}
+            of_all = {"value": of_all[mean_said(groups)]}
     columns = {name: cells for name, cells in of_all.items() if "interval" not in name or any(cells)}
     return columns | {name: [*map(str, some)] for name, some in counts.items() if any(some)}
 
@@ -74,9 +74,14 @@ def interval_said(parts: Iterable[Group | Curve], said: str) -> str:
     return said.format(f"{CONFIDENCE:.0%} bootstrap interval") + some
 
 
+def mean_said(parts: Iterable[Group | Curve]) -> str:
+    """Name the mean that is taken: of two or three runs, the interquartile mean is the mean."""
+    return "interquartile mean" if any(part.n >= FEWEST_CUT for part in parts) else "mean"
+
+
 def means(parts: Sequence[Group | Curve]) -> str:
     """Say what is shown: single runs, or means of several."""
-    return f"interquartile means ({counted(parts)})" if any(p.n > 1 for p in parts) else "single runs"
+    return f"{mean_said(parts)}s ({counted(parts)})" if any(p.n > 1 for p in parts) else "single runs"
 
 
 def lost(groups: Sequence[Group]) -> str:
@@ -103,7 +108,7 @@ def alt_of(found: Found) -> str:
         return f"{found.title} by position{against}, {counted(curves)}. Means go {'; '.join(listed)}."
     if not groups:
         return f"{found.title}{against}: no run gave it."
-    begin = f"{found.title}{against}, {counted(groups)}. Interquartile means"
+    begin = f"{found.title}{against}, {counted(groups)}. {mean_said(groups).capitalize()}s"
     few = len(groups) <= _LISTED
     ordered = groups if few else sorted(groups, key=lambda group: group.summary.mean)
     listed = [_where(axes, group) + _with_interval(group.summary) for group in ordered]

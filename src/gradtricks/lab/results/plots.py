@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import offset_copy
 
-from gradtricks.lab.results.captions import alt_of, counted, interval_said, lost, means, number
+from gradtricks.lab.results.captions import alt_of, counted, interval_said, lost, mean_said, means, number
 from gradtricks.lab.results.drawing import (
     add_color_bar,
     book_style,
@@ -104,7 +104,8 @@ def _points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
     several, said = any(group.n > 1 for group in groups), counted(groups)
     plot.plot(x, y, "o", ms=4, mew=0, alpha=0.8, color="C0", label=f"a run ({said})")
     if several:
-        _means(plot, [(p, g.summary) for p, g in zip(at, groups) if g.n], upright=axis.numeric)
+        shown = [(p, g.summary) for p, g in zip(at, groups) if g.n]
+        _means(plot, shown, mean_said(groups), upright=axis.numeric)
         figure.legend(loc="outside upper right", ncols=2, handletextpad=0.4, columnspacing=1.4)
     set_parameter_axis(plot, axis, side)
     plot.margins(y=0.12 if axis.numeric else None)
@@ -115,16 +116,16 @@ def _points(title: str, axes: Sequence[Axis], groups: Sequence[Group]) -> _Drawn
     if not axes:
         plot.set_yticks([])
     intervals = interval_said(groups, ", with their {}s")
-    means_too = f" ({said}), diamonds interquartile means{intervals}" if several else ""
+    means_too = f" ({said}), diamonds {mean_said(groups)}s{intervals}" if several else ""
     return figure, f"Points are runs{means_too}.{lost(groups)}"
 
 
-def _means(plot: Axes, drawn: Sequence[tuple[float, Any]], *, upright: bool) -> None:
+def _means(plot: Axes, drawn: Sequence[tuple[float, Any]], said: str, *, upright: bool) -> None:
     where, middle = [place for place, _ in drawn], [s.mean for _, s in drawn]
     errors = np.clip([[s.mean - s.low for _, s in drawn], [s.high - s.mean for _, s in drawn]], 0, None)
     known = np.isfinite(errors).any()
     options: dict[str, Any] = {"fmt": "D", "ms": 5.5, "capsize": 4, "color": "C1", "zorder": 3}
-    options |= {"label": f"interquartile mean{', 95% interval' if known else ''}", "elinewidth": 2}
+    options |= {"label": f"{said}{', 95% interval' if known else ''}", "elinewidth": 2}
     # A little aside, so that they hide no run.
     aside = {"x": 6, "y": 0} if upright else {"x": 0, "y": -7}
     options["transform"] = offset_copy(plot.transData, plot.get_figure(root=True), units="points", **aside)
@@ -249,5 +250,5 @@ def _read_curves(curves: Sequence[Curve]) -> str:
 
 def _titled(title: str, groups: Sequence[Group]) -> str:
     each = counted(groups).replace(" ", "\N{NO-BREAK SPACE}")
-    said = f" (interquartile mean, {each})" if any(group.n > 1 for group in groups) else ""
+    said = f" ({mean_said(groups)}, {each})" if any(group.n > 1 for group in groups) else ""
     return wrapped(drawable(title, 60) + said, _WIDTH)
