@@ -155,14 +155,11 @@ def kl_penalty(
 
     With ``d = log pi - log reference``, ``k1`` is ``d``, ``k2`` is ``d**2 / 2`` and ``k3`` is
     ``exp(-d) - 1 + d``. Over samples of the policy, ``k1`` and ``k3`` have that mean. But the expected
-    gradient of ``k1`` is 0, that of ``k3`` is that of the *other* divergence, ``KL(reference || pi)``,
-    and only that of ``k2`` is the gradient of ``KL(pi || reference)``. A constant ratio as a weight, for
-    samples of an older policy, changes nothing about that. With a ratio that is differentiated too, ``k1``
-    and ``k3`` have that gradient, and ``k2`` doesn't: sample by sample, the ratio times ``k3`` is then what
-    the constant ratio times ``k3`` with ``slope="k2"`` is.
+    gradient of ``k1`` is 0, that of ``k3`` is of ``KL(reference || pi)``, and only that of ``k2`` is of
+    ``KL(pi || reference)``. Times a ratio that is differentiated too, that of ``k1`` and of ``k3`` is.
 
-    All this holds for whole answers, whose log-probabilities are sums over tokens. A loss token by token
-    leaves out that a token leads to later ones; ``k1`` in the reward doesn't.
+    That holds for whole answers, whose log-probabilities are sums over tokens. A loss token by token leaves
+    out that a token leads to later ones; ``k1`` in the reward doesn't.
 
     Args:
         log_probs: Any shape, floating-point: log-probabilities of tokens, or their sums.
