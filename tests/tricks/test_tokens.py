@@ -72,6 +72,21 @@ def test_penalties_agree_with_the_reference(backend, data, estimator, slope):
     assert_close([value, *gradients], [expected, vjp])
 
 
+def test_a_ratio_that_is_differentiated_gives_k3_the_slope_of_k2(backend):
+    log_probs, old, *_ = drawn()
+    other, cotangent, ratio = drawn(seed=1)[0], np.cos(log_probs), np.exp(log_probs - old)
+    value, (slope,) = backend.value_and_vjp(
+        lambda x: (
+            backend.framework.exp(x - backend.tensor(old))
+            * backend.tricks.kl_penalty(x, backend.tensor(other))
+        ),
+        [log_probs],
+        cotangent,
+    )
+    wanted = reference.kl_penalty_vjp(cotangent * ratio, log_probs, other, slope="k2")
+    assert_close([value, slope], [ratio * reference.kl_penalty(log_probs, other), wanted])
+
+
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 def test_averages_agree_with_the_reference(backend, normalize):
     x, _, _, mask = drawn()

@@ -149,8 +149,8 @@ def kl_penalty(
 
     With ``d = log pi - log reference``, ``k1`` is ``d``, ``k2`` is ``d**2 / 2`` and ``k3`` is
     ``exp(-d) - 1 + d``. Over samples of the policy, ``k1`` and ``k3`` have that mean. But the expected
-    gradient of ``k1`` is 0, that of ``k3`` is that of the *other* divergence, ``KL(reference || pi)``,
-    and only that of ``k2`` is the gradient of ``KL(pi || reference)``.
+    gradient of ``k1`` is 0, that of ``k3`` is of ``KL(reference || pi)``, and only that of ``k2`` is of
+    ``KL(pi || reference)``. Times a ratio that is differentiated too, that of ``k1`` and of ``k3`` is.
 
     That holds for whole answers, whose log-probabilities are sums over tokens. A loss token by token leaves
     out that a token leads to later ones; ``k1`` in the reward doesn't.
