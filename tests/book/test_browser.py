@@ -43,14 +43,14 @@ LAYOUT = r"""() => {
     // Text in a box that hides what is wider, apart from what is there for screen readers alone.
     note("cut off", "main *", (box) => box.clientWidth > 1 && box.scrollWidth > box.clientWidth
         && ["hidden", "clip"].includes(getComputedStyle(box).overflowX));
-    note("no sign that it moves sideways", "main *", (box) => box.clientWidth > 1
+    note("no sign that it moves sideways", "main :not(.bd-toc)", (box) => box.clientWidth > 1
         && box.scrollWidth > box.clientWidth + 1
         && ["auto", "scroll"].includes(getComputedStyle(box).overflowX)
         && !getComputedStyle(box).backgroundImage.includes("gradient"));
     // Names in titles that break in the middle, and cells of tables in which words stand below each other.
     const lines = (name) => new Set(Array.from(name.getClientRects(), (line) => line.y)).size;
     note("crushed", "main h1 code .pre", (name) => lines(name) > 1);
-    note("crushed", "main :not(td, th) > code .pre.short", (name) => lines(name) > 1);
+    note("crushed", "main code:not(:is(td, th) *) .pre.short", (name) => lines(name) > 1);
     note("crushed", "main :is(td, th)", (cell) => cell.checkVisibility() && cell.clientWidth < 72
         && cell.clientHeight > 180 && cell.innerText.trim().split(/\s+/)[4]);
     return found;

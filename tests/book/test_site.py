@@ -79,13 +79,13 @@ def test_the_lines_of_a_long_signature_are_no_definitions():
 
 def test_code_breaks_between_names_if_at_all_and_inside_of_the_longest():
     pieces = [
-        "gradient_accumulation_steps",
+        "gradient_override_map",
         "hidden_state=tf.scale_gradient(hidden_state",
         "a_long_name_" * 3,
     ]
     broken = [names.breakable(piece) for piece in pieces]
     assert [re.sub("<(?!wbr).*?>", "", piece) for piece in broken] == [
-        "gradient_accumulation_steps",
+        "gradient_override_map",
         "hidden_state=<wbr>tf.<wbr>scale_gradient(<wbr>hidden_state",
         "a_<wbr>long_<wbr>name_<wbr>a_<wbr>long_<wbr>name_<wbr>a_<wbr>long_<wbr>name_",
     ]

@@ -11,7 +11,7 @@ __all__ = ["setup"]
 _PIECE = re.compile(r'<span class="pre">([^<]+)</span>')
 _JOINT = re.compile(r"(?<=[\w)\]])([./,=(]+)(?=\w)")
 _INSIDE = re.compile(r"(?<=\w)(_+)(?=\w)")
-_SHORT = 28  # letters that fit on a line of a phone
+_SHORT = 24  # letters that fit on a line of a phone, however far it is indented
 
 
 def breakable(piece: str) -> str:
