@@ -113,6 +113,14 @@ def norm_of_zero():
     )
 
 
+@fault("not finite, backward", "tf.norm")
+def norm_of_zero_under_a_scale():
+    x, _ = data()
+    x[0] = 0
+    model, optimizer = stacked(layers.Dense(2, use_bias=False)), LossScaleOptimizer(SGD(0.1))
+    return usual(model, optimizer, lambda: optimizer.scale_loss(tf.reduce_mean(tf.norm(model(x), axis=1))))
+
+
 @issue("https://github.com/huggingface/diffusers/issues/1009", "frozen but moving", "optimizer.apply")
 def masked_rows_decay():
     data()

@@ -86,6 +86,54 @@ def clip_before_unscaling():
     return step, model, optimizer
 
 
+@fault("not finite, backward", "(model(x) ** 2).sum(1)")
+def root_of_zero_under_a_scaler():
+    x, _ = data()
+    x[0] = 0
+    model = nn.Linear(8, 2, bias=False)
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+
+    def step():
+        optimizer.zero_grad()
+        distances = (model(x) ** 2).sum(1).sqrt()
+        scaler.scale(distances.mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step, model, optimizer
+
+
+def fused_and_scaled(loss, clip=nothing):
+    """A step of an optimizer that unscales by itself."""
+    model = network()
+    optimizer = Adam(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def step():
+        optimizer.zero_grad()
+        scaler.scale(loss(model)).backward()
+        clip(model)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step, model, optimizer
+
+
+@fault("clip before unscaling", "clip_grad_norm_")
+def clip_before_a_fused_step():
+    x, y = data()
+    return fused_and_scaled(
+        lambda model: functional.cross_entropy(model(x), y),
+        lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    )
+
+
+@fault("not finite, backward", "pow(0.5)")
+def root_of_zero_before_a_fused_step():
+    x, _ = data()
+    return fused_and_scaled(lambda model: (0 * model(x)).pow(2).sum(1).pow(0.5).mean())
+
+
 @issue("https://github.com/yandex-research/tabm/issues/20", "clip of nothing", "clip_grad_norm_")
 def clip_before_backward():
     x, y = data()

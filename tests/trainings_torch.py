@@ -370,3 +370,43 @@ def odds_and_ends():
         return before
 
     return step, model, optimizer
+
+
+@training
+def scaled_and_fused():
+    torch.manual_seed(0)
+    model = Cnn()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)  # so large that the first step is skipped
+
+    def step():
+        optimizer.zero_grad()
+        (scaler.scale(model.loss() * 1e25) / 2).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update(1024.0)
+
+    return step, model, optimizer
+
+
+@training
+def views_edited_in_place():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 16, padding_idx=0), nn.Linear(16, 20))
+    optimizer, tokens = torch.optim.Adam(model.parameters()), token_data()
+
+    def step():
+        optimizer.zero_grad()
+        logits = model(tokens[:, :-1]).flatten(0, 1)
+        functional.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+        nn.Embedding(5, 3, padding_idx=0)
+        with torch.no_grad():
+            row = model[0].weight[0]
+            row.zero_()
+            for row in model[1].weight:
+                row.div_(row.norm().clamp(min=1.0))
+            model[1].bias[:2].clamp_(-1, 1)
+
+    return step, model, optimizer

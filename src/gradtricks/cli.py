@@ -156,18 +156,24 @@ def doctor(
     """Run a training script for some updates; say what is wrong with its gradients, where, and what to do.
 
     The script may use PyTorch or Keras with TensorFlow, and isn't changed. It is stopped after the updates,
-    so what it saves at the end isn't saved. Exit code 1 means that something was found.
+    so what it saves at the end isn't saved. Where it fails by itself, its error is shown, and what was found
+    until then.
+
+    Exit codes: 0, nothing was found; 1, something was; 2, the command can't be carried out; 3, the script
+    raised an error, or left with a code of its own though nothing was found.
     """
     from gradtricks.doctor import examine
     from gradtricks.lab.commands.terminal import show
 
     try:
-        diagnosis = examine(script, context.args, updates)
-    except (FileNotFoundError, ValueError) as error:  # what else the script raises keeps its traceback
+        found = examine(script, context.args, updates)
+    except (FileNotFoundError, ValueError) as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(2) from error
-    show(str(diagnosis))
-    raise typer.Exit(0 if diagnosis.healthy else 1)
+    if found.trace:
+        typer.echo(found.trace, err=True)
+    show(str(found.diagnosis))
+    raise typer.Exit(found.exit_code)
 
 
 def _expect_checkout() -> None:

@@ -4,19 +4,51 @@ import ast
 import importlib
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gradtricks._core.diagnosing import Diagnosis, diagnosed
 
 _FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
+_OURS = (str(Path(__file__).parent), "<frozen runpy>")
 
 
-def examine(script: Path, arguments: Sequence[str], num_updates: int) -> Diagnosis:
+@dataclass(frozen=True)
+class Examination:
+    """What was seen of a script.
+
+    Attributes:
+        diagnosis: What is wrong with its gradients, as far as it came.
+        failure: What it failed of, where it did: an exception, or leaving with another code than 0.
+    """
+
+    diagnosis: Diagnosis
+    failure: BaseException | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all is well, 1 where something was found, 3 where the script failed of something else."""
+        # A guard that leaves does so because of what was found; what raises is told first.
+        if self.failure is None or (isinstance(self.failure, SystemExit) and not self.diagnosis.healthy):
+            return 0 if self.diagnosis.healthy else 1
+        return 3
+
+    @property
+    def trace(self) -> str:
+        """What the script failed of, as Python would have said it; our own frames left out."""
+        if isinstance(self.failure, SystemExit):
+            code = self.failure.code
+            return code if isinstance(code, str) else f"the script left with exit code {code}"
+        return "" if self.failure is None else "".join(_without_ours(self.failure).format()).rstrip()
+
+
+def examine(script: Path, arguments: Sequence[str], num_updates: int) -> Examination:
     """Run a script until its optimizers have made some updates each, and say what is wrong with them.
 
     The script is given the arguments in ``sys.argv[1:]``, and left after so many updates. Its models and
-    optimizers are noticed when they are used.
+    optimizers are noticed when they are used. Where it fails, what was seen until then is told.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -26,15 +58,33 @@ def examine(script: Path, arguments: Sequence[str], num_updates: int) -> Diagnos
         raise FileNotFoundError(f"script must be a file; got {script}, which isn't there")
     framework = _framework_of(script)
     tricks = importlib.import_module(f"gradtricks.{framework}.diagnosing")
-    watch = tricks.Watch(limit=num_updates)
+    watch, failure = tricks.Watch(limit=num_updates), None
     before = sys.argv, sys.path
     sys.argv, sys.path = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
     try:
         with watch:
             runpy.run_path(str(script), run_name="__main__")
+    except BaseException as error:  # whatever a script ends itself with
+        failure = error
     finally:
         sys.argv, sys.path = before
-    return diagnosed(watch.record.of_held(), tricks.REMEDIES)
+    failure = failure if watch.record.stopped else None
+    return Examination(diagnosed(watch.record.of_held(), tricks.REMEDIES), failure)
+
+
+def _without_ours(error: BaseException) -> traceback.TracebackException:
+    trace = traceback.TracebackException.from_exception(error)
+    pending: list[traceback.TracebackException | None] = [trace]
+    while pending:
+        part = pending.pop()
+        if part is not None:
+            theirs = [not frame.filename.startswith(_OURS) for frame in part.stack]
+            # What raised stays, even if it is ours.
+            end = len(theirs) - theirs[::-1].index(True) if any(theirs) else 0
+            kept = [f for i, (f, keep) in enumerate(zip(part.stack, theirs)) if keep or i >= end]
+            part.stack = traceback.StackSummary.from_list(kept)
+            pending += [part.__cause__, part.__context__, *(part.exceptions or [])]
+    return trace
 
 
 def _framework_of(script: Path) -> str:

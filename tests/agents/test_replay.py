@@ -57,6 +57,12 @@ class TestSupports:
         with pytest.raises(ValueError, match=message):
             two_hot(x, support)
 
+    def test_two_hot_takes_the_ends_that_restoring_returns(self):
+        for end in range(1, 601):
+            for support in (Support(-end, end, 3), Support(-end, 0, 3), Support(0, end, 3)):
+                distribution = two_hot(restore_value([support.low, support.high]), support)
+                np.testing.assert_allclose(distribution, [[1, 0, 0], [0, 0, 1]], atol=1e-9)
+
     @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
     def test_clipped_values_lie_within_the_support(self, support):
         within = [0.0, *restore_value(np.linspace(support.low, support.high, 7)[1:-1])]

@@ -161,3 +161,23 @@ def test_in_a_function_of_tensorflow(in_tensorflow, jit_compile):
 
     loss, (gradient,) = gradients(tf.constant([1.0, 2.0, 3.0, 6.0]))
     assert (float(loss), float(gradient)) == (6.0, 3.0)
+
+
+@pytest.mark.parametrize("convert", [lambda parts: parts, iter])
+def test_a_dataset_in_a_function_of_tensorflow_is_refused_with_a_remedy_that_works(in_tensorflow, convert):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    weight = tf.Variable(2.0)
+    parts = tf.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0, 6.0]).batch(3)
+
+    def function(x):
+        return tf.reduce_sum(weight * x), tf.size(x)
+
+    given = convert(parts)
+    for autograph in (False, True):
+        inside = tf.function(
+            lambda: tricks.accumulate_gradients(function, [weight], given), autograph=autograph
+        )
+        with pytest.raises(TypeError, match=r"outside of it, with tf\.function\(function\)"):
+            inside()
+    loss, (gradient,) = tricks.accumulate_gradients(tf.function(function), [weight], convert(parts))
+    assert (float(loss), float(gradient)) == (6.0, 3.0)

@@ -365,6 +365,14 @@ def test_modules_in_torch(in_torch):
         ([1.0], "square", {"num_samples": 2.0}, TypeError, "num_samples must be an integer; got float"),
         ([1.0], "square", {"seed": True}, TypeError, "seed must be an integer; got bool"),
         ([1.0], "square", {"surrogate": lambda x: x[:0]}, ValueError, r"surrogate must return the shape of"),
+        (
+            [1.0],
+            "twice",
+            {},
+            ValueError,
+            r"function must return one shape.*; got \(2,\) and \(1,\); remedy: ",
+        ),
+        ([0.0, 2.0], "some", {}, ValueError, r"function must return one shape.*; got \(1,\) and \(2,\)"),
     ],
 )
 def test_bad_input_says_what_is_expected(backend, inputs, function, options, error, message):
@@ -374,6 +382,8 @@ def test_bad_input_says_what_is_expected(backend, inputs, function, options, err
         "pair": lambda x: (x, x),
         "number": lambda x: 1.0,
         "noise": lambda x: x + random.normal(),
+        "twice": lambda x: backend.joined(x, x) if np.all(backend.array(x) >= 1) else x,
+        "some": lambda x: x[x > 0],
     }
     if isinstance(inputs, str):
         given = {"array": np.ones(2), "list": [backend.tensor([1.0]), np.ones(2)], "foreign": ForeignTensor()}

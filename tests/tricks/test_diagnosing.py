@@ -32,6 +32,7 @@ def one_thread(request):
     torch.set_num_threads(before)
 
 
+BAD_STEPS = {"torch": "root_of_zero", "tensorflow": "norm_of_zero"}
 USUAL = ["mlp_sgd", "mlp_momentum", "mlp_adam", "mlp_adamw", "mlp_rmsprop"]
 USUAL += ["cnn_adam", "rnn_adam", "transformer_adam"]
 
@@ -195,6 +196,19 @@ def test_an_error_of_the_step_itself_is_the_users(backend, error):
         backend.tricks.diagnose(step, model, optimizer)
 
 
+def test_an_error_comes_with_what_was_found_until_then(backend):
+    step, *things = importlib.import_module(f"issues_{backend.name}").CASES[BAD_STEPS[backend.name]][-1]()
+
+    def failing():
+        step()
+        raise ValueError("of the step's own")
+
+    with pytest.raises(ValueError, match="of the step's own") as raised:
+        backend.tricks.diagnose(failing, *things)
+    (note,) = raised.value.__notes__
+    assert note.startswith("Until then: 1 update watched, 1 found\n1. not finite, backward")
+
+
 # The command.
 
 SCRIPT = """
@@ -244,7 +258,130 @@ def test_a_script_that_is_well_says_so_and_its_own_errors_stay(backend, tmp_path
     assert (result.exit_code, result.stdout) == (0, "2 updates watched, nothing found\n")
     path.write_text(f"import {backend.name}\nraise RuntimeError('of its own')")
     result = CliRunner().invoke(app, ["doctor", str(path)])
-    assert str(result.exception) == "of its own"
+    assert (result.exit_code, result.stdout) == (3, "0 updates watched, nothing found\n")
+    lines = (
+        f'File "{path}", line 2, in <module>',
+        "raise RuntimeError('of its own')",
+        "RuntimeError: of its own",
+    )
+    trace = "Traceback (most recent call last):\n  " + "\n".join((lines[0], "    " + lines[1], lines[2]))
+    assert result.stderr.strip() == trace
+
+
+FAILING = """
+import sys
+import {framework}
+import issues_{framework} as issues
+import trainings_{framework} as trainings
+
+step, model, optimizer = {script}
+{before}
+step()
+{after}
+"""
+ENDS = {
+    "raise ValueError('of its own')": (3, "ValueError: of its own"),
+    "assert not model, 'of its own'": (3, "AssertionError: of its own"),
+    "raise KeyboardInterrupt": (3, "KeyboardInterrupt"),
+    "sys.exit('the loss is NaN')": (1, "the loss is NaN"),
+    "sys.exit(1)": (1, "the script left with exit code 1"),
+    "sys.exit()": (1, ""),
+}
+
+
+def failing(tmp_path, backend, script, *, before="", after=""):
+    path = tmp_path / "train.py"
+    path.write_text(FAILING.format(framework=backend.name, script=script, before=before, after=after))
+    return CliRunner().invoke(app, ["doctor", str(path)])
+
+
+@pytest.mark.parametrize(("end", "expected"), ENDS.items(), ids=range(len(ENDS)))
+def test_a_script_that_ends_itself_is_diagnosed_all_the_same(backend, tmp_path, end, expected):
+    script = f"issues.CASES['{BAD_STEPS[backend.name]}'][-1]()"
+    result = failing(tmp_path, backend, script, after=end)
+    assert result.exit_code == expected[0]
+    assert result.stdout.startswith("1 update watched, 1 found\n1. not finite, backward")
+    assert (result.stderr.strip().splitlines() or [""])[-1] == expected[1]
+    assert "gradtricks" not in result.stderr
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit()", 0), ("sys.exit(1)", 3), ("1 / 0", 3)])
+def test_what_a_script_did_not_come_to_is_no_finding(backend, tmp_path, end, code):
+    script = "trainings.CASES['mlp_adam']()"
+    early = failing(tmp_path, backend, script, before=f"model.loss() if hasattr(model, 'loss') else 0\n{end}")
+    late = failing(tmp_path, backend, script, after=end)
+    assert "nothing found" in late.stdout
+    assert late.exit_code == code
+    if code:  # who leaves as if all were done has trained nothing
+        assert (early.exit_code, early.stdout) == (3, "0 updates watched, nothing found\n")
+
+
+GUARD = """
+y = {framework}.ones((2, 2)) * 0
+bad = {framework}.{log}(y) * 0
+sys.exit('the loss is NaN')
+"""
+
+
+def test_a_guard_before_the_backward_pass_leaves_its_step_to_be_looked_at(backend, tmp_path):
+    log = {"torch": "log", "tensorflow": "math.log"}[backend.name]
+    script = "trainings.CASES['mlp_adam']()"
+    result = failing(tmp_path, backend, script, after=GUARD.format(framework=backend.name, log=log))
+    assert result.exit_code == 1
+    assert "1 update watched, 1 found\n1. not finite, forward" in result.stdout
+    assert "|  bad = " in result.stdout
+
+
+def test_a_script_whose_steps_are_skipped_is_left_after_some(backend, tmp_path):
+    name = {"torch": "root_of_zero_under_a_scaler", "tensorflow": "norm_of_zero_under_a_scale"}[backend.name]
+    result = doctor(tmp_path, backend, name)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(
+        "0 updates watched, 3 skipped by the scaling of the loss, 2 found\n1. not fin"
+    )
+    assert "\n2. skipped updates: " in result.stdout
+    assert "seen: no update was made: gradients were NaN" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["root_of_zero_before_a_fused_step", "root_of_zero_under_a_scaler"])
+def test_steps_that_a_scaler_skips_are_counted_in_torch(in_torch, name):
+    script = importlib.import_module("issues_torch").CASES[name][-1]
+    diagnosis = in_torch.tricks.diagnose(*script(), num_steps=4)
+    assert (diagnosis.num_updates, diagnosis.num_skipped) == (0, 4)
+    assert diagnosis.kinds == ("not finite, backward", "skipped updates")
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_detecting_anomalies_hides_no_cause_in_torch(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    script = importlib.import_module("issues_torch").CASES["root_of_zero"][-1]
+    with torch.autograd.detect_anomaly(check_nan=True), pytest.warns(UserWarning, match="Error detected"):
+        diagnosis = tricks.diagnose(*script())
+    assert diagnosis.kinds == ("not finite, backward",)
+    assert "sqrt" in diagnosis.causes[0].place.code
+
+
+@pytest.mark.parametrize(
+    "write", ["b.masked_fill_(x, -inf)", "b[x] = -inf", "b.copy_(b.masked_fill(x, -inf))"]
+)
+def test_infinities_that_were_meant_and_written_in_place_are_not_to_blame_in_torch(in_torch, write):
+    torch = in_torch.framework
+    torch.manual_seed(0)
+    model, masked = torch.nn.Linear(4, 3), torch.tensor([[False, False, True], [True, True, True]])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step():
+        optimizer.zero_grad()
+        scores = model(torch.ones(2, 4))
+        b = torch.zeros_like(scores)
+        exec(write, {"b": b, "x": masked, "inf": float("inf")})  # noqa: S102  # ours
+        weights = torch.softmax(scores + b, -1)
+        weights[0].square().sum().backward()
+        optimizer.step()
+
+    (cause,) = in_torch.tricks.diagnose(step, model, optimizer).causes
+    assert "softmax" in cause.place.code
+    assert "isn't -inf" in cause.remedy
 
 
 # The rules themselves, on records that no framework made.
@@ -286,6 +423,21 @@ def test_zeros_that_last_one_update_are_no_finding():
     # What cancels is no single operation's fault, and often meant: a bias before a normalization.
     unwell = [Backward(report("zero everywhere", Finding("", "zero everywhere", None, "")))]
     assert kinds(updates=updated(zero, zero), unwell=unwell) == ()
+
+
+def test_skipped_updates_are_told_unless_a_lower_scale_helps_or_most_were_made():
+    hopeless, falling = Event("skip", PLACE, subjects=("w",)), Event("skip", PLACE)
+    fine = updated(Weight("w", "float32"))
+    assert kinds(events=[hopeless]) == ("skipped updates",)
+    assert kinds(events=[falling] * 3) == ()
+    assert kinds(events=[hopeless], updates=fine) == ("skipped updates",)
+    assert kinds(events=[hopeless], updates=fine * 2) == ()
+    inf = [Backward(report("inf", Finding("sqrt", "inf", PLACE, "")))]
+    assert kinds(events=[hopeless], unwell=inf) == ("not finite, backward", "skipped updates")
+    parts = [Event("backward", PLACE, 4), hopeless, Event("backward", PLACE, 4), Event("update", PLACE)]
+    assert kinds(events=parts, updates=fine * 2) == ()
+    text = str(diagnosed(Record(["w"], {"w"}, {"w": 1}, events=[falling]), REMEDIES))
+    assert text == "0 updates watched, 1 skipped by the scaling of the loss, nothing found"
 
 
 def test_parts_come_from_one_line_and_are_means():

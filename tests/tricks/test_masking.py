@@ -177,6 +177,29 @@ def test_bad_options_say_what_is_expected(backend, options, error, message):
         backend.masked_adam(backend.parameter(np.zeros(2)), **{"rate": 0.1, **options})
 
 
+def test_a_rate_of_several_elements_is_refused(backend):
+    parameter = backend.parameter(np.zeros(2))
+    with pytest.raises(
+        ValueError, match=r"learning_rate must be a number or have one element; got shape \(2,\)"
+    ):
+        backend.masked_adam(parameter, backend.tensor([0.1, 0.2]))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2**16,)])
+def test_a_rate_of_one_element_and_several_set_later_in_torch(in_torch, shape):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    parameter = torch.nn.Parameter(torch.zeros(shape))
+    optimizer = tricks.MaskedAdam([parameter], torch.tensor([0.1]))
+    parameter.grad = torch.ones(shape)
+    optimizer.step()
+    torch.testing.assert_close(parameter.detach(), torch.full(shape, -0.1))
+    optimizer.param_groups[0]["lr"] = torch.ones(3)
+    with pytest.raises(
+        ValueError, match=r"learning_rate must be a number or have one element; got shape \(3,\)"
+    ):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("make", [lambda b, p: b.masked_adam(p, 0.1), lambda b, p: b.masked("SGD", p, 0.1)])
 def test_bad_masks_say_what_is_expected(backend, make):
     parameter = backend.parameter(np.zeros((2, 3)))
@@ -386,6 +409,58 @@ def test_the_state_of_pytorchs_adam_can_be_loaded(in_torch):
     ours.param_groups[0]["amsgrad"] = True  # midway
     ours.step()
     assert ours.state[parameters[1]]["max_exp_avg_sq"].min() > 0
+
+
+def test_a_state_comes_back_as_it_was(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = tricks.MaskedAdam([parameter], 0.1)
+    parameter.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
+    optimizer.step()
+    saved = optimizer.state_dict()
+    loaded = tricks.MaskedAdam([torch.nn.Parameter(torch.ones(3))])
+    for _ in range(2):
+        loaded.load_state_dict(copy.deepcopy(saved))
+        torch.testing.assert_close(loaded.state_dict(), saved, rtol=0, atol=0)
+    loaded.add_param_group({"params": [torch.nn.Parameter(torch.ones(3))]})
+    assert loaded.param_groups[0].keys() == loaded.param_groups[1].keys()
+
+
+def test_a_step_is_not_captured_in_a_graph_of_cuda(in_torch, monkeypatch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = tricks.MaskedAdam([parameter], 0.1)
+    parameter.grad = torch.ones(3)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    optimizer.step()  # nothing is captured where CUDA wasn't started, and a CPU-only build can't be asked
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(
+        RuntimeError, match=r"must run outside of a CUDA graph; got a stream that is capturing"
+    ):
+        optimizer.step()
+    assert optimizer.state[parameter]["step"] == 1
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    optimizer.step()
+    assert optimizer.state[parameter]["step"] == 2
+
+
+def test_what_an_optimizer_in_a_wrapper_refuses_leaves_all_as_it_was(in_torch, monkeypatch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = tricks.MaskedOptimizer(torch.optim.Adam([parameter], 0.1))
+    optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
+    parameter.grad = torch.ones(3)
+
+    def refuse(_):
+        raise RuntimeError("Attempting CUDA graph capture of step()")
+
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        monkeypatch.setattr(torch.optim.Adam, name, refuse, raising=False)
+    with pytest.raises(RuntimeError, match="Attempting CUDA graph capture"):
+        optimizer.step()
+    assert (parameter.tolist(), parameter.grad.tolist()) == ([1.0] * 3, [1.0] * 3)
 
 
 @pytest.mark.parametrize("name", ["exp_avg", "max_exp_avg_sq", "own_steps", "trainable_mask"])
@@ -642,6 +717,11 @@ WIDE, HALF = np.zeros((2, 3)), np.zeros(3, np.float16)
         ({"v_max": np.zeros(3, int)}, TypeError, "v_max must be floating-point"),
         ({"beta_1": 1.0}, ValueError, "beta_1 must lie in"),
         ({"step": ONES}, TypeError, "step must hold integers; got .*; remedy"),
+        (
+            {"learning_rate": WIDE},
+            ValueError,
+            r"learning_rate must broadcast to the shape .*, \(3,\); got \(2, 3\)",
+        ),
     ],
 )
 def test_bad_steps_say_what_is_expected(backend, change, error, message):

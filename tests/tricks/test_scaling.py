@@ -262,3 +262,10 @@ def test_squares_of_peers(backend, x, scale):
 def test_reversing_agrees_with_the_reference(backend):
     x, cotangent = np.array([1.5, -2.0, 0.0]), np.array([1.0, -3.0, 2.0])
     assert_agrees(backend, "reverse_gradient", [x], cotangent, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "float64"])
+def test_the_layer_s_weight_is_wide_under_every_policy_in_tensorflow(in_tensorflow, dtype):
+    layer = in_tensorflow.tricks.ScaleGradient(1 / 3, dtype=dtype)
+    assert layer.weights[0].dtype == "float64"
+    assert layer.scale == 1 / 3

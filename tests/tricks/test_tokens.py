@@ -294,7 +294,12 @@ X, ONE, GROUP = np.zeros((2, 3)), np.ones((2, 3)), np.zeros(3)
         ("token_policy_loss", [X, X[0], X, X], {}, "ValueError: old_log_probs must have the shape of log_p"),
         ("token_policy_loss", [X, X, ONE[0], X], {}, "ValueError: advantages must have the shape of log_p"),
         ("token_policy_loss", [X, X, X, X[0]], {}, "ValueError: mask must have the shape of the tokens"),
-        ("token_policy_loss", [X, X, X, X.astype(int)], {}, "TypeError: mask, unless it is bool, must be"),
+        (
+            "token_policy_loss",
+            [X, X, X, X.astype(int)],
+            {},
+            "TypeError: mask must be bool or floating-point; ",
+        ),
         ("kl_penalty", [X, X], {"estimator": "k4"}, "ValueError: estimator must be one of 'k1', 'k2', 'k3'"),
         ("kl_penalty", [X, X], {"slope": "k4"}, "ValueError: slope must be one of .*; got 'k4'"),
         ("kl_penalty", [X, X[0]], {}, "ValueError: reference_log_probs must have the shape of log_probs"),
@@ -306,3 +311,21 @@ def test_errors_say_what_is_expected(backend, name, arguments, options, message)
     with pytest.raises((TypeError, ValueError)) as raised:
         getattr(backend.tricks, name)(*map(backend.tensor, arguments), **options)
     assert re.match(message, f"{raised.typename}: {raised.value}")
+
+
+REMEDIES = {"mask.bool()": lambda _, mask: mask.bool()}
+REMEDIES |= {"tf.cast(mask, tf.bool)": lambda tf, mask: tf.cast(mask, tf.bool)}
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_the_remedy_for_a_mask_of_integers_works(backend, dtype):
+    log_probs, _, _, mask = (x[0] for x in drawn())
+    integers = backend.tensor(np.array(mask != 0, dtype))
+    with pytest.raises(
+        TypeError, match=r"mask must be bool or floating-point; got .*int.*; remedy: "
+    ) as raised:
+        backend.tricks.average_tokens(backend.tensor(log_probs), integers)
+    remedy = REMEDIES[str(raised.value).partition("remedy: ")[2]]
+    counted = remedy(backend.framework, integers)
+    found = backend.array(backend.tricks.average_tokens(backend.tensor(log_probs), counted))
+    assert found == pytest.approx(reference.average_tokens(log_probs, mask != 0))

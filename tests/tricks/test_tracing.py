@@ -94,6 +94,15 @@ def _(torch, x):
     return total(gradient * torch.ones(3, requires_grad=True))
 
 
+@cuts("torch", "assigned", "Tensor.mul_")
+def _(torch, x):
+    doubled = x * 2
+    with torch.no_grad():
+        view = doubled.view(-1)
+        view.mul_(x)
+    return total(view.detach() * torch.ones(3, requires_grad=True))
+
+
 @cuts("torch", "assigned", "Tensor.copy_")
 def _(torch, x):
     leaf = torch.zeros(3, requires_grad=True)
@@ -816,3 +825,27 @@ def test_a_report_prints_like_a_compiler(backend):
     assert third.startswith(f"  --> {__file__}:")
     assert fourth.endswith('explain_gradient(lambda x: total(backend.stop(x)), {"x": backend.leaf(X)})')
     assert fifth.startswith("  remedy: leave out ")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda torch, w: w[0].zero_(),
+        lambda torch, w: w.T.div_(2),
+        lambda torch, w: [row.clamp_(-1, 1) for row in w],
+        lambda torch, w: w.view(-1)[:1].copy_(torch.ones(1)),
+        lambda torch, w: w.unbind(0)[0].mul_(w[0]),
+        lambda torch, w: torch.nn.init.zeros_(w[0]),
+        lambda torch, w: torch.nn.Embedding(5, 3, padding_idx=0),
+    ],
+)
+def test_an_edit_of_a_view_of_a_parameter_cuts_nothing_in_torch(in_torch, edit):
+    torch, layer = in_torch.framework, in_torch.framework.nn.Linear(4, 3)
+
+    def function():
+        with torch.no_grad():
+            edit(torch, layer.weight)
+        return layer(torch.ones(2, 4)).sum()
+
+    report = in_torch.tricks.explain_gradient(function, layer)
+    assert report.fine, str(report)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import dropwhile, pairwise
 
-from gradtricks._core.diagnosing import Cause, Record, Weight
+from gradtricks._core.diagnosing import Cause, Event, Record, Weight
 from gradtricks._core.losses import cancelled, parts
 from gradtricks._core.recorded import BAD
 from gradtricks._core.reports import Finding, InputReport
@@ -18,6 +18,7 @@ def failed(record: Record) -> Iterator[Cause]:
     """The backward pass failed, and not for want of a path, of which more is told."""
     for backward in record.unwell:
         told = backward.report and not any(entry.connected for entry in backward.entries)
+        told = told or any(entry.gradient in BAD for entry in backward.entries)
         if backward.error and not told:
             yield Cause("backward fails", (), backward.error, backward.place)
             return
@@ -26,9 +27,11 @@ def failed(record: Record) -> Iterator[Cause]:
 def not_finite(record: Record) -> Iterator[Cause]:
     """NaN or infinity in the loss, or in a gradient that the optimizer was given."""
     given = {n for n, seen in record.weights().items() if any(w.gradient in BAD for w in seen)}
+    given |= {name for event in _left_out(record) for name in event.subjects}
     for backward in record.unwell:
         names = tuple(entry.name for entry in backward.entries if entry.gradient in BAD)
-        if not (backward.loss in BAD or given.intersection(names)):
+        # A debugging mode of the framework's raises before an update could be given anything.
+        if not (backward.loss in BAD or given.intersection(names) or (backward.error and names)):
             continue
         first = backward.report.overflow if backward.report else None
         if first:
@@ -48,11 +51,22 @@ def not_finite(record: Record) -> Iterator[Cause]:
         return
 
 
+def skipped(record: Record) -> Iterator[Cause]:
+    """Updates that the scaling of the loss leaves out, whatever it is scaled by."""
+    events, total = _left_out(record), len(record.skips) + len(record.updates)
+    if events:
+        many = "no update was made" if len(events) == total else f"{len(events)} of {total} were left out"
+        seen = (
+            f"{many}: gradients were NaN or infinite each time, and no smaller scale of the loss mends that"
+        )
+        yield Cause("skipped updates", events[0].subjects, seen, events[0].place)
+
+
 def unreached(record: Record) -> Iterator[Cause]:
     """Trainable parameters that no gradient reaches, together where one line is to blame."""
     missing = [name for name in record.trainable if name not in record.reached]
     checkpoint = record.first("checkpointed")
-    if not missing:
+    if not missing or (record.stopped and not record.updates):
         return
     if not record.first("backward") and not record.unwell:
         yield Cause("no backward pass", (), "none was seen", None)
@@ -105,7 +119,8 @@ def held_wrongly(record: Record) -> Iterator[Cause]:
 
 def never_updated(record: Record) -> Iterator[Cause]:
     """Gradients that no optimizer ever used."""
-    passes, postponed = record.backwards, record.first("unscale") or record.first("accumulated")
+    postponed = any(map(record.first, ("unscale", "accumulated", "skip"))) or record.stopped
+    passes = record.backwards
     if passes and not record.updates and not postponed:
         seen = f"{len(passes)} backward passes, and no step of an optimizer"
         yield Cause("never updated", (), seen, passes[-1].place)
@@ -203,6 +218,11 @@ def steep(record: Record) -> Iterator[Cause]:
             yield Cause(kind, names, seen, place)
 
 
+def _left_out(record: Record) -> list[Event]:
+    # A scaling is there to leave out a batch now and then.
+    return record.hopeless if len(record.hopeless) >= len(record.updates) else []
+
+
 def _growth(values: list[float]) -> float | None:
     # What has vanished altogether adds nothing to what is left; what a mask cut off hasn't vanished.
     values = list(dropwhile(lambda value: value == 0, values))
@@ -230,6 +250,7 @@ def _by_finding(
 CAUSES: tuple[Callable[[Record], Iterator[Cause]], ...] = (
     failed,
     not_finite,
+    skipped,
     unreached,
     held_wrongly,
     never_updated,

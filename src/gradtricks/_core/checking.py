@@ -124,13 +124,11 @@ def compare_with_differences(
     num_samples = check_integer("num_samples", num_samples, low=1)
     random = np.random.default_rng(check_integer("seed", seed, low=0))
     arrays = [np.array(x, np.float64) for x in inputs]
+    function = _of_one_shape("function", function)
     value = _repeatable_value(function, arrays)
-    compared = function if surrogate is None else surrogate
-    if surrogate is not None and np.shape(surrogate(*arrays)) != value.shape:
-        raise ValueError(
-            f"surrogate must return the shape of function's result, {value.shape}; "
-            f"got {np.shape(surrogate(*arrays))}"
-        )
+    compared = function if surrogate is None else _of_one_shape("surrogate", surrogate)
+    if (shape := compared(*arrays).shape) != value.shape:
+        raise ValueError(f"surrogate must return the shape of function's result, {value.shape}; got {shape}")
     places, rows = _places(arrays, num_samples, random), Rows(value.shape, num_samples, random)
     total = sum(x.size for x in arrays)
     if not places or not value.size:
@@ -151,8 +149,25 @@ def compare_with_differences(
     return _report(table, verdicts_of(table, function, arrays, random), rows, arrays)
 
 
+def _of_one_shape(name: str, function: Function) -> Function:
+    """Return a function that refuses another shape than its first result's, which NumPy may broadcast."""
+    shapes: list[tuple[int, ...]] = []
+
+    def checked(*arrays: NDArray) -> NDArray:
+        value = np.asarray(function(*arrays))
+        shapes.append(value.shape)
+        if shapes[0] != value.shape:
+            raise ValueError(
+                f"{name} must return one shape, whatever the values of its inputs; got {shapes[0]} and "
+                f"{value.shape}; remedy: multiply by a mask, or use where, instead of selecting elements"
+            )
+        return value
+
+    return checked
+
+
 def _repeatable_value(function: Function, arrays: list[NDArray]) -> NDArray:
-    first, second = np.asarray(function(*arrays)), np.asarray(function(*arrays))
+    first, second = function(*arrays), function(*arrays)
     limit = 1e3 * rounding_unit(first) * np.abs(finite(first)).max(initial=0.0)
     same = (first == second) | (np.isnan(first) & np.isnan(second))
     if not np.all(same | (np.abs(first - second) <= limit)):

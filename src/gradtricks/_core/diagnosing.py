@@ -1,6 +1,7 @@
 """What was seen of some training steps, and the diagnosis that is made of it."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -45,10 +46,12 @@ class Diagnosis:
     Attributes:
         causes: What was found, what breaks the training first; empty where nothing was.
         num_updates: How many updates of the weights were watched.
+        num_skipped: How many updates the scaling of the loss left out, for gradients that weren't finite.
     """
 
     causes: tuple[Cause, ...]
     num_updates: int
+    num_skipped: int = 0
 
     @property
     def healthy(self) -> bool:
@@ -62,6 +65,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         updates = f"{self.num_updates} update{'' if self.num_updates == 1 else 's'} watched"
+        updates += f", {self.num_skipped} skipped by the scaling of the loss" if self.num_skipped else ""
         if self.healthy:
             return f"{updates}, nothing found"
         lines = [f"{updates}, {len(self.causes)} found"]
@@ -114,7 +118,7 @@ class Update:
 class Event:
     """Something that happened in between."""
 
-    kind: str  # such as "backward", "reset", "update" or "clip"
+    kind: str  # such as "backward", "reset", "update", "skip" or "clip"
     place: Place | None = None
     # Of a clip, how many gradients it was given; of a backward pass, how many elements its loss weighs alike,
     # 0 where that isn't known.
@@ -122,7 +126,9 @@ class Event:
     share: float = 1.0  # of a backward pass, what these weights add up to: 1 for a mean
     cancels: bool = False  # of a backward pass, whether what its loss adds up cancels
     unused: bool = False  # of a clip, whether an update took what it was given, and not what it returned
-    subjects: tuple[str, ...] = ()  # names of layers; of a backward pass, of the parameters that it reached
+    # Names of layers; of a backward pass, of the parameters that it reached; of a skipped update, of those
+    # whose gradient isn't finite whatever the loss is multiplied by.
+    subjects: tuple[str, ...] = ()
 
 
 @dataclass
@@ -156,6 +162,7 @@ class Record:
     chain: dict[str, float] = field(default_factory=dict)  # largest gradients in weights that follow another
     moments: list[float] = field(default_factory=list)  # the same for uses of one weight
     chained: Place | None = None  # where those uses are
+    stopped: bool = False  # whether the program failed, so that what it didn't come to says nothing
 
     @property
     def place(self) -> Place | None:
@@ -178,8 +185,18 @@ class Record:
 
     def passes(self) -> list[Event]:
         """Return the backward passes since the last update."""
-        later = takewhile(lambda event: event.kind != "update", reversed(self.events))
+        later = takewhile(lambda event: event.kind not in ("update", "skip"), reversed(self.events))
         return [event for event in later if event.kind == "backward"]
+
+    @property
+    def skips(self) -> list[Event]:
+        """The updates that the scaling of the loss left out."""
+        return [event for event in self.events if event.kind == "skip"]
+
+    @property
+    def hopeless(self) -> list[Event]:
+        """Those that a lower scale won't bring back."""
+        return [event for event in self.skips if event.subjects]
 
     def weights(self) -> dict[str, list[Weight]]:
         """Return what became of each weight in each update that it had a part in."""
@@ -195,10 +212,22 @@ def _model_of(name: str) -> str:
     return head if colon else ""
 
 
+@contextmanager
+def noted(record: Record, remedies: Mapping[str, str]) -> Iterator[None]:
+    """Add to an error what was found until then."""
+    try:
+        yield
+    except Exception as error:
+        found = diagnosed(record, remedies)
+        if not found.healthy:
+            error.add_note(f"Until then: {found}")
+        raise
+
+
 def diagnosed(record: Record, remedies: Mapping[str, str]) -> Diagnosis:
     """Say what is wrong, of what was seen; ``remedies`` are for each kind, in the framework's words."""
     from gradtricks._core.causes import CAUSES
 
     found = [cause for find in CAUSES for cause in find(record)]
     told = [cause if cause.remedy else replace(cause, remedy=remedies[cause.kind]) for cause in found]
-    return Diagnosis(tuple(told), len(record.updates))
+    return Diagnosis(tuple(told), len(record.updates), len(record.skips))

@@ -44,9 +44,20 @@ class Late(Recording):
     def judge(self, number: int, tensor: Any) -> None:
         self.kept[number] = tensor
 
+    def statuses(self) -> dict[int, str]:
+        """Return the status of each tensor by number, but not as it was before an infinity was written."""
+        since = {id(self.kept[number]): number for number in sorted(self.meant, reverse=True)}
+        known = {n: tensor for n, tensor in self.kept.items() if n >= since.get(id(tensor), 0)}
+        return {number: self.status(tensor) for number, tensor in known.items()}
+
+    def worst(self) -> str:
+        """Return "nan" or "inf" if a number is, such as a loss, or anything NaN; "fine" otherwise."""
+        found = {s for n, s in self.statuses().items() if s == "nan" or not tuple(self.kept[n].shape)}
+        return next((bad for bad in BAD if bad in found), "fine")
+
     def settle(self) -> Place | None:
         """Find out who made the first value that isn't finite; return where one was read that came so."""
-        statuses = {number: self.status(tensor) for number, tensor in self.kept.items()}
+        statuses = self.statuses()
         nan, inf = ({n for n, status in statuses.items() if status == bad} for bad in BAD)
         copies = {n for o in self.operations if o.name in self.copying for n in o.outputs}
         before = copies | {number for number, other in self.outside.items() if other.before}

@@ -41,8 +41,8 @@ def parts(record: Record) -> Iterator[Cause]:
     for event in record.events:
         if event.kind == "backward":
             passes.append(event)
-        elif event.kind in ("update", "reset"):
-            # What gradients that are reset were for isn't known.
+        elif event.kind in ("update", "skip", "reset"):
+            # What gradients that are reset or skipped were for isn't known.
             cause = _of_parts(passes) if event.kind == "update" else None
             if cause:
                 yield cause

@@ -15,6 +15,7 @@ class Recording:
 
     kind: type  # of a tensor
     status: Callable[[Any], str]  # of a tensor: "fine", "zero everywhere", "nan" or "inf"
+    cotangent = 1.0  # of each output, when it is differentiated
 
     def __init__(self) -> None:
         super().__init__()

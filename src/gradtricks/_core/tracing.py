@@ -24,8 +24,13 @@ _REMEDIES = {
     "gradtricks.{0}.safe_where(condition, x, function, fallback)",
     "inf": "keep its argument off the point where the slope is infinite: clip it, or add an epsilon to it",
     "sum": "no single operation is to blame: the contributions of several paths cancel or overflow in sum",
+    "softmax": "each row needs an entry that isn't -inf: leave rows that are masked altogether out before "
+    "it, or mask with a large finite number",
+    "std": "the unbiased deviation of one element is 0 / 0: unbiased=False, or gradtricks.{0}.standardize",
     "overflow": "look at the values that go in here: the logarithm of 0, a division by 0, an exponential",
 }
+# By a part of the operation's name.
+_OVERFLOWS = {"softmax": "softmax", "attention": "softmax", "std": "std"}
 
 
 def remedies(framework: str) -> dict[str, str]:
@@ -42,7 +47,7 @@ def explained(
     """
     outputs = [recorder.read_output(leaf) for leaf in leaves]
     tensors = [leaf for leaf in leaves if isinstance(leaf, recorder.kind)]
-    gradients = recorder.differentiate(tensors)
+    gradients = recorder.differentiate(tensors) if names else []
     given = [recorder.described(name, i, g) for i, (name, g) in enumerate(zip(names, gradients))]
     value = merged(map(recorder.status, tensors))
     return explain(recorder.operations, given, outputs, recorder.outside, remedies, output=value)
@@ -67,7 +72,7 @@ def explain(
     return GradientReport(
         tuple(search.report(given, {other.state for other in inputs}) for given in inputs),
         output,
-        search.finding(overflow, "overflow") if overflow else None,
+        search.overflow(overflow) if overflow else None,
     )
 
 
@@ -168,6 +173,12 @@ class _Search:
                 found.append(self.finding(operation, reason))
         # Each contribution is well, and their sum isn't.
         return found or [Finding("", gradient, None, self.remedies["sum"])]
+
+    def overflow(self, operation: Operation) -> Finding:
+        special = next(
+            (reason for part, reason in _OVERFLOWS.items() if part in operation.name.lower()), None
+        )
+        return Finding(operation.name, "overflow", operation.place, self.remedies[special or "overflow"])
 
     def finding(self, operation: Operation, reason: str) -> Finding:
         return Finding(operation.name, reason, operation.place, self.remedies[reason])

@@ -7,9 +7,10 @@ from typing import Any
 from gradtricks._core.diagnosing import Backward, Event, Record
 from gradtricks._core.late import Late
 from gradtricks._core.losses import as_event
-from gradtricks._core.recorded import Place, calling_place
+from gradtricks._core.recorded import BAD, Place, calling_place
 from gradtricks._core.reports import GradientReport
 
+_FAINT = 2.0**-100
 _MOMENTS = 8  # uses of one weight that make it a recurrent one
 
 
@@ -26,6 +27,8 @@ class Watching:
         super().__init__()
         self.limit = limit  # of updates by each optimizer, where a program is watched; or 0
         self.depth = 0  # of calls of modules
+        self.judged = 0  # backward passes that weren't well before the last update
+        self.scaled: list[tuple[Any, Any]] = []  # losses that were, as they were before and after
         self.models: list[Any] = []
         self.record = Record()
         self.silent: list[tuple[Event, list[Any]]] = []  # as in training, and used for no loss so far
@@ -36,7 +39,11 @@ class Watching:
 
     @abstractmethod
     def explain(self, outputs: list[Any]) -> GradientReport | None:
-        """Say what became of the gradient of each parameter."""
+        """Say what became of the gradient of each parameter; without outputs, only what overflowed."""
+
+    @abstractmethod
+    def end_step(self) -> None:
+        """Keep what was run and used for no gradient, and forget the operations."""
 
     @abstractmethod
     def largest(self, gradients: list[Any]) -> list[float]:
@@ -48,6 +55,27 @@ class Watching:
         event = Event(kind, **seen)
         self.record.events.append(event)
         return event
+
+    def note_skip(self, num_optimizers: int) -> None:
+        """Note that the scaling of the loss left out an update."""
+        entries = [entry for backward in self.record.unwell[self.judged :] for entry in backward.entries]
+        bad = dict.fromkeys(entry.name for entry in entries if entry.gradient in BAD)
+        self.note("skip", subjects=tuple(bad))
+        self.end_update(num_optimizers)
+
+    def end_update(self, num_optimizers: int) -> None:
+        """Forget what led to an update, and leave the program where it has made enough of them."""
+        self.judged = len(self.record.unwell)
+        if self.limit:
+            self.end_step()
+            # A scale that falls leaves out any number of updates before the first.
+            if len(self.record.updates) + len(self.record.hopeless) >= self.limit * num_optimizers:
+                raise EnoughSeen
+
+    def as_it_was(self, outputs: list[Any]) -> list[Any]:
+        """Return what was differentiated, as it was before it was scaled."""
+        needed = self.recorder.needed(outputs) if self.scaled else set()
+        return [loss for loss, scaled in self.scaled if self.recorder.read(scaled) in needed] or outputs
 
     def add_all(self, models: list[Any]) -> None:
         """Watch the parameters of several models."""
@@ -69,6 +97,9 @@ class Watching:
         well = all(status in ("fine", "none") for status in statuses.values())
         if well and not (missing or error or loss != "fine"):
             return
+        # What overflows does so no more where next to nothing comes in; what an infinite slope makes stays.
+        faint = self.scaled and any(status in BAD for status in statuses.values())
+        self.recorder.cotangent = _FAINT if faint else 1.0
         spoilt, report = self.recorder.settle(), self.explain(outputs)
         record.unwell.append(Backward(report, loss, spoilt, error, place))
         # A gradient that nobody asked for would have arrived, and that of a pass that failed.
@@ -89,10 +120,18 @@ class Watching:
             found = self.recorder.slopes(outputs[0], made)
             self.record.moments = self.largest([gradient for gradient in found if gradient is not None])
 
-    def stop_at_limit(self, num_optimizers: int) -> None:
-        """Leave the program where each of its optimizers has made enough updates."""
-        if len(self.record.updates) >= self.limit * num_optimizers:
-            raise EnoughSeen
+    def look_back(self, error: BaseException | None) -> None:
+        """Where a program failed, find out what spoilt the values of the update that it didn't come to."""
+        if error is None:
+            return
+        record, loss = self.record, self.recorder.worst()
+        record.stopped = not (isinstance(error, SystemExit) and not error.code)
+        known = any(b.loss in BAD or any(e.gradient in BAD for e in b.entries) for b in record.unwell)
+        if not record.stopped or known or loss not in BAD:
+            return
+        spoilt, report = self.recorder.settle(), self.explain([])
+        if spoilt or (report and report.overflow):
+            record.unwell.append(Backward(report, loss, spoilt))
 
 
 def as_several(name: str, value: Any, kind: type) -> list[Any]:

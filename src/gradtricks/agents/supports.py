@@ -10,6 +10,7 @@ from gradtricks._core.checks import check_shape
 
 Array = NDArray[np.floating]
 
+_ROUNDING = 1e-12
 _SLOPE = 0.001  # the paper's epsilon, without which the transform would flatten out
 
 
@@ -58,12 +59,15 @@ def two_hot(x: ArrayLike, support: Support = CARTPOLE_SUPPORT) -> Array:
         ValueError: A number lies outside the support.
     """
     transformed = transform_value(x)
-    if transformed.size and not (transformed.min() >= support.low and transformed.max() <= support.high):
+    slack = _ROUNDING * max(abs(support.low), abs(support.high))  # what the ends lose when they are restored
+    low, high = support.low - slack, support.high + slack
+    if transformed.size and not (transformed.min() >= low and transformed.max() <= high):
         raise ValueError(
             f"transformed values must lie in [{support.low:g}, {support.high:g}]; "
             f"got {transformed.min():g} to {transformed.max():g}: rescale the rewards"
         )
-    position = (transformed - support.low) * ((support.size - 1) / (support.high - support.low))
+    inside = np.clip(transformed, support.low, support.high)
+    position = (inside - support.low) * ((support.size - 1) / (support.high - support.low))
     distance = np.abs(position[..., None] - np.arange(support.size))
     distribution: Array = np.clip(1 - distance, 0, None).astype(np.float32)
     return distribution
@@ -72,7 +76,7 @@ def two_hot(x: ArrayLike, support: Support = CARTPOLE_SUPPORT) -> Array:
 def clip_value(x: ArrayLike, support: Support) -> Array:
     """Replace numbers outside the support by the nearest one within it, for any shape."""
     # Rounding mustn't carry the ends past the support again.
-    inwards = restore_value([support.low, support.high]) * (1 - 1e-12)
+    inwards = restore_value([support.low, support.high]) * (1 - _ROUNDING)
     clipped: Array = np.clip(x, *inwards)
     return clipped
 

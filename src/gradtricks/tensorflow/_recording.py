@@ -136,7 +136,8 @@ class Record(Recording):
         used = {t._id: t for link in self.links for t in [*link.inputs, *link.outputs]}
         used |= {tensor._id: tensor for tensor in self.tensors}
         wanted = {key: tensor for key, tensor in used.items() if backprop_util.IsTrainable(tensor)}
-        found = self.tape.gradient(ends, list(wanted.values())) if ends else []
+        cotangents = [tf.ones_like(tensor) * tf.cast(self.cotangent, tensor.dtype) for tensor in ends]
+        found = self.tape.gradient(ends, list(wanted.values()), cotangents) if ends else []
         gradients = dict(zip(wanted, found))
         for link in self.links:
             if any(backprop_util.IsTrainable(tensor) for tensor in link.outputs):

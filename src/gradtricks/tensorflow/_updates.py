@@ -67,6 +67,10 @@ class Updates:
         weights = [weight for weight, *_ in self.weights]
         self.record.updates.append(Update(weights, float(optimizer.learning_rate), place))
 
+    def skip(self) -> None:
+        """Forget the passes of an update that is left out."""
+        self.passes, self.whole, self.clipped = {}, np.zeros(()), []
+
     def only_accumulates(self, optimizer: Any) -> bool:
         steps = optimizer.gradient_accumulation_steps
         return bool(steps) and int(optimizer._iterations + 1) % steps != 0

@@ -54,6 +54,7 @@ class Watch(Watching):
             (base, "apply", self.on_apply),
             (MaskedOptimizer, "apply", self.on_apply),
             (keras.optimizers.LossScaleOptimizer, "apply", self.on_scaled),
+            (keras.optimizers.LossScaleOptimizer, "scale_loss", self.on_scale),
             (keras.Layer, "__call__", self.on_layer),
             (keras.layers.Dropout, "call", self.on_call),
             (keras.layers.BatchNormalization, "call", self.on_call),
@@ -68,13 +69,15 @@ class Watch(Watching):
         self.stack.close()
         # Keras refuses to update without any gradient, which the record says more of.
         refused = isinstance(error, ValueError) and "No gradients provided" in str(error)
-        return isinstance(error, EnoughSeen) or refused
+        meant = isinstance(error, EnoughSeen) or refused
+        self.look_back(None if meant else error)
+        return meant
 
     def begin(self) -> None:
         """Forget the operations of the step before."""
         self.recorder = LateRecorder(list(self.variables))
         self.calls: list[tuple[Any, bool, Place | None]] = []
-        self.silent = []
+        self.silent, self.scaled = [], []
         self.recorder.__enter__()
 
     def end_step(self) -> None:
@@ -105,11 +108,12 @@ class Watch(Watching):
         reached = tuple(name for name, s in statuses.items() if s not in ("none", "zero everywhere"))
         self.note_backward(targets, place, reached)
         self.note_mode()
-        loss = next((s for s in map(status_of, targets) if s in BAD), "fine")
-        self.judge(statuses, targets, loss, place)
+        losses = self.as_it_was(targets)
+        loss = next((s for s in map(status_of, losses) if s in BAD), "fine")
+        self.judge(statuses, losses, loss, place)
 
     def explain(self, outputs: list[Any]) -> GradientReport:
-        return explained(self.recorder, list(self.names.values()), outputs)
+        return explained(self.recorder, list(self.names.values()) if outputs else [], outputs)
 
     def largest(self, gradients: list[Any]) -> list[float]:
         return [float(np.abs(array_of(tf.convert_to_tensor(gradient))).max()) for gradient in gradients]
@@ -191,9 +195,7 @@ class Watch(Watching):
                 self.updates.after()
             self.note("update")
             self.optimizers.add(id(optimizer))
-            if self.limit:
-                self.end_step()
-                self.stop_at_limit(len(self.optimizers))
+            self.end_update(len(self.optimizers))
             return result
 
         return apply
@@ -201,11 +203,26 @@ class Watch(Watching):
     def on_scaled(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what undoes the scaling of the loss, and may leave out the update."""
 
-        def apply(*args: Any, **options: Any) -> Any:
-            self.note("unscale")
-            return original(*args, **options)
+        def apply(optimizer: Any, *args: Any, **options: Any) -> Any:
+            event = self.note("unscale")
+            result = original(optimizer, *args, **options)
+            if self.record.events[-1] is event and not self.recorder.is_deaf:
+                self.updates.skip()
+                self.optimizers.add(id(optimizer.inner_optimizer))
+                self.note_skip(len(self.optimizers))
+            return result
 
         return apply
+
+    def on_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what scales a loss."""
+
+        def scale_loss(optimizer: Any, loss: Any) -> Any:
+            scaled = original(optimizer, loss)
+            self.scaled.append((tf.convert_to_tensor(loss), scaled))
+            return scaled
+
+        return scale_loss
 
 
 def _normalizes(layer: Any) -> bool:

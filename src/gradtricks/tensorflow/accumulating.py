@@ -31,7 +31,8 @@ def accumulate_gradients(
             ``mean * weight``, but beware of the mean of nothing. A sum that was multiplied, as by
             `keras.optimizers.LossScaleOptimizer.scale_loss`, gives loss and gradients multiplied by as much.
         parameters: Floating-point variables or tensors in a list, tuple or dict, nested as you like.
-        parts: Anything that can be iterated over, once. In a `tf.function` each part is traced.
+        parts: Anything that can be iterated over, once. In a `tf.function` each part is traced, and a
+            `tf.data.Dataset` refused: give its parts to ``tf.function(function)`` instead.
 
     Returns:
         The loss, ``[]``, in float32 at least; and the gradients in the structure and dtypes of
@@ -52,6 +53,11 @@ def accumulate_gradients(
     """
     check_callable("function", function)
     watched = [_watchable(p) for p in leaves(parameters)]
+    if isinstance(parts, tf.data.Dataset | tf.data.Iterator) and not tf.executing_eagerly():
+        raise TypeError(
+            f"parts must be known when a tf.function is traced; got {type(parts).__name__}; "
+            "remedy: call accumulate_gradients outside of it, with tf.function(function)"
+        )
     sums: list[tf.Tensor | None] = [None for _ in watched]
     loss: Any = None
     weights: Any = 0

@@ -55,7 +55,8 @@ def check_gradient(
         attributes of a `gradtricks._core.checking.GradientCheck`.
 
     Raises:
-        ValueError: ``function`` returns something else when it is called again.
+        ValueError: ``function`` returns something else when it is called again, or another shape where an
+            element is moved.
         RuntimeError: Called inside a `tf.function`.
 
     Example:

@@ -11,13 +11,14 @@ import keras
 import tensorflow as tf
 
 from gradtricks._core.checks import check_callable, check_integer
-from gradtricks._core.diagnosing import Diagnosis, diagnosed
+from gradtricks._core.diagnosing import Diagnosis, diagnosed, noted
 from gradtricks._core.watching import as_several
 from gradtricks.tensorflow._watching import Watch
 
 REMEDIES = {
     "not finite, data": "look at the batch: tf.debugging.assert_all_finite; or at weights that were loaded",
     "not finite, backward": "keep arguments off 0 before a root, a norm, a logarithm or a division",
+    "skipped updates": "mend what makes these gradients NaN or infinite; the scaling only leaves them out",
     "no backward pass": "call tape.gradient(loss, model.trainable_variables) in the step",
     "not in the optimizer": "give tape.gradient and optimizer.apply all of model.trainable_variables",
     "twice in the optimizer": "give each variable once",
@@ -66,6 +67,7 @@ def diagnose(
         What was found, in the order in which it should be mended; print it.
 
     Raises:
+        Exception: The step raised it; a note says what was found until then.
         RuntimeError: Called within a `tf.function`.
 
     References:
@@ -91,7 +93,7 @@ def diagnose(
     as_several("optimizer", optimizer, keras.optimizers.Optimizer)
     watch = Watch()
     watch.add_all(as_several("model", model, keras.Layer))
-    with watch:
+    with noted(watch.record, REMEDIES), watch:
         for _ in range(num_steps):
             step()
             watch.end_step()

@@ -56,7 +56,8 @@ def masked_adam_step(
         step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
-        learning_rate: Size of a step. A tensor's value isn't checked.
+        learning_rate: Size of a step; a tensor broadcasts to the shape of ``parameter``, and its values
+            aren't checked.
         beta_1: Decay of the first moment, within [0, 1).
         beta_2: Decay of the second moment, within [0, 1).
         epsilon: Added to the root of the second moment, after its bias correction.
@@ -83,6 +84,7 @@ def masked_adam_step(
     wide = tf.float64 if tf.float64 in (*dtypes, parameter.dtype, gradient.dtype) else tf.float32
     m, v, largest = tf.cast(m, wide), tf.cast(v, wide), tf.cast(largest, wide)
     if isinstance(learning_rate, TENSORS):
+        check_broadcast("learning_rate", learning_rate.shape, parameter.shape, "parameter")
         learning_rate = tf.cast(learning_rate, wide)  # of a number, this would take digits away
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
     gradient = tf.cast(where_trainable(trainable_mask, -gradient if maximize else gradient), wide)
@@ -144,6 +146,9 @@ class MaskedAdam(keras.optimizers.Optimizer):
                 raise ValueError(
                     f"{name} would move frozen elements; got {options[name]}; remedy: leave it out"
                 )
+        if isinstance(learning_rate, TENSORS) and learning_rate.shape.num_elements() != 1:
+            got = tuple(learning_rate.shape)
+            raise ValueError(f"learning_rate must be a number or have one element; got shape {got}")
         numbers = _as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
         options.setdefault("name", "masked_adam")
         super().__init__(learning_rate=learning_rate, **options)

@@ -82,7 +82,8 @@ class ScaleGradient(keras.layers.Layer):
     """Identity forward; multiplies the incoming gradient by ``scale``. The layer of `scale_gradient`.
 
     Args:
-        scale: A finite number, which may be set anew at any time: ``layer.scale = 0.1``.
+        scale: A finite number, which may be set anew at any time: ``layer.scale = 0.1``. So that it is the
+            very number, its weight is float64 under every ``dtype`` or policy.
         **kwargs: Options of every Keras layer, such as ``name``.
 
     Example:

@@ -261,8 +261,9 @@ def _check_axis(name: str, x: tf.Tensor) -> None:
 
 def _as_mask(mask: Any, given: tf.Tensor) -> tf.Tensor:
     mask = as_tensor("mask", mask)
-    if mask.dtype != tf.bool:
-        as_floating("mask, unless it is bool,", mask)
+    if mask.dtype != tf.bool and not mask.dtype.is_floating:
+        remedy = "tf.cast(mask, tf.bool)"
+        raise TypeError(f"mask must be bool or floating-point; got {mask.dtype.name}; remedy: {remedy}")
     check_shape("mask", mask.shape, given.shape, "the tokens")
     return tf.stop_gradient(tf.cast(mask, at_least_float32(given).dtype))
 

@@ -35,8 +35,11 @@ def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
     """Return where the gradient of a tensor arrives; None where it has none."""
     if not tensor.requires_grad:
         return None
-    if tensor.grad_fn is not None:
-        return GradientEdge(tensor.grad_fn, tensor.output_nr)
+    try:
+        if tensor.grad_fn is not None:
+            return GradientEdge(tensor.grad_fn, tensor.output_nr)
+    except RuntimeError:  # a view that was made in no_grad, and edited since: nobody may differentiate it
+        return None
     with torch.inference_mode(False), torch.enable_grad():
         following = tensor.view_as(tensor).grad_fn
     # torch.func.jvp hides the node of a leaf; a view of a view, made in no_grad, only says that it has one.

@@ -31,7 +31,8 @@ def step_in_place(
     l2, decay = (0.0, weight_decay) if group["decoupled_weight_decay"] else (weight_decay, 0.0)
     options = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "l2": l2, "weight_decay": decay}
     options["maximize"] = group["maximize"]
-    _way_of(tensors)(adam, tensors, state["step"], group["lr"], options)
+    rate = group["lr"].reshape(()) if isinstance(group["lr"], torch.Tensor) else group["lr"]
+    _way_of(tensors)(adam, tensors, state["step"], rate, options)
 
 
 def _way_of(tensors: list[Any]) -> Callable[..., None]:

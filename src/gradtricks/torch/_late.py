@@ -25,9 +25,12 @@ class LateRecorder(Late, Recorder):
         known, kwargs = len(self.operations), kwargs or {}
         result = super().__torch_function__(func, types, args, kwargs)
         if len(self.operations) > known:
-            if any(isinstance(leaf, float) and math.isinf(leaf) for leaf in leaves_of((args, kwargs))):
-                self.meant.update(self.operations[-1].outputs)
-            short = getattr(func, "__name__", "")
+            short, last = getattr(func, "__name__", ""), self.operations[-1]
+            written = short in ("copy_", "__setitem__") and self.meant.intersection(last.inputs)
+            if written or any(
+                isinstance(leaf, float) and math.isinf(leaf) for leaf in leaves_of((args, kwargs))
+            ):
+                self.meant.update(last.outputs)
             if short in _MEANS and result.ndim == 0:
                 self.means[id(result)] = _size(short, args, kwargs)
         return result

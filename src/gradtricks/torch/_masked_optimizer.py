@@ -123,6 +123,12 @@ class MaskedOptimizer(torch.optim.Optimizer):
         return {None: parameter, **shaped}
 
 
+def check_rate(rate: object) -> None:
+    """Raise where a learning rate is a tensor of several elements."""
+    if isinstance(rate, torch.Tensor) and rate.numel() != 1:
+        raise ValueError(f"learning_rate must be a number or have one element; got shape {tuple(rate.shape)}")
+
+
 def check_given(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
     """Raise unless ``parameter`` is one of an optimizer's parameters."""
     if not any(parameter is p for group in optimizer.param_groups for p in group["params"]):

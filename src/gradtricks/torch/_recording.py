@@ -137,7 +137,7 @@ class Recorder(Recording, TorchFunctionMode):
         if state is None:
             return self.meet(tensor)
         # Asking a leaf for its node takes long, and the node stays the same.
-        same = state.edge and tensor.is_leaf and tensor.requires_grad
+        same = state.edge and tensor.requires_grad and not tensor._is_view() and tensor.is_leaf
         write, edge = self.writes.get(memory_of(tensor)), state.edge if same else edge_of(tensor)
         if write and write.number > state.number:
             return self.add(write.name, [state.number, write.number], [tensor], [], "assigned", write.place)
@@ -206,12 +206,12 @@ class Recorder(Recording, TorchFunctionMode):
 
             return hook
 
-        ones = [torch.ones_like(tensor) for tensor in ends]
+        cotangents = [torch.full_like(tensor, self.cotangent) for tensor in ends]
         nodes = {edge.node for _, edges, _ in self.links for edge in edges}
         nodes |= {node for *_, links in self.links for node, *_ in links}
         hooks = [node.register_hook(note(node)) for node in nodes]
         try:
-            found = torch.autograd.grad(ends, edges, ones, retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(ends, edges, cotangents, retain_graph=True, allow_unused=True)
         finally:
             for hook in hooks:
                 hook.remove()

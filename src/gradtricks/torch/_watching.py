@@ -19,6 +19,7 @@ from gradtricks._core.reports import GradientReport
 from gradtricks._core.watching import EnoughSeen, Watching
 from gradtricks.torch._graph import is_floating, same_draws, saving_nodes, status_of, statuses_of, tensors_of
 from gradtricks.torch._late import LateRecorder
+from gradtricks.torch._scalers import on_scale, on_step
 from gradtricks.torch._updates import Updates, parameters_of
 from gradtricks.torch.tracing import eagerly, explained
 
@@ -56,7 +57,7 @@ class Watch(Watching, TorchFunctionMode):
         """Forget the operations of the update before."""
         self.recorder = LateRecorder(list(self.names))
         self.normalized: list[str] = []
-        self.silent = []
+        self.silent, self.scaled = [], []
 
     def __enter__(self) -> "Watch":
         clips, scaler = torch.nn.utils.clip_grad, torch.amp.grad_scaler.GradScaler
@@ -76,6 +77,8 @@ class Watch(Watching, TorchFunctionMode):
             (scaler, "unscale_", self.note_unscaling),
         ):
             self.stack.enter_context(replaced(owner, name, self.unheard(getattr(owner, name), note)))
+        self.stack.enter_context(replaced(scaler, "scale", on_scale(self, scaler.scale)))
+        self.stack.enter_context(replaced(scaler, "step", on_step(self, scaler.step)))
         engine = "_engine_run_backward"  # what both backward and grad call
         heard = self.on_backward(getattr(torch.autograd, engine))
         self.stack.enter_context(replaced(torch.autograd, engine, heard))
@@ -85,9 +88,11 @@ class Watch(Watching, TorchFunctionMode):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         super().__exit__(kind, error, trace)
         self.stack.close()
-        self.end_step()
         # What a backward pass failed of is in the record.
-        return isinstance(error, EnoughSeen) or (self.failed and isinstance(error, RuntimeError))
+        meant = isinstance(error, EnoughSeen) or (self.failed and isinstance(error, RuntimeError))
+        self.look_back(None if meant else error)
+        self.end_step()
+        return meant
 
     def end_step(self) -> None:
         """Keep what was run without gradients, and used for none."""
@@ -161,14 +166,16 @@ class Watch(Watching, TorchFunctionMode):
         gradients = {p: p.grad for p in self.names if p.requires_grad}
         statuses = dict(zip(gradients, statuses_of(list(gradients.values()))))
         self.updates.after_backward(statuses)
-        loss = "fine" if error else next((s for s in map(status_of, outputs) if s in BAD), "fine")
+        losses = self.as_it_was(list(outputs))
+        loss = "fine" if error else next((s for s in map(status_of, losses) if s in BAD), "fine")
         named = {self.names[p]: status for p, (status, _) in statuses.items()}
-        self.judge(named, list(outputs), loss, place, error)
+        self.judge(named, losses, loss, place, error)
 
     def explain(self, outputs: list[Any]) -> GradientReport | None:
         try:
-            with same_draws():
-                return explained(self.recorder, list(self.names.values()), outputs)
+            # Under anomaly detection, to ask again would fail again.
+            with same_draws(), torch.autograd.set_detect_anomaly(False):
+                return explained(self.recorder, list(self.names.values()) if outputs else [], outputs)
         except RuntimeError:  # a reentrant checkpoint can't be asked again
             return None
 
@@ -207,6 +214,10 @@ class Watch(Watching, TorchFunctionMode):
         if scaler.is_enabled() and scaler.get_scale() != 1:
             self.note("unscale")
 
+    def skip(self, optimizer: torch.optim.Optimizer) -> None:
+        self.updates.meet(optimizer)
+        self.note_skip(len(self.updates.optimizers))
+
     def note_checkpoint(self, inputs: Any) -> None:
         """Note a reentrant checkpoint that passes no gradient on."""
         if not any(tensor.requires_grad for tensor in tensors_of(list(inputs))):
@@ -219,7 +230,13 @@ class Watch(Watching, TorchFunctionMode):
             return  # of an optimizer that another one wraps
         self.deaf += 1
         closure = any(map(callable, [*args, *kwargs.values()]))
-        self.updates.before(optimizer, calling_place())
+        # A scaler leaves both to an optimizer that can unscale by itself, as fused ones do.
+        scale, skipped = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        if scale is not None and scale != 1:
+            self.note("unscale")
+        self.skipping = skipped is not None and bool(skipped)
+        if not self.skipping:
+            self.updates.before(optimizer, calling_place())
         self.deaf -= closure  # what a closure runs is the user's
         self.closed = closure
 
@@ -229,16 +246,18 @@ class Watch(Watching, TorchFunctionMode):
         if self.stepping:
             return
         self.deaf += self.closed
-        self.updates.after(optimizer)
+        if not self.skipping:
+            self.updates.after(optimizer)
         self.deaf -= 1
+        if self.skipping:
+            self.skip(optimizer)
+            return
         self.note("update", place=self.record.updates[-1].place)
         if not self.record.chain:
             matrices = {p: name for p, name in self.names.items() if p.ndim > 1}
             sizes = self.updates.sizes
             self.record.chain = {n: sizes[p] for p, n in matrices.items() if sizes.get(p)}
-        if self.limit:
-            self.end_step()
-            self.stop_at_limit(len(self.updates.optimizers))
+        self.end_update(len(self.updates.optimizers))
 
     def before_module(self, module: torch.nn.Module, args: Any) -> None:
         if self.limit:

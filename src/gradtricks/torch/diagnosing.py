@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_callable, check_integer
-from gradtricks._core.diagnosing import Diagnosis, diagnosed
+from gradtricks._core.diagnosing import Diagnosis, diagnosed, noted
 from gradtricks._core.watching import as_several
 from gradtricks.torch._modes import in_transform
 from gradtricks.torch._watching import Watch
@@ -19,6 +19,7 @@ REMEDIES = {
     "backward fails": "read the line that failed; explain_gradient(function, inputs) follows one output",
     "not finite, data": "look at the batch: (~batch.isfinite()).any(); or at weights that were loaded",
     "not finite, backward": "keep arguments off 0 before a root, a norm, a logarithm or a division",
+    "skipped updates": "mend what makes these gradients NaN or infinite; the scaling only leaves them out",
     "no backward pass": "call loss.backward() in the step",
     "cut by a checkpoint": "torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)",
     "not in the optimizer": "make the optimizer after the model is complete: Adam(model.parameters())",
@@ -69,6 +70,7 @@ def diagnose(
         found too; the steps that were left aren't taken then.
 
     Raises:
+        Exception: The step raised it; a note says what was found until then.
         RuntimeError: Called within a compiled function or a `torch.func` transform.
 
     References:
@@ -92,7 +94,7 @@ def diagnose(
     check_integer("num_steps", num_steps, low=1)
     watch = Watch(as_several("optimizer", optimizer, torch.optim.Optimizer))
     watch.add_all(as_several("model", model, torch.nn.Module))
-    with watch:
+    with noted(watch.record, REMEDIES), watch:
         for _ in range(num_steps):
             step()
             watch.end_step()

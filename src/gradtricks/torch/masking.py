@@ -18,7 +18,7 @@ from gradtricks._core.checks import check_broadcast, check_shape
 from gradtricks._core.masking import check_options
 from gradtricks.torch._in_place import step_in_place
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
-from gradtricks.torch._masked_optimizer import check_given, check_state, dense, loss_of
+from gradtricks.torch._masked_optimizer import check_given, check_rate, check_state, dense, loss_of
 from gradtricks.torch._tensors import (
     as_floating,
     as_integers,
@@ -60,7 +60,8 @@ def masked_adam_step(
         step: Steps that each element has taken so far, integer, broadcasts to the shape of ``parameter``.
         trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
         v_max: Largest second moments so far; given, it selects AMSGrad.
-        learning_rate: Size of a step. A tensor's value isn't checked.
+        learning_rate: Size of a step; a tensor broadcasts to the shape of ``parameter``, and its values
+            aren't checked.
         beta_1: Decay of the first moment, within [0, 1).
         beta_2: Decay of the second moment, within [0, 1).
         epsilon: Added to the root of the second moment, after its bias correction.
@@ -82,6 +83,8 @@ def masked_adam_step(
         check_shape(name, tensor.shape, parameter.shape, "parameter")
     options = _as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     learning_rate, beta_1, beta_2, epsilon, weight_decay = options
+    if isinstance(learning_rate, torch.Tensor):
+        check_broadcast("learning_rate", learning_rate.shape, parameter.shape, "parameter")
     trainable_mask = as_mask(trainable_mask, parameter)
     dtypes = m.dtype, v.dtype, largest.dtype
     wide = reduce(torch.promote_types, dtypes, torch.promote_types(parameter.dtype, gradient.dtype))
@@ -150,6 +153,7 @@ class MaskedAdam(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with options of their own."""
         options = {**self.defaults, **param_group}
+        check_rate(options["lr"])
         _as_options(options["lr"], *options["betas"], options["eps"], options["weight_decay"])
         super().add_param_group(param_group)
 
@@ -175,8 +179,16 @@ class MaskedAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
+        # What the host does, and the count that a compiled step takes, would be those of the capture.
+        eager = not torch.compiler.is_compiling()
+        if eager and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "MaskedAdam.step() must run outside of a CUDA graph; got a stream that is capturing; "
+                "remedy: capture the forward and the backward pass, and take the step after the replay"
+            )
         loss = loss_of(closure)
         for group in self.param_groups:
+            check_rate(group["lr"])
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, parameter.grad, group)
@@ -205,6 +217,11 @@ class MaskedAdam(torch.optim.Optimizer):
                     place = saved.device if name == "step" else parameter.device
                     dtype = _wide_dtype(parameter) if wide else saved.dtype
                     self.state[parameter][name] = saved.detach().to(place, dtype, copy=True)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become the copy."""
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # the base class adds it, for optimizers that have it
 
     def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state = self._state_of(parameter)

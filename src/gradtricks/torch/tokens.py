@@ -255,8 +255,8 @@ def _check_axis(name: str, x: torch.Tensor) -> None:
 
 def _as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
     mask = as_tensor("mask", mask)
-    if mask.dtype != torch.bool:
-        as_floating("mask, unless it is bool,", mask)
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        raise TypeError(f"mask must be bool or floating-point; got {mask.dtype}; remedy: mask.bool()")
     check_shape("mask", mask.shape, given.shape, "the tokens")
     return stopped(mask).to(at_least_float32(given).dtype)
 
