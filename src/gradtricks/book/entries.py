@@ -16,7 +16,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx import addnodes
 from sphinx.application import Sphinx
-from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util.docutils import SphinxDirective
 
 from gradtricks.book.tabs import FRAMEWORKS, in_tabs
