@@ -236,9 +236,9 @@ MOST_LINES = {
     "src/gradtricks/reference": 1_459,
     "src/gradtricks/_core": 2_798,
     "src/gradtricks/agents": 3_990,
-    "src/gradtricks/lab": 8_640,
-    "src/gradtricks/book": 2_619,
-    "tests": 23_714,
+    "src/gradtricks/lab": 8_896,
+    "src/gradtricks/book": 2_628,
+    "tests": 23_952,
 }
 
 
