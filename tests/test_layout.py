@@ -236,7 +236,7 @@ MOST_LINES = {
     "src/gradtricks/reference": 1_459,
     "src/gradtricks/_core": 2_925,
     "src/gradtricks/agents": 3_994,
-    "src/gradtricks/lab": 8_800,
+    "src/gradtricks/lab": 8_896,
     "src/gradtricks/book": 2_730,
     "tests": 24_141,
 }

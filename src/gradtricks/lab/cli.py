@@ -41,12 +41,15 @@ def main() -> None:
 def list_(
     experiments: given.Experiments = Path("experiments"), store: given.StoreLocation = DEFAULT_STORE
 ) -> Printed:
-    """List the experiments: how long a run takes, how many are finished, which sweeps there are."""
+    """List the experiments: how long a run takes, how many are finished, and below each what sweeps it."""
     from gradtricks.lab.commands.overviews import Experiment
     from gradtricks.lab.commands.terminal import table
 
-    rows = lab.list_experiments(experiments, store=store)
-    yield table(Experiment._fields, rows, right={2, 3}, whole=True, unbroken={0, 4})
+    rows: list[tuple[Any, ...]] = []
+    for *about, sweeps in lab.list_experiments(experiments, store=store):
+        rows.append(tuple(about))
+        rows += [(f"  {experiments / name}", "", "", "") for name in sweeps.split(", ") if name]
+    yield table(Experiment._fields[:-1], rows, right={2, 3}, whole=True, unbroken={0})
 
 
 @command("Look", "gradtricks describe experiments/unrolling.ipynb")

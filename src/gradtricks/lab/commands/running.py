@@ -58,8 +58,8 @@ class SweepResult:
 
     def __rich__(self) -> RenderableType:
         """Say how many are done, where, and why some failed."""
-        kept = sum(run.stored is not None and not run.worker for run in self.runs)
-        before = f" ({kept} of them kept from before)" if kept else ""
+        found = sum(run.stored is not None and not run.worker for run in self.runs)
+        before = f" ({found} of them kept from before)" if found else ""
         done = f"{len(self.runs) - len(self.failed)} done{before}"
         lines = [f"{self.name}: {done}, {len(self.failed)} failed."]
         lines += [f"Best: {near(run.location)}" for run in self.best]

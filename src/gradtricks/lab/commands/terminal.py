@@ -68,18 +68,15 @@ def table(
     """Lay out a table, whose cells are shown as `str` writes them; those of columns ``right`` stand there.
 
     Of a long one the middle is left out, and that is said in its place, unless it is wanted as a ``whole``.
-    In ``unbroken`` columns no word is broken, such as a path that somebody wants to copy.
+    In ``unbroken`` columns nothing is broken into lines, such as a path that somebody wants to copy.
     """
-    aligned, rows, half = set(right), list(rows), _MOST_ROWS // 2
-    unbroken = set(unbroken)
+    aligned, unbroken, rows, half = set(right), set(unbroken), list(rows), _MOST_ROWS // 2
     if (more := len(rows) - _MOST_ROWS) > 0 and not whole:
         rows[half:-half] = [[f"… {more} more"]]
     made = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(header):
-        words = [word for row in rows for word in str(row[place]).split()] if place in unbroken else []
-        least = max(map(len, words), default=None)
         justify: Any = "right" if place in aligned else "left"
-        made.add_column(Text(name), justify=justify, overflow="fold", min_width=least)
+        made.add_column(Text(name), justify=justify, overflow="fold", no_wrap=place in unbroken)
     for row in rows:
         made.add_row(*(Text(str(cell)) for cell in row))
     return made
