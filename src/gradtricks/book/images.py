@@ -33,7 +33,7 @@ def _size_of(path: Path) -> tuple[int, int] | None:
 def _least_width(path: Path, width: int) -> int:
     """Say how wide a figure has to be shown for all its letters to be read; 0 if it fits on a phone."""
     svg = path.read_text(encoding="utf-8") if path.suffix == ".svg" else ""
-    sizes = [float(px or 100 * _PX_PER_PT * float(drawn or 0)) for drawn, px in _LETTERS.findall(svg)]
+    sizes = [float(px or 100 * float(drawn or 0) * _PX_PER_PT) for drawn, px in _LETTERS.findall(svg)]
     least = math.ceil(width * _SMALLEST / min(sizes)) if sizes else 0
     return least if least > _PHONE else 0
 
