@@ -231,14 +231,14 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 4_908,
-    "src/gradtricks/tensorflow": 4_741,
+    "src/gradtricks/torch": 4_952,
+    "src/gradtricks/tensorflow": 4_862,
     "src/gradtricks/reference": 1_459,
-    "src/gradtricks/_core": 2_798,
+    "src/gradtricks/_core": 2_799,
     "src/gradtricks/agents": 3_990,
     "src/gradtricks/lab": 8_640,
     "src/gradtricks/book": 2_619,
-    "tests": 23_714,
+    "tests": 24_076,
 }
 
 
