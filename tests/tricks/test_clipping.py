@@ -312,7 +312,7 @@ def test_a_gradient_is_read_only_where_it_has_values_in_torch(in_torch, name):
     np.testing.assert_allclose(together, expected, rtol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
 @pytest.mark.filterwarnings("ignore:Converting a tensor to a Python boolean")  # whether there are elements
 def test_a_torchscript_trace_takes_other_tensors_in_torch(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks

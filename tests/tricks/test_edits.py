@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from backends import BACKENDS
+from backends import made
 from transforms import OF_THE_EDITS, numerical_second_vjp
 
 
@@ -74,7 +74,7 @@ COTANGENT = np.array([[1.0, -3.0, 0.5], [4.0, -0.25, 2.0]])
 @pytest.fixture(params=OF_THE_EDITS, ids=lambda way: way.id)
 def way(request):
     """Each way of taking a gradient that edits have to stand."""
-    return request.param(BACKENDS[request.param.framework]())
+    return request.param(made(request.param.framework))
 
 
 @pytest.fixture
@@ -254,7 +254,8 @@ def test_dual_numbers_around_a_compiled_function_are_refused_in_torch(torch):
         whole(torch.ones(2))
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(torch.ones(2), torch.ones(2))
-            with pytest.raises(RuntimeError, match="must not meet dual numbers"):
+            # Since 2.15 the compiler refuses them by itself.
+            with pytest.raises(RuntimeError, match=r"must not meet dual numbers|wrap a dual tensor"):
                 whole(dual)
 
 
