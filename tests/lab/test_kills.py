@@ -17,6 +17,7 @@ from sweeping import Cluster, end, execute_all, plan, start_driver, wait_for, wr
 
 SEEDS = 8
 PAUSE_S = 0.05
+_LONG_S = 300  # a driver on a busy machine may import for a minute
 LOCAL = ("driver", "fork server", "kernel")
 REMOTE = ("driver of a cluster", "kernel of a cluster", "worker", "scheduler")
 
@@ -80,7 +81,7 @@ class Sweep:
         driver = start_driver(self.notebook, self.store, SEEDS, given=self.given, scheduler=scheduler)
         try:
             killed = kind is not None and self._kill(kind, driver, cluster, dice)
-            _, errors = driver.communicate(timeout=120)
+            _, errors = driver.communicate(timeout=_LONG_S)
         finally:
             end(driver)
         if killed and kind.startswith("driver"):
@@ -98,8 +99,8 @@ class Sweep:
         return killed, driver.returncode == 0
 
     def _kill(self, kind, driver, cluster, dice):
-        deadline = time.monotonic() + 60
-        wait_for(lambda: driver.poll() is not None or find_victim(kind, driver, cluster, dice), 60)
+        deadline = time.monotonic() + _LONG_S
+        wait_for(lambda: driver.poll() is not None or find_victim(kind, driver, cluster, dice), _LONG_S)
         time.sleep(dice.uniform(0, 2))
         while driver.poll() is None and time.monotonic() < deadline:
             victim = find_victim(kind, driver, cluster, dice)
