@@ -99,8 +99,8 @@ def as_published(sweep: Sweep, quick: Iterable[StoredRun] = ()) -> tuple[Sweep, 
         return sweep, []
     cases = {run.request: run.case for run in runs if run.case}
     asked, done = ({literal(run.parameters) for run in some} for some in (sweep.specs, runs))
-    found = {"standing": judge(manifest.witnesses, quick), "replanned": asked != done}
-    return replace(sweep, varied=manifest.varied, cases=cases, **found), list(runs)
+    shown = replace(sweep, varied=manifest.varied, cases=cases, replanned=asked != done)
+    return replace(shown, standing=judge(manifest.witnesses, quick)), list(runs)
 
 
 def _folder(sweep: Sweep) -> Path:
