@@ -113,7 +113,8 @@ def nonzero(x: torch.Tensor) -> torch.Tensor:
 def clamped(x: torch.Tensor, low: float | torch.Tensor, high: float | torch.Tensor) -> torch.Tensor:
     """Clamp, with slope 1 at the bounds too; `torch.clamp` has 1 there before PyTorch 2.14, and 0 since."""
     if in_plain_reverse(x) and not (x.requires_grad and torch.is_grad_enabled()):
-        return x.clamp(low, high)  # nobody asks for a slope, and this is quicker
+        # Nobody asks for a slope, and this is quicker; it takes numbers and tensors together too.
+        return x.clamp(low, high)  # type: ignore[arg-type]
     return torch.where(x < low, low, torch.where(x > high, high, x))
 
 
