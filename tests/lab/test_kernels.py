@@ -25,13 +25,13 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.engines import NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
+from gradtricks.lab.identity import PACKAGE
 from gradtricks.lab.kernels import WarmEngine
 from gradtricks.lab.kernels.cells import _Manager
 from gradtricks.lab.kernels.choosing import LOG, Kernels, KernelsClosed
 from gradtricks.lab.kernels.imports import modules_of
 from gradtricks.lab.kernels.outbox import TEXT_LIMIT
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.recording import PACKAGE
 from gradtricks.lab.runs.planning import plan_runs
 from sweeping import wait_for
 
