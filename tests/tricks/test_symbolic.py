@@ -1,5 +1,6 @@
 """Functional Keras models: with a KerasTensor every name works, or it says what to do, and that works."""
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,14 @@ X = np.float32([[0.3, -1.2, 2.0], [1.5, 0.4, -0.7], [-0.2, 0.9, 0.1], [2.2, -0.5
 
 def doubled(x):
     return 2 * x
+
+
+def cubed(x):
+    return x * x * x
+
+
+def total(x):
+    return importlib.import_module("keras").ops.sum(cubed(x))
 
 
 def first_squared(x):
@@ -37,9 +46,9 @@ WORKING = {
     "floor_straight_through": lambda g, ops, h: g.floor_straight_through(h),
     "gradient_descent_step": lambda g, ops, h: g.gradient_descent_step([h, h], [ops.exp(h), None], 0.1),
     "group_advantages": lambda g, ops, h: g.group_advantages(h, scale="group"),
-    "hessian_vector_product": lambda g, ops, h: g.hessian_vector_product(ops.logsumexp, h, ops.exp(h)),
+    "hessian_vector_product": lambda g, ops, h: g.hessian_vector_product(total, h, ops.exp(h)),
     "input_gradients": lambda g, ops, h: g.input_gradients(first_squared, h),
-    "input_jacobians": lambda g, ops, h: g.input_jacobians(ops.softmax, h),
+    "input_jacobians": lambda g, ops, h: g.input_jacobians(cubed, h),
     "kl_penalty": lambda g, ops, h: g.kl_penalty(h, doubled(h), slope="k2"),
     "masked_adam_step": lambda g, ops, h: g.masked_adam_step(
         h, ops.exp(h), ops.zeros_like(h), ops.zeros_like(h), ops.zeros((), "int32"), h > 0
@@ -57,7 +66,7 @@ WORKING = {
     "project_to_max_norm": lambda g, ops, h: g.project_to_max_norm(h, 0.5, axis=[1]),
     "reverse_gradient": lambda g, ops, h: g.reverse_gradient(h),
     "round_straight_through": lambda g, ops, h: g.round_straight_through(h),
-    "safe_where": lambda g, ops, h: g.safe_where(h > 0, h, ops.log, fallback=0.0),
+    "safe_where": lambda g, ops, h: g.safe_where(h > 0, h, cubed, fallback=0.0),
     "scale_gradient": lambda g, ops, h: g.scale_gradient(h, 0.5),
     "ScaleGradient": lambda g, ops, h: g.ScaleGradient(0.5)(h),
     "soft_floor": lambda g, ops, h: g.soft_floor(h, 0.1),
@@ -72,7 +81,7 @@ WORKING = {
         g.truncated_generalized_advantage_estimation(h, 0.9, 0.8, ops.pad(h, [[0, 1], [0, 0]]))
     ),
     "unroll": lambda g, ops, h: g.unroll(squared, h, ops.ones([2, 1, 3])),
-    "where_gradients": lambda g, ops, h: tuple(g.where_gradients(h > 0, h, ops.log1p, 0.0)[:2]),
+    "where_gradients": lambda g, ops, h: tuple(g.where_gradients(h > 0, h, cubed, 0.0)[:2]),
 }
 
 
@@ -161,7 +170,7 @@ def keras(in_tensorflow):
     """Keras, with the functions that models here are saved with."""
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(0)
-    for function in (doubled, first_squared, squared):
+    for function in (cubed, doubled, first_squared, squared, total):
         keras.saving.register_keras_serializable("tests")(function)
     return keras
 
