@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 FRAMEWORKS = "torch", "tensorflow"
+collect_ignore = ["src/gradtricks/tensorflow/__init__.py"]  # what it exports wraps what has the examples
 
 
 def pytest_addoption(parser):

@@ -65,6 +65,13 @@ def _katex() -> MiniRacer:
     return katex
 
 
+def _end_katex(*_: Any) -> None:
+    """End V8 and its thread: Python 3.13 waits for that for ever when the process is just ending."""
+    if _katex.cache_info().currsize:
+        _katex().close()
+        _katex.cache_clear()
+
+
 class _Punctuation(SphinxPostTransform):
     """Takes the comma behind a formula into it: browsers break lines between the two."""
 
@@ -90,6 +97,7 @@ def katex_script() -> Path:
 def setup(app: Sphinx) -> None:
     """Register the renderer ``katex``; ``html_math_renderer`` selects it."""
     app.add_post_transform(_Punctuation)
+    app.connect("build-finished", _end_katex)
     app.add_html_math_renderer(
         "katex", inline_renderers=(_visit_math, None), block_renderers=(_visit_displaymath, None)
     )
