@@ -220,6 +220,6 @@ def _name_of(path: str, folder: str) -> str:
 def _read(name: str) -> bytes | None:
     path = PACKAGE.parent / name if name.startswith(f"{PACKAGE.name}/") else Path(name)
     try:
-        return path.read_bytes()
+        return path.read_bytes() if path.is_file() else None
     except (OSError, ValueError):
         return None
