@@ -25,7 +25,7 @@ def make_run(parameters, results=None, *, error=None, stem="small", varying=None
         results=encode(results or {}, "results"),
         varying=encode(varying or {}, "varying"),
         figures={},
-        inputs={"modules": {}, "versions": {}, "python": "3.11"},
+        inputs=stored.INPUTS | {"modules": {}},
         provenance=PROVENANCE | provenance,
         started=f"2026-01-31T12:00:{second:02d}+00:00",
         duration_s=1.25,

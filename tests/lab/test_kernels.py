@@ -658,7 +658,8 @@ else:
 
 def test_a_notebook_may_fork(tmp_path, kernels):
     source = """\
-import os
+import os, warnings
+warnings.simplefilter("ignore")  # Python 3.12 warns of forks of processes that have threads
 print("parent", end=" ", flush=False)
 if not (child := os.fork()):
     print("child", flush=True)

@@ -4,6 +4,7 @@ import ast
 import importlib
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from backends import made
 from gradtricks._core.diagnosing import Backward, Event, Record, Update, Weight, diagnosed
 from gradtricks._core.recorded import Place
 from gradtricks._core.reports import Finding, GradientReport, InputReport
+from gradtricks._core.watching import Watching
 from gradtricks._load import BACKENDS
 from gradtricks.cli import app
 from gradtricks.reference.diagnosing import moving
@@ -488,3 +490,11 @@ def test_many_names_are_counted():
     text = str(diagnosed(record, REMEDIES))
     assert "cut by a checkpoint: w0, w1, w2, w3 and 2 more\n" in text
     assert "  --> train.py:7, in step\n" in text
+
+
+@pytest.mark.parametrize(("spoilt", "count"), [(None, 0), (Place("train.py", 3, "main"), 1)])
+def test_a_bad_loss_of_a_program_that_failed_is_noted_where_something_is_to_blame(spoilt, count):
+    recorder = SimpleNamespace(worst=lambda: "nan", settle=lambda: spoilt)
+    watching = SimpleNamespace(record=Record(), recorder=recorder, explain=lambda outputs: None)
+    Watching.look_back(watching, RuntimeError("as asked"))
+    assert len(watching.record.unwell) == count
