@@ -67,6 +67,16 @@ def intercept(
     """The value of ``x``, bit for bit; ``rule(gradient, *tensors)`` to ``x``. A view in plain reverse mode.
 
     Under `vmap` the gradient of each example is edited if ``x`` or a tensor is mapped, and else their sum.
+    The first of these situations that holds decides how, so their order matters:
+
+    - plain reverse mode: a Function that returns a view;
+    - a linear rule: `substitute`, which everything can differentiate;
+    - `torch.export` where gradients are on: raises;
+    - `make_fx` outside of transforms: an operator of its own in what is written down;
+    - eager, under a transform or with dual numbers: a Function in the form that transforms know;
+    - compiled, under a transform: the rule's application, unopened;
+    - compiled, where nobody asks for a gradient: a view;
+    - compiled: a Function that the compiler traces.
 
     Args:
         x: Floating-point, any shape.
