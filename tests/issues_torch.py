@@ -69,21 +69,40 @@ def clip_after_step():
     return usual(model, after=lambda: nn.utils.clip_grad_norm_(model.parameters(), 10))
 
 
-@issue("https://github.com/milesial/Pytorch-UNet/issues/468", "clip before unscaling", "clip_grad_norm_")
-def clip_before_unscaling():
-    x, y = data()
-    model = network()
-    optimizer = RMSprop(model.parameters(), lr=1e-3)
+def scaled(model, optimizer, loss, clip=nothing):
+    """Return the step of a training whose loss is scaled."""
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
     def step():
         optimizer.zero_grad()
-        scaler.scale(functional.cross_entropy(model(x), y)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.scale(loss()).backward()
+        clip()
         scaler.step(optimizer)
         scaler.update()
 
     return step, model, optimizer
+
+
+def clipped_while_scaled(optimizer, **options):
+    """Return such a step that clips the gradients before they are unscaled."""
+    x, y = data()
+    model = network()
+    return scaled(
+        model,
+        optimizer(model.parameters(), lr=1e-3, **options),
+        lambda: functional.cross_entropy(model(x), y),
+        lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    )
+
+
+@issue("https://github.com/milesial/Pytorch-UNet/issues/468", "clip before unscaling", "clip_grad_norm_")
+def clip_before_unscaling():
+    return clipped_while_scaled(RMSprop)
+
+
+@fault("clip before unscaling", "clip_grad_norm_")
+def clip_before_a_fused_step():
+    return clipped_while_scaled(Adam, fused=True)  # which unscales by itself
 
 
 @fault("not finite, backward", "(model(x) ** 2).sum(1)")
@@ -91,47 +110,18 @@ def root_of_zero_under_a_scaler():
     x, _ = data()
     x[0] = 0
     model = nn.Linear(8, 2, bias=False)
-    optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
-
-    def step():
-        optimizer.zero_grad()
-        distances = (model(x) ** 2).sum(1).sqrt()
-        scaler.scale(distances.mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step, model, optimizer
-
-
-def fused_and_scaled(loss, clip=nothing):
-    """A step of an optimizer that unscales by itself."""
-    model = network()
-    optimizer = Adam(model.parameters(), fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-
-    def step():
-        optimizer.zero_grad()
-        scaler.scale(loss(model)).backward()
-        clip(model)
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step, model, optimizer
-
-
-@fault("clip before unscaling", "clip_grad_norm_")
-def clip_before_a_fused_step():
-    x, y = data()
-    return fused_and_scaled(
-        lambda model: functional.cross_entropy(model(x), y),
-        lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
-    )
+    return scaled(model, SGD(model.parameters(), lr=0.1), lambda: (model(x) ** 2).sum(1).sqrt().mean())
 
 
 @fault("not finite, backward", "pow(0.5)")
 def root_of_zero_before_a_fused_step():
     x, _ = data()
-    return fused_and_scaled(lambda model: (0 * model(x)).pow(2).sum(1).pow(0.5).mean())
+    model = network()
+    return scaled(
+        model,
+        Adam(model.parameters(), fused=True),
+        lambda: (0 * model(x)).pow(2).sum(1).pow(0.5).mean(),
+    )
 
 
 @issue("https://github.com/yandex-research/tabm/issues/20", "clip of nothing", "clip_grad_norm_")

@@ -192,7 +192,7 @@ def test_every_name_of_a_stem_is_called_in_its_notebook_and_used_in_its_tests(st
     notebook = cells(ROOT / "experiments" / f"{stem}.ipynb")
     code = "\n".join("".join(cell["source"]) for cell in notebook if cell["cell_type"] == "code")
     called = {node.attr for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute)}
-    # The runs of unrolling are published, and a line more would make their records those of another notebook.
+    # The learner that unrolling's notebook trains calls muzero_loss for it.
     assert names - called == ({"muzero_loss"} if stem == "unrolling" else set())
     assert names - names_in((ROOT / "tests" / "tricks" / f"test_{stem}.py").read_text()) == set()
 

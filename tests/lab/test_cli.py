@@ -369,6 +369,11 @@ def test_a_run_is_kept_and_not_done_again(project, invoke):
     said, _ = invoke("run", "-p", "rate", "0.001", "experiments/small.ipynb", "--again", cwd=project)
     assert f"Finished: {location}\n" in said
     assert (project / location / "record.json").stat().st_mtime_ns > before
+    whole = (project / location / "record.json").read_bytes()
+    short = ("-p", "rate", "0.001", "--again", "--timeout", "0.001")
+    invoke("run", "experiments/small.ipynb", *short, cwd=project, exits=1)
+    assert (project / location / "record.json").read_bytes() == whole, "it outlives a new one that fails"
+    assert invoke("run", "experiments/small.ipynb", *short[:3], cwd=project)[0].startswith("Kept from ")
     _, refused = invoke("run", "experiments/small.ipynb", "-p", "rate", "--retry", cwd=project, exits=2)
     assert "No such option: --retry" in refused
     _, refused = invoke(

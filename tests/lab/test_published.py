@@ -336,11 +336,13 @@ def test_other_numbers_on_another_processor_say_nothing(published, project, lay_
 
 def test_what_has_no_witness_is_not_judged(published, project, lay_out):
     page, manifest = project / "book" / "experiments" / "game-sweep.md", published / "game.json"
-    for witnesses in ({}, {"": {"results": "{}", "commit": None, "processor": "any"}}):
-        told = json.loads(manifest.read_text())
+    told = json.loads(manifest.read_text())
+    (witness,) = told["witnesses"].values()
+    others = {"parameters": witness["parameters"] | {"rate": 0.3}, "results": '{"loss": 17.0}'}
+    for witnesses in ({}, {"": witness | {"results": "{}"}}, {"": witness | others}):
         manifest.write_text(json.dumps(told | {"witnesses": witnesses}))
         lay_out()
-        assert "records nothing by which today's code could be judged." in page.read_text()
+        assert "The notebook's quick run can't judge today's code" in page.read_text()
 
 
 def test_a_sweep_s_file_that_asks_for_other_runs_is_said(published, project, lay_out):
@@ -349,6 +351,11 @@ def test_a_sweep_s_file_that_asks_for_other_runs_is_said(published, project, lay
     lay_out()
     assert "The sweep's file asks for other runs by now." in page.read_text()
     assert "\n\n4 runs of `experiments/game.ipynb`" in page.read_text()
+    (project / "experiments" / "game.sweep.yaml").write_text(RATES)
+    write_notebook(project / "experiments" / "game.ipynb", f"{PARAMETERS}more: int = 3  # of it", BODY)
+    lay_out()
+    assert "asks for other runs" not in page.read_text()
+    assert "gives the same numbers, bit for bit." in page.read_text()
 
 
 def test_a_quick_run_that_fails_is_said_before_the_long_ones_begin(project):

@@ -98,7 +98,7 @@ def test_a_torn_record_is_not_believed(store):
     stored = put(store, run)
     overwrite(stored.location, "{")
     assert store.find(run) is None
-    with pytest.warns(RecordWarning, match=r"got 1 torn or edited, .*seed=0.*; remedy: gradtricks clean"):
+    with pytest.warns(RecordWarning, match=r"got 1 torn, edited or of .*seed=0.*; remedy: gradtricks clean"):
         assert list(store.runs()) == []
     assert store.clean(dry_run=True) == [stored.location]
     assert put(store, run) == store.find(run)
@@ -497,7 +497,7 @@ def test_what_may_not_be_read_does_not_stop_a_scan():
         closed = [Path(stored.location).parent, Path(other.location, "record.json"), Path(store.location)]
         for path in closed[:2]:
             path.chmod(0)
-        with pytest.warns(RecordWarning, match="got 1 torn or edited"):
+        with pytest.warns(RecordWarning, match="got 1 torn, edited or of another"):
             assert list(store.runs()) == []
         Path(store.location).chmod(0o500)
         with pytest.raises(StoreError, match="Permission denied; remedy: "):

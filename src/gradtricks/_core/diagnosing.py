@@ -217,7 +217,7 @@ def noted(record: Record, remedies: Mapping[str, str]) -> Iterator[None]:
     """Add to an error what was found until then."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # whatever a step raises, which is raised again
         found = diagnosed(record, remedies)
         if not found.healthy:
             error.add_note(f"Until then: {found}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
 from gradtricks.lab.sweeps.sweep import freeze
+from gradtricks.lab.sweeps.witness import judge
 
 __all__ = ["build_book", "print_book"]
 
@@ -41,9 +42,7 @@ def build_book(
     """
     console = console or Console(quiet=True)
     specs, planned = together(partial(plan_book, EXPERIMENTS), partial(plan_sweeps, EXPERIMENTS))
-    for sweep in planned:
-        if sweep.published:
-            as_published(sweep)  # refuses what was edited, before anything is run
+    published = [as_published(sweep) for sweep in planned if sweep.published]
     sweeps = [sweep for sweep in planned if not sweep.published]
     opened = Store(store)
     with _alone(console):
@@ -55,16 +54,17 @@ def build_book(
         runs = execute_shown(distinct, opened, console, workers=workers, retry_failed=True)
         outcomes = {run.spec.request: run for run in runs}
         shown = [outcomes[spec.request] for spec in specs]
-        judging: dict[Path, list[StoredRun]] = {}
-        for run in shown:
-            judging.setdefault(run.spec.notebook, []).extend([run.stored] if run.stored else [])
-        published = [as_published(s, judging.get(s.notebook, ())) for s in planned if s.published]
+        done = [(run.spec.notebook, run.stored) for run in shown if run.stored]
+        judged = [
+            (replace(s, standing=judge(s.witnesses, (run for at, run in done if at == s.notebook))), found)
+            for s, found in published
+        ]
         lay_out(
             {run.spec.name: run.stored for run in shown if run.stored},
             BOOK / "experiments",
             sources={run.spec.name: run.spec.source for run in shown},
             failed=[run for run in shown if run.error],
-            sweeps=[*((sweep, runs_of(opened, sweep.specs)) for sweep in sweeps), *published],
+            sweeps=[*((sweep, runs_of(opened, sweep.specs)) for sweep in sweeps), *judged],
         )
         console.print("Building the pages, which takes about a minute where all of them are new.")
         build(BOOK, BUILD / "html")

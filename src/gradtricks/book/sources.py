@@ -41,8 +41,8 @@ def lay_out(
     """Lay out finished runs, by name, as sources: records, figures, films, and a page for each notebook.
 
     Its text and tags are those of the notebook as it is now, where ``sources`` has it, since no run depends
-    on them.
-    Of a run that failed, its notebook's page has the error, and pages that quote it say that it failed.
+    on them. Of a run that failed, its notebook's page has the error, and pages that quote it say that it
+    failed.
 
     Files that would stay the same aren't touched, so that an incremental build stays small. Sweeps, each with
     its runs, get a page of their own; it is drawn anew only where its runs, the package or what is installed

@@ -38,7 +38,7 @@ from gradtricks.lab.sweeps.sweep import Sweep
 __all__ = ["sweep_files"]
 
 _JUDGED = {
-    "": "The notebook's quick run records nothing by which today's code could be judged.",
+    "": "The notebook's quick run can't judge today's code: no results of then, or other parameters now.",
     "the same numbers": "In the notebook's quick run, today's code gives the same numbers, bit for bit.",
     "the same within tolerance": (
         "In the notebook's quick run, today's code gives the same numbers up to one part in 100,000."
@@ -195,9 +195,9 @@ def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
     if not runs:
         return f"{said} They haven't been published yet."
     records = [run.record for run in runs]
-    of = f" of commit {origin_of(records)['commit']}" if sweep.standing == "other numbers" else ""
     said = f"{said} They were started {period_of(records)}. {_JUDGED[sweep.standing]}"
-    said += f" These runs are{of}." if of else ""
+    if sweep.standing == "other numbers":
+        said += f" These runs are of commit {origin_of(records)['commit']}."
     return f"{said} The sweep's file asks for other runs by now." if sweep.replanned else said
 
 

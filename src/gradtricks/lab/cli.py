@@ -31,9 +31,9 @@ __all__ = ["app"]
 def main() -> None:
     """Rerun, sweep and reproduce the notebooks of gradtricks, and build the book that shows them.
 
-    What is finished is kept in a store, and not done again while its notebook,
-    its parameters, the files of the package that it imported and its libraries
-    stay the same. What is interrupted or killed goes on with the same command.
+    What is finished is kept in a store, and not done again while its cells, its
+    parameters, the modules that it imported and their libraries mean the same.
+    What is interrupted or killed goes on with the same command.
     """
 
 

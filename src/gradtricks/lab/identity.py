@@ -25,6 +25,7 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
+_OURS = f"{PACKAGE}{os.sep}"
 _TOOLS = tuple(str(PACKAGE / name) for name in ("lab/", "book/", "cli.py"))  # compute no result
 _PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _PATHS += [*site.getsitepackages(), site.getusersitepackages()]
@@ -73,13 +74,13 @@ class Sources:
                 del self.read[path]
 
     def _counts(self, path: str) -> bool:
-        if path.startswith(str(PACKAGE)):
+        if path.startswith(_OURS):
             return not path.startswith(_TOOLS)
         if path.startswith(_INSTALLED):
             return False
-        mine = (self.folder, *map(_absolute, sys.path))
+        mine = tuple(f"{folder}{os.sep}" for folder in (self.folder, *map(_absolute, sys.path)))
         # Compilers keep there what they have made.
-        return not path.startswith(tempfile.gettempdir()) or path.startswith(mine)
+        return not path.startswith(f"{tempfile.gettempdir()}{os.sep}") or path.startswith(mine)
 
 
 SOURCES = Sources()
@@ -202,9 +203,8 @@ def _imported(cell: str) -> set[str]:
     """Name the modules that a cell imports; cells aren't always Python, so their lines are read."""
     found = set()
     for module, names in _IMPORT.findall(cell):
-        found |= (
-            {module} if module else {name.strip().partition(".")[0] for name in _AS.sub("", names).split(",")}
-        )
+        named = [module] if module else _AS.sub("", names).split(",")
+        found |= {name.strip().partition(".")[0] for name in named}
     return found
 
 
@@ -213,8 +213,7 @@ def _absolute(path: str | Path) -> str:
 
 
 def _name_of(path: str, folder: str) -> str:
-    inside = path.startswith(f"{PACKAGE}{os.sep}")
-    return Path(os.path.relpath(path, PACKAGE.parent if inside else folder)).as_posix()
+    return Path(os.path.relpath(path, PACKAGE.parent if path.startswith(_OURS) else folder)).as_posix()
 
 
 def _read(name: str) -> bytes | None:

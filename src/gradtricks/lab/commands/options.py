@@ -119,7 +119,7 @@ Timeout = Annotated[
     float | None, _how("--timeout", help="Ends a run that takes longer.", min=0.001, metavar="SECONDS")
 ]
 Again = Annotated[
-    bool, _how("--again", help="Run what is kept too: that is deleted first. To go on later, leave it out.")
+    bool, _how("--again", help="Run what is kept too; each is replaced when its new run has finished.")
 ]
 Retry = Annotated[Literal["failed"] | None, _how("--retry", help="Run those again that failed before.")]
 DryRun = Annotated[bool, _how("--dry-run", help="Show what would be done and how long it takes; do nothing.")]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.options import DEFAULT_STORE
@@ -109,16 +109,10 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
         yield replace(found, published=kept)
 
 
-def _quick_runs(
-    notebook: Path,
-    *,
-    store: str | Path = DEFAULT_STORE,
-    console: Console | None = None,
-    workers: int | None = None,
-    **_: Any,
-) -> list[StoredRun]:
-    specs = _plan_notebook(notebook, describe_source(notebook.parent))
-    runs = execute_shown(specs, store_of_runs(store), console, workers=workers, retry_failed=True)
+def _quick_runs(notebook: Path, store: str | Path = DEFAULT_STORE, **options: Any) -> list[StoredRun]:
+    specs, opened = _plan_notebook(notebook, describe_source(notebook.parent)), store_of_runs(store)
+    shown, workers = options.get("console"), options.get("workers")
+    runs = execute_shown(specs, opened, shown, workers=workers, retry_failed=True)
     if failed := [run.error for run in runs if run.error]:
         raise RunError("\n".join(["Nothing was published, because of quick runs that failed:", *failed]))
     return [run.stored for run in runs if run.stored]

@@ -98,7 +98,7 @@ def run(
         parameters: By name, or texts such as ``scale=0.5``; the others keep their defaults.
         threads: That the run may use; None leaves it to the notebook.
         timeout_s: Ends the run when it takes longer.
-        again: Run it in any case; a run that is kept is deleted first.
+        again: Run it in any case; a run that is kept is replaced when the new one has finished.
         store: Of the runs.
         console: Where to show how it goes, and at the end where the run is kept; None shows nothing.
 
@@ -180,11 +180,10 @@ def execute_shown(
     """Execute runs, and show how far they are; return what came of each, in their order.
 
     Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``, and
-    finished ones but for ``again``, which deletes what is kept. The other options are those of
-    `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
+    finished ones but for ``again``, with which each is replaced when its new run has finished. The other
+    options are those of `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
     """
-    if again:
-        store.forget(specs)
+    specs = [replace(spec, anew=again) for spec in specs]
     runs = look_up(specs, store, retry_failed=retry_failed)
     board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
     with board.live():

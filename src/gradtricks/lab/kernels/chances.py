@@ -30,14 +30,14 @@ class Chances:
             else:
                 unseeded.pop(id(self), None)
 
-        random.Random.seed = seed  # type: ignore[method-assign]
+        random.Random.seed = seed  # type: ignore[method-assign]  # whoever makes one is to be heard
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End that."""
-        random.Random.seed = _SEED  # type: ignore[method-assign]
+        random.Random.seed = _SEED  # type: ignore[method-assign]  # as it was
 
     def draw(self) -> None:
         """Draw anew."""

@@ -50,7 +50,7 @@ class RunError(RuntimeError):
 def execute_run(
     spec: Spec, store: Store, kernels: Kernels, *, timeout_s: float | None = None, again: bool = False
 ) -> StoredRun:
-    """Execute a run unless it is finished already.
+    """Execute a run, unless it is finished already and not to be done anew.
 
     Args:
         spec: From `gradtricks.lab.runs.planning`.
@@ -69,7 +69,7 @@ def execute_run(
     """
     failed = store.failure(spec)
     with store.claim(spec) as folder:
-        if finished := store.find(spec):
+        if not spec.anew and (finished := store.find(spec)):
             return finished
         meanwhile = store.failure(spec)
         if meanwhile and meanwhile != failed:  # another process had it claimed, and it failed there
@@ -107,7 +107,7 @@ def _attempt(
         stored = store.keep_failure(folder, record)
         more = _CHECKPOINTED if left.exists() else ""
         raise RunError(_message(spec, where, stored) + more, stored) from error
-    return store.commit(folder, finished)
+    return store.commit(folder, finished, instead=spec.anew)
 
 
 def _check(record: Mapping[str, Any]) -> None:

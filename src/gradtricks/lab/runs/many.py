@@ -78,13 +78,15 @@ def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[
     """Find what is known of runs before any is started: a run each; what is asked for twice is one.
 
     Those that have failed before count as not tried if they are to be tried again, or if it was a kill from
-    outside that ended them.
+    outside that ended them; those that are to be done anew do in any case.
     """
     finished = store.find_all(specs)
     others = [] if retry_failed else [spec for spec in specs if spec.request not in finished]
     failed = store.find_all(others, "failed")
 
     def known(spec: Spec) -> Run:
+        if spec.anew:
+            return Run(spec)
         failure = failed.get(spec.request)
         if failure is None or failure.record.get("lost"):
             return Run(spec, finished.get(spec.request))

@@ -47,6 +47,7 @@ class Spec(Requested):
         title: Stem, backend, and the parameters that aren't at their default.
         expected_s: Seconds that the notebook's author expects it to take; None where nothing is said.
         provenance: Commit of the source, and whether there were uncommitted changes.
+        anew: Whether it is done even if it is finished; it then takes the place of the finished one.
     """
 
     notebook: Path
@@ -56,6 +57,7 @@ class Spec(Requested):
     alone: bool
     expected_s: float | None
     provenance: dict[str, Any]
+    anew: bool = False
 
     @property
     def stem(self) -> str:

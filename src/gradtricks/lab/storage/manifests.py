@@ -30,6 +30,7 @@ class PublishedFile(KeptFile):
 class Witness(Strict):
     """What the notebook's quick run gave in a framework when its sweep was published."""
 
+    parameters: dict[str, Any]  # as in a record
     results: str  # JSON, as in a record: a line, however long its lists are
     commit: str | None
     processor: str

@@ -125,8 +125,8 @@ class Store:
         if damaged:
             listed = ", ".join(damaged[:LISTED]) + (", …" if len(damaged) > LISTED else "")
             warnings.warn(
-                f"expected whole records in {self.location}; got {len(damaged)} torn or edited, "
-                f"which are left out: {listed}; remedy: gradtricks clean",
+                f"expected whole records in {self.location}; got {len(damaged)} torn, edited or of another "
+                f"version of the lab, which are left out: {listed}; remedy: gradtricks clean",
                 RecordWarning,
                 stacklevel=2,
             )
@@ -157,14 +157,15 @@ class Store:
                 folder = stack.enter_context(self._place.claim(run.request))
             yield folder  # what goes wrong in there isn't the store's trouble
 
-    def commit(self, folder: Path, record: Mapping[str, Any]) -> StoredRun:
+    def commit(self, folder: Path, record: Mapping[str, Any], *, instead: bool = False) -> StoredRun:
         """Put a finished run in its place, in one step; the folder from `claim` has all but its record.
 
-        Where another process has finished the same one meanwhile, that one stays and is returned.
+        Where the same one is finished already, as by another process meanwhile, that one stays and is
+        returned, unless this one is to be there ``instead``.
         """
         path = path_of(record)
         with explained(self.location):
-            there = self._believed(path, self._place.read(f"{path}/{RECORD}"), {})
+            there = None if instead else self._believed(path, self._place.read(f"{path}/{RECORD}"), {})
             stored = there or self._put(folder, record)
         shutil.rmtree(checkpoints_of(folder), ignore_errors=True)
         return stored
@@ -173,14 +174,6 @@ class Store:
         """Keep a failed run, instead of an older failure of the same one."""
         with explained(self.location):
             return self._put(folder, record)
-
-    def forget(self, runs: Iterable[Requested]) -> None:
-        """Delete what is kept of runs, finished or failed, so that they are done again."""
-        with explained(self.location):
-            for run in runs:
-                folder = folder_name(run.title, run.request)
-                for name in self._place.names(folder, folders=True):
-                    self._place.remove(f"{folder}/{name}")
 
     def claimed(self) -> set[str]:
         """List the requests that processes of this machine are running now."""

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -17,13 +17,14 @@ from filelock import FileLock
 
 from gradtricks.lab.notebooks.texts import literal
 from gradtricks.lab.results.grouping import text_of, varying
+from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.manifests import LOCK, Manifest, PublishedFile, digest_of, row_of, shared, used_by
 from gradtricks.lab.storage.places import MANIFEST, StoreError, explained
 from gradtricks.lab.storage.published import Published, runs_in
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.sweeps.sweep import Sweep
-from gradtricks.lab.sweeps.witness import judge, witnesses_of
+from gradtricks.lab.sweeps.witness import witnesses_of
 
 FOLDER = "published"  # beside the sweeps' files
 
@@ -34,10 +35,9 @@ _ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 def keep(sweep: Sweep, runs: Iterable[StoredRun], quick: Iterable[StoredRun] = ()) -> Path:
     """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
-    The quick runs of its notebook are what later code is judged by.
-    Whoever is killed meanwhile may leave files of both: they aren't believed, and publishing again mends it.
-    Returned is their table. A StoreError says that the folder can't be written to, or that a file of a run
-    isn't what it was.
+    The quick runs of its notebook are what later code is judged by. Whoever is killed meanwhile may leave
+    files of both: they aren't believed, and publishing again mends it. Returned is their table. A StoreError
+    says that the folder can't be written to, or that a file of a run isn't what it was.
     """
     root, finished = _folder(sweep), {run.request: run for run in runs}
     ordered = [finished[run.request] for run in sweep.specs]
@@ -87,20 +87,28 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun], quick: Iterable[StoredRun] = (
     return root / table.name
 
 
-def as_published(sweep: Sweep, quick: Iterable[StoredRun] = ()) -> tuple[Sweep, list[StoredRun]]:
+def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
     """Look up the published runs of a sweep, whatever has changed since.
 
-    Returns the sweep with what was varied then, how the quick runs of its notebook judge it, and its runs;
-    the sweep as it is and no runs where it was never published. A StoreError says that somebody edited them.
+    Returns the sweep with what was varied then and its witnesses, and its runs; the sweep as it is and no
+    runs where it was never published. A StoreError says that somebody edited them.
     """
     try:
         manifest, runs = Published(_folder(sweep)).sweep(sweep.name)
     except KeyError:
         return sweep, []
     cases = {run.request: run.case for run in runs if run.case}
-    asked, done = ({literal(run.parameters) for run in some} for some in (sweep.specs, runs))
-    shown = replace(sweep, varied=manifest.varied, cases=cases, replanned=asked != done)
-    return replace(shown, standing=judge(manifest.witnesses, quick)), list(runs)
+    # What the notebook got since has its default.
+    known = {name for run in runs for name in run.parameters}
+    asked, done = (_configurations(some, known) for some in (sweep.specs, runs))
+    shown = replace(sweep, varied=manifest.varied, cases=cases, witnesses=manifest.witnesses)
+    return replace(shown, replanned=asked != done), list(runs)
+
+
+def _configurations(runs: Iterable[Spec | StoredRun], names: Collection[str]) -> set[str]:
+    """Write what each run is given under some names."""
+    given = (sorted(run.parameters.items()) for run in runs)
+    return {literal({name: value for name, value in each if name in names}) for each in given}
 
 
 def _folder(sweep: Sweep) -> Path:

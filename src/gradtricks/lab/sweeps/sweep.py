@@ -21,6 +21,7 @@ from gradtricks.lab.notebooks.schema import (
 )
 from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_yaml, together
 from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
+from gradtricks.lab.storage.manifests import Witness
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import MAX_RUNS, Domain, Optuna, SweepFile, read_file, understand, unreadable
 
@@ -44,6 +45,7 @@ class Sweep:
     labels: Mapping[str, str] = field(default_factory=dict)  # words for names and values on its page
     path: Path | None = None  # of the file
     published: bool = False  # whether the book's build leaves its runs to ``gradtricks publish``
+    witnesses: Mapping[str, Witness] = field(default_factory=dict)  # of published runs, to judge them by
     standing: str = ""  # of published runs, how today's quick runs judge them
     replanned: bool = False  # whether the published runs are others than its file asks for now
     cases: Mapping[str, str] = field(default_factory=dict)  # by request, what its configuration is called

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from gradtricks.lab.encoding import decode
 from gradtricks.lab.runs.reproduction import compare, is_near
@@ -10,19 +10,13 @@ from gradtricks.lab.storage.manifests import Witness
 from gradtricks.lab.storage.records import StoredRun
 
 Standing = Literal["", "the same numbers", "the same within tolerance", "another processor", "other numbers"]
-STANDINGS: tuple[Standing, ...] = (
-    "",  # nothing to judge by: no quick run, or none that recorded a result
-    "the same numbers",
-    "the same within tolerance",
-    "another processor",
-    "other numbers",
-)
 
 
 def witnesses_of(runs: Iterable[StoredRun]) -> dict[str, Witness]:
     """Keep of the quick runs of a notebook what today's code is judged by, by their backend."""
     return {
         run.parameters.get("backend", ""): Witness(
+            parameters=run.record["parameters"],
             results=json.dumps(run.record["results"], ensure_ascii=False),
             commit=run.record["provenance"]["commit"],
             processor=run.record["provenance"]["processor"],
@@ -34,17 +28,19 @@ def witnesses_of(runs: Iterable[StoredRun]) -> dict[str, Witness]:
 def judge(witnesses: Mapping[str, Witness], runs: Iterable[StoredRun]) -> Standing:
     """Say how the quick runs of a notebook came out, beside those that were made when it was published.
 
-    A result that is new doesn't count, one that is gone is another number. Of several backends the worst one
-    is said; where the numbers are others on another processor, nothing is known.
+    A parameter or a result that is new doesn't count; a result that is gone is another number. Of several
+    backends the worst one is said. Nothing is known where the numbers are others on another processor, and
+    nothing is said where no result was recorded, or a parameter has another value.
     """
     now = {run.parameters.get("backend", ""): run for run in runs}
     found = [_standing(then, now[backend]) for backend, then in witnesses.items() if backend in now]
-    return max(found, key=STANDINGS.index, default="")
+    return max(found, key=get_args(Standing).index, default="")
 
 
 def _standing(then: Witness, run: StoredRun) -> Standing:
     before, now = decode(json.loads(then.results)), run.results
-    if not before:
+    asked = run.record["parameters"]
+    if not before or any(asked.get(name, value) != value for name, value in then.parameters.items()):
         return ""
     differences = list(compare(before, {name: now[name] for name in before if name in now}, "results"))
     if not differences:
