@@ -55,11 +55,13 @@ class Sources:
         return {_name_of(path, self.folder): digest for path, digest in sorted(self.read.items())}
 
     def _hear(self, event: str, details: tuple[Any, ...]) -> None:
+        if event not in ("open", "os.rename"):  # of which there may be millions
+            return
         with suppress(Exception):  # whatever goes wrong here would go wrong in the notebook's own line
-            if event == "open" and isinstance(details[0], str) and details[0].endswith((".py", ".pyc")):
-                self._note(_absolute(details[0]), writes=bool(details[2] & _WRITES))
-            elif event == "os.rename":
+            if event == "os.rename":
                 self._written.add(_absolute(os.fsdecode(details[1])))
+            elif isinstance(details[0], str) and details[0].endswith((".py", ".pyc")):
+                self._note(_absolute(details[0]), writes=bool(details[2] & _WRITES))
 
     def _note(self, path: str, *, writes: bool) -> None:
         if writes:
