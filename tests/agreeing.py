@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from domains import ARRAY
 from gradtricks import reference
 from transforms import numerical_second_vjp
 
@@ -50,9 +51,6 @@ def assert_agrees_twice(way, function, inputs, cotangent, vjp, rtol=1e-5, atol=1
     assert_close(found, numerical_second_vjp(vjp, inputs, cotangent, directions, step), rtol, atol)
 
 
-ARRAY = np.ones(2)  # stays one in what is refused
-
-
 def assert_compiled_for_all_numbers(torch, function):
     """Assert that PyTorch compiles ``function(number)`` once for all numbers, after the first."""
     torch.compiler.reset()
@@ -63,16 +61,17 @@ def assert_compiled_for_all_numbers(torch, function):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
+def as_given(backend, value):
+    """Make tensors of all arrays in a structure but `ARRAY`."""
+    if isinstance(value, dict):
+        return {key: as_given(backend, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(as_given(backend, item) for item in value)
+    is_tensor = isinstance(value, np.ndarray | np.generic) and value is not ARRAY
+    return backend.tensor(value) if is_tensor else value
+
+
 def assert_refused(backend, name, arguments, options, error, message):
     """Check what a trick says to arguments in which every other array is a tensor."""
-
-    def given(value):
-        if isinstance(value, dict):
-            return {key: given(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(map(given, value))
-        is_tensor = isinstance(value, np.ndarray | np.generic) and value is not ARRAY
-        return backend.tensor(value) if is_tensor else value
-
     with pytest.raises(error, match=message):
-        getattr(backend.tricks, name)(*given(arguments), **given(options))
+        getattr(backend.tricks, name)(*as_given(backend, arguments), **as_given(backend, options))

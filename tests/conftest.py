@@ -53,6 +53,12 @@ def pytest_addoption(parser):
     parser.addoption("--new-screens", action="store_true", help="store how book/test_browser.py sees pages")
 
 
+def pytest_generate_tests(metafunc):
+    """Run a test of a suite for each row of the class that inherits it."""
+    if "row" in metafunc.fixturenames:
+        metafunc.parametrize("row", metafunc.cls.rows, ids=str)
+
+
 @pytest.fixture(params=list(BACKENDS))
 def backend(request):
     """Each framework that is installed."""

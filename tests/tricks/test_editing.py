@@ -2,24 +2,18 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 
-from agreeing import assert_agrees
+from domains import floating, function
+from suites import Edit, Row
 
 
-def doubled_where_positive(gradient):
-    """Return a rule's result, in NumPy's and both frameworks' operations."""
-    return gradient + abs(gradient)
+def drawn(random, shape):
+    """Return an input and a rule, in NumPy's and both frameworks' operations."""
+    return [random.normal(size=shape), lambda gradient: gradient + abs(gradient)]
 
 
-@given(data=st.data())
-def test_agrees_with_the_reference(backend, data):
-    shapes = array_shapes(min_dims=0, max_dims=3, min_side=0)
-    x = data.draw(arrays(np.float64, shapes, elements=st.floats(-9, 9)))
-    cotangent = np.arange(x.size, dtype=float).reshape(x.shape) - 1.5
-    assert_agrees(backend, "edit_gradient", [x], cotangent, doubled_where_positive, rtol=1e-15, atol=0)
+class TestEdits(Edit):
+    rows = (Row("edit_gradient", drawn, rtol=1e-15, domains={"x": floating(), "rule": function}),)
 
 
 @pytest.mark.parametrize("way", ["value_and_vjp", "compiled_value_and_vjp"])
@@ -65,18 +59,6 @@ def test_the_rule_is_differentiated_again(twice):
     (gradient,) = twice.second_vjp(cubed, [x], cotangent, [direction])
     # The gradient is (3 x**2)**2; its derivative along the direction is squared once more on its way to x.
     np.testing.assert_allclose(gradient, (2 * 3 * x**2 * 6 * x * direction) ** 2)
-
-
-@pytest.mark.parametrize(
-    ("x", "rule", "tensors", "message"),
-    [
-        ([1, 2], abs, [], "x must be floating-point; got"),
-        ([1.0], 0.5, [], "rule must be callable; got float"),
-    ],
-)
-def test_bad_input_says_what_is_expected(backend, x, rule, tensors, message):
-    with pytest.raises(TypeError, match=message):
-        backend.tricks.edit_gradient(backend.tensor(x), rule, *map(backend.tensor, tensors))
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,18 @@
 """group_advantages, token_policy_loss, kl_penalty and average_tokens."""
 
-import re
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from agreeing import assert_agrees, assert_close
+from agreeing import assert_close, assert_refused
+from domains import SCALAR, choice, floating, mask, number
 from gradtricks import reference
+from suites import Domains, Loss, Row, Suite
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 RATIOS, NORMALIZATIONS = ["token", "sequence", "sequence_mean", "none"], ["token", "sequence", "batch"]
-ESTIMATORS = ["k1", "k2", "k3"]
 BASELINES, SCALES = ["mean", "leave_one_out", "none"], ["none", "group", "batch"]
 
 
@@ -24,6 +23,80 @@ def drawn(seed=0, shape=(3, 2, 4)):
     mask = random.random(shape) < 0.7
     mask[0, 0] = False
     return log_probs, old, random.normal(size=shape[:-1]), mask
+
+
+def answers(random, shape):
+    """Draw log-probabilities now and then, advantages and weights, of which some are 0."""
+    log_probs, old = -2 * random.random((2, *shape))
+    return [log_probs, old, random.normal(size=shape[:-1]), random.choice([0.0, 1.0, 0.25], shape)]
+
+
+def by_token(random, shape):
+    log_probs, old, _, weights = answers(random, shape)
+    return [log_probs, old, random.choice([-1.5, 0.0, 0.5], shape), weights]
+
+
+def two(random, shape):
+    return [*(-6 * random.random((2, *shape)))]
+
+
+def impossible(random, shape):
+    never = random.random(shape) < 0.5
+    return [np.where(never, -np.inf, x) for x in two(random, shape)]
+
+
+NORMALIZE = {"normalize": choice(*NORMALIZATIONS)}
+OF_LOSS = {"log_probs": floating(), "old_log_probs": floating("log_probs"), "mask": mask}
+OF_LOSS |= {"advantages": floating("log_probs without its last axis"), "ratio": choice(*RATIOS)}
+OF_LOSS |= {"clip": number(0, tensor=SCALAR)} | NORMALIZE
+OF_PENALTY = {"log_probs": floating(), "reference_log_probs": floating("log_probs")}
+OF_PENALTY |= dict.fromkeys(["estimator", "slope"], choice("k1", "k2", "k3"))
+AVERAGED = {"tensors": 4, "ranks": (1, 3), "empties": False}
+CHOICES = [("sequence", (0.1, 0.3), "sequence"), ("sequence_mean", None, "batch"), ("none", None, "token")]
+
+
+class TestLosses(Loss):
+    rows = (
+        Row("token_policy_loss", answers, options={"clip": 0.2}, domains=OF_LOSS, **AVERAGED),
+        *(
+            Row("token_policy_loss", by_token, options={"ratio": r, "clip": c, "normalize": n}, **AVERAGED)
+            for r, c, n in CHOICES
+        ),
+        Row("kl_penalty", two, tensors=2, domains=OF_PENALTY),
+        Row("kl_penalty", two, tensors=2, options={"estimator": "k1"}, of_gradient={"slope": "k2"}),
+        Row("kl_penalty", two, tensors=2, options={"estimator": "k2"}, of_gradient={"slope": "k1"}),
+    )
+
+
+def weighed(random, shape):
+    return [random.normal(size=shape), random.choice([0.0, 1.0, 0.25], shape)]
+
+
+class TestCorners(Suite):
+    rows = tuple(
+        Row("kl_penalty", impossible, tensors=2, options={"estimator": e}) for e in ("k1", "k2", "k3")
+    )
+
+
+class TestAverages(Loss):
+    rows = tuple(
+        Row(
+            "average_tokens",
+            weighed,
+            1,
+            2,
+            {"normalize": n},
+            domains={"x": floating(), "mask": mask} | NORMALIZE,
+            ranks=(1, 3),
+            empties=False,
+        )
+        for n in ("token", "sequence", "batch")
+    )
+
+
+class TestAdvantages(Domains):
+    given = {"rewards": floating(), "baseline": choice(*BASELINES), "scale": choice(*SCALES)}
+    rows = (Row("group_advantages", lambda *drawn: weighed(*drawn)[:1], domains=given),)
 
 
 @given(
@@ -39,39 +112,6 @@ def test_advantages_agree_with_the_reference(backend, rewards, baseline, scale):
     np.testing.assert_allclose(backend.array(got), wanted, **TOLERANCE)
 
 
-@given(data=st.data(), ratio=st.sampled_from(RATIOS), normalize=st.sampled_from(NORMALIZATIONS))
-@settings(max_examples=40)
-def test_the_loss_agrees_with_the_reference(backend, data, ratio, normalize):
-    shape = data.draw(array_shapes(min_dims=1, max_dims=3, max_side=4))
-    log_probs, old = (data.draw(arrays(np.float64, shape, elements=st.floats(-2, 0))) for _ in range(2))
-    by_token = data.draw(st.booleans())
-    advantages = data.draw(
-        arrays(np.float64, shape if by_token else shape[:-1], elements=st.sampled_from([-1.5, 0.0, 0.5]))
-    )
-    mask = data.draw(arrays(np.float64, shape, elements=st.sampled_from([0.0, 1.0, 0.25])))
-    clip = None if ratio == "none" else data.draw(st.sampled_from([None, 0.2, (0.1, 0.3)]))
-    options = {"ratio": ratio, "clip": clip, "normalize": normalize}
-    assert_agrees(backend, "token_policy_loss", [log_probs], 2.0, old, advantages, mask, **options)
-
-
-@given(data=st.data(), estimator=st.sampled_from(ESTIMATORS), slope=st.sampled_from([None, *ESTIMATORS]))
-@settings(max_examples=30)
-def test_penalties_agree_with_the_reference(backend, data, estimator, slope):
-    shape = data.draw(array_shapes(min_dims=0, max_dims=2, max_side=4))
-    log_probs, other = (data.draw(arrays(np.float64, shape, elements=st.floats(-6, 0))) for _ in range(2))
-    impossible = data.draw(arrays(bool, shape))
-    log_probs, other = (np.where(impossible, -np.inf, x) for x in (log_probs, other))
-    cotangent = np.cos(np.arange(log_probs.size, dtype=float)).reshape(shape)
-    value, gradients = backend.value_and_vjp(
-        lambda x: backend.tricks.kl_penalty(x, backend.tensor(other), estimator=estimator, slope=slope),
-        [log_probs],
-        cotangent,
-    )
-    expected = reference.kl_penalty(log_probs, other, estimator=estimator)
-    vjp = reference.kl_penalty_vjp(cotangent, log_probs, other, estimator=estimator, slope=slope)
-    assert_close([value, *gradients], [expected, vjp])
-
-
 def test_a_ratio_that_is_differentiated_gives_k3_the_slope_of_k2(backend):
     log_probs, old, *_ = drawn()
     other, cotangent, ratio = drawn(seed=1)[0], np.cos(log_probs), np.exp(log_probs - old)
@@ -85,12 +125,6 @@ def test_a_ratio_that_is_differentiated_gives_k3_the_slope_of_k2(backend):
     )
     wanted = reference.kl_penalty_vjp(cotangent * ratio, log_probs, other, slope="k2")
     assert_close([value, slope], [ratio * reference.kl_penalty(log_probs, other), wanted])
-
-
-@pytest.mark.parametrize("normalize", NORMALIZATIONS)
-def test_averages_agree_with_the_reference(backend, normalize):
-    x, _, _, mask = drawn()
-    assert_agrees(backend, "average_tokens", [x], 3.0, mask, normalize=normalize)
 
 
 def test_it_can_be_compiled(backend):
@@ -241,76 +275,26 @@ def test_nothing_that_counts_gives_zero(backend):
         assert float(loss) == 0
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_every_width(backend, dtype):
-    def cast(x):
-        return backend.cast(backend.tensor(np.array(x, np.float64)), dtype)
-
-    wide = "float64" if dtype == "float64" else "float32"
-    x, ones = cast([[-1.0, -2.0]]), cast([[1.0, 1.0]])
-    tricks = backend.tricks
-    for result in (
-        tricks.token_policy_loss(x, x, cast([1.0]), ones),
-        tricks.average_tokens(x, ones),
-        tricks.kl_penalty(x, ones, slope="k2"),
-    ):
-        assert wide in str(result.dtype)
-    assert tricks.group_advantages(x).dtype == x.dtype
-
-
-def test_shapes_that_a_graph_does_not_know(in_tensorflow):
-    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
-    matrix, vector = (tf.TensorSpec([None] * rank, tf.float64) for rank in (2, 1))
-
-    @tf.function(input_signature=[matrix, matrix, vector], autograph=False)
-    def loss(log_probs, old, rewards):
-        advantages = tricks.group_advantages(rewards, baseline="leave_one_out")
-        return tricks.token_policy_loss(log_probs, old, advantages, tf.ones_like(old), clip=0.2)
-
-    log_probs, old, rewards, mask = (x[0] for x in drawn())
-    got = loss(*map(tf.constant, (log_probs, old, rewards)))
-    advantages = reference.group_advantages(rewards, baseline="leave_one_out")
-    wanted = reference.token_policy_loss(log_probs, old, advantages, np.ones_like(mask), clip=0.2)
-    assert float(got) == pytest.approx(wanted, abs=1e-12)
-
-
-X, ONE, GROUP = np.zeros((2, 3)), np.ones((2, 3)), np.zeros(3)
+X, TOKENS = np.zeros((2, 3)), "token_policy_loss"
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "options", "message"),
     [
-        ("group_advantages", [GROUP], {"baseline": "median"}, "ValueError: baseline must be one of 'mean'"),
-        ("group_advantages", [GROUP], {"scale": "std"}, "ValueError: scale must be one of 'none', 'group'"),
-        ("group_advantages", [GROUP.astype(int)], {}, "TypeError: rewards must be floating-point; got"),
-        ("group_advantages", [X[0, 0]], {}, "ValueError: rewards must have at least one axis and one"),
-        ("group_advantages", [ONE[:, :1]], {"baseline": "leave_one_out"}, "ValueError: .* at least 2 ans"),
-        ("token_policy_loss", [X] * 4, {"ratio": "product"}, "ValueError: ratio must be one of 'token'"),
-        ("token_policy_loss", [X] * 4, {"normalize": "mean"}, "ValueError: normalize must be one of"),
-        ("token_policy_loss", [X] * 4, {"clip": -0.2}, "ValueError: clip must lie in"),
-        ("token_policy_loss", [X] * 4, {"clip": "0.2"}, "TypeError: clip must be a real number; got str"),
-        ("token_policy_loss", [X] * 4, {"clip": (0.1, 0.2, 0.3)}, "ValueError: clip must be .* pair of them"),
-        ("token_policy_loss", [X] * 4, {"ratio": "none", "clip": 0.2}, "ValueError: clip must be None with"),
-        ("token_policy_loss", [X, X[0], X, X], {}, "ValueError: old_log_probs must have the shape of log_p"),
-        ("token_policy_loss", [X, X, ONE[0], X], {}, "ValueError: advantages must have the shape of log_p"),
-        ("token_policy_loss", [X, X, X, X[0]], {}, "ValueError: mask must have the shape of the tokens"),
+        ("group_advantages", [X[0, 0]], {}, "rewards must have at least one axis and one element"),
         (
-            "token_policy_loss",
-            [X, X, X, X.astype(int)],
-            {},
-            "TypeError: mask must be bool or floating-point; ",
+            "group_advantages",
+            [X[:, :1]],
+            {"baseline": "leave_one_out"},
+            "groups of at least 2 answers; got 1",
         ),
-        ("kl_penalty", [X, X], {"estimator": "k4"}, "ValueError: estimator must be one of 'k1', 'k2', 'k3'"),
-        ("kl_penalty", [X, X], {"slope": "k4"}, "ValueError: slope must be one of .*; got 'k4'"),
-        ("kl_penalty", [X, X[0]], {}, "ValueError: reference_log_probs must have the shape of log_probs"),
-        ("average_tokens", [X, X], {"normalize": "mean"}, "ValueError: normalize must be one of 'token'"),
-        ("average_tokens", [X[:0], X[:0]], {}, "ValueError: x must have at least one axis and one element"),
+        (TOKENS, [X] * 4, {"clip": (0.1, 0.2, 0.3)}, "clip must be a number or a pair of them; got 3"),
+        (TOKENS, [X] * 4, {"ratio": "none", "clip": 0.2}, 'clip must be None with ratio="none"'),
+        ("average_tokens", [X[:0], X[:0]], {}, "x must have at least one axis and one element"),
     ],
 )
-def test_errors_say_what_is_expected(backend, name, arguments, options, message):
-    with pytest.raises((TypeError, ValueError)) as raised:
-        getattr(backend.tricks, name)(*map(backend.tensor, arguments), **options)
-    assert re.match(message, f"{raised.typename}: {raised.value}")
+def test_sizes_and_options_that_do_not_fit_are_refused(backend, name, arguments, options, message):
+    assert_refused(backend, name, arguments, options, ValueError, message)
 
 
 REMEDIES = {"mask.bool()": lambda _, mask: mask.bool()}

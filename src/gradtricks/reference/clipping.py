@@ -46,7 +46,7 @@ def normalize_gradient_vjp(
     """``cotangent`` at the norm ``norm``; zero stays zero."""
     cotangent = as_floating(cotangent)
     unit, length, _ = _polar(cotangent, check_axis("axis", axis, cotangent.ndim))
-    return np.where(length > 0, unit * (norm / np.where(length > 0, length, 1)), cotangent)
+    return np.where(length == 0, cotangent, unit * (norm / np.where(length == 0, 1, length)))
 
 
 def clip_by_global_norm(
@@ -75,7 +75,7 @@ def clip_by_global_norm_vjp(
     flat_bar = np.concatenate([np.zeros(0), *(np.reshape(bar, -1) for bar in clipped_bar)])
     unit, length, _ = _polar(flat, (0,))
     gradient = project_to_max_norm_vjp(flat_bar, flat, max_norm)
-    gradient = gradient + norm_bar * unit / np.where(length > 0, length, 1)
+    gradient = gradient + norm_bar * unit / np.where(length == 0, 1, length)
     pieces = np.split(gradient, np.cumsum([array.size for array in arrays])[:-1]) if arrays else []
     return [p.reshape(a.shape) for p, a in zip(pieces, arrays)]
 
@@ -88,7 +88,7 @@ def project_to_max_norm(x: ArrayLike, max_norm: float, *, axis: Axis = None) -> 
     x = as_floating(x)
     unit, length, largest = _polar(x, check_axis("axis", axis, x.ndim))
     fits = _fits(length, largest, max_norm)
-    return np.where(fits, x, unit * (max_norm / np.where(length > 0, length, 1)))
+    return np.where(fits, x, unit * (max_norm / np.where(length == 0, 1, length)))
 
 
 def project_to_max_norm_vjp(
@@ -102,7 +102,7 @@ def project_to_max_norm_vjp(
     axes = check_axis("axis", axis, x.ndim)
     unit, length, largest = _polar(x, axes)
     fits = _fits(length, largest, max_norm)
-    length = np.where(length > 0, length, 1)
+    length = np.where(length == 0, 1, length)
     direction = unit / length
     across = cotangent - direction * np.sum(direction * cotangent, axis=axes, keepdims=True)
     return np.where(fits, cotangent, across * (max_norm / length / np.where(fits, 1, largest)))
@@ -128,5 +128,5 @@ def _polar(
     """
     largest = np.max(np.abs(x), axis=axes, keepdims=True, initial=0)
     finite = np.minimum(largest, np.finfo(x.dtype).max)
-    unit = np.clip(x / np.where(largest > 0, finite, 1), -1, 1)
+    unit = np.clip(x / np.where(largest == 0, 1, finite), -1, 1)
     return unit, np.sqrt(np.sum(np.square(unit), axis=axes, keepdims=True)), largest
