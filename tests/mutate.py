@@ -92,7 +92,7 @@ def tried(copy: Path, fault: Fault) -> tuple[str, list[str]]:
         place.write_text(texts[place])
     lines = [line for line in output.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     failed = [line.partition(" ")[2].partition(" - ")[0] for line in lines]
-    return {0: "missed", 1: "found"}.get(output.returncode, f"status {output.returncode}"), failed
+    return {0: "missed", 1: "found", 2: "found"}.get(output.returncode, f"status {output.returncode}"), failed
 
 
 def ran(copy: Path, framework: str, arguments: list[str]) -> "subprocess.CompletedProcess[str]":

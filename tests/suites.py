@@ -228,7 +228,7 @@ class Loss(Suite):
         expected = called(*tensors)
         with mode:
             assert called(*map(mode.from_tensor, tensors)).shape == expected.shape
-        blank = [x * 0 + 1 if x.is_floating_point() else x * 0 for x in tensors]
+        blank = [(torch.ones_like if x.is_floating_point() else torch.zeros_like)(x) for x in tensors]
         torch.testing.assert_close(make_fx(called)(*blank)(*tensors), expected)
 
     def test_shapes_unknown_until_run_in_tensorflow(self, in_tensorflow, row):

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from agreeing import assert_agrees_twice, assert_close, assert_compiled_for_all_numbers
+from domains import LONG, floating, number
 from gradtricks import reference
+from suites import Domains, Row
 
 
 def root(x):
@@ -199,31 +201,36 @@ def test_a_fallback_tensor_gets_what_the_function_does_not(backend):
 # Errors
 
 
-@pytest.mark.parametrize("name", ["safe_where", "where_gradients"])
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"x": [1, 2]}, TypeError, "x must be floating-point; got"),
-        ({"x": np.ones(2)}, TypeError, "x must be a .*Tensor; got ndarray; remedy"),
-        ({"condition": [1.0, 0.0]}, TypeError, "condition must be bool; got .*float.*; remedy: a comparison"),
-        ({"condition": [True] * 3}, ValueError, r"condition must broadcast to the shape of x, \(2,\); got"),
-        ({"function": [1.0]}, TypeError, r"function must be callable; got .*; remedy: hand over sqrt, not"),
-        ({"function": "sum"}, ValueError, r"function\(x\) must have the shape of x, \(2,\); got \(1, 2\)"),
-        ({"function": "compare"}, TypeError, r"function\(x\) must be floating-point; got"),
-        ({"fallback": "none"}, TypeError, "fallback must be a .*Tensor; got str"),
-        ({"fallback": [1]}, TypeError, "fallback must be floating-point; got"),
-        ({"fallback": [1.0] * 3}, ValueError, r"broadcast to the shape of x, \(2,\); got \(3,\)"),
-        ({"safe_value": np.inf}, ValueError, "safe_value must be finite; got inf"),
-    ],
-)
-def test_bad_input_says_what_is_expected(backend, name, change, error, message):
-    functions = {"sum": lambda t: t[None], "compare": lambda t: t > 0}
-    given = {"condition": [True, False], "x": [1.0, 2.0], "function": root, "fallback": 0.0} | change
-    if isinstance(given["function"], str):
-        given["function"] = functions[given["function"]]
-    given = {key: backend.tensor(value) if isinstance(value, list) else value for key, value in given.items()}
-    with pytest.raises(error, match=message):
-        getattr(backend.tricks, name)(**given)
+def condition(name):
+    """Take bool tensors that broadcast."""
+    yield np.ones(2), TypeError, f"{name} must be bool; got .*float.*; remedy: a comparison"
+    yield LONG > 0, ValueError, rf"{name} must broadcast to the shape of x, \(2, 3\); got \(7,\)"
+
+
+def elementwise(name):
+    """Take functions of each element."""
+    yield 1.0, TypeError, f"{name} must be callable; got float; remedy: hand over sqrt, not"
+    yield (lambda t: t[None]), ValueError, rf"{name}\(x\) must have the shape of x, \(2, 3\); got \(1, 2, 3\)"
+    yield (lambda t: t > 0), TypeError, rf"{name}\(x\) must be floating-point; got"
+
+
+def fallback(name):
+    """Take any number, and tensors that broadcast."""
+    yield "none", TypeError, f"{name} must be a .*Tensor; got str"
+    yield np.array(1), TypeError, f"{name} must be floating-point; got"
+    yield LONG, ValueError, rf"{name} must broadcast to the shape of x, \(2, 3\); got \(7,\)"
+
+
+GIVEN = {"condition": condition, "x": floating(), "function": elementwise, "fallback": fallback}
+GIVEN |= {"safe_value": number()}
+
+
+def positive(random, shape):
+    return [np.ones(shape) > 0, np.ones(shape), root, 0.0]
+
+
+class TestArguments(Domains):
+    rows = tuple(Row(name, positive, tensors=2, domains=GIVEN) for name in ("safe_where", "where_gradients"))
 
 
 # Transforms

@@ -1,6 +1,7 @@
 """soft_rank and spearman_correlation: ranks with a gradient."""
 
 import multiprocessing
+import sys
 import threading
 import time
 import warnings
@@ -8,56 +9,63 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.optimize import isotonic_regression
 from scipy.stats import rankdata, spearmanr
 
 from agreeing import assert_agrees, assert_agrees_twice, assert_close
+from domains import SCALAR, axes, flag, floating, number
 from gradtricks import reference
 from gradtricks._core import kernels
 from gradtricks._core.kernels._sharing import share
+from suites import Recursion, Row, Suite
 from transforms import TorchBatchedCotangents, numerical_vjp
 
-STRENGTHS = st.sampled_from([0.01, 0.3, 1.0, 7.5, 100.0])
+SMALLEST = sys.float_info.min
+
+
+def distinct(random, shape):
+    return [*random.normal(size=(2, *shape))]
+
+
+def tied(random, shape):
+    """Draw rows in which ties, near ties and large gaps occur."""
+    return [*random.choice([0.0, 1.0, 1.001, -9.0, 0.5, random.normal()], (2, *shape))]
+
+
+def alone(draw):
+    return lambda *drawn: draw(*drawn)[:1]
+
+
+STRENGTH, ROWS = {"regularization_strength": 0.3}, {"ranks": (1, 3), "rtol": 1e-9, "atol": 1e-9}
+OF_RANKS = {"x": floating(), "regularization_strength": number(SMALLEST, tensor=SCALAR)}
+OF_RANKS |= {"axis": axes(2, several=False)}
+OF_BOTH, BOTH = OF_RANKS | {"y": floating("x"), "soft_y": flag}, ROWS | {"tensors": 2}
+
+
+class TestRanks(Recursion):
+    rows = (
+        Row("soft_rank", alone(distinct), options=STRENGTH, domains=OF_RANKS, widens=False, **ROWS),
+        Row("spearman_correlation", distinct, domains=OF_BOTH, **BOTH),
+        Row("spearman_correlation", distinct, 2, options=STRENGTH | {"soft_y": True, "axis": 0}, **ROWS),
+    )
+
+
+class TestTies(Suite):
+    rows = (
+        *(
+            Row("soft_rank", alone(tied), options={"regularization_strength": s, "axis": a}, **ROWS)
+            for s, a in [(0.01, 0), (1.0, -1), (100.0, -1)]
+        ),
+        Row("spearman_correlation", tied, **BOTH),
+        Row("spearman_correlation", tied, 2, options={"soft_y": True, "axis": 0}, **ROWS),
+        Row("spearman_correlation", tied, options=STRENGTH, **BOTH),
+    )
+
+
 X = np.array([[1.5, -2.0, 0.1, 0.3], [0.2, 0.25, 0.9, -0.4]])
 Y = np.array([[1.0, 3.0, 2.0, 2.0], [0.0, 1.0, -1.0, 5.0]])
 WAYS = pytest.mark.parametrize("way", ["value_and_vjp", "graph_value_and_vjp"])
 COTANGENT = np.array([[1.0, -3.0, 2.0, 0.5], [0.3, 0.1, -2.0, 1.0]])
-
-
-def values(shape):
-    """Draw rows in which ties, near ties and large gaps occur."""
-    return arrays(np.float64, shape, elements=st.floats(-9, 9, width=32) | st.sampled_from([0.0, 1.0, 1.001]))
-
-
-@given(data=st.data(), strength=STRENGTHS)
-def test_soft_rank_agrees_with_the_reference(backend, data, strength):
-    x = data.draw(values(array_shapes(min_dims=1, max_dims=3, min_side=0)))
-    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
-    cotangent = np.cos(np.arange(x.size, dtype=float)).reshape(x.shape)
-    assert_agrees(backend, "soft_rank", [x], cotangent, regularization_strength=strength, axis=axis)
-
-
-@given(data=st.data(), strength=st.none() | STRENGTHS, soft_y=st.booleans())
-def test_spearman_agrees_with_the_reference(backend, data, strength, soft_y):
-    shape = data.draw(array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=7))
-    # Gradients are as large as gaps are small, and so is their rounding.
-    x, y = (np.round(data.draw(values(shape)), 6) for _ in range(2))
-    options = {"regularization_strength": strength, "axis": data.draw(st.sampled_from([0, -1]))}
-    cotangent = 1.0 + np.arange(x.sum(options["axis"]).size).reshape(x.sum(options["axis"]).shape)
-    target = backend.tensor(y)
-
-    def correlation(x, *ys):
-        return backend.tricks.spearman_correlation(x, *ys or [target], soft_y=soft_y, **options)
-
-    value, gradients = backend.value_and_vjp(correlation, [x, y] if soft_y else [x], cotangent)
-    expected = reference.spearman_correlation(x, y, soft_y=soft_y, **options)
-    np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-10)
-    expected = reference.spearman_correlation_vjp(cotangent, x, y, soft_y=soft_y, **options)
-    for gradient, wanted in zip(gradients, expected):
-        np.testing.assert_allclose(gradient, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
 
 
 @WAYS
@@ -117,24 +125,6 @@ def test_ranks_in_float32_are_exact_however_small_the_strength(backend):
     for strength in (1e-9, 1e-30, 1e-300):
         ranks = backend.tricks.soft_rank(backend.tensor(x), regularization_strength=strength)
         np.testing.assert_array_equal(backend.array(ranks), rankdata(x))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "graph"),
-    [(dtype, False) for dtype in ("float16", "bfloat16", "float32", "float64")] + [("float16", True)],
-)
-def test_keeps_the_dtype(backend, dtype, graph):
-    x = backend.cast(backend.tensor(np.array([[0.5, -2.0, 300.0, 0.5], [1.0, 1.0, 1.0, 1.0]])), dtype)
-
-    def both(x):
-        ranks = backend.tricks.soft_rank(x, regularization_strength=0.25)
-        return ranks, backend.tricks.spearman_correlation(x, x)
-
-    ranks, correlation = (backend.in_graph(both) if graph else both)(x)
-    assert ranks.dtype == x.dtype
-    np.testing.assert_array_equal(backend.array(ranks), [[2.5, 1, 4, 2.5], [2.5] * 4])
-    assert dtype in str(correlation.dtype) or ("16" in dtype and "float32" in str(correlation.dtype))
-    assert backend.array(correlation)[1] == 0
 
 
 def test_neither_an_offset_nor_outliers_cost_the_others_digits(backend):
@@ -322,85 +312,11 @@ def test_a_sparse_gradient_reaches_other_rows(backend):
     np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_what_torch_traces_without_values(in_torch):
-    torch, tricks = in_torch.framework, in_torch.tricks
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    def both(x):
-        return tricks.soft_rank(x, regularization_strength=0.5), tricks.spearman_correlation(x, x)
-
-    class Model(torch.nn.Module):
-        def forward(self, x):
-            return tricks.soft_rank(x, regularization_strength=0.3)
-
-    assert [value.shape for value in both(torch.ones(2, 3, device="meta"))] == [(2, 3), (2,)]
-    with FakeTensorMode():
-        assert [value.shape for value in both(torch.ones(2, 3))] == [(2, 3), (2,)]
-    assert both(torch.tensor([1 + 2j, 3 - 4j]).conj().imag)[0].tolist() == [1, 2]
-    assert make_fx(lambda x: both(x)[0])(torch.ones(3))(torch.tensor([3.0, 1, 2])).tolist() == [3, 1, 2]
-    shapes = ({0: torch.export.Dim("B", min=2)},)
-    module = torch.export.export(Model(), (torch.ones(3, 4).double(),), dynamic_shapes=shapes).module()
-    x = torch.tensor(X, requires_grad=True)
-    ranks = module(x)
-    np.testing.assert_allclose(ranks.detach(), reference.soft_rank(X, regularization_strength=0.3))
-    (gradient,) = torch.autograd.grad(ranks, x, torch.tensor(COTANGENT))
-    expected = reference.soft_rank_vjp(COTANGENT, X, regularization_strength=0.3)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-10)
-
-
 def test_a_batch_of_strengths_is_refused_in_torch(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     ranked = torch.func.vmap(lambda x, strength: tricks.soft_rank(x, regularization_strength=strength))
     with pytest.raises(ValueError, match=r"must be one number for all rows; got a batch of them; remedy"):
         ranked(torch.ones(2, 3), torch.ones(2))
-
-
-def test_batches_of_any_shape_in_a_graph(in_tensorflow):
-    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
-
-    @tf.function(input_signature=[tf.TensorSpec([None] * 3, tf.float64)], autograph=False)
-    def both(x):
-        ranks = tricks.soft_rank(x, regularization_strength=0.3, axis=1)
-        return ranks, tricks.spearman_correlation(x, x, axis=1)
-
-    for shape in ((2, 3, 4), (2, 0, 4), (1, 1, 1)):
-        x = np.sin(7.0 * np.arange(np.prod(shape))).reshape(shape)
-        ranks, correlation = both(tf.constant(x))
-        expected = reference.soft_rank(x, regularization_strength=0.3, axis=1)
-        np.testing.assert_allclose(ranks, expected, rtol=1e-10)
-        np.testing.assert_allclose(correlation, reference.spearman_correlation(x, x, axis=1), rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("x", "options", "error", "message"),
-    [
-        (np.array([1, 2]), {}, TypeError, "x must be floating-point; got"),
-        ("1.0", {}, TypeError, "x must be a .*Tensor; got str; remedy"),
-        (np.array(1.0), {}, ValueError, "axis must name different axes of 0; got"),
-        (X, {"axis": 2}, ValueError, "axis must name different axes of 2; got"),
-        (X, {"axis": 0.5}, TypeError, "axis must be an integer"),
-        (X, {"regularization_strength": "soft"}, TypeError, "regularization_strength must be a real number"),
-        (X, {"regularization_strength": 0.0}, ValueError, r"must lie in \[2.22507e-308, inf\); got 0.0"),
-        (X, {"regularization_strength": X}, ValueError, r"must have the shape of a scalar, \(\); got \(2, 4"),
-        (X, {"regularization_strength": np.array(1)}, TypeError, "strength must be floating-point; got"),
-        (X, {"y": np.ones(3)}, ValueError, r"y must have the shape of x, \(2, 4\); got \(3,\)"),
-        (X, {"y": np.array([1, 2])}, TypeError, "y must be floating-point; got"),
-        (X, {"soft_y": "yes"}, TypeError, "soft_y must be True or False; got str"),
-    ],
-)
-def test_bad_input_says_what_is_expected(backend, x, options, error, message):
-    x, *given = (backend.tensor(v) if isinstance(v, np.ndarray) else v for v in (x, *options.values()))
-    options = dict(zip(options, given))
-    if not options.keys() & {"y", "soft_y"}:
-        with pytest.raises(error, match=message):
-            backend.tricks.soft_rank(x, **{"regularization_strength": 1.0, **options})
-    with pytest.raises(error, match=message):
-        backend.tricks.spearman_correlation(x, options.pop("y", x), **options)
-
-
-def test_soft_rank_differentiated(common):
-    assert_agrees(common, "soft_rank", [X], COTANGENT, rtol=common.rtol, regularization_strength=0.3)
 
 
 def test_soft_rank_differentiated_twice(twice):
@@ -413,14 +329,6 @@ def test_soft_rank_differentiated_twice(twice):
         return reference.soft_rank_vjp(3 * ranks**2 * cotangent, x, regularization_strength=0.3)
 
     assert_agrees_twice(twice, cubed, [X], COTANGENT, vjp)
-
-
-def test_spearman_differentiated_twice(twice):
-    def vjp(cotangent, x):
-        return reference.spearman_correlation_vjp(cotangent, x, Y[0])[0]
-
-    target, correlation = twice.backend.tensor(Y[0]), twice.tricks.spearman_correlation
-    assert_agrees_twice(twice, lambda x: correlation(x, target), [X[0]], np.array(-2.0), vjp)
 
 
 def test_a_target_of_equal_numbers_has_no_ranks_to_agree_with(backend):

@@ -6,11 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from agreeing import assert_close, assert_refused
+from agreeing import as_given, assert_close, assert_refused
+from domains import floating, number
 from gradtricks import reference
+from suites import Loss, Row, Suite
 from transforms import numerical_vjp
 
-STEPS, BATCH, STATE, ACTIONS, BINS = 4, 3, 5, 2, 6
+STEPS, BATCH, STATE = 4, 3, 5
 
 
 def recurrent(framework, weights):
@@ -135,45 +137,77 @@ def test_outputs_and_states_may_be_structures(backend, kind):
     assert backend.array(state["c"]).tolist() == [8, 8]
 
 
-def predictions(kind, seed=0):
-    """Draw predictions and targets: scalars, or logits and distributions."""
-    random = np.random.default_rng(seed)
-    bins = () if kind == "scalar" else (BINS,)
-    shapes = [(STEPS + 1, BATCH, *bins), (STEPS, BATCH, *bins), (STEPS + 1, BATCH, ACTIONS)]
+def predictions(random, shape, bins=()):
+    """Draw predictions and targets for steps and a batch: scalars, or logits and distributions."""
+    steps, batch = shape
+    shapes = [(steps + 1, batch, *bins), (steps, batch, *bins), (steps + 1, batch, 2)]
     drawn = [random.normal(size=shape) for shape in shapes]
     targets = [random.random(shape) for shape in shapes]
     targets = [t if t.ndim == 2 else t / t.sum(-1, keepdims=True) for t in targets]
     targets[2][-1] = 0  # beyond the end of the episode there is no policy to learn
-    return drawn, targets
+    return drawn + targets
 
 
-@pytest.mark.parametrize("kind", ["scalar", "categorical"])
+def categorical(random, shape):
+    return predictions(random, shape, bins=(4,))
+
+
+VARIANTS = [{}, {"loss_scale": 1.0}, {"loss_scale": 0.0}, {"scale_root_loss": True}]
+VARIANTS += [{"loss_scale": 0.25, "scale_root_loss": True}]
+WEIGHTS_OF_LOSS = {"value_weight": 0.25, "reward_weight": 2.0, "policy_weight": -1.0}
+
+
+class TestLoss(Loss):
+    names = ("value", "reward", "policy_logits", "target_value", "target_reward", "target_policy")
+    given = dict.fromkeys(names, floating()) | {"target_value": floating("value")}
+    given |= {"loss_scale": number(tensor=r"have the shape of \[B\] of reward")}
+    given |= dict.fromkeys(WEIGHTS_OF_LOSS, number())
+    two = {"inputs": 3, "tensors": 6, "ranks": (2, 2), "empties": False}
+    rows = (
+        Row("muzero_loss", predictions, domains=given, **two),
+        Row("muzero_loss", categorical, of_gradient=VARIANTS[-1], options=WEIGHTS_OF_LOSS, **two),
+    )
+
+
+class TestVariants(Suite):
+    rows = tuple(
+        Row("muzero_loss", draw, 3, 6, of_gradient=options, ranks=(2, 2), empties=False)
+        for draw in (predictions, categorical)
+        for options in VARIANTS
+    )
+
+
+@pytest.mark.parametrize("draw", [predictions, categorical])
+def test_each_trajectory_may_have_its_scale(backend, draw):
+    arguments, scale = draw(np.random.default_rng(0), (STEPS, BATCH)), np.array([0.5, 1.0, 0.0])
+    others = as_given(backend, arguments[3:])
+    _, gradients = backend.value_and_vjp(
+        lambda *p: backend.tricks.muzero_loss(*p, *others, loss_scale=backend.tensor(scale)),
+        arguments[:3],
+        scale,
+    )
+    assert_close(gradients, reference.muzero_loss_vjp(scale, *arguments, loss_scale=scale))
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("index", "shape", "message"),
     [
-        {},
-        {"loss_scale": 1.0},
-        {"loss_scale": 0.0},
-        {"scale_root_loss": True},
-        {"loss_scale": np.array([0.5, 1.0, 0.0]), "scale_root_loss": True},
-        {"loss_scale": 0.25, "value_weight": 0.25, "reward_weight": 2.0, "policy_weight": -1.0},
+        (0, (STEPS, BATCH), r"shape of \[K\+1, B\] of reward, \(5, 3\); got \(4, 3\)"),
+        (0, (STEPS + 1,), r"value must have shape \[K\+1, B\] or \[K\+1, B, N\]; got \(5,\)"),
+        (1, (0, BATCH), r"reward must have shape \[K, B\] or \[K, B, N\] with K >= 1; got \(0, 3\)"),
+        (2, (STEPS + 1, BATCH), r"policy_logits must have shape \[K\+1, B, A\]; got \(5, 3\)"),
+        (3, (STEPS + 1, BATCH + 1), r"target_value must have the shape of value, \(5, 3\); got \(5, 4\)"),
     ],
 )
-def test_each_variant_of_the_loss_agrees_with_the_reference(backend, kind, options):
-    drawn, targets = predictions(kind)
-    cotangent = np.array([1.0, -2.0, 0.5])
-    tensors = [backend.tensor(t) for t in targets]
-    given = {n: backend.tensor(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
-    weights = {name: x for name, x in options.items() if name.endswith("weight")}
-    value, gradients = backend.value_and_vjp(
-        lambda *p: backend.tricks.muzero_loss(*p, *tensors, **given), drawn, cotangent
-    )
-    slopes = reference.muzero_loss_vjp(cotangent, *drawn, *targets, **options)
-    assert_close([value, *gradients], [reference.muzero_loss(*drawn, *targets, **weights), *slopes])
+def test_shapes_of_predictions_that_do_not_fit_are_refused(backend, index, shape, message):
+    arguments = predictions(np.random.default_rng(0), (STEPS, BATCH))
+    arguments[index] = np.zeros(shape)
+    assert_refused(backend, "muzero_loss", arguments, {}, ValueError, message)
 
 
 def test_an_impossible_class_adds_nothing(backend):
-    drawn, targets = predictions("categorical")
+    arguments = categorical(np.random.default_rng(0), (STEPS, BATCH))
+    drawn, targets = arguments[:3], arguments[3:]
     for logits, target in zip(drawn[::2], targets[::2]):
         logits[..., 0], target[..., 0] = -np.inf, 0
     targets[0][..., 1] = 0
@@ -187,24 +221,7 @@ def test_an_impossible_class_adds_nothing(backend):
     np.testing.assert_array_equal(np.isinf(value), np.arange(BATCH) == 0)  # a target says that it happened
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_is_widened(backend, dtype):
-    drawn, targets = predictions("categorical")
-    half = [backend.cast(backend.tensor(x), dtype) for x in drawn + targets]
-    value = backend.tricks.muzero_loss(*half)
-    assert "float32" in str(value.dtype)
-    np.testing.assert_allclose(backend.array(value), reference.muzero_loss(*drawn, *targets), rtol=0.05)
-
-
 UNROLL = {"root_state": np.zeros(2), "actions": np.zeros((3, 2)), "recurrent_fn": lambda s, _: (s, s)}
-LOSS = [array for arrays in predictions("scalar") for array in arrays]
-BAD_LOSSES = [
-    (0, (STEPS, BATCH), r"shape of \[K\+1, B\] of reward, \(5, 3\); got \(4, 3\)"),
-    (0, (STEPS + 1,), r"value must have shape \[K\+1, B\] or \[K\+1, B, N\]; got \(5,\)"),
-    (1, (0, BATCH), r"reward must have shape \[K, B\] or \[K, B, N\] with K >= 1; got \(0, 3\)"),
-    (2, (STEPS + 1, BATCH), r"policy_logits must have shape \[K\+1, B, A\]; got \(5, 3\)"),
-    (3, (STEPS + 1, BATCH + 1), r"target_value must have the shape of value, \(5, 3\); got \(5, 4\)"),
-]
 
 
 @pytest.mark.parametrize(
@@ -222,22 +239,6 @@ BAD_LOSSES = [
 )
 def test_bad_unrolls_say_what_is_expected(backend, change, error, message):
     assert_refused(backend, "unroll", (), UNROLL | change, error, message)
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "error", "message"),
-    [
-        *(({index: np.zeros(shape)}, {}, ValueError, message) for index, shape, message in BAD_LOSSES),
-        *(({i: np.zeros(shape, int)}, {}, TypeError, "be floating-point") for i, shape, _ in BAD_LOSSES),
-        ({}, {"loss_scale": float("nan")}, ValueError, "loss_scale must be finite; got nan"),
-        ({}, {"loss_scale": np.ones(2)}, ValueError, r"the shape of \[B\] of reward, \(3,\)"),
-        ({}, {"loss_scale": np.ones(3, int)}, TypeError, "loss_scale must be floating-point"),
-        ({}, {"value_weight": "1"}, TypeError, "value_weight must be a real number; got str"),
-    ],
-)
-def test_bad_losses_say_what_is_expected(backend, change, options, error, message):
-    arguments = [change.get(index, array) for index, array in enumerate(LOSS)]
-    assert_refused(backend, "muzero_loss", arguments, options, error, message)
 
 
 def unrolled_by_squares(backend):
