@@ -158,16 +158,6 @@ def test_a_floor_that_vanishes_in_float32_is_named(backend):
         backend.tricks.mixture_density_nll(*tensors, scale_floor=1e-60)
 
 
-def test_an_unknown_rank_is_refused_in_tensorflow(in_tensorflow):
-    tf = in_tensorflow.framework
-    known = [tf.TensorSpec(np.shape(a), tf.float64) for a in example()]
-    for index, name in enumerate(("logits", "loc", "scale", "y")):
-        specs = [*known[:index], tf.TensorSpec(None, tf.float64), *known[index + 1 :]]
-        loss = tf.function(nll(in_tensorflow.tricks), autograph=False)
-        with pytest.raises(ValueError, match=f"{name} must have a known rank; got none; remedy"):
-            loss.get_concrete_function(*specs)
-
-
 def test_second_derivatives_stay_finite_beside_a_tiny_sigma(twice):
     inputs = [np.array(a) for a in ([0.0, 1.0], [0.0, 0.5], [1e-200, 1.0], 1.0)]
     directions = [np.ones_like(a) for a in inputs]

@@ -50,6 +50,8 @@ def check_shape(name: str, shape: Sequence[int | None], expected: Sequence[int |
 
 def check_broadcast(name: str, shape: Sequence[int | None], target: Sequence[int | None], like: str) -> None:
     """Raise unless ``shape`` broadcasts to ``target``, the shape of ``like``, without enlarging it."""
+    if unranked := [of for of, known in ((name, shape), (like, target)) if getattr(known, "rank", 0) is None]:
+        raise ValueError(f"{unranked[0]} must have a known rank; got none; remedy: tf.ensure_shape")
     fits = len(shape) <= len(target) and all(
         a == 1 or a is None or b is None or a == b for a, b in zip(reversed(shape), reversed(target))
     )
@@ -89,5 +91,4 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
 
 def _interval(low: float, high: float) -> str:
     left = "(-inf" if low == -math.inf else f"[{low:g}"
-    right = "inf)" if high == math.inf else f"{high:g}]"
-    return f"{left}, {right}"
+    return f"{left}, inf)" if high == math.inf else f"{left}, {high:g}]"

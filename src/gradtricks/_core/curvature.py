@@ -86,9 +86,8 @@ def _dense_norm(product: Callable[[NDArray], NDArray], size: int, order: str | i
     columns = np.array([product(unit) for unit in np.eye(size)]).reshape(size, size)
     if not np.isfinite(columns).all():
         return HessianNorm(float("nan"), float("nan"))
-    if order == "fro" or not size:
-        return HessianNorm(_length(columns), 0.0)
-    return HessianNorm(float(np.linalg.norm(columns, 2)), 0.0)
+    norm = _length(columns) if order == "fro" or not size else float(np.linalg.norm(columns, 2))
+    return HessianNorm(norm, 0.0)
 
 
 def _mean_norm(products: list[NDArray]) -> HessianNorm:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks._core.unrolling import check_loss_shapes, stacked
-from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_tensor, at_least_float32, product
+from gradtricks.tensorflow._tensors import TENSORS, as_ranked, as_tensor, at_least_float32, product
 from gradtricks.tensorflow.scaling import scale_gradient
 
 
@@ -118,10 +118,10 @@ def muzero_loss(
     References:
         ``update_weights`` in the pseudocode of MuZero, https://arxiv.org/abs/1911.08265.
     """
-    value, target_value = as_floating("value", value), as_floating("target_value", target_value)
-    reward, target_reward = as_floating("reward", reward), as_floating("target_reward", target_reward)
-    policy_logits = as_floating("policy_logits", policy_logits)
-    target_policy = as_floating("target_policy", target_policy)
+    value, target_value = as_ranked("value", value), as_ranked("target_value", target_value)
+    reward, target_reward = as_ranked("reward", reward), as_ranked("target_reward", target_reward)
+    policy_logits = as_ranked("policy_logits", policy_logits)
+    target_policy = as_ranked("target_policy", target_policy)
     check_loss_shapes((value, reward, policy_logits), (target_value, target_reward, target_policy))
     steps = reward.shape[0] or tf.shape(reward)[0]
     scale = 1 / steps if loss_scale is None else _as_scale("loss_scale", loss_scale)
@@ -137,7 +137,7 @@ def muzero_loss(
 
 
 def _as_scale(name: str, scale: object) -> float | tf.Tensor:
-    return as_floating(name, scale) if isinstance(scale, TENSORS) else check_number(name, scale)
+    return as_ranked(name, scale) if isinstance(scale, TENSORS) else check_number(name, scale)
 
 
 def _term(prediction: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
