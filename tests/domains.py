@@ -13,23 +13,31 @@ LONG = np.ones(7)  # has no shape that another argument of a row has
 
 def floating(like=None):
     """Take floating-point tensors; in the shape of what is called ``like``, where that is given."""
+    return _tensors("be floating-point", np.ones(2, int), LONG, like and f"have the shape of {like}")
 
+
+def integers(shape):
+    """Take tensors of integers, whose ``shape`` is said in the error's words."""
+    return _tensors("hold integers", np.ones(2), LONG.astype(int), shape)
+
+
+def bools(words, shape):
+    """Take tensors of bools, likewise."""
+    return _tensors(words, np.ones(2), LONG > 0, shape)
+
+
+def mask(name):
+    """Take bool or floating-point tensors in the shape of the tokens."""
+    words = "be bool or floating-point; got .*int64; remedy"
+    return _tensors(words, np.ones(2, int), LONG, "have the shape of the tokens")(name)
+
+
+def _tensors(words, of_another_dtype, long, shape):
     def wrong(name):
         yield ARRAY, TypeError, f"{name} must be a .*Tensor; got ndarray; remedy"
-        yield np.ones(2, int), TypeError, f"{name} must be floating-point; got .*int64"
-        if like:
-            yield LONG, ValueError, rf"{name} must have the shape of {like}.*; got \(7,\)"
-
-    return wrong
-
-
-def integers(like):
-    """Take tensors of integers in the shape of what is called ``like``."""
-
-    def wrong(name):
-        yield ARRAY, TypeError, f"{name} must be a .*Tensor; got ndarray; remedy"
-        yield np.ones(2), TypeError, f"{name} must hold integers; got .*float64"
-        yield LONG.astype(int), ValueError, rf"{name} must have the shape of {like}.*; got \(7,\)"
+        yield of_another_dtype, TypeError, f"{name} must {words}"
+        if shape:
+            yield long, ValueError, rf"{name} must {shape}.*; got \(7,\)"
 
     return wrong
 
@@ -86,13 +94,6 @@ def axes(rank, *, several=True):
             yield value, TypeError, f"{name} must be an integer or a sequence of them; got "
 
     return wrong
-
-
-def mask(name):
-    """Take bool or floating-point tensors in the shape of the tokens."""
-    yield ARRAY, TypeError, f"{name} must be a .*Tensor; got ndarray; remedy"
-    yield np.ones(2, int), TypeError, f"{name} must be bool or floating-point; got .*int64; remedy"
-    yield LONG, ValueError, rf"{name} must have the shape of the tokens.*; got \(7,\)"
 
 
 def flag(name):

@@ -43,7 +43,7 @@ def test_agrees_with_the_reference_and_the_whole_batch(backend, data):
         assert_close(map(backend.array, [loss, *gradients]), [wanted_loss, *wanted])
 
 
-def test_parts_may_come_from_a_generator_and_weigh_what_they_like(backend):
+def test_parts_of_a_generator_weigh_what_they_like(backend):
     weight = backend.variable(np.float32(2.0))
     parts = (backend.tensor(np.array(x, np.float32)) for x in ([1.0, 2.0, 3.0], [], [6.0]))
     loss, (gradient,) = backend.tricks.accumulate_gradients(
@@ -52,7 +52,7 @@ def test_parts_may_come_from_a_generator_and_weigh_what_they_like(backend):
     assert (float(loss), float(gradient)) == (6.0, 3.0)
 
 
-def test_the_structure_is_kept_and_what_no_part_uses_has_no_gradient(backend):
+def test_structures_stay_and_unused_parameters_have_no_gradient(backend):
     used, sometimes, never = (backend.variable(np.float32(x)) for x in (1.0, 2.0, 3.0))
     parameters = {"used": used, 0: (sometimes, never)}
 
@@ -164,7 +164,7 @@ def test_in_a_function_of_tensorflow(in_tensorflow, jit_compile):
 
 
 @pytest.mark.parametrize("convert", [lambda parts: parts, iter])
-def test_a_dataset_in_a_function_of_tensorflow_is_refused_with_a_remedy_that_works(in_tensorflow, convert):
+def test_a_dataset_in_a_function_is_refused_in_tensorflow(in_tensorflow, convert):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     weight = tf.Variable(2.0)
     parts = tf.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0, 6.0]).batch(3)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from agreeing import assert_agrees_twice, assert_close, assert_compiled_for_all_numbers
-from domains import LONG, floating, number
+from domains import LONG, bools, floating, number
 from gradtricks import reference
 from suites import Domains, Row
 
@@ -130,7 +130,7 @@ def test_where_nothing_qualifies_the_stand_in_is_one_or_yours(backend):
     assert weight_gradient(backend, lambda x: x > 9, lambda t: log(t - 9), safe_value=10) == 0
 
 
-def test_a_stand_in_of_ones_own_must_be_finite_in_the_dtype_of_x(backend):
+def test_safe_values_must_be_finite_in_the_dtype(backend):
     x = backend.cast(backend.tensor(X), "float16")
     with pytest.raises(ValueError, match=r"safe_value must lie in \[-65504, 65504\]; got 70000"):
         backend.tricks.safe_where(x > 0, x, root, 0.0, safe_value=7e4)
@@ -201,12 +201,6 @@ def test_a_fallback_tensor_gets_what_the_function_does_not(backend):
 # Errors
 
 
-def condition(name):
-    """Take bool tensors that broadcast."""
-    yield np.ones(2), TypeError, f"{name} must be bool; got .*float.*; remedy: a comparison"
-    yield LONG > 0, ValueError, rf"{name} must broadcast to the shape of x, \(2, 3\); got \(7,\)"
-
-
 def elementwise(name):
     """Take functions of each element."""
     yield 1.0, TypeError, f"{name} must be callable; got float; remedy: hand over sqrt, not"
@@ -221,7 +215,8 @@ def fallback(name):
     yield LONG, ValueError, rf"{name} must broadcast to the shape of x, \(2, 3\); got \(7,\)"
 
 
-GIVEN = {"condition": condition, "x": floating(), "function": elementwise, "fallback": fallback}
+CONDITION = bools("be bool; got .*float.*; remedy: a comparison", "broadcast to the shape of x")
+GIVEN = {"condition": CONDITION, "x": floating(), "function": elementwise, "fallback": fallback}
 GIVEN |= {"safe_value": number()}
 
 

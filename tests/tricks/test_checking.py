@@ -294,7 +294,7 @@ def test_of_functions_that_differentiate_and_functions_that_a_compiler_made(back
     assert (report.verdict, report.reason[:19]) == (WRONG, "no gradient arrives")
 
 
-def test_where_gradients_are_off_or_a_surrogate_counts_as_false_in_torch(in_torch):
+def test_switched_off_gradients_and_false_surrogates_count_in_torch(in_torch):
     torch, check_gradient = in_torch.framework, in_torch.tricks.check_gradient
     for without in (torch.no_grad, torch.inference_mode):
         with without():

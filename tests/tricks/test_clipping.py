@@ -258,7 +258,7 @@ def test_compiled_where_no_gradient_is_wanted_in_torch(in_torch, requires_grad):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_gradient_is_read_only_where_it_has_values_in_torch(in_torch, name):
+def test_gradients_are_read_only_with_values_in_torch(in_torch, name):
     torch = in_torch.framework
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -327,7 +327,7 @@ def test_a_sparse_gradient_in_hand_is_refused_in_torch(in_torch):
         in_torch.tricks.clip_by_global_norm([in_torch.framework.eye(2).to_sparse()], 1.0)
 
 
-def test_what_modules_and_layers_make_of_structures_is_walked_in_tensorflow(in_tensorflow):
+def test_wrapped_structures_of_modules_are_walked_in_tensorflow(in_tensorflow):
     tf = in_tensorflow.framework
     for owner in (tf.Module(), tf.keras.layers.Layer()):
         # Both put lists, dicts and tuples of variables into wrappers of their own.
@@ -384,7 +384,7 @@ def test_bounds_in_the_wrong_order_and_iterators_are_refused(backend, change, me
     assert_refused(backend, "clip_gradient", (), given, (TypeError, ValueError), message)
 
 
-def test_no_slope_is_that_of_clamp_which_has_changed_at_the_bounds_in_torch(in_torch, monkeypatch):
+def test_slopes_at_bounds_do_not_come_from_clamp_in_torch(in_torch, monkeypatch):
     torch, tricks = in_torch.framework, in_torch.tricks
     clamp = torch.Tensor.clamp
     monkeypatch.setattr(

@@ -77,7 +77,7 @@ def test_structures_are_kept_and_arguments_too(backend, kind):
             np.testing.assert_array_equal(backend.array(one), other)
 
 
-def test_a_list_meets_a_tuple_and_without_a_gradient_a_parameter_stays(backend):
+def test_a_parameter_without_a_gradient_stays(backend):
     one = backend.tensor(1.0)
     kept, stepped = backend.tricks.gradient_descent_step([one, one], (None, one), 0.25)
     assert (float(kept), float(stepped)) == (1.0, 0.75)

@@ -105,7 +105,7 @@ def test_the_optimizer_of_graphs_keeps_a_narrow_ramp(in_tensorflow):
 
 
 @pytest.mark.parametrize("name", ["soft_floor", "piecewise_linear_floor"])
-def test_a_narrow_step_keeps_its_shape_on_either_side_of_0(backend, name):
+def test_narrow_steps_keep_their_shape_around_0(backend, name):
     # Little of such an x is left in its distance to -1.
     x, width = np.array([-3e-20, -1e-20, -5e-21, 5e-21]), 1e-20
     expected, slopes = np.array([-1, -1, -0.5, 0]), np.array([0, 1, 1, 0])

@@ -74,7 +74,7 @@ def test_what_a_rule_returns_is_checked(backend, rule, error, message):
         backend.value_and_vjp(lambda t: backend.tricks.edit_gradient(t, rule), [np.ones(1)], np.ones(1))
 
 
-def test_shapes_that_a_graph_does_not_know_are_checked_when_it_runs_in_tensorflow(in_tensorflow):
+def test_unknown_shapes_are_checked_at_run_in_tensorflow(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
 
     def gradient(x, scale):

@@ -199,7 +199,7 @@ def scaled(x, factor):
     return edits.intercept(x, edits.scaled, factor, linear=True)
 
 
-def test_numbers_that_change_are_compiled_once_for_all_tricks_in_torch(in_torch):
+def test_changing_numbers_are_compiled_once_in_torch(in_torch):
     torch, tricks, x = in_torch.framework, in_torch.tricks, np.array([1.5, 0.3, 0.9])
 
     def added(x, number):
@@ -233,7 +233,7 @@ def test_a_sparse_gradient_reaches_a_rule_dense_in_torch(torch):
         np.testing.assert_array_equal(gradient.to_dense(), [[1.0, 1.0], [0.0, 0.0], [0.5, 0.5]])
 
 
-def test_a_tensor_of_a_rule_that_was_edited_is_refused_in_torch(torch):
+def test_an_edited_tensor_of_a_rule_is_refused_in_torch(torch):
     x, factor = torch.ones(2, requires_grad=True), torch.tensor(0.5)
     y = scaled(x, factor)
     factor.fill_(0)
@@ -280,7 +280,7 @@ def test_a_batch_of_values_with_one_slope_in_torch(torch):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_the_gradient_of_each_example_is_edited_where_a_tensor_is_mapped_in_torch(torch, compiled):
+def test_mapped_tensors_edit_each_examples_gradient_in_torch(torch, compiled):
     edits, weights = TorchEdits(), torch.tensor([1.0, -0.0])
 
     def loss(weights, bound):
@@ -301,7 +301,7 @@ def test_the_gradient_of_each_example_is_edited_where_a_tensor_is_mapped_in_torc
     assert all(torch.equal(value.signbit(), weights.signbit()) for value in values)
 
 
-def test_a_default_device_is_for_new_tensors_of_the_user_in_torch():
+def test_a_default_device_is_the_users_in_torch():
     # Whatever the package makes for itself belongs where the tensors are that it was given.
     ran = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -349,7 +349,7 @@ def test_a_substituted_slope_is_not_kept_in_torch(torch):
     assert value.requires_grad
 
 
-def test_forward_mode_within_forward_mode_is_refused_by_loops_in_torch(torch):
+def test_loops_refuse_nested_forward_mode_in_torch(torch):
     loop, jacfwd = TorchEdits().loop, torch.func.jacfwd
     with pytest.raises(NotImplementedError, match="forward mode within forward mode"):
         jacfwd(jacfwd(lambda x: loop(x, x)))(torch.ones(2))
@@ -415,7 +415,7 @@ def test_traced_now_and_differentiated_later_in_torch(torch, halved):
     assert grad(slope)(x).tolist() == [0.5, 0.5]
 
 
-def test_what_gets_no_gradient_gets_none_in_a_trace_in_torch(torch):
+def test_constants_get_no_gradient_in_a_trace_in_torch(torch):
     from torch.fx.experimental.proxy_tensor import make_fx
 
     tricks = pytest.importorskip("gradtricks.torch")
@@ -463,7 +463,7 @@ def test_a_rule_stays_in_what_make_fx_traces_in_torch(torch):
         make_fx(squared)(torch.autograd.forward_ad.make_dual(x, x))
 
 
-def test_what_a_rule_reads_may_change_under_a_compiled_transform_in_torch(torch):
+def test_a_compiled_transform_rereads_a_rule_in_torch(torch):
     edits, bounds = TorchEdits(), {"now": 1.0}
 
     def loss(x):
@@ -482,7 +482,7 @@ def test_what_is_linearized_keeps_its_value_in_torch(torch):
     assert (value.item(), tangent(torch.ones(1)).item()) == (225, -30)
 
 
-def test_a_value_of_inference_mode_leaves_the_slope_its_gradient_in_torch(torch):
+def test_inference_mode_values_leave_slopes_their_gradient_in_torch(torch):
     with torch.inference_mode():
         value = torch.ones(2)
     slope, other = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
@@ -583,7 +583,7 @@ def first_and_second(tf, function, x):
     return derivatives()
 
 
-def test_a_rule_twice_in_a_function_of_a_function_is_refused_in_tensorflow(tf):
+def test_a_rule_twice_in_nested_functions_is_refused_in_tensorflow(tf):
     edits, x = TensorFlowEdits(), tf.constant([0.25, 2.0])
 
     def called(t):

@@ -76,7 +76,7 @@ def test_structures_options_and_objects_pass_through(backend):
     assert [g.tolist() for g in gradients] == [[8.0 + 50.0], [6.0 + 700.0]]
 
 
-def test_each_function_is_called_once_and_gradient_of_may_close_over_weights(backend):
+def test_functions_are_called_once_and_may_close_over_weights(backend):
     calls = []
 
     def function(weight, bias):
@@ -352,7 +352,7 @@ def test_bad_gradients_say_what_is_expected(backend, rule, error, message):
 # Situations of one framework only
 
 
-def test_what_writes_into_a_given_tensor_goes_to_the_operator_in_torch(in_torch):
+def test_out_tensors_go_to_the_operator_in_torch(in_torch):
     torch = in_torch.framework
     out = torch.empty(3, dtype=torch.float64)
     with mapped(in_torch, sevenfold, "abs"):
@@ -370,7 +370,7 @@ def test_recurrent_layers_are_refused_in_torch(in_torch, name, layer):
         getattr(torch.nn, layer)(3, 2)(torch.ones(1, 3))
 
 
-def test_every_python_function_that_holds_an_operator_is_refused_in_torch(in_torch):
+def test_functions_that_hold_an_operator_are_refused_in_torch(in_torch):
     from gradtricks.torch import overriding
 
     # What a newer PyTorch builds of an operator shows here. Attention takes its root of a Python number, and
@@ -399,7 +399,7 @@ def test_a_map_made_while_compiling_is_refused_in_torch(in_torch, monkeypatch):
         mapped(in_torch)
 
 
-def test_a_compiled_function_refuses_dual_numbers_in_a_map_in_torch(in_torch):
+def test_compiled_functions_refuse_duals_in_a_map_in_torch(in_torch):
     torch, forward_ad = in_torch.framework, in_torch.framework.autograd.forward_ad
     compiled = in_torch.compiled(lambda x: torch.relu(x))
     # Since 2.15 the compiler refuses them by itself.

@@ -62,7 +62,7 @@ WITHOUT_STOP = {"inputs": 2, "of_frameworks": {"use_stop_gradient": False}, "emp
 
 
 class TestLosses(Loss):
-    given = {"logits_t": floating(), "a_t": integers("logits_t without its last axis")}
+    given = {"logits_t": floating(), "a_t": integers("have the shape of logits_t without its last axis")}
     given |= {"adv_t": LIKE_ACTIONS, "w_t": LIKE_ACTIONS}
     ratios = {"prob_ratios_t": floating(), "adv_t": floating("prob_ratios_t")}
     ratios |= {"epsilon": number(0, tensor=SCALAR)}
@@ -261,7 +261,7 @@ def test_the_end_of_an_episode_keeps_an_infinity_back(backend, way):
 
 
 @WAYS
-def test_what_comes_after_the_end_of_an_episode_does_not_reach_its_advantages(backend, way):
+def test_later_episodes_do_not_reach_advantages(backend, way):
     discounts = np.array([0.5, 0.0, 0.5])
 
     def estimated(r_t, discount_t, values):
@@ -321,7 +321,7 @@ def test_tangents_agree_with_the_reference_in_torch(in_torch):
 
 
 @pytest.mark.parametrize("steps", [70, None])
-def test_an_infinity_comes_through_in_forward_mode_and_in_unknown_lengths(in_tensorflow, steps):
+def test_infinities_come_through_forward_mode_and_unknown_lengths(in_tensorflow, steps):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     signature = [tf.TensorSpec([steps], tf.float64)]
 

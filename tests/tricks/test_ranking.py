@@ -215,7 +215,7 @@ def test_a_fork_has_threads_too():
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_when_a_thread_fails_no_part_is_worked_on_any_more(failing):
+def test_a_failing_thread_stops_all_work(failing):
     barrier, caller, done = threading.Barrier(2), threading.current_thread(), []
 
     def work(start, stop):
@@ -331,7 +331,7 @@ def test_soft_rank_differentiated_twice(twice):
     assert_agrees_twice(twice, cubed, [X], COTANGENT, vjp)
 
 
-def test_a_target_of_equal_numbers_has_no_ranks_to_agree_with(backend):
+def test_targets_of_equal_numbers_correlate_with_nothing(backend):
     # Their sum rounds, so that their mean isn't the number itself.
     x, y = np.array([0.0, 1, 1, 1, 1, 1, 1]), np.full(7, 1.001)
     assert reference.spearman_correlation(x, y) == 0

@@ -292,7 +292,7 @@ def test_in_torch_the_result_is_differentiable_while_gradients_are_enabled(in_to
         assert torch.equal(tricks.input_gradients(model, x), expected)
 
 
-def test_in_torch_the_graph_is_kept_only_where_somebody_could_use_it(in_torch):
+def test_in_torch_the_graph_stays_only_for_users(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     x, weight = torch.ones(4, 3), torch.ones(3, requires_grad=True)
 

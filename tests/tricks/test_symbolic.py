@@ -226,7 +226,7 @@ def test_models_come_back_from_their_file(in_tensorflow, keras, tmp_path):
     assert [operation.name for operation in loaded.operations] == [op.name for op in model.operations]
 
 
-def test_a_process_that_imports_no_more_than_the_package_loads_them(in_tensorflow, keras, tmp_path):
+def test_a_process_that_imports_the_package_loads_them(in_tensorflow, keras, tmp_path):
     tricks, inputs = in_tensorflow.tricks, keras.Input((2,))
     model = keras.Model(inputs, tricks.ScaleGradient(0.5)(tricks.clip_gradient_norm(inputs, 1.0)))
     model.compile(tricks.MaskedAdam(), "mse")
@@ -245,7 +245,7 @@ def test_what_cant_be_an_operation_says_what_to_do(in_tensorflow, keras, name):
     remedy(in_tensorflow.tricks, keras, inputs, hidden)
 
 
-def test_a_map_of_gradients_is_entered_where_a_model_is_called(in_tensorflow, keras):
+def test_gradient_maps_are_entered_where_models_are_called(in_tensorflow, keras):
     tf = in_tensorflow.framework
     inputs = keras.Input((2,))
     model = keras.Model(inputs, keras.layers.ReLU()(inputs))

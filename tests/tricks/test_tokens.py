@@ -112,7 +112,7 @@ def test_advantages_agree_with_the_reference(backend, rewards, baseline, scale):
     np.testing.assert_allclose(backend.array(got), wanted, **TOLERANCE)
 
 
-def test_a_ratio_that_is_differentiated_gives_k3_the_slope_of_k2(backend):
+def test_differentiated_ratios_give_k3_the_slope_of_k2(backend):
     log_probs, old, *_ = drawn()
     other, cotangent, ratio = drawn(seed=1)[0], np.cos(log_probs), np.exp(log_probs - old)
     value, (slope,) = backend.value_and_vjp(
@@ -127,7 +127,7 @@ def test_a_ratio_that_is_differentiated_gives_k3_the_slope_of_k2(backend):
     assert_close([value, slope], [ratio * reference.kl_penalty(log_probs, other), wanted])
 
 
-def test_the_loss_of_a_group_is_zero_and_its_gradient_is_not(backend):
+def test_a_groups_loss_is_zero_without_a_zero_gradient(backend):
     log_probs, _, _, mask = drawn()
     mask[0, 0] = True
     advantages = reference.group_advantages([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], scale="group")

@@ -239,24 +239,3 @@ UNROLL = {"root_state": np.zeros(2), "actions": np.zeros((3, 2)), "recurrent_fn"
 )
 def test_bad_unrolls_say_what_is_expected(backend, change, error, message):
     assert_refused(backend, "unroll", (), UNROLL | change, error, message)
-
-
-def unrolled_by_squares(backend):
-    """Make a function of a root state and a scale."""
-    actions = backend.tensor(np.zeros((3, 1)))
-
-    def outputs(root, scale):
-        return backend.tricks.unroll(lambda s, a: (s * s, s * s), root, actions, hidden_scale=scale)[0]
-
-    return outputs
-
-
-@pytest.mark.parametrize("way", ["value_and_vjp", "graph_value_and_vjp"])
-def test_a_tensor_scales_as_a_number_does(backend, way):
-    outputs, root, cotangent = unrolled_by_squares(backend), np.array([0.5]), np.ones((3, 1))
-    _, (gradient, unused) = getattr(backend, way)(
-        lambda root, scale: outputs(root, scale) + 0 * scale, [root, np.array(0.25)], cotangent
-    )
-    _, (expected,) = backend.value_and_vjp(lambda root: outputs(root, 0.25), [root], cotangent)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-12)
-    assert unused == 0

@@ -1,1 +1,1 @@
-"""What both frameworks run that is not a tensor: checks, structures, verdicts, compiled loops."""
+"""Shared by both frameworks, for all but tensors: checks, structures, verdicts, compiled loops."""

@@ -1,10 +1,10 @@
-"""What flows where through a choice between two branches."""
+"""Gradients through a choice between two branches."""
 
 from typing import Any, NamedTuple
 
 
 class WhereGradients(NamedTuple):
-    """What flows where when ``where(condition, function(x), fallback)`` is differentiated.
+    """Gradients through each branch of ``where(condition, function(x), fallback)``.
 
     A named tuple, so that it passes through every transform. Each field has the shape of ``x``.
 

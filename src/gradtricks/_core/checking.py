@@ -34,7 +34,7 @@ Vjp = Callable[..., Sequence[NDArray]]
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """What came out of comparing a gradient with differences of its function.
+    """Result of comparing a gradient with differences of its function.
 
     Attributes:
         verdict: ``"correct"``, ``"wrong gradient"``, ``"not differentiable here"``, ``"surrogate"`` or

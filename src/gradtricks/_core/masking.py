@@ -1,4 +1,4 @@
-"""What both frameworks need for Adam."""
+"""Adam's options and its bias correction, for both frameworks."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""What a MuZero unroll predicts: stacked, and its shapes."""
+"""Predictions of a MuZero unroll: stacked, and their shapes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a comparison of a gradient with differences of its function comes to, derivative by derivative."""
+"""Verdicts of comparing a gradient with differences of its function, derivative by derivative."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What several stems need: floating-point arrays, and the logarithm of the softmax."""
+"""Shared by several stems: floating-point arrays, and the logarithm of the softmax."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

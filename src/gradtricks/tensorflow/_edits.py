@@ -32,7 +32,7 @@ def substitute(value: tf.Tensor, slope: tf.Tensor) -> tf.Tensor:
     value = shaped(tf.stop_gradient(value), slope)
     if can_declare(slope):
         if not tf.executing_eagerly():
-            # A value of integers has no way back, on which a lost gradient would meet what raises.
+            # An integer value has no gradient path, so PreventGradient needs a dead branch through the slope.
             value = tf.where(True, value, _raising(tf.cast(slope, value.dtype)))
         return _with_gradient(value, lambda gradient: tf.cast(gradient, slope.dtype), slope)
     # Stitched to the same place, the later one wins, and the gradient goes to both.

@@ -1,4 +1,4 @@
-"""What every stem asks of its tensors."""
+"""Checks and conversions of tensors, for every stem."""
 
 import math
 from typing import Any

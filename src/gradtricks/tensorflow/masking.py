@@ -88,7 +88,7 @@ def masked_adam_step(
         learning_rate = tf.cast(learning_rate, wide)  # of a number, this would take digits away
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
     gradient = tf.cast(where_trainable(trainable_mask, -gradient if maximize else gradient), wide)
-    # Moments are chosen before they are used: what is compiled then reads less.
+    # Mask the moments first; the compiled step then reads one array fewer.
     new_m = tf.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
     new_v = tf.where(trainable_mask, beta_2 * v + (1 - beta_2) * tf.square(gradient), v)
     largest = new_v if v_max is None else tf.where(trainable_mask, tf.maximum(largest, new_v), largest)

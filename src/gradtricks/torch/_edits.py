@@ -95,8 +95,8 @@ def intercept(
     if linear:
         return substitute(x if value is None else value, rule(x, *tensors))
     if in_transform():
-        # -0 changes no bit; the sum is in every batch that a tensor is in, so that each of its gradients is
-        # edited before they are added up.
+        # Adding -0.0 is exact, and batches x over every axis that a rule's tensor is batched over, so vmap
+        # edits each example's gradient before it sums them.
         x = sum((-tensor.new_zeros((), dtype=x.dtype) for tensor in tensors), x)
     if torch.compiler.is_exporting() and torch.is_grad_enabled():
         raise NotImplementedError(

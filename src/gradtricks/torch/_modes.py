@@ -1,4 +1,4 @@
-"""What is at work around a call: a compiler, a tracer, a transform, dual numbers; and what can't be there."""
+"""The modes around a call: a compiler, a tracer, a transform, dual numbers; and what can't be there."""
 
 from collections.abc import Callable
 from typing import Any

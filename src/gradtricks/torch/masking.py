@@ -91,7 +91,7 @@ def masked_adam_step(
     m, v, largest = m.to(wide), v.to(wide), largest.to(wide)
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
     gradient = torch.where(trainable_mask, -gradient if maximize else gradient, 0).to(wide)
-    # Moments are chosen before they are used: what is compiled then reads less.
+    # Mask the moments first; the compiled step then reads one array fewer.
     new_m = torch.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
     new_v = torch.where(trainable_mask, beta_2 * v + (1 - beta_2) * gradient.square(), v)
     largest = new_v if v_max is None else torch.where(trainable_mask, torch.maximum(largest, new_v), largest)
