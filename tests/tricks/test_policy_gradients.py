@@ -416,3 +416,6 @@ def test_xla_takes_lengths_that_it_knows(in_tensorflow):
     returns = tf.function(lambda r_t: tricks.discounted_returns(r_t, 0.5), jit_compile=True, autograph=False)
     np.testing.assert_array_equal(returns(tf.ones(3)), [1.75, 1.5, 1.0])
     np.testing.assert_array_equal(returns(tf.constant([1.0, np.inf, 1.0])), [np.inf, np.inf, 1.0])
+    ended = tf.function(tricks.discounted_returns, jit_compile=True, autograph=False)
+    ends = tf.constant([0.0, 0.5, 0.5])
+    np.testing.assert_array_equal(ended(tf.constant([1.0, np.inf, 1.0]), ends), [1.0, np.inf, 1.0])

@@ -66,6 +66,19 @@ def test_a_scale_beyond_float16_scales_float16(way):
     np.testing.assert_array_equal(gradient, [3.0, 2.0])
 
 
+def test_an_unknown_rank_is_scaled_in_tensorflow(in_tensorflow):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+
+    @tf.function(input_signature=[tf.TensorSpec(None), tf.TensorSpec(None)], autograph=False)
+    def gradient(x, scale):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tricks.scale_gradient(x, scale)
+        return tape.gradient(y, x)
+
+    np.testing.assert_array_equal(gradient(tf.ones(2), tf.constant(0.5)), [0.5, 0.5])
+
+
 class Outputs(dict):
     """Refuses an update, as outputs of transformers do."""
 

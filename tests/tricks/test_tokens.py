@@ -159,6 +159,11 @@ def test_padding_may_hold_anything(backend, ratio, normalize):
     value, gradients = value_and_gradient(*(np.where(mask, x, y) for x, y in spoilt))
     expected, slopes = value_and_gradient(log_probs, old, advantages)
     assert_close([value, *gradients], [expected, *slopes], rtol=0, atol=0)
+    averages = (
+        backend.tricks.average_tokens(backend.tensor(x), backend.tensor(mask), normalize=normalize)
+        for x in (np.where(mask, log_probs, np.nan), log_probs)
+    )
+    assert len(set(map(float, averages))) == 1
 
 
 def test_a_ratio_that_overflows_is_clipped_without_nan(backend):
