@@ -231,14 +231,14 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 5_050,
+    "src/gradtricks/torch": 5_048,
     "src/gradtricks/tensorflow": 4_900,
     "src/gradtricks/reference": 1_459,
     "src/gradtricks/_core": 2_926,
     "src/gradtricks/agents": 3_996,
     "src/gradtricks/lab": 9_072,
     "src/gradtricks/book": 2_850,
-    "tests": 25_458,
+    "tests": 25_439,
 }
 
 
