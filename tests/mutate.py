@@ -2,8 +2,8 @@
 
     python tests/mutate.py [WORD ...]
 
-Only faults whose name has one of the words, if any are given. It isn't run by ``make test``: it takes about
-half an hour. The faults are in ``data/faults.diff``, which says how one is written.
+Only faults whose name has one of the words, if any are given. It isn't run by ``make test``: it takes ten
+minutes. The faults are in ``data/faults.diff``, which says how one is written.
 """
 
 import os
