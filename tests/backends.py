@@ -48,6 +48,7 @@ class Backend:
     def __init__(self):
         self.framework = importlib.import_module(self.name)
         self.tricks = importlib.import_module(f"gradtricks.{self.name}")
+        self.doctor = importlib.import_module(f"gradtricks.doctor.{self.name}")
 
     def operator(self, name):
         """Return the framework's function of an operator, wherever that stands."""
