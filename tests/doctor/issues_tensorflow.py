@@ -11,7 +11,7 @@ from keras.optimizers import SGD, Adam, AdamW, LossScaleOptimizer, RMSprop
 
 from cases import nothing, registry
 
-CASES, issue, fault = registry()  # a fault is one that no thread is about
+CASES, CURES, issue, fault = registry()  # a fault is one that no thread is about
 
 
 def data():
@@ -398,6 +398,122 @@ def a_layer_that_nobody_calls():
 def variable_twice():
     model = network()
     return usual(model, asked=[*model.trainable_variables, model.layers[0].kernel])
+
+
+@fault("broadcast", "model(x) - y", cure=("targets[:, None]", "- y)", "- y[:, None])"))
+def a_column_less_a_row():
+    x, _ = data()
+    y, model = x[:, 0] - x[:, 1], stacked(layers.Dense(16, "relu"), layers.Dense(1))
+    return usual(model, loss=lambda: tf.reduce_mean((model(x) - y) ** 2))
+
+
+@fault("logits expected", "from_logits=True", cure=("softmax", "tf.nn.softmax(model(x))", "model(x)"))
+def softmax_twice():
+    (x, y), model = data(), network()
+    return usual(model, loss=lambda: cross_entropy(y, tf.nn.softmax(model(x))))
+
+
+@fault("logits expected", "with_logits(", cure=("sigmoid", "tf.sigmoid(model(x))", "model(x)"))
+def sigmoid_twice():
+    (x, y), model = data(), stacked(layers.Dense(1))
+    targets = y[:, None].astype("float32")
+
+    def loss():
+        return tf.nn.sigmoid_cross_entropy_with_logits(targets, tf.sigmoid(model(x)))
+
+    return usual(model, loss=loss)
+
+
+@fault("dead term", "argmax")
+def an_accuracy_in_the_loss():
+    (x, y), model = data(), network()
+
+    def loss():
+        logits = model(x)
+        right = tf.cast(tf.argmax(logits, 1) == y, tf.float32)
+        return cross_entropy(y, logits) - tf.reduce_mean(right)
+
+    return usual(model, loss=loss)
+
+
+@issue(
+    "https://github.com/keras-team/keras-applications/issues/168",
+    "not registered",
+    "inner(x)",
+    cure=("layer.trainable = False", "Dense(8)\n", "Dense(8, trainable=False)\n"),
+)
+def layer_in_a_lambda():
+    inner = layers.Dense(8)
+    inner.build([None, 8])
+    return usual(stacked(layers.Dense(8, "relu"), layers.Lambda(lambda x: inner(x)), layers.Dense(2)))
+
+
+@issue(
+    "https://github.com/tensorflow/addons/issues/693",
+    "zero everywhere",
+    "clip_by_value",
+    cure=(
+        "the loss that takes logits",
+        "loss=clipped",
+        "loss=lambda: tf.nn.sigmoid_cross_entropy_with_logits(y, model(x))",
+    ),
+)
+def saturated_and_clipped():
+    (x, _), log = data(), tf.math.log
+    model, y = stacked(layers.Dense(1)), np.zeros([16, 1], np.float32)
+    model.layers[0].bias.assign([20.0])
+
+    def clipped():
+        p = tf.clip_by_value(tf.sigmoid(model(x)), 1e-7, 1 - 1e-7)
+        return -tf.reduce_mean(y * log(p) + (1 - y) * log(1 - p))
+
+    return usual(model, loss=clipped)
+
+
+@fault(
+    "evaluation in training mode",
+    "tf.nn.dropout",
+    cure=("if training:", "tf.nn.dropout(x, 0.5)", "tf.nn.dropout(x, 0.5) if training else x"),
+)
+def functional_dropout_in_an_evaluation():
+    class Net(keras.layers.Dense):
+        def call(self, x, training=False):
+            return super().call(tf.nn.dropout(x, 0.5))
+
+    model = Net(2)
+    model.build([16, 8])
+    return usual(model, after=lambda _: model(data()[0], training=False))
+
+
+def in_float16(small):
+    """A network that computes in float16, and whose loss is small."""
+    x = 1e-2 * data()[0]
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = stacked(layers.Dense(16, "tanh"), layers.Dense(1))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    def loss():
+        out = tf.cast(model(x), tf.float32)
+        return small * tf.reduce_mean((out - 1e-4 * x[:, :1]) ** 2)
+
+    return usual(model, Adam(1e-3), loss)
+
+
+@issue(
+    "https://github.com/keras-team/keras/issues/19244",
+    "underflow",
+    "tape.gradient",
+    cure=("scale_loss", "in_float16(1e-3)", "in_float16(1e-3 * 2.0**15)"),
+)
+def float16_without_a_scale():
+    return in_float16(1e-3)
+
+
+@fault("underflow", "tf.cast(model(x)", cure=("scale_loss", "in_float16(1e-6)", "in_float16(1e-6 * 2.0**25)"))
+def float16_without_any_gradient():
+    return in_float16(1e-6)
 
 
 def rounding(weights, updates):

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cases import nothing, registry
 
-CASES, issue, fault = registry()  # a fault is one that no thread is about
+CASES, CURES, issue, fault = registry()  # a fault is one that no thread is about
 
 
 def data():
@@ -486,6 +486,202 @@ def a_layer_that_nobody_calls():
 def values_clipped_after_step():
     model = network()
     return usual(model, after=lambda: nn.utils.clip_grad_value_(model.parameters(), 1e-3))
+
+
+@issue(
+    "https://github.com/pytorch/pytorch/issues/16045",
+    "broadcast",
+    "(model(x) - y)",
+    cure=("predictions.squeeze(1)", "(model(x) - y)", "(model(x).squeeze(1) - y)"),
+)
+def a_column_less_a_row():
+    x, _ = data()
+    y, model = x[:, 0] - x[:, 1], nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    return usual(model, loss=lambda: ((model(x) - y) ** 2).mean())
+
+
+@fault("broadcast", "huber_loss", cure=("targets.unsqueeze(1)", "), y)", "), y.unsqueeze(1))"))
+def a_column_against_a_row():
+    x, _ = data()
+    y, model = x[:, 0] - x[:, 1], nn.Linear(8, 1)
+    return usual(model, loss=lambda: functional.huber_loss(model(x), y))
+
+
+@issue(
+    "https://github.com/bowang-lab/Transformer-GCN-QA/pull/32",
+    "logits expected",
+    "cross_entropy(",
+    cure=("what goes into the softmax", "network(), nn.Softmax(1)", "network()"),
+)
+def softmax_twice():
+    (x, y), model = data(), nn.Sequential(network(), nn.Softmax(1))
+    return usual(model, loss=lambda: functional.cross_entropy(model(x), y))
+
+
+@fault("logits expected", "bce(model(x)", cure=("sigmoid", "model(x).sigmoid()", "model(x)"))
+def sigmoid_twice():
+    (x, y), model = data(), nn.Sequential(nn.Linear(8, 1))
+    bce = functional.binary_cross_entropy_with_logits
+    return usual(model, loss=lambda: bce(model(x).sigmoid().view(-1), y.float()))
+
+
+@issue(
+    "https://github.com/rosinality/stylegan2-pytorch/issues/32",
+    "dead term",
+    "autograd.grad(",
+    cure=("create_graph=True", "retain_graph=True", "create_graph=True"),
+)
+def gradient_penalty_without_a_graph():
+    x, _ = data()
+    critic = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+
+    def loss():
+        mixed = (x + torch.rand(16, 1)).requires_grad_()
+        value = critic(mixed)
+        (slope,) = torch.autograd.grad(value, mixed, torch.ones_like(value), retain_graph=True)
+        return critic(x).mean() + 10 * ((slope.norm(2, dim=1) - 1) ** 2).mean()
+
+    return usual(critic, Adam(critic.parameters(), lr=1e-4), loss)
+
+
+@fault("dead term", "argmax")
+def an_accuracy_in_the_loss():
+    (x, y), model = data(), network()
+
+    def loss():
+        logits = model(x)
+        return functional.cross_entropy(logits, y) - (logits.argmax(1) == y).float().mean()
+
+    return usual(model, loss=loss)
+
+
+@issue(
+    "https://github.com/sgadgil6/cnslab_fmri/issues/4",
+    "kept graph",
+    "cell(x, hidden[-1])",
+    cure=("h.detach()", "(x, hidden[-1])", "(x, hidden[-1].detach())"),
+)
+def hidden_state_kept_with_its_graph():
+    (x, y), model, hidden = data(), nn.ModuleList([nn.GRUCell(8, 4), nn.Linear(4, 2)]), [torch.zeros(16, 4)]
+
+    def loss():
+        cell, last = model
+        hidden.append(cell(x, hidden[-1]))
+        return functional.cross_entropy(last(hidden[-1]), y)
+
+    return usual(model, loss=loss)
+
+
+@issue(
+    "https://github.com/lightly-ai/lightly/issues/1438",
+    "drifting statistics",
+    "model.train()",
+    cure=("backbone.eval()", "model.train()", "model.train(); backbone.eval()"),
+)
+def statistics_of_a_frozen_backbone():
+    x, y = data()
+    backbone = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16)).requires_grad_(False)
+    model = nn.Sequential(backbone, nn.Linear(16, 2))
+
+    def loss():
+        model.train()
+        return functional.cross_entropy(model(x), y)
+
+    return usual(model, SGD(model[1].parameters(), 0.1), loss)
+
+
+@issue(
+    "https://github.com/rixwew/pytorch-fm/issues/21",
+    "evaluation in training mode",
+    "functional.dropout(",
+    cure=("training=self.training", "dropout(x)", "dropout(x, training=self.training)"),
+)
+def functional_dropout_in_an_evaluation():
+    class Net(nn.Linear):
+        def forward(self, x):
+            return super().forward(functional.dropout(x))
+
+    model = Net(8, 2)
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad():
+            model(data()[0])
+        model.train()
+
+    return usual(model, after=evaluate)
+
+
+@issue(
+    "https://github.com/pytorch/pytorch/issues/6411",
+    "padding not 0",
+    "xavier_uniform_",
+    cure=("weight.data[padding_idx] = 0", "_(weight)", "_(weight); weight.data[0] = 0"),
+)
+def padding_row_written_over():
+    tokens = torch.arange(12).reshape(4, 3) % 8
+    model = nn.Sequential(nn.Embedding(8, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 2))
+    optimizer, weight = SGD(model.parameters(), 0.1), model[0].weight
+
+    def step():
+        nn.init.xavier_uniform_(weight)
+        optimizer.zero_grad()
+        functional.cross_entropy(model(tokens), tokens[:, 0] % 2).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@issue(
+    "https://github.com/jankrepl/deepdow/pull/106",
+    "cut",
+    "sample()",
+    cure=(".rsample()", ".sample()", ".rsample()"),
+)
+def sample_in_a_network():
+    (x, y), model = data(), nn.ModuleList([nn.Linear(8, 4), nn.Linear(4, 2)])
+
+    def loss():
+        draw = torch.distributions.Normal(model[0](x), 1.0).sample()
+        return functional.cross_entropy(model[1](draw), y)
+
+    return usual(model, loss=loss)
+
+
+@issue(
+    "https://github.com/showlab/Olaf-World/issues/8",
+    "cut",
+    "(code - z).detach()",
+    cure=("mse(code, z.detach())", "mse(q, z.detach())", "mse(code, z.detach())"),
+)
+def codebook_inside_a_straight_through_value():
+    (x, _), mse = data(), functional.mse_loss
+    model = nn.ModuleList([nn.Linear(8, 4), nn.Embedding(6, 4), nn.Linear(4, 8)])
+
+    def loss():
+        z = model[0](x)
+        code = model[1](torch.cdist(z, model[1].weight).argmin(1))
+        q = z + (code - z).detach()
+        return mse(model[2](q), x) + mse(q, z.detach()) + 0.25 * mse(z, q.detach())
+
+    return usual(model, loss=loss)
+
+
+@fault("underflow", "backward()", cure=("GradScaler", "loss.backward()", "(loss * 2.0**16).backward()"))
+def float16_without_a_scale():
+    x, _ = data()
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    optimizer = Adam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            out = model(1e-2 * x).float()
+        loss = 1e-3 * ((out - 1e-4 * x[:, :1]) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+
+    return step, model, optimizer
 
 
 def rounding(weights, updates):

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,27 +41,29 @@ USUAL = ["mlp_sgd", "mlp_momentum", "mlp_adam", "mlp_adamw", "mlp_rmsprop"]
 USUAL += ["cnn_adam", "rnn_adam", "transformer_adam"]
 
 
-def scripts(kind, framework):
+def scripts(kind, framework, *, cured=False):
     """Return what registers each script, read without importing the framework: arguments by name."""
     body = ast.parse((Path(__file__).parent / f"{kind}_{framework}.py").read_text()).body
     registered = [node for node in body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+    registered = [node for node in registered if not cured or node.decorator_list[0].keywords]
     return {
         node.name: [*map(ast.literal_eval, getattr(node.decorator_list[0], "args", []))]
         for node in registered
     }
 
 
-def cases(kind):
+def cases(kind, **which):
     """Return the names of the scripts for each framework."""
     found = []
     for framework in BACKENDS:
-        names = [*scripts(kind, framework), *(USUAL if kind == "trainings" else [])]
+        names = [*scripts(kind, framework, **which), *(USUAL if kind == "trainings" else [])]
         found += [pytest.param(framework, name, id=f"{framework}-{name}") for name in names]
     return found
 
 
 @pytest.mark.parametrize(("framework", "name"), cases("issues"))
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 def test_the_cause_is_named(framework, name):
@@ -71,6 +74,22 @@ def test_the_cause_is_named(framework, name):
     place = diagnosis.causes[0].place
     assert code in (place.code if place else "")
     assert kind in str(diagnosis)
+
+
+@pytest.mark.parametrize(("framework", "name"), cases("issues", cured=True))
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_the_printed_remedy_cures_its_case(framework, name):
+    doctor, module = made(framework).doctor, importlib.import_module(f"issues_{framework}")
+    script, (words, old, new) = module.CASES[name][-1], module.CURES[name]
+    assert words in doctor.diagnose(*script()).causes[0].remedy
+    source = inspect.getsource(script)
+    head, body = source.split("\ndef ", 1)
+    assert head.startswith("@")
+    assert body.count(old) == 1
+    namespace = {**vars(module)}
+    exec(f"def {body.replace(old, new)}", namespace)  # noqa: S102  # ours
+    diagnosis = doctor.diagnose(*namespace[name]())
+    assert diagnosis.healthy, str(diagnosis)
 
 
 @pytest.mark.parametrize(("framework", "name"), cases("trainings"))

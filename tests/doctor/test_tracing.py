@@ -37,8 +37,9 @@ CUTS = {
         ("detached", "detach", lambda t, x: t.ones(3).sum() * float(x.detach().sum())),
         # Made by a constructor that no mode sees.
         ("detached", "shared memory", lambda t, x: total(t.Tensor._make_subclass(t.Tensor, x))),
-        # A view that says it requires a gradient, and has none.
-        ("not recorded", "expand", lambda t, x: t.distributions.Normal(x, 1.0).sample().sum()),
+        # Made of a view that says it requires a gradient, and has none.
+        ("sampled", "Normal.sample", lambda t, x: t.distributions.Normal(x, 1.0).sample().sum()),
+        ("drawn", "Bernoulli.sample", lambda t, x: t.distributions.Bernoulli(logits=x).sample().sum()),
         ("not recorded", "Tensor.mul", lambda t, x: total(t.inference_mode()(lambda: x * 2)())),
         ("integer cast", "Tensor.to", lambda t, x: total(x.to(t.int32) * 2.0)),
         ("not differentiable", "argmax", lambda t, x: t.ones(3)[x.argmax()]),

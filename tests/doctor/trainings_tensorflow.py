@@ -250,3 +250,28 @@ def odds_and_ends():
         optimizer.apply(tape.gradient(loss, model.trainable_variables))
 
     return step, model, optimizer
+
+
+@training
+def meant_as_they_are():
+    class Noisy(layers.Layer):
+        def call(self, x, training=False):
+            return tf.nn.dropout(x, 0.5, seed=1) if training else x
+
+    keras.utils.set_random_seed(0)
+    frozen = layers.Dense(8, trainable=False)
+    frozen.build([None, 64])
+    stack = [layers.Flatten(), layers.Lambda(lambda x: frozen(x)), layers.Dense(8), Noisy(), layers.Dense(1)]
+    model, (x, y) = keras.Sequential([keras.Input([8, 8, 1]), *stack]), image_data()
+    y = y.astype(np.float32)
+
+    def loss():
+        with tf.Graph().as_default():  # which nobody watches
+            tf.nn.sigmoid_cross_entropy_with_logits(labels=y, logits=tf.sigmoid(y))
+        out = model(x, training=True)
+        each_with_each = tf.reduce_mean(tf.abs(tf.squeeze(out, 1)[:, None] - y))
+        hard = out + tf.stop_gradient(tf.round(out) - out)
+        probability = tf.stop_gradient(tf.reduce_mean(tf.sigmoid(out)))
+        return each_with_each + tf.reduce_mean(hard**2) + probability
+
+    return usual(model, keras.optimizers.Adam(), loss)

@@ -410,3 +410,50 @@ def views_edited_in_place():
             model[1].bias[:2].clamp_(-1, 1)
 
     return step, model, optimizer
+
+
+@training
+def meant_as_they_are():
+    torch.manual_seed(0)
+    table = nn.Embedding(20, 4, padding_idx=0).requires_grad_()
+    nn.init.ones_(table.weight)
+    backbone = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).requires_grad_(False).eval()
+    model = nn.ModuleDict({"table": table, "backbone": backbone, "last": nn.Linear(4, 1)})
+    optimizer = torch.optim.Adam([*table.parameters(), *model["last"].parameters()])
+    tokens, y = token_data(), torch.arange(8.0)
+    tokens[:, 6:] = 0
+
+    def step():
+        optimizer.zero_grad()
+        rows = table(tokens) * (tokens != 0)[..., None]
+        hidden = functional.dropout(backbone(rows.sum(1)), 0.5, training=True)  # of Monte Carlo
+        out = model["last"](hidden)
+        each_with_each = (out.squeeze(1)[:, None] - y).abs().mean()
+        quality = functional.softmax(torch.cat([out, -out], 1), 1).max()
+        action = torch.distributions.Normal(out, 1.0).sample()
+        policy = -(torch.distributions.Normal(out, 1.0).log_prob(action) * y[:, None]).mean()
+        hard = out + (out.round() - out).detach()
+        constant = quality.detach() + (out.detach() > 0).float().mean().detach()
+        (each_with_each + policy + hard.pow(2).mean() + constant).backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@training
+def a_critic_frozen_for_its_adversary():
+    torch.manual_seed(0)
+    maker = nn.Linear(4, 4)
+    critic = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    optimizers = [torch.optim.Adam(model.parameters()) for model in (maker, critic)]
+
+    def step():
+        for optimizer, sign, trained in zip(optimizers, (1.0, -1.0), (False, True), strict=True):
+            critic.requires_grad_(trained)
+            optimizer.zero_grad()
+            loss = sign * nn.Sequential(maker, critic)(torch.randn(16, 4)).mean()
+            loss.backward()
+            optimizer.step()
+        critic.requires_grad_(True)
+
+    return step, [maker, critic], optimizers

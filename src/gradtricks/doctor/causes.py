@@ -1,22 +1,22 @@
 """One function for each thing that goes wrong with gradients; it yields the causes that a history shows."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import dropwhile, pairwise
 
 from gradtricks.doctor.history import Event, History, Weight
 from gradtricks.doctor.losses import cancelled, parts
 from gradtricks.doctor.operations import BAD
 from gradtricks.doctor.reports import Cause, Finding, InputReport
-
-# Gradients of healthy networks differ by a thousand at most between their ends.
-_STEEP = 1e5
+from gradtricks.doctor.sizes import steep, still, underflow
 
 
 def failed(history: History) -> Iterator[Cause]:
     """The backward pass failed, and not for want of a path, of which more is told."""
     for backward in history.unwell:
+        if backward.stale:
+            seen = "a tensor of an earlier step is read, whose graph that step's backward pass has freed"
+            yield Cause("kept graph", (), seen, backward.stale)
+            return
         told = backward.report and not any(entry.connected for entry in backward.entries)
         told = told or any(entry.gradient in BAD for entry in backward.entries)
         if backward.error and not told:
@@ -95,7 +95,8 @@ def zero_everywhere(history: History) -> Iterator[Cause]:
     for finding, some in _by_finding(history, names, lambda entry: entry.gradient == zero):
         if finding.operation:
             told = f"the gradient is zero everywhere in each update, from {finding.operation} on"
-            yield Cause(zero, some, told, finding.place, finding.remedy)
+            remedy = finding.remedy if finding.reason == zero else ""
+            yield Cause(finding.reason, some, told, finding.place, remedy)
 
 
 def held_wrongly(history: History) -> Iterator[Cause]:
@@ -108,7 +109,7 @@ def held_wrongly(history: History) -> Iterator[Cause]:
             seen += f"; one holds {len(history.unknown)} that aren't the model's (any more)"
         yield Cause("not in the optimizer", missing, seen, None)
     for place, number in Counter(history.unregistered).items():
-        seen = f"{number} parameters got a gradient here that neither the model nor an optimizer knows"
+        seen = f"the loss depends on {number} parameters here that neither the model nor an optimizer knows"
         yield Cause("not registered", (), seen, place)
     counts = [Counter(weight.name for weight in update.weights) for update in history.updates]
     twice = dict.fromkeys(name for count in counts for name, number in count.items() if number > 1)
@@ -173,25 +174,6 @@ def frozen_moves(history: History) -> Iterator[Cause]:
         yield Cause("frozen but moving", tuple(masked), seen, place)
 
 
-def still(history: History) -> Iterator[Cause]:
-    """Weights that have a gradient and don't move."""
-    rates = [update.rate for update in history.updates]
-    if len(rates) > 1 and not any(rates):
-        seen = "the learning rate was 0 in each update; NaN times 0 is still NaN"
-        yield Cause("learning rate of 0", (), seen, history.place)
-        return
-    weights = history.weights()
-    shares: dict[str, float] = {}
-    for name, updates in weights.items():
-        moved = [w.moved for w in updates if w.trainable and w.gradient == "fine" and w.moved is not None]
-        if all(rates) and len(moved) > 1 and max(moved) <= (0.5 if updates[0].short else 0.0):
-            shares[name] = max(moved)
-    if shares:
-        dtype = weights[next(iter(shares))][0].dtype
-        told = f"{max(shares.values()):.0%} of the elements with a gradient moved: {dtype} loses the update"
-        yield Cause("rounded away", tuple(shares), told, history.place)
-
-
 def always(history: History) -> Iterator[Cause]:
     """Events that are findings by themselves."""
     touchy = "dropout or batch normalization ran as in"
@@ -205,33 +187,25 @@ def always(history: History) -> Iterator[Cause]:
             yield Cause(kind, event.subjects, seen, event.place)
 
 
-def steep(history: History) -> Iterator[Cause]:
-    """Gradients that vanish or explode on their way through layers or moments."""
-    for values, what, names, place in (
-        (list(history.chain.values()), "layers", tuple(history.chain)[:1], None),
-        (history.moments, "moments", (), history.chained),
-    ):
-        growth = _growth(values)
-        if growth and (growth > _STEEP or growth < 1 / _STEEP):
-            kind = "vanishing" if growth < 1 else "exploding"
-            seen = f"from the last to the first of {len(values)} {what} the gradient grows {growth:.1e} times"
-            yield Cause(kind, names, seen, place)
+def drifting(history: History) -> Iterator[Cause]:
+    """Statistics of normalizations whose own parameters are never trained."""
+    drifts = [e for e in history.events if e.kind == "drift" and e.share and e.subjects]
+    drifts = [event for event in drifts if history.reached.isdisjoint(event.subjects)]
+    if drifts:
+        names = tuple(name.rpartition(".")[0] for event in drifts for name in event.subjects)
+        most = max(event.share for event in drifts)
+        seen = f"the parameters are frozen, and the running statistics moved by up to {most:.2g} in a step"
+        yield Cause("drifting statistics", names, seen, drifts[0].place)
+
+
+def told(history: History) -> Iterator[Cause]:
+    """Causes that were plain when they were seen."""
+    yield from history.told
 
 
 def _left_out(history: History) -> list[Event]:
     # A scaling is there to leave out a batch now and then.
     return history.hopeless if len(history.hopeless) >= len(history.updates) else []
-
-
-def _growth(values: list[float]) -> float | None:
-    # What has vanished altogether adds nothing to what is left; what a mask cut off hasn't vanished.
-    values = list(dropwhile(lambda value: value == 0, values))
-    if len(values) < 4 or not all(0 < value < math.inf for value in values):
-        return None
-    logs = [math.log(value) for value in values]
-    steps = [later - earlier for earlier, later in pairwise(logs)]
-    one_way = max(sum(step > 0 for step in steps), sum(step < 0 for step in steps))
-    return math.exp(logs[0] - logs[-1]) if one_way >= 0.7 * len(steps) else None
 
 
 def _by_finding(
@@ -256,6 +230,9 @@ CAUSES: tuple[Callable[[History], Iterator[Cause]], ...] = (
     never_updated,
     never_zeroed,
     zero_everywhere,
+    underflow,
+    told,
+    drifting,
     clipped_wrongly,
     frozen_moves,
     still,

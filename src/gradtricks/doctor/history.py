@@ -1,11 +1,15 @@
 """The history of the training steps that were watched: models, backward passes, clips and updates."""
 
+import math
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 from gradtricks.doctor.operations import SourceLine
-from gradtricks.doctor.reports import GradientReport, InputReport
+from gradtricks.doctor.reports import Cause, GradientReport, InputReport
+
+_STEP = 2.0**-24  # between the smallest numbers of float16
+SMALL = 2.0**-14  # below it, float16 has fewer digits
 
 
 @dataclass
@@ -20,6 +24,13 @@ class Weight:
     drifted: bool = False  # whether an element without a gradient changed
     masked: SourceLine | None = None  # where the user's code edited the gradient
     leftover: bool = False  # whether the gradient still held that of the update before
+    lost: float = 0.0  # share of the gradient's elements that float16 made 0
+
+    def look_for_underflow(self, gradient: Any) -> None:
+        """See whether a small gradient, an array or a tensor, went through float16 without a scale."""
+        steps = gradient / _STEP
+        if bool((steps == steps.round()).all()):
+            self.lost = float((gradient == 0).sum()) / math.prod(gradient.shape)
 
     def compare(self, before: Any, after: Any, gradient: Any) -> None:
         """See what an update made of the values; arrays or tensors, a gradient is None or dense."""
@@ -74,6 +85,7 @@ class Backward:
     spoilt: SourceLine | None = None  # where a tensor was read that wasn't finite to begin with
     error: str = ""  # of the framework, if it failed
     place: SourceLine | None = None
+    stale: SourceLine | None = None  # where a tensor was read whose graph an earlier pass had freed
 
     @property
     def entries(self) -> tuple[InputReport, ...]:
@@ -98,6 +110,7 @@ class History:
     chain: dict[str, float] = field(default_factory=dict)  # largest gradients in weights that follow another
     moments: list[float] = field(default_factory=list)  # the same for uses of one weight
     chained: SourceLine | None = None  # where those uses are
+    told: list[Cause] = field(default_factory=list)  # causes that were plain when they were seen
     stopped: bool = False  # whether the program failed, so that what it didn't come to says nothing
 
     @property
@@ -111,6 +124,11 @@ class History:
         if models:
             self.trainable = [name for name in self.trainable if _model_of(name) in models]
         return self
+
+    def tell(self, cause: Cause) -> None:
+        """Keep a cause that was plain when it was seen, once for each line."""
+        if not any((cause.kind, cause.place) == (other.kind, other.place) for other in self.told):
+            self.told.append(cause)
 
     def first(self, kind: str) -> Event | None:
         """Return the first event of a kind."""

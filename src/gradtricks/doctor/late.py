@@ -13,6 +13,8 @@ from gradtricks.doctor.recording import BaseRecorder
 _LINEAR = {"mean", "sum", "neg", "cast", "to", "float", "double", "stack", "pack", "divnonan", "realdiv"}
 _LINEAR |= {f"{side}{name}" for name in ("add", "sub", "mul", "truediv") for side in ("", "r", "i")}
 _LINEAR |= {"addv2", "div", "true_divide"}
+# Reasons for which nothing is learned through an operation.
+_CUTS = {"detached", "not recorded", "copied", "numpy", "sampled", "drawn", "integer cast"}
 
 
 class Late(BaseRecorder):
@@ -22,8 +24,13 @@ class Late(BaseRecorder):
 
     def __init__(self, inputs: Any) -> None:
         self.kept: dict[int, Any] = {}
+        self.composed: list[Operation] = []  # functions that the framework makes of several operations
         self.meant: set[int] = set()  # infinities that somebody wrote down, as for masks
         super().__init__(inputs)  # type: ignore[call-arg]  # of the framework's recorder, which comes next
+
+    @abstractmethod
+    def roots(self) -> Iterable[int]:
+        """Return the numbers of all weights."""
 
     @abstractmethod
     def weights(self) -> Iterable[int]:
@@ -71,22 +78,39 @@ class Late(BaseRecorder):
             meant |= new & inf if bad and blameless else set()
         return next((o.place for o in self.operations if came.intersection(o.inputs)), None)
 
-    def needed(self, outputs: Iterable[Any]) -> set[int]:
-        """Return the numbers of all that some tensors were computed from."""
+    def needed(self, outputs: Iterable[Any], *, whole: bool = False) -> set[int]:
+        """Return the numbers of all that tensors were computed from, ``whole`` along paths without cuts."""
         found = set(map(self.read, outputs))
         for operation in reversed(self.operations):
-            if found.intersection(operation.outputs):
+            if found.intersection(operation.outputs) and not (whole and operation.reason in _CUTS):
                 found.update(operation.inputs)
         return found
 
+    def learned(self) -> set[int]:
+        """Return the numbers of the weights, and of all that is computed from them without a cut."""
+        found = set(self.roots())
+        for operation in self.operations:
+            passes = operation.reason not in _CUTS or operation.carries & found
+            if passes and found.intersection(operation.inputs):
+                found.update(n for n in operation.outputs if "float" in self.dtype_of(n))
+        return found
+
+    def dtype_of(self, number: int) -> str:
+        """Return the name of a tensor's type; a variable that was assigned to holds numbers."""
+        return str(self.kept[number].dtype) if number in self.kept else "float"
+
+    def makers(self) -> dict[int, Operation]:
+        """Return the operation that made each tensor."""
+        return {number: operation for operation in self.operations for number in operation.outputs}
+
     def terms(self, loss: Any) -> list[Term]:
         """Return what a loss adds up: tensors of several elements, and numbers that no sum explains."""
-        makers = {number: operation for operation in self.operations for number in operation.outputs}
+        makers = self.makers()
         pending, found, path = [self.read(loss)], dict[int, Any](), list[Operation]()
         while pending:
             number = pending.pop()
             maker = makers.get(number)
-            if maker and _short(maker) in _LINEAR and math.prod(self.kept[number].shape) == 1:
+            if maker and maker.short in _LINEAR and math.prod(self.kept[number].shape) == 1:
                 pending += [n for n in maker.inputs if n in self.kept]
                 path.append(maker)
             else:
@@ -106,7 +130,3 @@ class Late(BaseRecorder):
                     uses.setdefault(owner, []).append(operation)
         chain = max(uses.values(), key=len, default=[])
         return [self.kept[o.outputs[0]] for o in chain], chain[0].place if chain else None
-
-
-def _short(operation: Operation) -> str:
-    return operation.name.rpartition(".")[2].strip("_").lower()

@@ -68,6 +68,11 @@ class Operation:
     sent: dict[int, str] = field(default_factory=dict)  # status of its part in the gradient of an input
     overflows: bool = False  # whether finite inputs gave a value that isn't finite
 
+    @property
+    def short(self) -> str:
+        """Its name without what it is a method of, so that both frameworks' are much the same."""
+        return self.name.rpartition(".")[2].strip("_").lower()
+
 
 @dataclass(frozen=True)
 class Outside:

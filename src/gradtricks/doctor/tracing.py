@@ -8,7 +8,7 @@ from gradtricks.doctor.reports import Finding, GradientReport, InputReport
 
 # A cut of these kinds takes values out of a path on purpose or by accident; the others stand beside many
 # healthy paths (a comparison that picks a branch, an argmax for the accuracy) and would only be noise there.
-_WORTH_TELLING = ("detached", "not recorded", "assigned", "copied")
+_WORTH_TELLING = ("detached", "not recorded", "sampled", "drawn", "assigned", "copied")
 
 _REMEDIES = {
     "integer cast": "stay in floating point, or gradtricks.{0}.straight_through(hard, soft)",
@@ -27,10 +27,17 @@ _REMEDIES = {
     "softmax": "each row needs an entry that isn't -inf: leave rows that are masked altogether out before "
     "it, or mask with a large finite number",
     "std": "the unbiased deviation of one element is 0 / 0: unbiased=False, or gradtricks.{0}.standardize",
+    "clip": "beyond its bounds a clip passes nothing: use the loss that takes logits, or keep what comes in "
+    "within the bounds",
+    "underflow": "float16 makes 0 of so small a gradient: scale the loss",
+    "straight through": "what is inside of the detach is never trained by this value, and without the detach "
+    "the rest isn't: let the loss have the inner value too, as in mse(code, z.detach())",
     "overflow": "look at the values that go in here: the logarithm of 0, a division by 0, an exponential",
 }
 # By a part of the operation's name.
 _OVERFLOWS = {"softmax": "softmax", "attention": "softmax", "std": "std"}
+_ZEROS = dict.fromkeys(("clip", "clamp", "minimum", "maximum"), "clip")
+_CASTS = ("cast", "to", "half", "float", "type")
 
 
 def remedies(framework: str) -> dict[str, str]:
@@ -129,8 +136,24 @@ class _Search:
             if met and made and not reached.intersection(operation.outputs):
                 found += [o for o in self.beyond(operation) if o not in found]
         # First what is enough to mend, and cuts for sure; and an exported number may only have been logged.
-        found.sort(key=lambda o: (o.reason == "numpy", self.open.isdisjoint(o.outputs), not o.reason))
-        return [self.finding(operation, operation.reason or "not differentiable") for operation in found]
+        drawn = ("sampled", "drawn")  # in several operations, of which only the last is open
+        found.sort(
+            key=lambda o: (
+                o.reason == "numpy",
+                self.open.isdisjoint(o.outputs) and o.reason not in drawn,
+                not o.reason,
+            )
+        )
+        return [self.finding(operation, self.reason_of(operation)) for operation in found]
+
+    def reason_of(self, operation: Operation) -> str:
+        # z + (code - z).detach() passes to z what code is meant to have, as it should.
+        maker = self.maker.get(operation.inputs[0]) if operation.reason == "detached" else None
+        made = set(operation.outputs)
+        beside = {n for o in self.operations if made.intersection(o.inputs) for n in o.inputs} - made
+        if maker and maker.short in ("sub", "rsub") and beside.intersection(maker.inputs):
+            return "straight through"
+        return operation.reason or "not differentiable"
 
     def beyond(self, operation: Operation) -> list[Operation]:
         # Nobody detaches for its own sake on the way to an array or a variable: that is what cuts the path.
@@ -165,23 +188,29 @@ class _Search:
         if gradient == "fine":
             return []
         bad = {"zero everywhere"} if gradient == "zero everywhere" else {"nan", "inf"}
-        found = []
+        found: list[tuple[bool, Finding]] = []
         for operation in reversed(self.operations):
             sent = {status for state, status in operation.sent.items() if state in reached} & bad
             if sent and operation.arrived not in {"none", *bad}:
                 reason = "nan" if "nan" in sent else sent.pop()
-                found.append(self.finding(operation, reason))
+                lost = reason == "zero everywhere" and operation.short in _CASTS
+                special = _named(operation, _ZEROS) if reason == "zero everywhere" else None
+                # A label of 0 has nothing to pass anyway.
+                factor = reason == "zero everywhere" and operation.short in ("mul", "rmul")
+                found.append((factor, self.finding(operation, "underflow" if lost else reason, special)))
+        found.sort(key=lambda item: item[0])
         # Each contribution is well, and their sum isn't.
-        return found or [Finding("", gradient, None, self.remedies["sum"])]
+        return [finding for _, finding in found] or [Finding("", gradient, None, self.remedies["sum"])]
 
     def overflow(self, operation: Operation) -> Finding:
-        special = next(
-            (reason for part, reason in _OVERFLOWS.items() if part in operation.name.lower()), None
-        )
-        return Finding(operation.name, "overflow", operation.place, self.remedies[special or "overflow"])
+        return self.finding(operation, "overflow", _named(operation, _OVERFLOWS))
 
-    def finding(self, operation: Operation, reason: str) -> Finding:
-        return Finding(operation.name, reason, operation.place, self.remedies[reason])
+    def finding(self, operation: Operation, reason: str, special: str | None = None) -> Finding:
+        return Finding(operation.name, reason, operation.place, self.remedies[special or reason])
+
+
+def _named(operation: Operation, parts: Mapping[str, str]) -> str | None:
+    return next((key for part, key in parts.items() if part in operation.name.lower()), None)
 
 
 def _alike(other: Outside, like: Outside) -> bool:

@@ -8,6 +8,7 @@ from gradtricks.doctor.history import Backward, Event, History
 from gradtricks.doctor.late import Late
 from gradtricks.doctor.losses import as_event
 from gradtricks.doctor.operations import BAD, SourceLine, calling_line
+from gradtricks.doctor.patterns import patterns
 from gradtricks.doctor.reports import GradientReport
 
 _FAINT = 2.0**-100
@@ -114,6 +115,8 @@ class Watching:
     def note_backward(self, outputs: list[Any], place: SourceLine | None, reached: tuple[str, ...]) -> None:
         """Note a backward pass that went through, what its loss adds up, and what it reached."""
         terms = self.recorder.terms(outputs[0]) if len(outputs) == 1 else []
+        for cause in patterns(self.recorder, outputs[0]) if len(outputs) == 1 else ():
+            self.history.tell(cause)
         self.history.events.append(as_event(terms, place, reached))
         if self.silent:
             needed, read = self.recorder.needed(outputs), self.recorder.read

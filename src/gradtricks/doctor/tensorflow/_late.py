@@ -24,6 +24,9 @@ class LateRecorder(Late, Recorder):
         self.tensors.append(tensor_of(variable))
         self.starts.append(self.read(self.tensors[-1]))
 
+    def roots(self) -> Iterable[int]:
+        return self.starts
+
     def weights(self) -> Iterable[int]:
         return [number for number, leaf in zip(self.starts, self.leaves) if len(leaf.shape) > 1]
 
@@ -37,10 +40,7 @@ class LateRecorder(Late, Recorder):
             if id(link.operation) in between:
                 self.pass_on(link, arrived)
         # The rest, such as a number of tokens, has a slope and no weights in it.
-        learned, cuts = set(self.starts), ("detached", "not recorded")
-        for operation in self.operations:
-            if operation.reason not in cuts and learned.intersection(operation.inputs):
-                learned.update(operation.outputs)
+        learned = self.learned()
         return [arrived.get(tensor._id) if self.read(tensor) in learned else None for tensor in tensors]
 
     def weigh(self, tensor: tf.Tensor, slope: Any) -> Term:

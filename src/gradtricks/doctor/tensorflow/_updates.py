@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradtricks.doctor.history import Event, History, Update, Weight
+from gradtricks.doctor.history import SMALL, Event, History, Update, Weight
 from gradtricks.doctor.operations import SourceLine
 from gradtricks.doctor.tensorflow._graph import array_of, status_of, unwrapped
 
@@ -21,6 +21,7 @@ class Updates:
         self.watched, self.whole, self.used = 0, np.zeros(()), np.zeros(())
         self.clipped: list[tuple[Event, list[Any]]] = []
         self.weights: list[tuple[Weight, Any, np.ndarray, Any]] = []
+        self.given: set[int] = set()  # variables that an optimizer was ever given
 
     def take(self, asked: list[Any], found: list[Any]) -> dict[str, str]:
         """Take over what a tape returned; return the status of each."""
@@ -50,6 +51,7 @@ class Updates:
         used = {id(unwrapped(v)): g for v, g in zip(variables, gradients) if isinstance(g, tf.Tensor)}
         leftover = self.put_together(optimizer, used.get(self.watched))
         counts: dict[str, int] = {}
+        self.given |= {id(unwrapped(variable)) for variable in variables}
         for variable, gradient in zip(variables, gradients):
             key = id(unwrapped(variable))
             name = self.names.get(key)
@@ -61,6 +63,10 @@ class Updates:
             asked = self.asked.get(key) if self.passes.pop(key, 0) == 1 else None
             weight = Weight(name, tf.as_dtype(variable.dtype).name, variable.trainable, status_of(gradient))
             weight.masked = place if _masks(asked, gradient) else None
+            if isinstance(gradient, tf.Tensor) and weight.gradient == "fine":
+                values = array_of(gradient)
+                if abs(values).max(initial=0) < SMALL:
+                    weight.look_for_underflow(values)
             weight.leftover = leftover and key == self.watched
             self.weights.append((weight, variable, np.array(_read(variable)), gradient))
         self.history.held = {

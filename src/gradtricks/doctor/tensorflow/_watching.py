@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks.doctor.history import Event
-from gradtricks.doctor.operations import BAD, SourceLine, calling_line
+from gradtricks.doctor.operations import BAD, Operation, SourceLine, calling_line
 from gradtricks.doctor.recording import replaced
-from gradtricks.doctor.reports import GradientReport
+from gradtricks.doctor.reports import Cause, GradientReport
 from gradtricks.doctor.tensorflow._graph import array_of, status_of, unwrapped
 from gradtricks.doctor.tensorflow._late import LateRecorder
 from gradtricks.doctor.tensorflow._updates import Updates
@@ -31,9 +31,12 @@ class Watch(Watching):
     def __init__(self, *, limit: int = 0) -> None:
         super().__init__(limit)
         self.optimizers = set[int]()
+        self.called: list[keras.Layer] = []  # by the outermost layer
+        self.evaluating = False  # whether the outermost layer was called with training=False
         self.names: dict[int, str] = {}
         self.variables: list[Any] = []
         self.updates = Updates(self.history, self.names)
+        self.unheld: dict[int, SourceLine | None] = {}  # that a loss needs and its model doesn't have
         self.recorder = LateRecorder([])
 
     def add(self, model: keras.Layer, prefix: str = "") -> None:
@@ -58,6 +61,8 @@ class Watch(Watching):
             (keras.Layer, "__call__", self.on_layer),
             (keras.layers.Dropout, "call", self.on_call),
             (keras.layers.BatchNormalization, "call", self.on_call),
+            (tf.nn, "dropout", self.on_dropout),
+            (tf.nn, "sigmoid_cross_entropy_with_logits", self.on_logits),
             *((tf, name, self.on_clip) for name in _CLIPS),
         ):
             self.stack.enter_context(replaced(owner, name, heard(getattr(owner, name))))
@@ -77,12 +82,14 @@ class Watch(Watching):
         """Forget the operations of the step before."""
         self.recorder = LateRecorder(list(self.variables))
         self.calls: list[tuple[Any, bool, SourceLine | None]] = []
+        self.untracked: dict[int, tuple[int, SourceLine | None]] = {}  # variables that a model read
         self.silent, self.scaled = [], []
         self.recorder.__enter__()
 
     def end_step(self) -> None:
         """Keep what was run as in training, and used for no loss."""
         self.history.events += [event for event, _ in self.silent]
+        self.history.unregistered = [p for i, p in self.unheld.items() if p and i not in self.updates.given]
         self.recorder.__exit__()
         self.begin()
 
@@ -107,6 +114,8 @@ class Watch(Watching):
         statuses = self.updates.take(asked, found)
         reached = tuple(name for name, s in statuses.items() if s not in ("none", "zero everywhere"))
         self.note_backward(targets, place, reached)
+        needed = self.recorder.needed(targets, whole=True) if self.untracked else set()
+        self.unheld |= {key: line for key, (number, line) in self.untracked.items() if number in needed}
         self.note_mode()
         losses = self.as_it_was(targets)
         loss = next((s for s in map(status_of, losses) if s in BAD), "fine")
@@ -155,8 +164,11 @@ class Watch(Watching):
 
         @wraps(original)
         def call(layer: Any, *args: Any, **options: Any) -> Any:
-            if not self.limit or not tf.executing_eagerly():
+            self.called.append(layer)
+            if self.depth or not tf.executing_eagerly():
                 return original(layer, *args, **options)
+            self.called = [layer]
+            before, self.evaluating = len(self.recorder.operations), options.get("training") is False
             self.depth += 1
             try:
                 made = original(layer, *args, **options)
@@ -164,10 +176,51 @@ class Watch(Watching):
                 self.depth -= 1
             # A model that is being built calls its layers too, on what isn't a tensor yet.
             if any(isinstance(tensor, tf.Tensor) for tensor in tf.nest.flatten(made)):
-                self.add_outermost(layer, layer.name)
+                if self.limit:
+                    self.add_outermost(layer, layer.name)
+                self.find_untracked(layer, self.recorder.operations[before:])
             return made
 
         return call
+
+    def find_untracked(self, layer: keras.Layer, operations: list[Operation]) -> None:
+        """Note which trainable variables a layer read that aren't its own."""
+        mine = [*layer.variables, *(v for inner in self.called for v in inner.non_trainable_variables)]
+        known = {id(unwrapped(variable)) for variable in mine}
+        lines = {o.inputs[0]: o.place for o in operations if o.name == "ReadVariableOp"}
+        for variable in self.recorder.tape.watched_variables():
+            number = self.recorder.numbers.get(variable.handle._id, 0)
+            if number in lines and id(variable) not in known:
+                self.untracked.setdefault(id(variable), (number, lines[number]))
+
+    def on_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what drops elements in every mode."""
+
+        def dropout(x: Any, rate: Any, *args: Any, **options: Any) -> Any:
+            if self.depth and self.evaluating and rate:
+                seen = "tf.nn.dropout ran as in training, in a model that was called with training=False"
+                remedy = "if training: x = tf.nn.dropout(x, rate), with training from call(self, x, training)"
+                cause = Cause("evaluation in training mode", (), seen, calling_line(), remedy)
+                self.history.tell(cause)
+            return original(x, rate, *args, **options)
+
+        return dropout
+
+    def on_logits(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what takes logits, and is made of several operations."""
+
+        def loss(labels: Any = None, logits: Any = None, name: Any = None) -> Any:
+            logits = tf.convert_to_tensor(logits)
+            made = original(labels=labels, logits=logits, name=name)
+            if isinstance(made, tf.Tensor) and tf.executing_eagerly():
+                numbers = self.recorder.read(logits), self.recorder.read(made)
+                operation = Operation(
+                    "sigmoid_cross_entropy_with_logits", calling_line(), numbers[:1], numbers[1:]
+                )
+                self.recorder.composed.append(operation)
+            return made
+
+        return loss
 
     def on_clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what clips tensors; only those that are gradients are of interest."""

@@ -19,6 +19,11 @@ from gradtricks.doctor.watching import as_several
 REMEDIES = {
     "not finite, data": "look at the batch: tf.debugging.assert_all_finite; or at weights that were loaded",
     "not finite, backward": "keep arguments off 0 before a root, a norm, a logarithm or a division",
+    "dead term": "take a differentiable stand-in for what only counts: log probabilities for an accuracy",
+    "broadcast": "give both the same shape: tf.squeeze(predictions, 1), or targets[:, None]",
+    "logits expected": "give the loss what goes into the softmax or sigmoid",
+    "not registered": "make these layers attributes of a model, or freeze them: layer.trainable = False",
+    "underflow": "keras.optimizers.LossScaleOptimizer(optimizer), and its scale_loss for the loss",
     "skipped updates": "mend what makes these gradients NaN or infinite; the scaling only leaves them out",
     "no backward pass": "call tape.gradient(loss, model.trainable_variables) in the step",
     "not in the optimizer": "give tape.gradient and optimizer.apply all of model.trainable_variables",
@@ -55,8 +60,8 @@ def diagnose(
     would have, bit for bit, where the step runs eagerly. A `tf.function` is run eagerly meanwhile, which may
     round and draw otherwise than its graph. All tensors of a step are kept until its end, so it takes more
     memory. The sums that end in the loss are differentiated once more, and where a gradient is missing, zero
-    everywhere or not finite, all of the step. A reentrant checkpoint that passes nothing on, and layers that
-    Keras doesn't track, are mistakes of PyTorch only: variables that `tf.recompute_grad` reads get gradients.
+    everywhere or not finite, all of the step. A reentrant checkpoint that passes nothing on is a mistake of
+    PyTorch only: variables that `tf.recompute_grad` reads get gradients.
 
     Args:
         step: Takes one whole training step with an optimizer, without arguments: forward, backward, update.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node
 
+FREED = "gradtricks.freed"  # marks nodes that a pass would have freed, had nobody watched
 _NOTHING = torch.zeros(2, dtype=torch.float64, device="cpu")
 
 
@@ -60,6 +61,11 @@ def saving_nodes(outputs: Sequence[torch.Tensor]) -> list[Any]:
             seen.add(node)
             pending += [following for following, _ in node.next_functions]
     return [node for node in seen if _saves(node)]
+
+
+def is_freed(outputs: Sequence[torch.Tensor]) -> bool:
+    """Say whether a backward pass went through a part of the graph behind some tensors."""
+    return any(FREED in node.metadata for node in saving_nodes(outputs))
 
 
 def _saves(node: Node) -> bool:

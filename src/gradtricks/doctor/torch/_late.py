@@ -8,7 +8,8 @@ import torch
 
 from gradtricks.doctor.late import Late
 from gradtricks.doctor.losses import Term
-from gradtricks.doctor.torch._graph import is_floating, leaves_of, same_draws
+from gradtricks.doctor.operations import SourceLine
+from gradtricks.doctor.torch._graph import is_floating, is_freed, leaves_of, same_draws
 from gradtricks.doctor.torch._recording import Recorder
 
 _MEANS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
@@ -35,9 +36,21 @@ class LateRecorder(Late, Recorder):
                 self.means[id(result)] = _size(short, args, kwargs)
         return result
 
+    def stale(self, outputs: Iterable[torch.Tensor]) -> SourceLine | None:
+        """Return where outputs came to need a tensor that an earlier step had computed, with its graph."""
+        made = {n: o.reason for o in self.operations for n in o.outputs}
+        # What comes with a graph, but from no operation of this step, is as good as a function's of its own.
+        states = (s for s in self.states.values() if made.get(s.number, "gradient rule") == "gradient rule")
+        old = {s.number for s in states if s.tensor.requires_grad and is_freed([s.tensor])}
+        old = old.intersection(self.needed(outputs, whole=True)).difference(map(self.read, outputs))
+        return next((o.place for o in self.operations if old.intersection([*o.inputs, *o.outputs])), None)
+
     def add_input(self, tensor: torch.Tensor) -> None:
         self.read(tensor)
         self.starts.append(self.states[id(tensor)])
+
+    def roots(self) -> Iterable[int]:
+        return [state.number for state in self.starts]
 
     def weights(self) -> Iterable[int]:
         return [state.number for state in self.starts if state.tensor.ndim > 1]

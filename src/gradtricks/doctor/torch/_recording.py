@@ -1,8 +1,10 @@
 """Recording what each function of PyTorch reads and makes, and what it passes a gradient to."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import cache
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,6 +69,7 @@ class Recorder(BaseRecorder, TorchFunctionMode):
         inputs, versions = [self.read(tensor) for tensor in tensors], [version_of(t) for t in tensors]
         result = func(*args, **given[1])
         name, short = _names(func)
+        drawn = None if torch.is_grad_enabled() else _draw()
         edited = [t for t, version in zip(tensors, versions) if version_of(t) != version]
         edited = tensors[:1] if name in _REPLACING and short != "__get__" else edited
         made = [t for t in tensors_of(result) if all(t is not other for other in tensors)]
@@ -75,7 +78,9 @@ class Recorder(BaseRecorder, TorchFunctionMode):
         elif (made or edited) and name not in _IGNORED:
             inputs = [] if short in _OF_THE_SHAPE else inputs
             inputs += [self.host] if self.may_come_from_the_host(given) else []
-            self.add(name, inputs, made, edited, _reason(name, short, made, edited))
+            reason = _reason(name, short, made, edited)
+            name, reason = drawn if drawn and reason == "not recorded" else (name, reason)
+            self.add(name, inputs, made, edited, reason)
             self.add_indices(name, inputs, made)
         return result
 
@@ -232,6 +237,17 @@ class Recorder(BaseRecorder, TorchFunctionMode):
         wrapped = isinstance(tensor, torch.nn.Parameter)
         like = Outside(tuple(tensor.shape), str(tensor.dtype), wrapped)
         return Input(name, state.number, gradient, like, refused)
+
+
+def _draw() -> tuple[str, str] | None:
+    """Return which draw of a distribution runs, and why it passes no gradient on."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "gradtricks"):
+        if frame.f_code.co_name == "sample" and "distributions" in frame.f_globals["__name__"]:
+            kind = type(frame.f_locals["self"])
+            return f"{kind.__name__}.sample", "sampled" if kind.has_rsample else "drawn"
+        frame = frame.f_back
+    return None
 
 
 @cache

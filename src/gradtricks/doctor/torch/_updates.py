@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gradtricks.doctor.history import Event, History, Update, Weight
+from gradtricks.doctor.history import SMALL, Event, History, Update, Weight
 from gradtricks.doctor.operations import SourceLine
 from gradtricks.doctor.torch._graph import memory_of, statuses_of, tensors_of, version_of
 
@@ -106,7 +106,7 @@ class Updates:
         rates = [float(group.get("lr", 1.0)) for group in optimizer.param_groups]
         held = [p for p in parameters_of(optimizer) if p in self.names]
         statuses = statuses_of([p.grad for p in held])
-        for parameter, (status, _) in zip(held, statuses):
+        for parameter, (status, size) in zip(held, statuses):
             gradient = parameter.grad
             weight = Weight(
                 self.names[parameter],
@@ -117,6 +117,8 @@ class Updates:
                 leftover=parameter in self.again,
             )
             kept = gradient if gradient is not None and not gradient.is_sparse else None
+            if kept is not None and status == "fine" and 0 < size < SMALL:
+                weight.look_for_underflow(kept.detach())
             # Some optimizers change gradients in place, by adding decay or by a sign.
             kept = kept.clone() if kept is not None and weight.masked else kept
             self.weights[parameter] = weight, parameter.detach().clone(), kept

@@ -6,18 +6,17 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from gradtricks.doctor.history import Event
 from gradtricks.doctor.operations import BAD, SourceLine, calling_line
 from gradtricks.doctor.recording import replaced
 from gradtricks.doctor.reports import GradientReport
 from gradtricks.doctor.torch._graph import (
+    FREED,
     is_floating,
+    is_freed,
     same_draws,
     saving_nodes,
     status_of,
@@ -25,6 +24,7 @@ from gradtricks.doctor.torch._graph import (
     tensors_of,
 )
 from gradtricks.doctor.torch._late import LateRecorder
+from gradtricks.doctor.torch._layers import Layers
 from gradtricks.doctor.torch._scalers import on_scale, on_step
 from gradtricks.doctor.torch._updates import Updates, parameters_of
 from gradtricks.doctor.torch.tracing import eagerly, explained
@@ -33,8 +33,6 @@ from gradtricks.doctor.watching import EnoughSeen, Watching
 _ADDING = ("zero_", "_foreach_zero_", "add_", "sub_", "detach_", "requires_grad_", "copy_")
 # Properties that hold no tensor, and are asked for all the time.
 _PLAIN = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_nested")
-
-_FREED = "gradtricks.freed"  # marks nodes that a pass would have freed, had nobody watched
 
 
 class Watch(Watching, TorchFunctionMode):
@@ -46,7 +44,7 @@ class Watch(Watching, TorchFunctionMode):
         super().__init__(limit)
         self.deaf, self.stepping, self.failed = 0, 0, False
         self.names: dict[torch.Tensor, str] = {}
-        self.updates = Updates(self.history, self.names)
+        self.updates, self.layers = Updates(self.history, self.names), Layers(self)
         for optimizer in optimizers:
             self.updates.meet(optimizer)
         self.begin()
@@ -63,7 +61,7 @@ class Watch(Watching, TorchFunctionMode):
     def begin(self) -> None:
         """Forget the operations of the update before."""
         self.recorder = LateRecorder(list(self.names))
-        self.normalized: list[str] = []
+        self.layers.begin()
         self.silent, self.scaled = [], []
 
     def __enter__(self) -> "Watch":
@@ -73,8 +71,8 @@ class Watch(Watching, TorchFunctionMode):
         for handle in (
             register_optimizer_step_pre_hook(self.before_update),
             register_optimizer_step_post_hook(self.after_update),
-            register_module_forward_pre_hook(self.before_module),
-            register_module_forward_hook(self.after_module, always_call=True),
+            register_module_forward_pre_hook(self.layers.before),
+            register_module_forward_hook(self.layers.after, always_call=True),
         ):
             self.stack.callback(handle.remove)
         for owner, name, note in (
@@ -84,6 +82,8 @@ class Watch(Watching, TorchFunctionMode):
             (scaler, "unscale_", self.note_unscaling),
         ):
             self.stack.enter_context(replaced(owner, name, self.unheard(getattr(owner, name), note)))
+        for owner, name, heard in self.layers.stand_ins():
+            self.stack.enter_context(replaced(owner, name, heard))
         self.stack.enter_context(replaced(scaler, "scale", on_scale(self, scaler.scale)))
         self.stack.enter_context(replaced(scaler, "step", on_step(self, scaler.step)))
         engine = "_engine_run_backward"  # what both backward and grad call
@@ -147,18 +147,19 @@ class Watch(Watching, TorchFunctionMode):
                     self.note("reset", place=place)
                 # With inputs, nobody says which nodes the engine asks.
                 nodes = [] if inputs else saving_nodes(outputs)
-                if any(_FREED in node.metadata for node in nodes):
+                if not inputs and is_freed(outputs):
                     raise RuntimeError("Trying to backward through the graph a second time")
                 # The graph is kept, so that it can be asked again where a gradient isn't well.
                 found = original(outputs, incoming, True, create, inputs, *rest, **options)
                 for node in () if retain else nodes:
-                    node.metadata[_FREED] = True
+                    node.metadata[FREED] = True
             except RuntimeError as failure:
                 error, self.failed = str(failure).splitlines()[0], True
                 raise
             else:
                 if options.get("accumulate_grad", False):
                     self.note_backward(list(outputs), place, self.updates.reached())
+                    self.layers.look(outputs[0])
                     self.find_unregistered()
                 else:
                     self.note_grad(inputs or (), found, place)
@@ -177,6 +178,8 @@ class Watch(Watching, TorchFunctionMode):
         loss = "fine" if error else next((s for s in map(status_of, losses) if s in BAD), "fine")
         named = {self.names[p]: status for p, (status, _) in statuses.items()}
         self.judge(named, losses, loss, place, error)
+        if "backward through the graph a second time" in error:
+            self.history.unwell[-1].stale = self.recorder.stale(outputs)
 
     def explain(self, outputs: list[Any]) -> GradientReport | None:
         try:
@@ -195,8 +198,9 @@ class Watch(Watching, TorchFunctionMode):
         reached = [p for p, gradient in zip(given, found) if gradient is not None and p in self.names]
         self.history.reached |= {self.names[p] for p in reached}
         samples = [tensor for tensor in given if tensor not in self.names and tensor.ndim > 1]
-        if self.normalized and any(len(tensor) > 1 for tensor in samples):
-            self.note("coupled", place=place, subjects=tuple(dict.fromkeys(self.normalized)))
+        normalized = self.layers.normalized
+        if normalized and any(len(tensor) > 1 for tensor in samples):
+            self.note("coupled", place=place, subjects=tuple(dict.fromkeys(normalized)))
 
     def find_unregistered(self) -> None:
         """Note where parameters are used that get a gradient, and that nobody knows."""
@@ -265,32 +269,3 @@ class Watch(Watching, TorchFunctionMode):
             sizes = self.updates.sizes
             self.history.chain = {n: sizes[p] for p, n in matrices.items() if sizes.get(p)}
         self.end_update(len(self.updates.optimizers))
-
-    def before_module(self, module: torch.nn.Module, args: Any) -> None:
-        if self.limit:
-            self.add_outermost(module, type(module).__name__)
-        self.depth += 1
-        if isinstance(module, _BatchNorm) and module.training:
-            self.normalized.append(type(module).__name__)
-
-    def after_module(self, module: torch.nn.Module, args: Any, result: Any) -> None:
-        """Leave a module; look at the mode of an outermost one."""
-        self.depth -= 1
-        if self.depth or self.deaf:
-            return
-        touchy = [child for child in module.modules() if _depends_on_mode(child)]
-        training = any(child.training for child in touchy)
-        names = tuple(dict.fromkeys(type(child).__name__ for child in touchy))
-        if touchy and training and not torch.is_grad_enabled():
-            event = Event("evaluated", calling_line(), subjects=names)
-            self.silent.append((event, list(tensors_of(result))))
-        wanted = any(tensor.requires_grad for tensor in tensors_of(result))
-        held = any(self.updates.held(p) for p in module.parameters() if p.requires_grad)
-        if touchy and wanted and held and not training and not module.training:
-            self.note("trained", subjects=names)
-
-
-def _depends_on_mode(module: torch.nn.Module) -> bool:
-    if isinstance(module, _DropoutNd):
-        return module.p > 0
-    return isinstance(module, _BatchNorm) and module.track_running_stats

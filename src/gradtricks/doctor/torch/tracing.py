@@ -24,6 +24,9 @@ from gradtricks.torch._tensors import as_tensor
 _REMEDIES = tracing.remedies("torch") | {
     "detached": "leave out .detach() or .data where a gradient has to pass",
     "not recorded": "compute it outside of torch.no_grad(); torch.autograd.grad needs create_graph=True",
+    "sampled": "draw with .rsample(), which passes gradients on, instead of .sample()",
+    "drawn": "nothing flows through this draw: give the loss its log_prob times what it was worth "
+    "(gradtricks.torch.policy_gradient_loss)",
     "gradient rule": "return a gradient instead of None from backward of the autograd.Function",
     "made outside": "if this tensor was computed from the input, compute it inside of the function, with "
     "torch and after requires_grad_(); if not, the output doesn't depend on the input",
