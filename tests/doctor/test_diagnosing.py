@@ -138,7 +138,7 @@ def test_the_page_lists_every_kind():
     assert set(page.split("A `kind` is one of")[1].split(".")[0].split("`")[1::2]) == kinds
 
 
-def test_what_moves_in_16_bits_is_what_the_format_says(backend):
+def test_weights_of_16_bits_move_as_their_format_says(backend):
     module, doctor = importlib.import_module(f"issues_{backend.name}"), backend.doctor
     weights = np.array([1.0, 1.0, 1.0, -1.0, 0.75, 3.0, 0.01, 200.0])
     updates = np.array([2**-8, 2**-9, -(2**-9), 2**-8, 2**-9, 2**-7, 1e-5, 0.9])
@@ -149,7 +149,7 @@ def test_what_moves_in_16_bits_is_what_the_format_says(backend):
     assert diagnosis.causes[0].seen.startswith(f"{share:.0%} of ")
 
 
-def test_an_optimizer_around_another_one_is_watched_once_in_torch(in_torch):
+def test_a_wrapped_optimizer_is_watched_once_in_torch(in_torch):
     torch, doctor = in_torch.framework, in_torch.doctor
     model, x = torch.nn.Linear(2, 1), torch.ones(4, 2)
     optimizer = in_torch.tricks.MaskedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
@@ -164,7 +164,7 @@ def test_an_optimizer_around_another_one_is_watched_once_in_torch(in_torch):
     assert diagnosis.kinds == ("never zeroed",)
 
 
-def test_what_a_failed_pass_would_have_reached_is_in_the_graph_in_torch(in_torch):
+def test_a_failed_pass_leaves_its_parameters_in_the_graph_in_torch(in_torch):
     torch = in_torch.framework
     model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)])
 
@@ -177,7 +177,7 @@ def test_what_a_failed_pass_would_have_reached_is_in_the_graph_in_torch(in_torch
     assert diagnosis.kinds == ("backward fails", "never updated")
 
 
-def test_what_an_optimizer_around_another_one_puts_back_has_not_moved_in_tensorflow(in_tensorflow):
+def test_weights_that_a_wrapper_puts_back_are_still_in_tensorflow(in_tensorflow):
     tf, doctor = in_tensorflow.framework, in_tensorflow.doctor
     model = tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
     optimizer = in_tensorflow.tricks.MaskedOptimizer(tf.keras.optimizers.AdamW(0.1))
@@ -279,7 +279,7 @@ def test_the_command_says_what_it_needs(backend, tmp_path):
     assert {missing.exit_code, neither.exit_code, broken.exit_code} == {2}
 
 
-def test_a_script_that_is_well_says_so_and_its_own_errors_stay(backend, tmp_path):
+def test_a_healthy_script_says_so_and_keeps_its_errors(backend, tmp_path):
     path = tmp_path / "train.py"
     trainings = f"import {backend.name}, trainings_{backend.name} as t\n"
     path.write_text(trainings + "step = t.CASES['mlp_adam']()[0]\nwhile True:\n    step()\n")
@@ -304,7 +304,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("end", "expected"), ENDS.items(), ids=range(len(ENDS)))
-def test_a_script_that_ends_itself_is_diagnosed_all_the_same(backend, tmp_path, end, expected):
+def test_a_script_that_ends_itself_is_diagnosed(backend, tmp_path, end, expected):
     script = f"issues.CASES['{BAD_STEPS[backend.name]}'][-1]()"
     result = examined(tmp_path, backend, script, after=end)
     assert result.exit_code == expected[0]
@@ -314,7 +314,7 @@ def test_a_script_that_ends_itself_is_diagnosed_all_the_same(backend, tmp_path, 
 
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit()", 0), ("sys.exit(1)", 3), ("1 / 0", 3)])
-def test_what_a_script_did_not_come_to_is_no_finding(backend, tmp_path, end, code):
+def test_steps_that_a_script_never_reached_are_no_finding(backend, tmp_path, end, code):
     script = "trainings.CASES['mlp_adam']()"
     early = examined(
         tmp_path, backend, script, before=f"model.loss() if hasattr(model, 'loss') else 0\n{end}"
@@ -333,7 +333,7 @@ sys.exit('the loss is NaN')
 """
 
 
-def test_a_guard_before_the_backward_pass_leaves_its_step_to_be_looked_at(backend, tmp_path):
+def test_a_guard_before_the_backward_pass_hides_nothing(backend, tmp_path):
     log = {"torch": "log", "tensorflow": "math.log"}[backend.name]
     script = "trainings.CASES['mlp_adam']()"
     result = examined(tmp_path, backend, script, after=GUARD.format(framework=backend.name, log=log))
@@ -342,7 +342,7 @@ def test_a_guard_before_the_backward_pass_leaves_its_step_to_be_looked_at(backen
     assert "|  bad = " in result.stdout
 
 
-def test_a_script_whose_steps_are_skipped_is_left_after_some(backend, tmp_path):
+def test_a_script_of_skipped_steps_is_left(backend, tmp_path):
     name = {"torch": "root_of_zero_under_a_scaler", "tensorflow": "norm_of_zero_under_a_scale"}[backend.name]
     result = looped(tmp_path, backend, name)
     assert result.exit_code == 1
@@ -370,9 +370,10 @@ def test_detecting_anomalies_hides_no_cause_in_torch(in_torch):
 
 
 @pytest.mark.parametrize(
-    "write", ["b.masked_fill_(x, -inf)", "b[x] = -inf", "b.copy_(b.masked_fill(x, -inf))"]
+    "write",
+    ["b.masked_fill_(x, -inf)", "b[x] = -inf", "b.copy_(b.masked_fill(x, -inf))", "b = (~x).log()"],
 )
-def test_infinities_that_were_meant_and_written_in_place_are_not_to_blame_in_torch(in_torch, write):
+def test_infinities_written_on_purpose_are_not_blamed_in_torch(in_torch, write):
     torch = in_torch.framework
     torch.manual_seed(0)
     model, masked = torch.nn.Linear(4, 3), torch.tensor([[False, False, True], [True, True, True]])
@@ -381,9 +382,9 @@ def test_infinities_that_were_meant_and_written_in_place_are_not_to_blame_in_tor
     def step():
         optimizer.zero_grad()
         scores = model(torch.ones(2, 4))
-        b = torch.zeros_like(scores)
-        exec(write, {"b": b, "x": masked, "inf": float("inf")})  # noqa: S102  # ours
-        weights = torch.softmax(scores + b, -1)
+        given = {"b": torch.zeros_like(scores), "x": masked, "inf": float("inf")}
+        exec(write, given)  # noqa: S102  # ours
+        weights = torch.softmax(scores + given["b"], -1)
         weights[0].square().sum().backward()
         optimizer.step()
 
@@ -433,7 +434,7 @@ def test_zeros_that_last_one_update_are_no_finding():
     assert kinds(updates=updated(zero, zero), unwell=unwell) == ()
 
 
-def test_skipped_updates_are_told_unless_a_lower_scale_helps_or_most_were_made():
+def test_skipped_updates_are_told_where_no_scale_helps():
     hopeless, falling = Event("skip", PLACE, subjects=("w",)), Event("skip", PLACE)
     fine = updated(Weight("w", "float32"))
     assert kinds(events=[hopeless]) == ("skipped updates",)
@@ -446,6 +447,13 @@ def test_skipped_updates_are_told_unless_a_lower_scale_helps_or_most_were_made()
     assert kinds(events=parts, updates=fine * 2) == ()
     text = str(diagnosed(History(["w"], {"w"}, {"w": 1}, events=[falling]), REMEDIES))
     assert text == "0 updates watched, 1 skipped by the scaling of the loss, nothing found"
+
+
+def test_underflow_is_told_by_the_steps_of_float16():
+    for small, lost in ((3 * 2.0**-24, 0.5), (3 * 2.0**-16, 0.0), (3.5 * 2.0**-24, 0.0)):
+        weight = Weight("w", "float32")
+        weight.look_for_underflow(np.array([0, 2.0**-15, small, 0]))
+        assert weight.lost == lost
 
 
 def test_parts_come_from_one_line_and_are_means():
@@ -463,7 +471,7 @@ def test_parts_come_from_one_line_and_are_means():
     assert kinds(events=two_losses, updates=updates) == ()
 
 
-def test_a_loss_of_0_is_told_where_it_is_one_each_time():
+def test_a_loss_must_be_0_each_time_to_be_told():
     zero, other = Event("backward", PLACE, cancels=True), Event("backward", PLACE)
     assert kinds(events=[zero, zero], updates=updated(Weight("w", "float32"))) == ("loss of 0",)
     assert kinds(events=[zero, other], updates=updated(Weight("w", "float32"))) == ()
@@ -501,7 +509,7 @@ def test_many_names_are_counted():
 
 
 @pytest.mark.parametrize(("spoilt", "count"), [(None, 0), (SourceLine("train.py", 3, "main"), 1)])
-def test_a_bad_loss_of_a_program_that_failed_is_noted_where_something_is_to_blame(spoilt, count):
+def test_a_failed_programs_bad_loss_needs_something_to_blame(spoilt, count):
     recorder = SimpleNamespace(worst=lambda: "nan", settle=lambda: spoilt)
     watching = SimpleNamespace(history=History(), recorder=recorder, explain=lambda outputs: None)
     Watching.look_back(watching, RuntimeError("as asked"))

@@ -341,7 +341,7 @@ def test_the_first_value_that_is_not_finite_is_named(backend):
     assert masked.output == "fine"
 
 
-def test_a_path_beside_a_cut_one_is_connected_and_the_cut_is_told(backend):
+def test_a_cut_beside_a_whole_path_is_told(backend):
     report = backend.doctor.explain_gradient(lambda x: total(x * backend.stop(x)), backend.leaf(X))
     assert report.fine
     assert [finding.reason for finding in report["x"].cuts] == ["detached"]
@@ -387,7 +387,7 @@ def test_the_thread_that_asks_at_a_plus_delta(backend):
     assert backend.doctor.explain_gradient(function, a + delta).connected
 
 
-def test_a_tensor_made_before_the_function_ran_is_pointed_at(backend):
+def test_a_tensor_made_before_the_function_is_named(backend):
     x = backend.leaf(X)
     before = backend.framework.exp(backend.stop(x))[:2]
     report = backend.doctor.explain_gradient(lambda x: total(before * 2.0), x)["x"]
@@ -407,7 +407,7 @@ def test_a_tensor_from_an_unseen_constructor_is_pointed_at(in_torch):
     assert (report["x"].reason, report["x"].operation) == ("made outside", "Tensor.sum")
 
 
-def test_variables_are_told_apart_from_one_another_and_from_copies_in_tensorflow(in_tensorflow):
+def test_variables_are_told_from_others_and_copies_in_tensorflow(in_tensorflow):
     tf, explain_gradient = in_tensorflow.framework, in_tensorflow.doctor.explain_gradient
     one, other, scalar = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0]), tf.Variable(2.0)
     report = explain_gradient(lambda: tf.reduce_sum(one), [one, other])
@@ -512,7 +512,7 @@ def test_inputs_without_names_are_numbered(backend):
     assert explain_gradient(backend.framework.exp, x).fine
 
 
-def test_a_model_stands_for_its_parameters_and_can_be_the_function(backend):
+def test_a_model_stands_for_its_parameters_or_the_function(backend):
     model, (first, last), parameters = backend.network(3, 4, 1)
     x = backend.cast(backend.leaf([[1.0, 2.0, 3.0]]), "float32")
     explain_gradient = backend.doctor.explain_gradient
@@ -630,7 +630,7 @@ def test_an_error_of_the_function_leaves_nothing_behind(backend):
     assert backend.replaceable() == before
 
 
-def test_torch_is_left_as_it_was_and_says_itself_what_it_cannot_differentiate(in_torch):
+def test_torchs_flags_and_errors_stay_its_own(in_torch):
     torch, explain_gradient = in_torch.framework, in_torch.doctor.explain_gradient
     x = in_torch.leaf(X)
     outside = torch.exp(x)
@@ -650,7 +650,7 @@ def test_torch_is_left_as_it_was_and_says_itself_what_it_cannot_differentiate(in
         explain_gradient(freed, x)
 
 
-def test_a_place_in_the_standard_library_is_the_line_that_called_it(backend):
+def test_a_line_of_the_standard_library_is_its_callers(backend):
     called = functools.singledispatch(backend.stop)
     report = backend.doctor.explain_gradient(lambda x: total(called(x)), backend.leaf(X))["x"]
     assert report.place.file == __file__
@@ -667,7 +667,7 @@ def test_printing_a_tensor_is_no_use_of_it(backend):
     assert "1.5" in shown[0]
 
 
-def test_what_tensorflow_looks_at_is_known_by_what_it_is_in_tensorflow(in_tensorflow):
+def test_looking_at_a_constant_is_no_use_in_tensorflow(in_tensorflow):
     tf, explain_gradient = in_tensorflow.framework, in_tensorflow.doctor.explain_gradient
 
     def constant_value(x):
@@ -678,7 +678,7 @@ def test_what_tensorflow_looks_at_is_known_by_what_it_is_in_tensorflow(in_tensor
     assert looking["x"].reason == "unused"
 
 
-def test_a_number_that_is_only_logged_does_not_hide_a_cut(backend):
+def test_a_logged_number_does_not_hide_a_cut(backend):
     def function(x):
         float(backend.stop(total(x)))
         return total(backend.stop(x * 2.0) * 3.0)
@@ -754,11 +754,11 @@ STOP, EXPORT = "stop/detached: 1 > 2", ["numpy/numpy: 2 0 > 3", "constant/numpy:
         ([STOP, *EXPORT, "add: 4+ 2+ > 9"], ["stop"]),
     ],
 )
-def test_cuts_are_told_in_the_order_in_which_to_mend_them(operations, cuts):
+def test_cuts_are_told_in_the_order_of_mending(operations, cuts):
     assert [finding.operation for finding in searched(ops(*operations)).cuts][: len(cuts)] == cuts
 
 
-def test_a_later_maker_of_a_tensor_replaces_an_earlier_one():
+def test_a_later_maker_of_a_tensor_replaces_the_earlier():
     operations = ops("floor: 1 > 9", "custom: 1+ > 9")
     assert searched(operations, "fine").cuts == ()
     # The framework says that there's no gradient, and the list doesn't know why.
@@ -766,7 +766,7 @@ def test_a_later_maker_of_a_tensor_replaces_an_earlier_one():
     assert searched(ops("odd/: 1 > 9")).reason == "not differentiable"
 
 
-def test_the_tensor_that_stands_in_is_looked_for_by_likelihood():
+def test_the_likeliest_stand_in_for_an_input_is_named():
     operations = ops("read: 5+ > 6", "load: 7+ > 8", "add: 6+ 8+ 4 > 9")
     far, near = Outside((2,), "float32"), Outside((3,), "float32")
     new, known = Outside((2,), "float32", before=False), Outside((2,), "float32", parameter=True)
@@ -834,7 +834,7 @@ def test_a_report_prints_like_a_compiler(backend):
         lambda torch, w: torch.nn.Embedding(5, 3, padding_idx=0),
     ],
 )
-def test_an_edit_of_a_view_of_a_parameter_cuts_nothing_in_torch(in_torch, edit):
+def test_an_edited_view_of_a_parameter_cuts_nothing_in_torch(in_torch, edit):
     torch, layer = in_torch.framework, in_torch.framework.nn.Linear(4, 3)
 
     def function():

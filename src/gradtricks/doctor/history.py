@@ -9,6 +9,7 @@ from gradtricks.doctor.operations import SourceLine
 from gradtricks.doctor.reports import Cause, GradientReport, InputReport
 
 _STEP = 2.0**-24  # between the smallest numbers of float16
+_FIRST = 8  # of these steps, of which something is left where something was lost
 SMALL = 2.0**-14  # below it, float16 has fewer digits
 
 
@@ -28,8 +29,9 @@ class Weight:
 
     def look_for_underflow(self, gradient: Any) -> None:
         """See whether a small gradient, an array or a tensor, went through float16 without a scale."""
-        steps = gradient / _STEP
-        if bool((steps == steps.round()).all()):
+        steps = abs(gradient / _STEP)
+        # Down there bfloat16 has finer steps, and so has what was scaled.
+        if bool((steps == steps.round()).all()) and float(steps[steps > 0].min()) < _FIRST:
             self.lost = float((gradient == 0).sum()) / math.prod(gradient.shape)
 
     def compare(self, before: Any, after: Any, gradient: Any) -> None:

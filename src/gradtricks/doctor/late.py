@@ -29,6 +29,10 @@ class Late(BaseRecorder):
         super().__init__(inputs)  # type: ignore[call-arg]  # of the framework's recorder, which comes next
 
     @abstractmethod
+    def values_of(self, tensor: Any) -> Any:
+        """Return what can be compared with numbers, unrecorded."""
+
+    @abstractmethod
     def roots(self) -> Iterable[int]:
         """Return the numbers of all weights."""
 
@@ -69,7 +73,7 @@ class Late(BaseRecorder):
         nan, inf = ({n for n, status in statuses.items() if status == bad} for bad in BAD)
         copies = {n for o in self.operations if o.name in self.copying for n in o.outputs}
         before = copies | {number for number, other in self.outside.items() if other.before}
-        meant = self.meant | inf - before - {n for o in self.operations for n in o.outputs}
+        meant = self.meant | self.logs_of_masks() | inf - before - self.makers().keys()
         came = (nan | inf) & (copies | self.outside.keys()) - meant
         for operation in self.operations:
             bad, new = (nan | inf).intersection(operation.inputs), set(operation.outputs) - copies
@@ -77,6 +81,14 @@ class Late(BaseRecorder):
             operation.overflows = blameless and bool(new & nan or (not bad and new & inf - meant))
             meant |= new & inf if bad and blameless else set()
         return next((o.place for o in self.operations if came.intersection(o.inputs)), None)
+
+    def logs_of_masks(self) -> set[int]:
+        """Return the numbers of logarithms of zeros and ones, whose infinities mask as others do."""
+        known = self.kept.keys() - self.learned()
+        logs = [o for o in self.operations if o.short == "log" and o.inputs[0] in known]
+        values = [self.values_of(self.kept[o.inputs[0]]) for o in logs]
+        masks = [bool(((v == 0) | (v == 1)).all() and v.any()) for v in values]
+        return {n for o, is_mask in zip(logs, masks) if is_mask for n in o.outputs}
 
     def needed(self, outputs: Iterable[Any], *, whole: bool = False) -> set[int]:
         """Return the numbers of all that tensors were computed from, ``whole`` along paths without cuts."""

@@ -24,6 +24,9 @@ class LateRecorder(Late, Recorder):
         self.tensors.append(tensor_of(variable))
         self.starts.append(self.read(self.tensors[-1]))
 
+    def values_of(self, tensor: tf.Tensor) -> Any:
+        return array_of(tensor)
+
     def roots(self) -> Iterable[int]:
         return self.starts
 

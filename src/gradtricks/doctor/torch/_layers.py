@@ -61,7 +61,7 @@ class Layers:
 
         return dropout
 
-    def before(self, module: torch.nn.Module, args: Any) -> None:
+    def before(self, module: Any, args: Any) -> None:
         """Enter a module."""
         watch = self.watch
         if watch.limit:
@@ -70,25 +70,28 @@ class Layers:
         self.running.append(module)
         if isinstance(module, _BatchNorm) and module.training:
             self.normalized.append(type(module).__name__)
-            if self.is_frozen(module):
-                self.statistics[id(module)] = module.running_mean.clone()
+            mean = module.running_mean
+            if mean is not None and self.is_frozen(module):
+                with torch._C.DisableTorchFunction():  # what is looked at here isn't the training's
+                    self.statistics[id(module)] = mean.clone()
 
     def is_frozen(self, module: _BatchNorm) -> bool:
-        """Say whether a normalization has statistics, and parameters that stay as they are beside others."""
-        frozen = module.track_running_stats and module.affine and not module.weight.requires_grad
+        """Say whether the parameters of a normalization stay as they are, and others beside it don't."""
+        frozen = module.affine and not module.weight.requires_grad
         return frozen and torch.is_grad_enabled() and _wants_gradients(self.running[0])
 
-    def after(self, module: torch.nn.Module, args: Any, result: Any) -> None:
+    def after(self, module: Any, args: Any, result: Any) -> None:
         """Leave a module."""
         self.running.pop()
         self.watch.depth -= 1
         if self.watch.deaf:
             return
-        before = self.statistics.pop(id(module), None)
-        if before is not None and id(module) not in self.known:
-            self.note_drift(module, float((module.running_mean - before).abs().max()))
-        if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
-            self.note_padding(module, args, result)
+        with torch._C.DisableTorchFunction():
+            before = self.statistics.pop(id(module), None)
+            if before is not None and id(module) not in self.known:
+                self.note_drift(module, float((module.running_mean - before).abs().max()))
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                self.note_padding(module, args, result)
         if not self.watch.depth:
             self.note_mode(module, result)
 
