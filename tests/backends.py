@@ -17,6 +17,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import numpy as np
 import pytest
 
+import gradtricks.doctor
+
 # What a stem's tests want of PyTorch's compiler: all gradient rules are traced, and the graph runs as it is.
 # Code for it is generated in the tests of the two edits; that takes a C++ compiler and Python's headers.
 TRACER = "aot_eager"
@@ -48,6 +50,7 @@ class Backend:
     def __init__(self):
         self.framework = importlib.import_module(self.name)
         self.tricks = importlib.import_module(f"gradtricks.{self.name}")
+        self.doctor = gradtricks.doctor.load(self.name)
 
     def operator(self, name):
         """Return the framework's function of an operator, wherever that stands."""

@@ -33,7 +33,7 @@ def pytest_configure():
 def pytest_runtest_protocol(item):
     """Trace Python, which makes it several times as slow, only where what is measured can be seen to run."""
     coverage = getattr(item.config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
-    seen = item.nodeid.startswith(("tests/tricks/", "tests/test_", "src/"))
+    seen = item.nodeid.startswith(("tests/doctor/", "tests/tricks/", "tests/test_", "src/"))
     if coverage and coverage.started != seen:
         (coverage.resume if seen else coverage.pause)()
     return (yield)

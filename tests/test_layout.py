@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,11 @@ from gradtricks._load import BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "gradtricks"
+DOCTOR = PACKAGE / "doctor"
 STEMS = sorted(path.stem for path in (PACKAGE / "reference").glob("[a-z]*.py"))
+# Where the modules of each stem stand, and the folder of its tests.
+HOMES = dict.fromkeys(STEMS, (PACKAGE, "tricks"))
+HOMES |= {path.stem: (DOCTOR, "doctor") for path in (DOCTOR / "reference").glob("[a-z]*.py")}
 NOTEBOOKS = sorted((ROOT / "experiments").glob("*.ipynb"))
 IMPORTS = {"torch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
 
@@ -54,13 +59,13 @@ def arguments(args):
 
 # The contract: the names, arguments and defaults of the oracle, and what has none.
 CLASSES = {"MaskedAdam", "MaskedOptimizer", "ScaleGradient"}  # they follow their own framework's conventions
-WITHOUT_ORACLE = {
+WITHOUT_ORACLE = {"gradient_override_map": {"positional": [("gradients", None)], "keyword": {}}}
+OF_THE_DOCTOR = {
     "diagnose": {
         "positional": [("step", None), ("model", None), ("optimizer", None)],
         "keyword": {"num_steps": "3"},
     },
     "explain_gradient": {"positional": [("function", None), ("inputs", None)], "keyword": {}},
-    "gradient_override_map": {"positional": [("gradients", None)], "keyword": {}},
 }
 # The oracle doesn't differentiate functions: it is handed what a framework finds out.
 HANDED = {
@@ -106,9 +111,10 @@ def contract():
 
 @pytest.mark.parametrize("framework", BACKENDS)
 def test_each_framework_has_the_names_and_arguments_of_the_contract(framework):
-    modules, expected = stub(PACKAGE / framework), contract()
-    assert {*modules} == {*expected, *CLASSES}
-    assert {name: signatures(PACKAGE / framework, modules[name])[name] for name in expected} == expected
+    for room, expected, classes in ((PACKAGE, contract(), CLASSES), (DOCTOR, OF_THE_DOCTOR, ())):
+        modules = stub(room / framework)
+        assert {*modules} == {*expected, *classes}
+        assert {name: signatures(room / framework, modules[name])[name] for name in expected} == expected
 
 
 def test_both_frameworks_agents_export_the_same_names():
@@ -130,27 +136,29 @@ def imported(*statements):
     return [set(line.split()) for line in finished.stdout.splitlines()]
 
 
-LIGHT = "import gradtricks.lab, gradtricks.reference, gradtricks.agents"
+LIGHT = "import gradtricks.lab, gradtricks.reference, gradtricks.agents, gradtricks.doctor.examining"
+ROOMS_WITH_FRAMEWORKS = "gradtricks", "gradtricks.agents", "gradtricks.doctor"
 
 
 @pytest.mark.parametrize("framework", IMPORTS)
 def test_one_framework_never_imports_the_other(framework):
     pytest.importorskip(framework)
-    # The agents stand on the tricks, so the tricks come first: each sees what it adds itself.
-    statements = LIGHT, f"gradtricks.load({framework!r})", f"gradtricks.agents.load({framework!r})"
-    assert imported(*statements) == [set(), IMPORTS[framework], IMPORTS[framework]]
+    # The others stand on the tricks, so the tricks come first: each sees what it adds itself.
+    statements = [f"{room}.load({framework!r})" for room in ROOMS_WITH_FRAMEWORKS]
+    assert imported(LIGHT, *statements) == [set(), *[IMPORTS[framework]] * len(statements)]
 
 
 def test_the_isolation_test_can_fail():
     assert imported("", "sys.modules['jax'] = sys") == [set(), {"jax"}]
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("stem", HOMES)
 def test_every_stem_is_everywhere(stem):
+    room, tests = HOMES[stem]
     places = [
-        PACKAGE / "torch" / f"{stem}.py",
-        PACKAGE / "tensorflow" / f"{stem}.py",
-        ROOT / "tests" / "tricks" / f"test_{stem}.py",
+        room / "torch" / f"{stem}.py",
+        room / "tensorflow" / f"{stem}.py",
+        ROOT / "tests" / tests / f"test_{stem}.py",
         ROOT / "experiments" / f"{stem}.ipynb",
         ROOT / "book" / f"{stem}.md",
         ROOT / "book" / "api" / f"{stem}.md",
@@ -163,10 +171,11 @@ SCALES = {"scales_with_adam", "scales_with_momentum", "scales_on_boards"}
 
 
 def test_no_stem_is_missing_a_reference():
-    for name in ("torch", "tensorflow"):
-        assert sorted(path.stem for path in (PACKAGE / name).glob("[a-z]*.py")) == STEMS
+    for room, name in product((PACKAGE, DOCTOR), BACKENDS):
+        stems = {path.stem for path in (room / name).glob("[a-z]*.py")}
+        assert stems == {stem for stem, (home, _) in HOMES.items() if home == room}
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*STEMS, *AGENTS, *SCALES, "benchmarks", "benchmarks_judged", "lab_benchmarks"}
+    assert notebooks == {*HOMES, *AGENTS, *SCALES, "benchmarks", "benchmarks_judged", "lab_benchmarks"}
 
 
 def cells(notebook):
@@ -185,16 +194,17 @@ def names_in(code):
     }
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("stem", HOMES)
 def test_every_name_of_a_stem_is_called_in_its_notebook_and_used_in_its_tests(stem):
-    modules = [item for framework in BACKENDS for item in stub(PACKAGE / framework).items()]
+    room, tests = HOMES[stem]
+    modules = [item for framework in BACKENDS for item in stub(room / framework).items()]
     names = {name for name, module in modules if module == stem}
     notebook = cells(ROOT / "experiments" / f"{stem}.ipynb")
     code = "\n".join("".join(cell["source"]) for cell in notebook if cell["cell_type"] == "code")
     called = {node.attr for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Attribute)}
     # The learner that unrolling's notebook trains calls muzero_loss for it.
     assert names - called == ({"muzero_loss"} if stem == "unrolling" else set())
-    assert names - names_in((ROOT / "tests" / "tricks" / f"test_{stem}.py").read_text()) == set()
+    assert names - names_in((ROOT / "tests" / tests / f"test_{stem}.py").read_text()) == set()
 
 
 def test_a_longer_name_is_no_use_of_a_name():
@@ -202,9 +212,10 @@ def test_a_longer_name_is_no_use_of_a_name():
     assert {"load", "scale_gradient"} <= names_in("load(backend).scale_gradient(x)")
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("stem", HOMES)
 def test_a_module_begins_with_its_formula(stem):
-    said = {ast.get_docstring(ast.parse((PACKAGE / name / f"{stem}.py").read_text())) for name in BACKENDS}
+    paths = [HOMES[stem][0] / name / f"{stem}.py" for name in BACKENDS]
+    said = {ast.get_docstring(ast.parse(path.read_text())) for path in paths}
     assert len(said) == 1
     assert re.search("``|::", said.pop())
 
@@ -231,14 +242,15 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 5_048,
-    "src/gradtricks/tensorflow": 4_900,
-    "src/gradtricks/reference": 1_459,
-    "src/gradtricks/_core": 2_926,
+    "src/gradtricks/torch": 3_939,
+    "src/gradtricks/tensorflow": 3_905,
+    "src/gradtricks/reference": 1_398,
+    "src/gradtricks/_core": 1_548,
+    "src/gradtricks/doctor": 4_182,
     "src/gradtricks/agents": 3_996,
-    "src/gradtricks/lab": 9_072,
+    "src/gradtricks/lab": 9_070,
     "src/gradtricks/book": 2_850,
-    "tests": 25_439,
+    "tests": 25_863,
 }
 
 
@@ -265,6 +277,23 @@ ROOMS = [
     "cli",
     "__init__",
 ]
+
+
+# The rooms of which each may use itself and these: the doctor uses the tricks, and none of them the doctor.
+BELOW = {
+    "_core": set(),
+    "reference": {"_core"},
+    "torch": {"_core"},
+    "tensorflow": {"_core"},
+    "doctor": {"_core", "_load", "torch", "tensorflow"},
+}
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_the_tricks_and_the_doctor_use_only_what_is_below_them(room):
+    names = [name.split(".") for path in (PACKAGE / room).rglob("*.py") for name in imports_of(path)]
+    used = {second for first, second, *_ in names if first == "gradtricks"}
+    assert used <= {room, *BELOW[room]}
 
 
 def room_of(module):

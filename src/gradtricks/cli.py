@@ -162,7 +162,7 @@ def doctor(
     Exit codes: 0, nothing was found; 1, something was; 2, the command can't be carried out; 3, the script
     raised an error, or left with a code of its own though nothing was found.
     """
-    from gradtricks.doctor import examine
+    from gradtricks.doctor.examining import examine
     from gradtricks.lab.commands.terminal import show
 
     try:

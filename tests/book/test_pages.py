@@ -40,7 +40,7 @@ EXPERIMENTS = ROOT / "experiments"
 SITE = ROOT / "_build" / "html"
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 BACKENDS = tuple(FRAMEWORKS)
-STEMS = sorted(p.stem for p in (ROOT / "src/gradtricks/reference").glob("[a-z]*.py"))
+STEMS = sorted(p.stem for p in (ROOT / "src/gradtricks").glob("**/reference/[a-z]*.py"))
 PAGES = sorted(p for p in BOOK.rglob("*.md") if "experiments" not in p.relative_to(BOOK).parts)
 
 
@@ -529,9 +529,9 @@ def test_the_pages_of_the_api_are_built_without_a_framework(forks, tmp_path):
     done = forks.run("sphinx", *options, *given, BOOK, tmp_path / "html")
     assert done.returncode == 0, done.stderr
     for name in ("MaskedOptimizer.set_trainable_mask", "ScaleGradient.scale", "explain_gradient"):
-        page = {"M": "masking", "S": "scaling", "e": "tracing"}[name[0]]
+        page, room = {"M": ("masking", ""), "S": ("scaling", ""), "e": ("tracing", "doctor.")}[name[0]]
         built = (tmp_path / "html" / "api" / f"{page}.html").read_text()
-        assert [b for b in BACKENDS if f'id="gradtricks.{b}.{name}"' not in built] == []
+        assert [b for b in BACKENDS if f'id="gradtricks.{room}{b}.{name}"' not in built] == []
 
 
 def test_a_build_that_imports_a_framework_fails(project):
@@ -684,8 +684,9 @@ def test_every_chapter_on_a_trick_says_what_it_has_to_do_with_the_two_edits():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_public_name_is_documented(backend):
-    tree = ast.parse((ROOT / f"src/gradtricks/{backend}/__init__.pyi").read_text())
-    names = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    stubs = [ROOT / "src/gradtricks" / room / backend / "__init__.pyi" for room in ("", "doctor")]
+    nodes = [node for stub in stubs for node in ast.parse(stub.read_text()).body]
+    names = [alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
     text = "\n".join(p.read_text() for p in (BOOK / "api").glob("*.md"))
     documented = re.findall(r"^```\{in-both\} auto(?:function|class) (\w+)$", text, re.MULTILINE)
     assert sorted(documented) == sorted(names)
@@ -782,7 +783,7 @@ def test_the_page_of_symptoms_leads_to_every_chapter_on_a_trick_and_names_real_d
     assert set(STEMS) - linked == {"editing", "overriding"}
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     named = {kind for row in rows if row[3:] for kind in re.findall("`([^`]+)`", row[3])} - {"diagnose"}
-    causes = "".join(path.read_text() for path in (ROOT / "src/gradtricks/_core").glob("*.py"))
+    causes = "".join(path.read_text() for path in (ROOT / "src/gradtricks/doctor").glob("*.py"))
     assert len(named) > 10
     assert {kind for kind in named if f'"{kind}"' not in causes} == set()
 
@@ -793,7 +794,8 @@ def test_the_cheat_sheet_has_a_line_for_every_stem_and_only_real_names():
     linked = set(re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", ours))
     assert set(STEMS) - linked == set()
     names = set(re.findall(r"^\| [^|]+ \| `(?:[\w, ]+ = )?(\w+)\(", ours, re.MULTILINE))
-    known = {name for stem in STEMS for name in defined_names(ROOT / f"src/gradtricks/torch/{stem}.py")}
+    paths = [p for p in (ROOT / "src/gradtricks").glob("**/torch/[a-z]*.py") if p.stem in STEMS]
+    known = {name for path in paths for name in defined_names(path)}
     assert len(names) > 20
     assert names - known == set()
 

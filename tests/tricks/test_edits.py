@@ -311,6 +311,7 @@ ELSEWHERE = """
 import torch
 torch.set_default_device("meta")
 import gradtricks.torch as tricks
+from gradtricks.doctor.torch import explain_gradient
 
 x = torch.tensor([3.0, 4.0], device="cpu", requires_grad=True)
 rewards = torch.ones(4, device="cpu")
@@ -335,7 +336,7 @@ for mask in (None, torch.tensor([True, False], device="cpu")):
         x.grad = torch.ones(2, device="cpu")
         optimizer.step()
 assert x.tolist()[1] != 4.0
-print(tricks.explain_gradient(lambda t: t.detach().sum(), x))
+print(explain_gradient(lambda t: t.detach().sum(), x))
 """
 
 

@@ -437,7 +437,7 @@ def test_a_concrete_function_from_outside_is_refused_in_tensorflow(in_tensorflow
     tf, x = in_tensorflow.framework, in_tensorflow.leaf(X)
     with mapped(in_tensorflow):
         pass
-    in_tensorflow.tricks.explain_gradient(lambda x: tf.nn.relu(x), x)  # has callbacks of its own
+    in_tensorflow.doctor.explain_gradient(lambda x: tf.nn.relu(x), x)  # has callbacks of its own
     concrete = tf.function(lambda x: tf.nn.relu(x)).get_concrete_function(x)
     for function in (concrete, tf.function(lambda x: concrete(x))):
         refused = pytest.raises(RuntimeError, match="can't reach the Relu of a function traced outside of it")

@@ -99,16 +99,6 @@ REFUSED = {
         "inputs must be a tf.Tensor; got a KerasTensor, .*; remedy: what keras.Model",
         lambda g, keras, inputs, h: g.check_gradient(keras.ops.sin, keras.Model(inputs, h)(X)),
     ),
-    "diagnose": (
-        lambda g, keras, h: g.diagnose(list, h, keras.optimizers.SGD()),
-        "model must be a keras Layer, or several; got KerasTensor; remedy: pass it itself",
-        lambda g, keras, inputs, h: g.diagnose(list, keras.Model(inputs, h), keras.optimizers.SGD()),
-    ),
-    "explain_gradient": (
-        lambda g, keras, h: g.explain_gradient(keras.ops.sin, h),
-        "x must be a tf.Tensor; got a KerasTensor, .*; remedy: what keras.Model",
-        lambda g, keras, inputs, h: g.explain_gradient(keras.ops.sin, keras.Model(inputs, h)(X)),
-    ),
     "hessian_norm": (
         lambda g, keras, h: g.hessian_norm(keras.ops.logsumexp, h),
         "x must be a tf.Tensor; got a KerasTensor, .*; remedy: what keras.Model",

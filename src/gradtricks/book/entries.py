@@ -25,10 +25,10 @@ __all__ = ["InBoth", "setup"]
 
 _TAB = "``````{{eval-rst}}\n{}\n``````\n"
 _LINKS = (
-    "{{doc}}`Chapter </{stem}>` · {{download}}`tests <{up}/tests/tricks/test_{stem}.py>` · code for "
-    "{{download}}`PyTorch <{up}/src/gradtricks/torch/{stem}.py>`, "
-    "{{download}}`TensorFlow <{up}/src/gradtricks/tensorflow/{stem}.py>`, "
-    "{{download}}`NumPy <{up}/src/gradtricks/reference/{stem}.py>`\n"
+    "{{doc}}`Chapter </{stem}>` · {{download}}`tests <{up}/tests/{tests}/test_{stem}.py>` · code for "
+    "{{download}}`PyTorch <{up}/src/{package}/torch/{stem}.py>`, "
+    "{{download}}`TensorFlow <{up}/src/{package}/tensorflow/{stem}.py>`, "
+    "{{download}}`NumPy <{up}/src/{package}/reference/{stem}.py>`\n"
 )
 
 # Sphinx writes the arguments of a long signature as a list of definitions that define nothing.
@@ -39,17 +39,19 @@ class InBoth(SphinxDirective):
     """``{in-both} autofunction name``: what both frameworks' modules say of a name, side by side.
 
     The page is named after the stem, and so are the modules. ``:members:`` are methods of a class; one that
-    only one framework has is written ``torch.forward``.
+    only one framework has is written ``torch.forward``. ``:room: doctor`` is for modules in that folder.
     """
 
     required_arguments = 2
-    option_spec: ClassVar[dict] = {"members": directives.unchanged}
+    option_spec: ClassVar[dict] = {"members": directives.unchanged, "room": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         """Build the links, both signatures, and a tab for what each framework says."""
-        stem = PurePosixPath(self.env.docname).name
+        self.stem, room = PurePosixPath(self.env.docname).name, self.options.get("room", "")
+        self.package = PurePosixPath("gradtricks", room)
         up = "/".join([".."] * len(PurePosixPath(self.env.docname).parts))
-        parts = self.parse_text_to_nodes(_LINKS.format(stem=stem, up=up))
+        links = _LINKS.format(stem=self.stem, up=up, tests=room or "tricks", package=self.package)
+        parts = self.parse_text_to_nodes(links)
         for part in parts:
             part["classes"].append("entry-links")
         tabs = nodes.container("", *self.parse_text_to_nodes(self._tabs()))
@@ -72,14 +74,13 @@ class InBoth(SphinxDirective):
     def _entry(self, framework: str) -> Iterator[str]:
         """Write in Sphinx's own directives what autodoc would."""
         kind, name = self.arguments[0].removeprefix("auto"), self.arguments[1]
-        stem = PurePosixPath(self.env.docname).name
-        node = self._defined(Path(self.env.srcdir).parent / f"src/gradtricks/{framework}/{stem}.py", name)
+        path = Path(self.env.srcdir).parent / f"src/{self.package}/{framework}/{self.stem}.py"
+        node = self._defined(path, name)
         yield from self._described(framework, kind, name, node)
         given = re.findall(r"[\w.]+", self.options.get("members", ""))
         for member in (n for n in (n.removeprefix(f"{framework}.") for n in given) if "." not in n):
             method = self._named(member, node.body, f"{name} of {framework}")
-            is_property = any(ast.unparse(each) == "property" for each in method.decorator_list)
-            kind = "property" if is_property else "method"
+            kind = "property" if "property" in map(ast.unparse, method.decorator_list) else "method"
             for line in self._described(framework, kind, f"{name}.{member}", method):
                 yield f"   {line}"
 
@@ -105,7 +106,7 @@ class InBoth(SphinxDirective):
         arguments, returned = _signature(kind, functions[0]) if functions else ("()", None)
         shown = "" if kind == "property" else f"{arguments} -> {returned}" if returned else arguments
         yield f".. py:{kind}:: {name}{shown}"
-        yield f"   :module: gradtricks.{framework}"
+        yield f"   :module: {'.'.join(self.package.parts)}.{framework}"
         if kind == "property":
             yield f"   :type: {returned}"
         said = GoogleDocstring(ast.get_docstring(node) or "", self.config, self.env.app, kind, name)
@@ -127,11 +128,10 @@ def _written(
 
 
 def _signature(kind: str, function: ast.FunctionDef) -> tuple[str, str | None]:
-    arguments = function.args
     if kind in ("class", "method"):
-        (arguments.posonlyargs or arguments.args).pop(0)
+        (function.args.posonlyargs or function.args.args).pop(0)
     written = None if kind == "class" or function.returns is None else ast.unparse(function.returns)
-    return f"({ast.unparse(arguments)})", written
+    return f"({ast.unparse(function.args)})", written
 
 
 def _lines(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:

@@ -10,7 +10,6 @@ from .clipping import project_to_max_norm as project_to_max_norm
 from .curvature import hessian_norm as hessian_norm
 from .curvature import hessian_vector_product as hessian_vector_product
 from .descent import gradient_descent_step as gradient_descent_step
-from .diagnosing import diagnose as diagnose
 from .discretizing import floor_straight_through as floor_straight_through
 from .discretizing import piecewise_linear_floor as piecewise_linear_floor
 from .discretizing import round_straight_through as round_straight_through
@@ -42,6 +41,5 @@ from .tokens import average_tokens as average_tokens
 from .tokens import group_advantages as group_advantages
 from .tokens import kl_penalty as kl_penalty
 from .tokens import token_policy_loss as token_policy_loss
-from .tracing import explain_gradient as explain_gradient
 from .unrolling import muzero_loss as muzero_loss
 from .unrolling import unroll as unroll

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from gradtricks.tensorflow._tensors import SymbolicTensorError
 
-# They look at values, at variables, at training steps or at calls; the last two return no tensor.
-_NO_OPERATIONS = {"accumulate_gradients", "check_gradient", "diagnose", "explain_gradient", "hessian_norm"}
+# They look at values, at variables or at calls; the last two return no tensor.
+_NO_OPERATIONS = {"accumulate_gradients", "check_gradient", "hessian_norm"}
 _NO_OPERATIONS |= {"gradient_override_map", "override_gradient"}
 
 

@@ -1,0 +1,64 @@
+"""Gradients and updates of wrong sizes: lost to rounding or to a format, vanishing, exploding."""
+
+import math
+from collections.abc import Iterator
+from itertools import dropwhile, pairwise
+
+from gradtricks.doctor.history import History
+from gradtricks.doctor.reports import Cause
+
+# Gradients of healthy networks differ by a thousand at most between their ends.
+_STEEP = 1e5
+_LOST = 0.2  # of a gradient's elements
+
+
+def still(history: History) -> Iterator[Cause]:
+    """Weights that have a gradient and don't move."""
+    rates = [update.rate for update in history.updates]
+    if len(rates) > 1 and not any(rates):
+        seen = "the learning rate was 0 in each update; NaN times 0 is still NaN"
+        yield Cause("learning rate of 0", (), seen, history.place)
+        return
+    weights = history.weights()
+    shares: dict[str, float] = {}
+    for name, updates in weights.items():
+        moved = [w.moved for w in updates if w.trainable and w.gradient == "fine" and w.moved is not None]
+        if all(rates) and len(moved) > 1 and max(moved) <= (0.5 if updates[0].short else 0.0):
+            shares[name] = max(moved)
+    if shares:
+        dtype = weights[next(iter(shares))][0].dtype
+        told = f"{max(shares.values()):.0%} of the elements with a gradient moved: {dtype} loses the update"
+        yield Cause("rounded away", tuple(shares), told, history.place)
+
+
+def underflow(history: History) -> Iterator[Cause]:
+    """Gradients that lose elements in float16."""
+    lost = {n: max(w.lost for w in seen) for n, seen in history.weights().items()}
+    some = {name: share for name, share in lost.items() if share > _LOST}
+    if some and history.backwards:
+        told = f"up to {max(some.values()):.0%} of a gradient's elements are lost to float16"
+        yield Cause("underflow", tuple(some), told, history.backwards[0].place)
+
+
+def steep(history: History) -> Iterator[Cause]:
+    """Gradients that vanish or explode on their way through layers or moments."""
+    for values, what, names, place in (
+        (list(history.chain.values()), "layers", tuple(history.chain)[:1], None),
+        (history.moments, "moments", (), history.chained),
+    ):
+        growth = _growth(values)
+        if growth and (growth > _STEEP or growth < 1 / _STEEP):
+            kind = "vanishing" if growth < 1 else "exploding"
+            seen = f"from the last to the first of {len(values)} {what} the gradient grows {growth:.1e} times"
+            yield Cause(kind, names, seen, place)
+
+
+def _growth(values: list[float]) -> float | None:
+    # What has vanished altogether adds nothing to what is left; what a mask cut off hasn't vanished.
+    values = list(dropwhile(lambda value: value == 0, values))
+    if len(values) < 4 or not all(0 < value < math.inf for value in values):
+        return None
+    logs = [math.log(value) for value in values]
+    steps = [later - earlier for earlier, later in pairwise(logs)]
+    one_way = max(sum(step > 0 for step in steps), sum(step < 0 for step in steps))
+    return math.exp(logs[0] - logs[-1]) if one_way >= 0.7 * len(steps) else None

@@ -1,0 +1,7 @@
+"""The doctor in TensorFlow; each module is imported when one of its names is first used."""
+
+import lazy_loader
+
+from gradtricks.tensorflow import _tensors as _tensors  # a missing framework is noticed at once
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,2 @@
+from .diagnosing import diagnose as diagnose
+from .tracing import explain_gradient as explain_gradient

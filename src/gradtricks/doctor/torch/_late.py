@@ -1,0 +1,85 @@
+"""A recorder of PyTorch that looks at values only when something has gone wrong."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gradtricks.doctor.late import Late
+from gradtricks.doctor.losses import Term
+from gradtricks.doctor.operations import SourceLine
+from gradtricks.doctor.torch._graph import is_floating, is_freed, leaves_of, same_draws
+from gradtricks.doctor.torch._recording import Recorder
+
+_MEANS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
+
+
+class LateRecorder(Late, Recorder):
+    """Looks whether values are finite only when something has gone wrong."""
+
+    def __init__(self, inputs: list[torch.Tensor]) -> None:
+        self.means: dict[int, int] = {}  # over how many elements a loss of the framework's is one
+        super().__init__(inputs)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known, kwargs = len(self.operations), kwargs or {}
+        result = super().__torch_function__(func, types, args, kwargs)
+        if len(self.operations) > known:
+            short, last = getattr(func, "__name__", ""), self.operations[-1]
+            written = short in ("copy_", "__setitem__") and self.meant.intersection(last.inputs)
+            if written or any(
+                isinstance(leaf, float) and math.isinf(leaf) for leaf in leaves_of((args, kwargs))
+            ):
+                self.meant.update(last.outputs)
+            if short in _MEANS and result.ndim == 0:
+                self.means[id(result)] = _size(short, args, kwargs)
+        return result
+
+    def stale(self, outputs: Iterable[torch.Tensor]) -> SourceLine | None:
+        """Return where outputs came to need a tensor that an earlier step had computed, with its graph."""
+        made = {n: o.reason for o in self.operations for n in o.outputs}
+        # What comes with a graph, but from no operation of this step, is as good as a function's of its own.
+        states = (s for s in self.states.values() if made.get(s.number, "gradient rule") == "gradient rule")
+        old = {s.number for s in states if s.tensor.requires_grad and is_freed([s.tensor])}
+        old = old.intersection(self.needed(outputs, whole=True)).difference(map(self.read, outputs))
+        return next((o.place for o in self.operations if old.intersection([*o.inputs, *o.outputs])), None)
+
+    def add_input(self, tensor: torch.Tensor) -> None:
+        self.read(tensor)
+        self.starts.append(self.states[id(tensor)])
+
+    def values_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    def roots(self) -> Iterable[int]:
+        return [state.number for state in self.starts]
+
+    def weights(self) -> Iterable[int]:
+        return [state.number for state in self.starts if state.tensor.ndim > 1]
+
+    def slopes(self, loss: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        differentiable = [tensor for tensor in tensors if tensor.requires_grad]
+        try:
+            ones = torch.ones_like(loss)
+            with same_draws():
+                found = torch.autograd.grad(loss, differentiable, ones, retain_graph=True, allow_unused=True)
+        except RuntimeError:  # a reentrant checkpoint can't be asked again
+            return []
+        gradients = iter(found)
+        return [next(gradients) if tensor.requires_grad else None for tensor in tensors]
+
+    def weigh(self, tensor: torch.Tensor, slope: torch.Tensor) -> Term:
+        values = tensor.detach() * slope
+        size = self.means.get(id(tensor), tensor.numel() if tensor.ndim else 0)
+        found = (slope.amin(), slope.amax(), slope.sum(), values.sum(), values.abs().sum())
+        return Term(size, *torch.stack([each.double() for each in found]).tolist())
+
+
+def _size(short: str, args: Any, kwargs: Any) -> int:
+    if kwargs.get("reduction", "mean") != "mean":
+        return 0
+    target = kwargs.get("target", args[1] if len(args) > 1 else None)
+    if short in ("cross_entropy", "nll_loss") and target is not None and not is_floating(target):
+        return int((target != kwargs.get("ignore_index", -100)).sum())
+    return args[0].numel() if args else 0

@@ -1,0 +1,146 @@
+"""Watching the modules of PyTorch: their modes, their running statistics, their paddings."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from gradtricks.doctor.history import Event
+from gradtricks.doctor.operations import SourceLine, calling_line
+from gradtricks.doctor.reports import Cause
+from gradtricks.doctor.torch._graph import memory_of, tensors_of
+
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")  # that are on unless told otherwise
+
+
+class Layers:
+    """Follows the calls of modules."""
+
+    def __init__(self, watch: Any) -> None:
+        self.watch = watch
+        self.running: list[torch.nn.Module] = []
+        self.lines: dict[int, SourceLine | None] = {}  # that put a module into training mode last
+        self.statistics: dict[int, torch.Tensor] = {}  # of frozen normalizations, before their call
+        self.known: set[int] = set()  # modules of which something has been told
+
+    def begin(self) -> None:
+        """Forget the calls of the update before."""
+        self.normalized: list[str] = []
+        self.padded: list[tuple[SourceLine | None, torch.Tensor, torch.Tensor]] = []
+
+    def stand_ins(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yield the functions to replace, and what with."""
+        yield torch.nn.Module, "train", self.on_train(torch.nn.Module.train)
+        for name in _DROPOUTS:
+            yield functional, name, self.on_dropout(getattr(functional, name))
+
+    def on_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what sets the mode of a module."""
+
+        def train(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+            self.lines[id(module)] = calling_line() if mode else None
+            return original(module, mode)
+
+        return train
+
+    def on_dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what drops elements; who doesn't say in which mode, drops them in an evaluation too."""
+
+        def dropout(*args: Any, **options: Any) -> Any:
+            told = len(args) > 2 or "training" in options
+            rate = options.get("p", args[1] if len(args) > 1 else 0.5)
+            if not told and rate and self.running and not self.running[-1].training:
+                seen = f"{original.__name__} ran as in training, in a module that is in evaluation mode"
+                remedy = f"functional.{original.__name__}(x, training=self.training)"
+                cause = Cause("evaluation in training mode", (), seen, calling_line(), remedy)
+                self.watch.history.tell(cause)
+            return original(*args, **options)
+
+        return dropout
+
+    def before(self, module: Any, args: Any) -> None:
+        """Enter a module."""
+        watch = self.watch
+        if watch.limit:
+            watch.add_outermost(module, type(module).__name__)
+        watch.depth += 1
+        self.running.append(module)
+        if isinstance(module, _BatchNorm) and module.training:
+            self.normalized.append(type(module).__name__)
+            mean = module.running_mean
+            if mean is not None and self.is_frozen(module):
+                with torch._C.DisableTorchFunction():  # what is looked at here isn't the training's
+                    self.statistics[id(module)] = mean.clone()
+
+    def is_frozen(self, module: _BatchNorm) -> bool:
+        """Say whether the parameters of a normalization stay as they are, and others beside it don't."""
+        frozen = module.affine and not module.weight.requires_grad
+        return frozen and torch.is_grad_enabled() and _wants_gradients(self.running[0])
+
+    def after(self, module: Any, args: Any, result: Any) -> None:
+        """Leave a module."""
+        self.running.pop()
+        self.watch.depth -= 1
+        if self.watch.deaf:
+            return
+        with torch._C.DisableTorchFunction():
+            before = self.statistics.pop(id(module), None)
+            if before is not None and id(module) not in self.known:
+                self.note_drift(module, float((module.running_mean - before).abs().max()))
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                self.note_padding(module, args, result)
+        if not self.watch.depth:
+            self.note_mode(module, result)
+
+    def note_drift(self, module: torch.nn.Module, size: float) -> None:
+        """Note that the statistics of a frozen normalization moved."""
+        self.known.add(id(module))
+        names = tuple(self.watch.names[p] for p in module.parameters() if p in self.watch.names)
+        place = self.lines.get(id(module)) or calling_line()
+        self.watch.note("drift", place=place, subjects=names[:1], share=size)
+
+    def note_padding(self, module: torch.nn.Embedding, args: Any, result: Any) -> None:
+        """Note rows of padding that aren't 0, once for each table."""
+        weight, index = module.weight, module.padding_idx
+        if id(module) in self.known or not (weight.requires_grad and torch.is_grad_enabled() and args):
+            return
+        self.known.add(id(module))
+        padding = args[0] == index
+        if bool(weight.detach()[index].any()) and bool(padding.any()):
+            write = self.watch.recorder.writes.get(memory_of(weight))
+            self.padded.append((write.place if write else calling_line(), result, padding))
+
+    def look(self, loss: torch.Tensor) -> None:
+        """Tell which paddings a loss depends on."""
+        for place, made, padding in self.padded:
+            slope = next(iter(self.watch.recorder.slopes(loss, [made])), None)
+            if slope is not None and bool(slope[padding].any()):
+                seen = "the row of padding_idx isn't 0, the loss depends on it, and it gets no gradient"
+                self.watch.history.tell(Cause("padding not 0", (), seen, place))
+        self.padded = []
+
+    def note_mode(self, module: torch.nn.Module, result: Any) -> None:
+        """Look at the mode of an outermost module."""
+        touchy = [child for child in module.modules() if _depends_on_mode(child)]
+        training = any(child.training for child in touchy)
+        names = tuple(dict.fromkeys(type(child).__name__ for child in touchy))
+        if touchy and training and not torch.is_grad_enabled():
+            event = Event("evaluated", calling_line(), subjects=names)
+            self.watch.silent.append((event, list(tensors_of(result))))
+        wanted = any(tensor.requires_grad for tensor in tensors_of(result))
+        held = any(self.watch.updates.held(p) for p in module.parameters() if p.requires_grad)
+        if touchy and wanted and held and not training and not module.training:
+            self.watch.note("trained", subjects=names)
+
+
+def _wants_gradients(module: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _depends_on_mode(module: torch.nn.Module) -> bool:
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    return isinstance(module, _BatchNorm) and module.track_running_stats
