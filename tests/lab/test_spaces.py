@@ -2,11 +2,13 @@
 
 import math
 from itertools import product
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradtricks.lab.notebooks import schema
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import Domain, SweepFile
@@ -389,3 +391,10 @@ def test_a_hundred_thousand_configurations_are_made(notebook):
     found, _ = expand(file, read_parameters(read_notebook(notebook), "small.ipynb"))
     assert len(found) == file.count() == 100_000
     assert math.isclose(found[-1]["rate"], 1.0)
+
+
+def test_a_sweep_parses_its_notebook_once(sweep, monkeypatch):
+    parsed = Mock(wraps=schema.parse_cell)
+    monkeypatch.setattr(schema, "parse_cell", parsed)
+    assert len(sweep("seeds: 3").specs) == 3
+    assert parsed.call_count == 1
