@@ -262,7 +262,6 @@ ROOMS = [
     "results",
     "sweeps",
     "commands",
-    "cli",
     "__init__",
 ]
 

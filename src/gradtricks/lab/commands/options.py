@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-DEFAULT_STORE = "_build/runs"
-
 Printed = Iterator[Any]  # what a command yields: texts, and what else Rich lays out
 
 app = typer.Typer(
@@ -28,6 +26,23 @@ def manual(*examples: str) -> str:
     """Write the end of a command's help: command lines, as they are typed, and the exit codes."""
     lines = "\n".join(f"  {line}" for line in examples).replace("[", r"\[")
     return f"[bold]Examples[/bold]\n{lines}\n\n{_EXIT_CODES}"
+
+
+@app.callback(
+    epilog=manual(
+        "gradtricks describe experiments/unrolling.ipynb",
+        "gradtricks run experiments/unrolling.ipynb -p seed=3",
+        "gradtricks sweep experiments/unrolling.sweep.yaml",
+        "gradtricks sweep --help",
+    )
+)
+def main() -> None:
+    """Rerun, sweep and reproduce the notebooks of gradtricks, and build the book that shows them.
+
+    What is finished is kept in a store, and not done again while its cells, its
+    parameters, the modules that it imported and their libraries mean the same.
+    What is interrupted or killed goes on with the same command.
+    """
 
 
 _NAMED = ("-p", "--set", "--grid", "--zip")  # options that take a name and what it is to be

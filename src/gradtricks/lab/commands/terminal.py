@@ -4,7 +4,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -32,21 +31,6 @@ def show(what: Any) -> None:
         output.out(what, highlight=False)
     else:
         output.print(what)
-
-
-def near(location: str) -> str:
-    """Name a place as it is seen from the working directory if it lies below that."""
-    path = Path(location)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
-
-
-def duration(seconds: float | None) -> str:
-    """Say how long something takes, in seconds, minutes or hours."""
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def short(value: Any) -> str:
@@ -103,10 +87,11 @@ def explained() -> Iterator[None]:
         except (typer.Exit, BrokenPipeError):  # who reads the output may stop, as `head` does
             raise
         except ModuleNotFoundError as error:
-            if str(error.name).startswith("gradtricks"):
+            package = str(error.name).partition(".")[0]
+            if package == "gradtricks":
                 raise
             _complain(
-                f"expected {error.name}, which this command needs; got none installed; remedy: install "
+                f"expected {package}, which this command needs; got none installed; remedy: install "
                 "gradtricks with its extra [lab], and for the book with [book] too",
                 "red",
             )

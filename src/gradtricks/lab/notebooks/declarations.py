@@ -206,11 +206,12 @@ def _members(node: ast.expr) -> list[ast.expr]:
 
 def _union(*members: tuple[Any, str]) -> tuple[Any, str]:
     types, words = zip(*members)
-    in_order = sorted({*types} - {NoneType}, key=lambda type_: _ORDER.index(_kind(type_)))
-    one: Any = Union[tuple(in_order)]  # noqa: UP007  # the operator needs types
-    if len(in_order) > 1:
+    others = [type_ for type_ in types if type_ is not NoneType] or [NoneType]
+    # The operator needs types, and makes another kind of union of some.
+    one: Any = Union[tuple(sorted(others, key=lambda type_: _ORDER.index(_kind(type_))))]  # noqa: UP007
+    if len(others) > 1:
         one = Annotated[one, Field(union_mode="left_to_right")]
-    return (one | None if NoneType in types else one), " | ".join(words)
+    return (Union[one, None] if NoneType in types else one), " | ".join(words)  # noqa: UP007
 
 
 def _kind(type_: Any) -> Any:
@@ -234,7 +235,7 @@ def _annotated(base: ast.expr, field: ast.expr) -> tuple[Any, str]:
     return Annotated[type_, Field(**options)], f"{words} {' and '.join(said)}".rstrip()
 
 
-_ORDER = (bool, int, float, date, datetime, list, dict, Literal, Union, str, Any)  # of trying
+_ORDER = (NoneType, bool, int, float, date, datetime, list, dict, Literal, Union, str, Any)  # of trying
 _NONE = NoneType, "None"
 _LIST, _DICT = (list[Any], "list"), (dict[str, Any], "dict")
 _NAMED: dict[str, tuple[Any, str]] = {

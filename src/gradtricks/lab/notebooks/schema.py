@@ -35,7 +35,6 @@ _TYPE_COMMENT = re.compile(r"type:\s*([\w.]+(?:\[.*\])?)\s*(.*)")
 _KINDS = (NoneType, bool, int, float, str, date, datetime, list, dict)
 _BOOL = ", written true, yes, on, false, no or off"
 
-
 # Of a text of which nothing is declared; only a declared bool can be meant by ``no``.
 _UNDECLARED: TypeAdapter[Any] = TypeAdapter(Annotated[int | float | str, Field(union_mode="left_to_right")])
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, timezone
 from difflib import get_close_matches
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -79,6 +80,21 @@ def excerpt(value: Any) -> str:
     except ValueError:  # an integer of more digits than Python writes
         text = hex(value) if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+
+
+def duration(seconds: float | None) -> str:
+    """Say how long something takes, in seconds, minutes or hours."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def near(location: str) -> str:
+    """Name a place as it is seen from the working directory if it lies below that."""
+    path = Path(location)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
 
 
 def as_json(written: Any) -> str:

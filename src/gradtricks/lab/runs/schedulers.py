@@ -1,4 +1,4 @@
-"""Where a dask scheduler listens that somebody else has started, and what can be wrong with it."""
+"""Address and certificates of a dask scheduler, checked before anything connects to it."""
 
 import ipaddress
 import re
@@ -19,11 +19,11 @@ class SchedulerError(RuntimeError):
 
 @dataclass(frozen=True)
 class Scheduler:
-    """Where a dask scheduler listens, and what proves to it who we are.
+    """Address of a dask scheduler, and our certificates.
 
-    Whoever reaches a scheduler can run any code as its user. With ``tls://`` only those are let in who have a
-    certificate; with ``tcp://`` everybody is, so that one is refused unless the address is this machine's own
-    or ``plain_tcp`` says that the network is trusted. A ValueError says what can't be used.
+    A client of a scheduler can run any code as its user. ``tls://`` lets in clients with a certificate only;
+    ``tcp://`` lets in all, so it is refused unless the address is this machine's own or ``plain_tcp`` says
+    that the network is trusted. A ValueError says what can't be used.
     """
 
     address: str  # such as ``tls://scheduler.example.org:8786``
