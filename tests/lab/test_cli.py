@@ -504,11 +504,16 @@ def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invo
     sweep = ("sweep", "experiments/small.sweep.yaml")
     said, _ = invoke(*sweep, cwd=project, exits=1)
     assert "small: 2 done, 1 failed." in said
+    assert re.search(r"^[123]/3 small-rate=1.0: \d+ s", said, re.MULTILINE)
+    assert re.search(
+        r"^[123]/3 small-rate=2.0,fate=raise: failed\nexperiments/small.ipynb failed in", said, re.MULTILINE
+    )
     assert re.search(r"^small-rate=2.0,fate=raise +RuntimeError: as asked$", said, re.MULTILINE)
     assert "Plot: _build/sweeps/small/loss.svg" in said  # nothing is said of what is to be shown
     (failed,) = (project / "_build" / "runs").glob("*/failed/record.json")
     before = failed.stat().st_mtime_ns
-    invoke(*sweep, cwd=project, exits=1)
+    said, _ = invoke(*sweep, cwd=project, exits=1)
+    assert said.startswith("2 of 3 runs are finished already.\n1 have failed before; --retry failed tries")
     assert failed.stat().st_mtime_ns == before
     invoke(*sweep, "--retry", "failed", cwd=project, exits=1)
     assert failed.stat().st_mtime_ns > before

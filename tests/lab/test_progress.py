@@ -11,9 +11,8 @@ import pytest
 from rich.console import Console
 
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run
-from gradtricks.lab.runs.progress import Board, Pace, estimate_s, execute_shown
+from gradtricks.lab.runs.progress import Board, Pace, estimate_s
 from gradtricks.lab.storage.store import Store, StoredRun
 from sweeping import execute_all, plan, write_sweep
 
@@ -24,18 +23,6 @@ pytestmark = pytest.mark.usefixtures("warm")
 def notebook(tmp_path):
     """Return the notebook of a small sweep."""
     return write_sweep(tmp_path)
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    """Put a function in the place of executing notebooks: seed 3 fails."""
-
-    def instead(run, *_, **__):
-        if run.parameters["seed"] == 3:
-            raise RunError("[red] isn't markup")
-        return StoredRun("", {})
-
-    monkeypatch.setattr("gradtricks.lab.runs.execution.execute_run", instead)
 
 
 def console(width=100, *, terminal=False):
@@ -60,37 +47,6 @@ def end(board, run, error=None):
     """Tell a board that a run has ended."""
     run.stored, run.error, run.seconds = None if error else StoredRun("", {}), error, 2.0
     board.tell(run)
-
-
-def test_lines_say_what_has_ended(notebook, store, stand_in):
-    shown = console()
-    runs = execute_shown(plan(notebook, 4), store, shown, workers=1)
-    assert [run.error for run in runs] == [None, None, None, "[red] isn't markup"]
-    lines = shown.file.getvalue().splitlines()
-    assert lines[0] == "1/4 small: 0 s, 0 s left"
-    assert lines[-2:] == ["4/4 small-seed=3: failed", "[red] isn't markup"]
-
-
-def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, monkeypatch):
-    failed = StoredRun("here", {"error": "as before"})
-    known = {"failed": {plan(notebook, 2)[1].request: failed}}
-    known["finished"] = {run.request: StoredRun("", {}) for run in plan(notebook, 1)}
-
-    def find_all(runs, status="finished"):
-        return {run.request: known[status][run.request] for run in runs if run.request in known[status]}
-
-    monkeypatch.setattr(store, "find_all", find_all)
-    shown = console()
-    runs = execute_shown(plan(notebook, 3), store, shown)
-    assert runs[1].error == "as before\n  It failed before, and is kept in here"
-    assert shown.file.getvalue().splitlines() == [
-        "1 of 3 runs are finished already.",
-        "1 have failed before; --retry failed tries them again.",
-        "1/1 small-seed=2: 0 s",
-    ]
-    shown = console()
-    assert execute_shown(plan(notebook, 2), store, shown, retry_failed=True)[1].error is None
-    execute_shown(plan(notebook, 1), store, shown)
 
 
 @pytest.mark.parametrize("width", [40, 100])
