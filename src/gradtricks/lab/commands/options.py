@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-Printed = Iterator[Any]  # what a command yields: texts, and what else Rich lays out
+Printed = Iterator[Any]  # texts and renderables of Rich, which a command yields
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
@@ -45,7 +45,7 @@ def main() -> None:
     """
 
 
-_NAMED = ("-p", "--set", "--grid", "--zip")  # options that take a name and what it is to be
+_NAMED = ("-p", "--set", "--grid", "--zip")  # options that take a name and values
 
 
 class _Command(TyperCommand):
@@ -63,7 +63,7 @@ class _Command(TyperCommand):
 
 
 def command(panel: str, *examples: str) -> Callable[..., Any]:
-    """Declare a function that yields what is to be printed as the command of its name.
+    """Declare a function as the command of its name; the command prints what the function yields.
 
     The help lists it in a ``panel``; at the end of its own are command lines as ``examples``.
     """

@@ -101,7 +101,7 @@ def sweep(
 
 
 def _plan(source: Path, threads: int | None, said: Mapping[str, Any]) -> "Sweep":
-    """Plan a sweep: a file says everything itself, of a notebook `plan_sweep` takes what varies."""
+    """Plan a sweep: from a file, which takes no options beside it, or from a notebook and options."""
     if source.suffix == ".ipynb":
         return lab.plan_sweep(source, threads=threads, **said)
     if said:
@@ -116,7 +116,7 @@ def _plan(source: Path, threads: int | None, said: Mapping[str, Any]) -> "Sweep"
 def _cluster_at(
     address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, plain_tcp: bool
 ) -> "Scheduler | None":
-    """Check what is said of a dask cluster, without asking anybody; no address means this machine."""
+    """Check the options of a cluster, without connecting to it; no address means this machine."""
     from gradtricks.lab.runs.schedulers import Scheduler
 
     if address is None:
@@ -130,7 +130,7 @@ def _cluster_at(
 
 
 def forecast(planned: "Sweep", *, store: str, workers: int | None) -> RenderableType:
-    """Show what a sweep would run, and how long that takes."""
+    """Show the runs of a sweep, which of them are done, and how long the others take."""
     from gradtricks.lab.runs.local import count_workers
     from gradtricks.lab.runs.progress import estimate_s
     from gradtricks.lab.storage.store import store_of_runs

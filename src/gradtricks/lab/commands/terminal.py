@@ -26,7 +26,7 @@ output = make_console()
 
 
 def show(what: Any) -> None:
-    """Print a text as it is, however long its lines are, or what Rich knows how to lay out."""
+    """Print a text as it is, however long its lines are, or a renderable of Rich."""
     if isinstance(what, str):
         output.out(what, highlight=False)
     else:
@@ -52,7 +52,7 @@ def table(
     """Lay out a table, whose cells are shown as `str` writes them; those of columns ``right`` stand there.
 
     Of a long one the middle is left out, and that is said in its place, unless it is wanted as a ``whole``.
-    In ``unbroken`` columns nothing is broken into lines, such as a path that somebody wants to copy.
+    In ``unbroken`` columns nothing is broken into lines, such as a path to be copied.
     """
     aligned, unbroken, rows, half = set(right), set(unbroken), list(rows), _MOST_ROWS // 2
     if (more := len(rows) - _MOST_ROWS) > 0 and not whole:
@@ -68,7 +68,7 @@ def table(
 
 @contextmanager
 def requested() -> Iterator[None]:
-    """Say that what was asked for is wrong where a function takes its arguments for wrong."""
+    """Turn a function's ValueError into a ParameterError: the request was wrong."""
     from gradtricks.lab.notebooks.texts import ParameterError
 
     try:
@@ -79,7 +79,7 @@ def requested() -> Iterator[None]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Print what went wrong without a traceback, and exit: 2 for a wrong request, 130 if interrupted."""
+    """Print an error without a traceback, and exit: 2 wrong request, 1 failure, 130 interrupted."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: _complain(message, "yellow")
         try:
@@ -98,7 +98,7 @@ def explained() -> Iterator[None]:
             raise typer.Exit(2) from error
         except Exception as error:  # which of them are expected, _exit_code says
             code = _exit_code(error)
-            if code is None:  # nobody expects it, so it deserves its traceback
+            if code is None:  # unexpected, so it deserves its traceback
                 raise
             _complain(error, "red")
             raise typer.Exit(code) from error

@@ -140,7 +140,7 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
 
 
 def record_of(run: "StoredRun") -> RenderableType:
-    """Show what a run recorded."""
+    """Show a run's record."""
     record, provenance = run.record, run.record["provenance"]
     commit = f"{provenance['commit'] or 'unknown'}{', with changes' if provenance['dirty'] else ''}"
     rows = {"status": run.status} | ({"error": record["error"]} if "error" in record else {})

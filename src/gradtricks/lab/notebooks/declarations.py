@@ -223,7 +223,7 @@ def _annotated(base: ast.expr, field: ast.expr) -> tuple[Any, str]:
     """Read ``Annotated[base, Field(gt=0)]``, where all arguments of ``Field`` are literals."""
     type_, words = resolve(base)
     if not isinstance(field, ast.Call) or _last_name(field.func) != "Field":
-        return type_, words  # somebody else's
+        return type_, words  # of another library
     options = {option.arg or "**": ast.literal_eval(option.value) for option in field.keywords}
     if field.args or not options.keys() <= _WORDS.keys():
         raise ValueError(f"Field takes {', '.join(_WORDS)}, all by name; got {ast.unparse(field)}")

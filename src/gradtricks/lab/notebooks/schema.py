@@ -113,7 +113,7 @@ class Parameter:
 
 
 def _check_pattern(pattern: str) -> str:
-    """Refuse what `Path.glob` doesn't take, and what could find something above the notebook's folder."""
+    """Refuse patterns that `Path.glob` doesn't take, or that reach above the notebook's folder."""
     parts = PurePath(pattern).parts
     if not parts or PurePath(pattern).anchor or any(p == ".." or ("**" in p and p != "**") for p in parts):
         said = "Input should be a pattern such as data/*.csv, of files beside the notebook"
@@ -132,8 +132,7 @@ class Settings(BaseModel):
     fresh_kernel: bool = False
     reads: list[Annotated[str, AfterValidator(_check_pattern)]] = []
     quick: dict[str, Any] | None = None
-    # What planning a run writes: of each file that it reads the digest, and where these files lie, seen from
-    # there.
+    # Written by planning: the digest of each file that it reads, and where these files lie.
     read: dict[str, str] = Field({}, exclude=True)
     folder: str = Field("", exclude=True)
 
@@ -259,7 +258,7 @@ def _parameter(assigned: Assigned, comments: Mapping[int, str], set_once: bool, 
     meaning = comments.get(node.end_lineno or 0) or comments.get(node.lineno, "")
     annotation = node.annotation if isinstance(node, ast.AnnAssign) else None
     if value is None and annotation and ast.unparse(annotation) == "None":
-        annotation = None  # as in ``x: None``, which sets nothing: somebody wants to give it a value
+        annotation = None  # as in ``x: None``, which only declares that it takes a value
     default: Any = None
     computed = True
     with suppress(ValueError, TypeError, OverflowError, RecursionError):

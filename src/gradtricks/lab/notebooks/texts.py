@@ -29,7 +29,7 @@ class Plain(str):
 
 
 class ParameterError(ValueError):
-    """Refuses what a user asked for; the message lists everything that is wrong."""
+    """A wrong request; the message lists everything that is wrong with it."""
 
 
 class Problems(list[str]):
@@ -98,11 +98,11 @@ def near(location: str) -> str:
 
 
 def as_json(written: Any) -> str:
-    """Write as JSON what a user wrote: `Plain` texts as they stand, others in quotes, and lists and dicts.
+    """Write a user's input as JSON: `Plain` texts as they stand, others in quotes, and lists and dicts.
 
     Raises:
         ValueError: The text isn't JSON, or a name comes twice in it.
-        TypeError: It holds something that nobody can write, such as a date or a tuple.
+        TypeError: JSON has no such type, as for a date or a tuple.
     """
     kind = type(written)
     if kind is Plain:
@@ -134,7 +134,7 @@ def _item(written: Any) -> str:
 
 
 def read_yaml(text: str) -> Any:
-    """Read YAML without interpreting what isn't quoted.
+    """Read YAML; unquoted scalars stay texts, as `Plain`.
 
     Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
     """
@@ -149,7 +149,7 @@ def read_yaml(text: str) -> Any:
 def literal(value: Any) -> str:
     """Write a value as Python source.
 
-    What JSON lacks is reached through ``__import__``, because a notebook may have another ``float`` or
+    Infinities, NaN and dates are reached through ``__import__``: a notebook may have another ``float`` or
     ``datetime`` by then. Nothing of a value is ever outside of quotes or brackets.
 
     Args:

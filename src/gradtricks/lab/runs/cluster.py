@@ -130,7 +130,7 @@ def _connected(scheduler: Scheduler) -> Iterator[Client]:
             raise _gone(scheduler) from error
         raise
     finally:
-        with suppress(Exception):  # whatever it was, it is over
+        with suppress(Exception):  # the connection is given up in any case
             client.close(timeout=5)
 
 
@@ -141,7 +141,7 @@ def _check_workers(client: Client, scheduler: Scheduler, orders: _Orders) -> Non
         answers["the scheduler"] = client.run_on_scheduler(_differences, orders, None, _OF_SCHEDULER)
     except OSError as error:  # it has ended meanwhile
         raise _gone(scheduler) from error
-    except Exception as error:  # whatever it is that keeps it from answering
+    except Exception as error:  # any reason not to answer
         answers["the scheduler"] = error
     problems = [
         f"{place}: {answer if isinstance(answer, str) else f'{type(answer).__name__}: {answer}'}"

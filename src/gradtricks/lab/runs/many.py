@@ -274,7 +274,7 @@ class _Driver:
                 self._waiting.append(run)
             else:
                 run.error = f"{run.spec.title}: its process was ended each time: {error}"
-        except Exception as error:  # nobody foresaw it, so it isn't the notebook's
+        except Exception as error:  # unforeseen, so it isn't the notebook's
             error.add_note(f"That is a mistake of the lab's own, in {run.spec.title}.")
             self._mistake, run.worker = self._mistake or error, ""
         self.on_change(run)
@@ -284,7 +284,7 @@ class _Driver:
 
 @contextmanager
 def _on_signal(act: Callable[[], None]) -> Iterator[None]:
-    """Act on Ctrl-C and SIGTERM, instead of what is done otherwise; other threads than the main one can't."""
+    """Call ``act`` on Ctrl-C and SIGTERM; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -204,7 +204,7 @@ def execute_shown(
     again: bool = False,
     **options: Any,
 ) -> list[Run]:
-    """Execute runs, and show how far they are; return what came of each, in their order.
+    """Execute runs, and show how far they are; return a `Run` each, in their order.
 
     Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``, and
     finished ones but for ``again``, with which each is replaced when its new run has finished. The other

@@ -34,7 +34,7 @@ class Scheduler:
     patience_s: float = 60.0  # how long to wait for the scheduler, and for a worker where there is none
 
     def __post_init__(self) -> None:
-        """Check what can be checked without asking anybody."""
+        """Check all that can be checked without connecting."""
         parts = _ADDRESS.fullmatch(self.address)
         if parts is None:
             raise ValueError(f"scheduler must look like tls://host:port; got {self.address!r}")
