@@ -131,10 +131,10 @@ def resolve(node: ast.expr) -> tuple[Any, str]:
                 return _union(*map(resolve, items))
             case "Optional" if len(items) == 1:
                 return optional(*resolve(items[0]))
-            case "list" | "List" if len(items) == 1:
+            case "list" if len(items) == 1:
                 item, words = resolve(items[0])
                 return list[item], f"list[{words}]"  # type: ignore[valid-type]  # made here
-            case "dict" | "Dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
+            case "dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
                 item, words = resolve(items[1])
                 return dict[str, item], f"dict[str, {words}]"  # type: ignore[valid-type]
     raise LookupError(text)
@@ -183,8 +183,9 @@ def _option(node: ast.expr) -> Any:
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return ``List`` for ``typing.List`` and for ``List``."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    """Return ``list`` for ``typing.List``, ``List`` and ``list``."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return {"List": "list", "Dict": "dict"}.get(name, name)
 
 
 def _read_time(value: Any, info: ValidationInfo) -> Any:
@@ -237,7 +238,6 @@ def _annotated(base: ast.expr, field: ast.expr) -> tuple[Any, str]:
 
 _ORDER = (NoneType, bool, int, float, date, datetime, list, dict, Literal, Union, str, Any)  # of trying
 _NONE = NoneType, "None"
-_LIST, _DICT = (list[Any], "list"), (dict[str, Any], "dict")
 _NAMED: dict[str, tuple[Any, str]] = {
     **{kind.__name__: (kind, kind.__name__) for kind in (bool, int, float, str, date)},
     "datetime": (
@@ -249,8 +249,6 @@ _NAMED: dict[str, tuple[Any, str]] = {
     "PositiveFloat": (PositiveFloat, "float above 0"),
     "NonNegativeFloat": (NonNegativeFloat, "float at least 0"),
     "Any": (Any, "any plain value"),
-    "list": _LIST,
-    "List": _LIST,
-    "dict": _DICT,
-    "Dict": _DICT,
+    "list": (list[Any], "list"),
+    "dict": (dict[str, Any], "dict"),
 }
