@@ -274,7 +274,6 @@ ROOMS = [
     "results",
     "sweeps",
     "commands",
-    "cli",
     "__init__",
 ]
 

@@ -1,6 +1,7 @@
 """The command ``gradtricks``: those of the lab, those of the book, and those that play or diagnose."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,14 +13,17 @@ except ModuleNotFoundError as missing:
         "its extra [lab] too, as in pip install '.[torch,lab]' from a checkout"
     ) from missing
 
-from gradtricks.lab.cli import app
-from gradtricks.lab.commands.options import DEFAULT_STORE, Printed, StoreLocation, Workers, command, manual
+from gradtricks.lab.commands.options import Printed, StoreLocation, Workers, app, command, manual
+from gradtricks.lab.storage import DEFAULT_STORE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gradtricks.agents.evaluation import FrozenPolicy
     from gradtricks.agents.frozen import FrozenAgent
+
+for _group in ("looking", "running", "views", "keeping"):  # in the order of the help
+    import_module(f"gradtricks.lab.commands.{_group}")
 
 
 @command("Run", "gradtricks book", "gradtricks book --workers 1")
@@ -83,7 +87,8 @@ def evaluate(
     from rich.progress import Progress
     from rich.table import Table
 
-    from gradtricks.lab.commands.terminal import make_console, near, requested
+    from gradtricks.lab.commands.terminal import make_console, requested
+    from gradtricks.lab.notebooks.texts import near
 
     given = {"seed": seed, "sticky": sticky, "temperature": temperature}
     how = {name: value for name, value in given.items() if value is not None}

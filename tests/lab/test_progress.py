@@ -4,18 +4,15 @@ import io
 import json
 import math
 import re
-import sys
 import time
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from gradtricks.lab.commands.progress import Board, Pace, estimate_s
-from gradtricks.lab.commands.running import execute_shown
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.many import Run
+from gradtricks.lab.runs.progress import Board, Pace, estimate_s
 from gradtricks.lab.storage.store import Store, StoredRun
 from sweeping import execute_all, plan, write_sweep
 
@@ -28,27 +25,22 @@ def notebook(tmp_path):
     return write_sweep(tmp_path)
 
 
-@pytest.fixture
-def stand_in(monkeypatch):
-    """Put a function in the place of executing notebooks: seed 3 fails."""
-
-    def instead(run, *_, **__):
-        if run.parameters["seed"] == 3:
-            raise RunError("[red] isn't markup")
-        return StoredRun("", {})
-
-    monkeypatch.setattr("gradtricks.lab.runs.execution.execute_run", instead)
-
-
-def console(*, terminal=False):
+def console(width=100, *, terminal=False):
     """Return a console that writes to memory."""
-    return Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None)
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
 
 
-def board(specs, store, workers=2, *, terminal=False):
-    """Return a board, its runs and its console."""
-    runs, shown = [Run(spec) for spec in specs], console(terminal=terminal)
+def board(specs, store, workers=2, width=100):
+    """Return a board, its runs and the terminal that it is on."""
+    runs, shown = [Run(spec) for spec in specs], console(width, terminal=True)
     return Board(runs, store, shown, workers=workers), runs, shown
+
+
+def bar(board, screen):
+    """Return the bar as the terminal shows it."""
+    paper = console(screen.width)
+    paper.print(board._bar.get_renderable())
+    return paper.file.getvalue().splitlines()[0]
 
 
 def end(board, run, error=None):
@@ -57,113 +49,60 @@ def end(board, run, error=None):
     board.tell(run)
 
 
-def test_lines_say_what_has_ended(notebook, store, stand_in):
-    shown = console()
-    runs = execute_shown(plan(notebook, 4), store, shown, workers=1)
-    assert [run.error for run in runs] == [None, None, None, "[red] isn't markup"]
-    lines = shown.file.getvalue().splitlines()
-    assert lines[0] == "1/4 small: 0 s, 0 s left"
-    assert lines[-2:] == ["4/4 small-seed=3: failed", "[red] isn't markup"]
-
-
-def test_what_is_known_already_is_said_and_not_run(notebook, store, stand_in, monkeypatch):
-    failed = StoredRun("here", {"error": "as before"})
-    known = {"failed": {plan(notebook, 2)[1].request: failed}}
-    known["finished"] = {run.request: StoredRun("", {}) for run in plan(notebook, 1)}
-
-    def find_all(runs, status="finished"):
-        return {run.request: known[status][run.request] for run in runs if run.request in known[status]}
-
-    monkeypatch.setattr(store, "find_all", find_all)
-    shown = console()
-    runs = execute_shown(plan(notebook, 3), store, shown)
-    assert runs[1].error == "as before\n  It failed before, and is kept in here"
-    assert shown.file.getvalue().splitlines() == [
-        "1 of 3 runs are finished already.",
-        "1 have failed before; --retry failed tries them again.",
-        "1/1 small-seed=2: 0 s",
-    ]
-    shown = console()
-    assert execute_shown(plan(notebook, 2), store, shown, retry_failed=True)[1].error is None
-    execute_shown(plan(notebook, 1), store, shown)
-
-
-def test_a_terminal_shows_who_does_what(notebook, store):
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_terminal_shows_how_far_the_runs_are(notebook, store, width):
     specs = [replace(spec, expected_s=60.0) for spec in plan(notebook, 40)]
-    shown, runs, screen = board(specs, store, workers=20, terminal=True)
+    shown, runs, screen = board(specs, store, workers=20, width=width)
     with shown.live():
         for number, run in enumerate(runs[:20]):
             run.worker, run.began = str(number), time.monotonic()
             shown.tell(run)
         end(shown, runs[0])
         end(shown, runs[1], error="wrong")
-        screen.print(shown._render())
+        first = bar(shown, screen)
         shown.stop()
-        screen.print(shown._render())
-    text = screen.file.getvalue()
-    assert "2 small-seed=2" in text
-    assert "and 2 more" in text
-    assert re.search("1 done, 1 failed, 18 going on, 20 to come, about [34] s left", text)
-    assert "2/40 small-seed=1: failed\nwrong" in text.replace("\r", "")
+        second = bar(shown, screen)
+    assert re.match(r" 2/40 .*about [34] s left, 1 failed, 18 run", first)
+    assert re.match(r" 2/40 .*stopping, 1 failed, 18 running", second)
+    assert max(map(len, (first, second))) <= width
+    text = screen.file.getvalue().replace("\r", "")
+    assert "2/40 small-seed=1: failed\nwrong" in text
     assert "Stopping: what is going on is finished and kept. Ctrl-C again ends that too." in text
-    assert "20 to come, stopping" in text
+
+
+def test_of_what_nothing_is_known_no_time_is_said(notebook, store):
+    known, unknown = plan(notebook, 2)
+    shown, runs, screen = board([replace(known, expected_s=60.0), unknown], store)
+    assert bar(shown, screen).endswith(" 0 running")
+    assert " left" not in bar(shown, screen)
+    end(shown, runs[1])
+    assert "about 60 s left" in bar(shown, screen) or "about 2 s left" in bar(shown, screen)
+    runs[0].worker, runs[0].began = "1", time.monotonic() - 90.0
+    assert bar(shown, screen).endswith(" 1 running"), "it takes longer than was expected"
+    assert " left" not in bar(shown, screen)
 
 
 def test_thousands_of_runs_get_a_hundred_lines(notebook, store, monkeypatch):
-    specs = plan(notebook, 1000)
-    shown, runs, screen = board(specs, store)
+    runs, screen = [Run(spec) for spec in plan(notebook, 1000)], console()
+    shown = Board(runs, store, screen)
     for number, run in enumerate(runs):
         end(shown, run, error="a\nb" if number % 2 else None)
     lines = screen.file.getvalue().splitlines()
     assert len(lines) < 130
     assert lines[-1] == "1000/1000 small-seed=999: failed, 500 so far"
-    monkeypatch.setattr("gradtricks.lab.commands.progress._QUIET_S", -1)
-    shown, runs, screen = board(specs, store)
-    end(shown, runs[0])
+    monkeypatch.setattr("gradtricks.lab.runs.progress._QUIET_S", -1)
+    runs, screen = [Run(spec) for spec in plan(notebook, 1000)], console()
+    end(Board(runs, store, screen), runs[0])
     assert screen.file.getvalue() != "", "after a while any run gets a line"
-
-
-def work(function, *arguments):
-    """Count the functions that a call calls."""
-    called = []
-    sys.setprofile(lambda frame, event, _: called.append(event))
-    try:
-        function(*arguments)
-    finally:
-        sys.setprofile(None)
-    return called.count("call") + called.count("c_call")
-
-
-def test_a_refresh_does_not_look_at_what_has_not_changed(notebook, store):
-    (spec,) = plan(notebook, 1)
-    counted = []
-    for count in (100, 10_000):
-        specs = [replace(spec, request=str(number), expected_s=60.0) for number in range(count)]
-        shown, (first, second, *_), _ = board(specs, store, terminal=True)
-        first.worker = second.worker = "1"
-        end(shown, first)
-        counted.append([work(shown.tell, second), work(shown._render)])
-    assert counted[0] == counted[1]
-
-
-def test_a_bar_shows_how_far_a_worker_is(notebook, store):
-    specs = [replace(spec, expected_s=s) for spec, s in zip(plan(notebook, 3), (60.0, 30.0, 10.0))]
-    shown, runs, screen = board(specs, store, terminal=True)
-    for run in runs:
-        run.worker, run.began = "here", time.monotonic() - 15.2
-        shown.tell(run)
-    screen.print(shown._render())
-    assert [line.count("━") for line in screen.file.getvalue().splitlines()] == [5, 10, 20, 0]
 
 
 def test_a_run_that_lost_its_process_waits_again(notebook, store):
     specs = [replace(spec, expected_s=60.0) for spec in plan(notebook, 3)]
-    shown, (run, *_), screen = board(specs, store, workers=1, terminal=True)
+    shown, (run, *_), screen = board(specs, store, workers=1)
     for run.worker in ("1", "", "1", ""):
         run.began = time.monotonic()
         shown.tell(run)
-    screen.print(shown._render())
-    assert "0 done, 0 going on, 3 to come, about 3 min left" in screen.file.getvalue()
+    assert bar(shown, screen).endswith("about 3 min left, 0 running")
 
 
 def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(notebook, store, tmp_path):
@@ -175,19 +114,18 @@ def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(noteb
         path.write_text(json.dumps(record))
     quick, slow = replace(plan(notebook, 9)[8], expected_s=77.0), plan(notebook, 9, pause=0.01)[8]
     pace = Pace([quick, slow], store)
-    of_quick, of_slow = pace.kind(quick), pace.kind(slow)
-    assert (pace.expected_s(of_quick), pace.expected_s(of_slow)) == (5.0, 6.0)
-    assert pace.left_s({of_slow: 5}, [(of_quick, 2.0), (of_quick, 9.0)], 2) == (5 * 6 + 3) / 2
-    assert pace.left_s({of_slow: 1, of_quick: 0}, [], 8) == 6.0
+    assert (pace.expected_s(quick), pace.expected_s(slow)) == (5.0, 6.0)
+    assert pace.left_s([Run(slow)] * 5 + [Run(quick)], 2) == (5 * 6 + 5) / 2
+    assert pace.left_s([Run(slow)], 8) == 6.0, "no worker can help with the longest"
     for seconds in (1.0, 2.0, 6.0):
         pace.learn(quick, seconds)
-    assert pace.expected_s(of_slow) == 3.0
+    assert pace.expected_s(slow) == 3.0
 
     fresh = Pace([quick, slow], Store(tmp_path / "none"))
-    assert fresh.left_s({fresh.kind(slow): 1}, [], 1) is None
-    assert fresh.expected_s(fresh.kind(quick)) == 77.0
+    assert fresh.left_s([Run(slow)], 1) is None
+    assert fresh.expected_s(quick) == 77.0
     fresh.learn(quick, 2.0)
-    assert fresh.expected_s(fresh.kind(quick)) == 2.0
+    assert fresh.expected_s(quick) == 2.0
     assert estimate_s([quick], store, 2) == 5.0
     assert estimate_s([], store, None) == 0.0
 
@@ -202,4 +140,4 @@ def test_the_pace_knows_values_that_json_lacks(notebook, store, tmp_path):
         path.write_text(json.dumps(record))
     spec = plan(notebook, 9, pause=math.inf)[8]
     pace = Pace([spec], store)
-    assert pace.expected_s(pace.kind(spec)) == 7.0
+    assert pace.expected_s(spec) == 7.0

@@ -29,7 +29,6 @@ from gradtricks.book.building import build_book
 from gradtricks.book.quotes import published_record
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import publish
-from gradtricks.lab.commands.views import find_run, table
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.quoting import result_from
@@ -40,6 +39,7 @@ from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.storage.store import Store, StoreError
 from gradtricks.lab.sweeps.publication import FOLDER, keep
+from gradtricks.lab.sweeps.reading import find_run, table
 from gradtricks.lab.sweeps.sweep import read_sweep
 from notebooks import write_notebook
 from synthetic import make_run, make_sweep

@@ -25,8 +25,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from nbclient.exceptions import DeadKernelError
 
-from gradtricks.lab.commands.overviews import describe, list_experiments
-from gradtricks.lab.commands.views import show
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.kernels.choosing import inject
 from gradtricks.lab.kernels.imports import modules_of
@@ -40,6 +38,8 @@ from gradtricks.lab.runs.provenance import describe_libraries, describe_machine,
 from gradtricks.lab.runs.reproduction import ABSENT, compare, reproduce
 from gradtricks.lab.storage.records import read_record, write_record
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
+from gradtricks.lab.sweeps.overviews import describe, list_experiments
+from gradtricks.lab.sweeps.reading import show
 from notebooks import BODY, write_notebook
 from stored import asked, record_of, small_disk
 

@@ -2,11 +2,13 @@
 
 import math
 from itertools import product
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradtricks.lab.notebooks import schema
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import Domain, SweepFile
@@ -207,16 +209,16 @@ title: [a]
         "grid label: expected values; got none",
         "zip: expected equally many values of each; got 2 of width, 1 of share, 1 of rate",
         "seeds: expected a number above 0, or a list of them; got '0'",
-        "grid: rate: expected float above 0 (per step); got 0.0",
-        "grid: rate: expected float above 0 (per step); got -1.0",
+        "grid: rate: expected float above 0 (per step); got 0",
+        "grid: rate: expected float above 0 (per step); got -1",
         "grid: rate: expected float above 0 (per step); got 'fast'",
         "grid: sead: unknown (did you mean seed?); the notebook takes backend, seed,",
         "fixed: nesterov: expected bool, written true, yes, on, false, no or off; got 'maybe'",
         "only_if: unknown; expected fixed, list, zip,",
         "exclude: optimiser: unknown (did you mean optimizer?)",
         "exclude: backend: expected Literal['torch', 'tensorflow']; got 'jax'",
-        "exclude: rate: expected float above 0 (per step); got 0.0",
-        "rate: expected float above 0 (per step); got -1.0",
+        "exclude: rate: expected float above 0 (per step); got 0",
+        "rate: expected float above 0 (per step); got -1",
         "exclude: expected some parameters in each rule; got none",
     ]:
         assert any(line.startswith(expected) for line in lines), (expected, lines)
@@ -363,7 +365,7 @@ def test_a_proposal_is_rounded_within_its_domain(values):
         ("trials: 40", "storage: sqlite:///a.db", "optuna.storage: Extra inputs are not permitted; got 'sql"),
         (RATE, "{low: 1}", "optuna: rate: expected low and high, or choices (at least one); got {'low'"),
         (RATE, "{low: 2, high: 1}", "optuna: rate: expected numbers low < high; got 2.0 and 1.0"),
-        (RATE, "{low: 0, high: 2}", "optuna: rate: expected float above 0 (per step); got 0.0"),
+        (RATE, "{low: 0, high: 2}", "optuna: rate: expected float above 0 (per step); got 0"),
         (WIDTH, "{low: 0, high: 3, log: true}", "optuna: width: expected low above 0 with log; got 0"),
         (WIDTH, "{low: 0, choices: [3]}", "(at least one); got {'low': '0', 'choices': ['3']}"),
         (WIDTH, "{choices: []}", "(at least one); got {'choices': []}"),
@@ -389,3 +391,10 @@ def test_a_hundred_thousand_configurations_are_made(notebook):
     found, _ = expand(file, read_parameters(read_notebook(notebook), "small.ipynb"))
     assert len(found) == file.count() == 100_000
     assert math.isclose(found[-1]["rate"], 1.0)
+
+
+def test_a_sweep_parses_its_notebook_once(sweep, monkeypatch):
+    parsed = Mock(wraps=schema.parse_cell)
+    monkeypatch.setattr(schema, "parse_cell", parsed)
+    assert len(sweep("seeds: 3").specs) == 3
+    assert parsed.call_count == 1

@@ -12,15 +12,13 @@ from rich.console import Console
 from gradtricks.book.pdf import chapters, print_pdf
 from gradtricks.book.site import build
 from gradtricks.book.sources import lay_out
-from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import estimate_s
 from gradtricks.lab.commands.publishing import EXPERIMENTS, plan_book, plan_sweeps
-from gradtricks.lab.commands.running import execute_shown
-from gradtricks.lab.commands.terminal import duration
-from gradtricks.lab.notebooks.texts import together
+from gradtricks.lab.notebooks.texts import duration, together
 from gradtricks.lab.results.tables import runs_of
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec
+from gradtricks.lab.runs.progress import estimate_s, execute_shown
+from gradtricks.lab.storage import DEFAULT_STORE
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.publication import as_published
 from gradtricks.lab.sweeps.sweep import freeze

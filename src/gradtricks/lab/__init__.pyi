@@ -1,15 +1,6 @@
-from .commands.overviews import describe as describe
-from .commands.overviews import list_experiments as list_experiments
-from .commands.overviews import status as status
 from .commands.publishing import publish as publish
 from .commands.publishing import reproduce as reproduce
 from .commands.publishing import reproduce_book as reproduce_book
-from .commands.running import SweepResult as SweepResult
-from .commands.running import run as run
-from .commands.running import sweep as sweep
-from .commands.views import plot as plot
-from .commands.views import show as show
-from .commands.views import table as table
 from .films import record_film as record_film
 from .recording import checkpoint_folder as checkpoint_folder
 from .recording import record as record
@@ -17,6 +8,15 @@ from .recording import record_figure as record_figure
 from .recording import record_file as record_file
 from .recording import record_varying as record_varying
 from .recording import use_style as use_style
+from .runs.progress import run as run
+from .sweeps.outcomes import SweepResult as SweepResult
+from .sweeps.outcomes import sweep as sweep
+from .sweeps.overviews import describe as describe
+from .sweeps.overviews import list_experiments as list_experiments
+from .sweeps.overviews import status as status
+from .sweeps.reading import plot as plot
+from .sweeps.reading import show as show
+from .sweeps.reading import table as table
 from .sweeps.sweep import plan_sweep as plan_sweep
 from .sweeps.sweep import read_sweep as read_sweep
 

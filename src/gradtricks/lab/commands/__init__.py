@@ -1,1 +1,1 @@
-"""What the commands do, without a terminal and with one."""
+"""The commands: each module declares those of one panel of the help."""

@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-DEFAULT_STORE = "_build/runs"
-
-Printed = Iterator[Any]  # what a command yields: texts, and what else Rich lays out
+Printed = Iterator[Any]  # texts and renderables of Rich, which a command yields
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
@@ -30,7 +28,24 @@ def manual(*examples: str) -> str:
     return f"[bold]Examples[/bold]\n{lines}\n\n{_EXIT_CODES}"
 
 
-_NAMED = ("-p", "--set", "--grid", "--zip")  # options that take a name and what it is to be
+@app.callback(
+    epilog=manual(
+        "gradtricks describe experiments/unrolling.ipynb",
+        "gradtricks run experiments/unrolling.ipynb -p seed=3",
+        "gradtricks sweep experiments/unrolling.sweep.yaml",
+        "gradtricks sweep --help",
+    )
+)
+def main() -> None:
+    """Rerun, sweep and reproduce the notebooks of gradtricks, and build the book that shows them.
+
+    What is finished is kept in a store, and not done again while its cells, its
+    parameters, the modules that it imported and their libraries mean the same.
+    What is interrupted or killed goes on with the same command.
+    """
+
+
+_NAMED = ("-p", "--set", "--grid", "--zip")  # options that take a name and values
 
 
 class _Command(TyperCommand):
@@ -48,7 +63,7 @@ class _Command(TyperCommand):
 
 
 def command(panel: str, *examples: str) -> Callable[..., Any]:
-    """Declare a function that yields what is to be printed as the command of its name.
+    """Declare a function as the command of its name; the command prints what the function yields.
 
     The help lists it in a ``panel``; at the end of its own are command lines as ``examples``.
     """

@@ -10,22 +10,23 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.running import SweepResult, execute_shown, sweep
 from gradtricks.lab.commands.terminal import short, table
-from gradtricks.lab.commands.views import find_run, opened
 from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import Spec, plan_runs
+from gradtricks.lab.runs.progress import execute_shown
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
+from gradtricks.lab.storage import DEFAULT_STORE
 from gradtricks.lab.storage.records import StoredRun
 from gradtricks.lab.storage.store import store_of_runs
 from gradtricks.lab.sweeps.files import ENDING
+from gradtricks.lab.sweeps.outcomes import SweepResult, sweep
 from gradtricks.lab.sweeps.publication import keep
+from gradtricks.lab.sweeps.reading import find_run, opened
 from gradtricks.lab.sweeps.sweep import Sweep, read_sweep
 
 EXPERIMENTS = Path("experiments")

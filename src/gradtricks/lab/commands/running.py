@@ -1,200 +1,124 @@
-"""Run a notebook or a sweep, say before what would be run and after what came of it, and tidy up."""
+"""Run a notebook, or a sweep of one."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
+import typer
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.progress import Board, estimate_s
-from gradtricks.lab.commands.terminal import duration, near, requested, table
-from gradtricks.lab.commands.views import plot
-from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import count_workers
-from gradtricks.lab.runs.many import Run, execute_missing, look_up
-from gradtricks.lab.runs.planning import Spec, plan_run
-from gradtricks.lab.runs.schedulers import Scheduler
-from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.store import Store, store_of_runs
-from gradtricks.lab.sweeps.sweep import Sweep, freeze, read_sweep
+from gradtricks import lab
+from gradtricks.lab.commands import options as given
+from gradtricks.lab.commands.options import Printed, command
+from gradtricks.lab.commands.terminal import output, requested, table
+from gradtricks.lab.notebooks.texts import ParameterError, duration, near, together
+from gradtricks.lab.storage import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from gradtricks.lab.runs.schedulers import Scheduler
+    from gradtricks.lab.sweeps.outcomes import SweepResult
+    from gradtricks.lab.sweeps.sweep import Sweep
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    """What came of a sweep.
-
-    Attributes:
-        name: Of the sweep.
-        store: Where its runs are.
-        runs: What came of each run, in the sweep's order.
-        best: Of a search, the runs of the best trial, one for each seed.
-        plots: Files of its plots.
-        unplotted: Why there are none; None where there are some.
-        published: Where `publish` has kept its runs; None where it hasn't.
-    """
-
-    name: str
-    store: str
-    runs: tuple[Run, ...]
-    best: tuple[StoredRun, ...] = ()
-    plots: tuple[Path, ...] = ()
-    unplotted: str | None = None
-    published: str | None = None
-
-    @property
-    def finished(self) -> list[StoredRun]:
-        """The runs that are kept."""
-        return [run.stored for run in self.runs if run.stored]
-
-    @property
-    def failed(self) -> list[Run]:
-        """The runs that failed, now or, where they weren't tried again, before."""
-        return [run for run in self.runs if run.error]
-
-    def __rich__(self) -> RenderableType:
-        """Say how many are done, where, and why some failed."""
-        found = sum(run.stored is not None and not run.worker for run in self.runs)
-        before = f" ({found} of them kept from before)" if found else ""
-        done = f"{len(self.runs) - len(self.failed)} done{before}"
-        lines = [f"{self.name}: {done}, {len(self.failed)} failed."]
-        lines += [f"Best: {near(run.location)}" for run in self.best]
-        lines.append(f"Runs: {near(self.store)}")
-        lines += [f"Published: {near(self.published)}"] if self.published else []
-        lines += [f"Plot: {path}" for path in self.plots]
-        lines += [f"No plot: {self.unplotted}"] if self.unplotted else []
-        said = Text("\n".join(lines))
-        if not self.failed:
-            return said
-        kept = Store(self.store).find_all((run.spec for run in self.failed), "failed")
-        rows = []
-        for run in self.failed:  # a line of each error: without where, and with which parameters
-            failure = kept.get(run.spec.request)
-            error = failure.record["error"] if failure else run.error or ""
-            rows.append((run.spec.title, error.strip().partition("\n")[0].rstrip()))
-        return Group(table(("failed run", "why"), rows), said)
-
-
+@command(
+    "Run",
+    "gradtricks run experiments/masking.ipynb",
+    "gradtricks run experiments/masking.ipynb -p backend=tensorflow -p seed=3",
+    "gradtricks run experiments/unrolling.ipynb -p unroll_lengths=[1,5] -p num_unroll_steps=5",
+)
 def run(
-    notebook: str | Path,
-    parameters: Mapping[str, Any] | Iterable[str] = (),
-    *,
-    threads: int | None = None,
-    timeout_s: float | None = None,
-    again: bool = False,
-    store: str | Path = DEFAULT_STORE,
-    console: Console | None = None,
-) -> StoredRun:
-    """Run a notebook, unless the same run is finished already, and return the finished run.
+    notebook: given.Notebook,
+    parameters: given.Parameters = None,
+    threads: given.Threads = None,
+    timeout: given.Timeout = None,
+    again: given.Again = False,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> Printed:
+    """Run a notebook, unless the same run is finished already, and say where it is kept.
 
-    It runs in this process's working directory, as papermill runs it.
-
-    Args:
-        notebook: Path of the source notebook.
-        parameters: By name, or texts such as ``scale=0.5``; the others keep their defaults.
-        threads: That the run may use; None leaves it to the notebook.
-        timeout_s: Ends the run when it takes longer.
-        again: Run it in any case; a run that is kept is replaced when the new one has finished.
-        store: Of the runs.
-        console: Where to show how it goes, and at the end where the run is kept; None shows nothing.
-
-    Raises:
-        ParameterError: A parameter is unknown or of the wrong type; nothing was started.
-        RunError: The run failed; its notebook is kept.
+    Values are read by the types that the notebook declares; lists and dicts
+    are JSON. All that is wrong with them is said before anything starts. It
+    runs in the folder where you give the command, as with papermill, and in
+    this Python: there is no choice of a kernel.
     """
-    notebook = Path(notebook)
-    planned = plan_run(notebook, parameters, threads=threads)
-    opened = store_of_runs(store)
-    how: dict[str, Any] = {"workers": 1, "timeout_s": timeout_s, "retry_failed": True, "again": again}
-    (done,) = execute_shown([planned], opened, console, **how)
-    if done.stored is None:
-        raise RunError(done.error or f"{planned.title} wasn't run")
-    if console is not None:
-        kept = f"Kept from {done.stored.record['started']}, nothing was run (--again does)"
-        said = "Finished" if done.worker else kept
-        console.print(Text(f"{said}: {near(done.stored.location)}"), soft_wrap=True)
-    return done.stored
+    how: dict[str, Any] = {"threads": threads, "timeout_s": timeout, "again": again, "store": store}
+    stored = lab.run(notebook, parameters or (), console=output, **how)
+    yield f"Notebook: {near(stored.location)}/notebook.ipynb"
 
 
+@command(
+    "Run",
+    "gradtricks sweep experiments/unrolling.sweep.yaml --dry-run",
+    "gradtricks sweep experiments/unrolling.sweep.yaml",
+    "gradtricks sweep experiments/unrolling.sweep.yaml --retry failed --timeout 600",
+    "gradtricks sweep experiments/unrolling.ipynb --grid hidden_gradient_scale=0,0.5,1 --seeds 10",
+    "gradtricks sweep experiments/unrolling.ipynb --zip episodes=64,256 --zip batch_size=128,512",
+    "gradtricks sweep experiments/unrolling.sweep.yaml --scheduler tls://head:8786 --tls-ca ca.pem "
+    "--tls-cert me.pem --tls-key me.key --store /shared/runs",
+)
 def sweep(
-    source: str | Path | Sweep,
-    *,
-    workers: int | None = None,
-    scheduler: Scheduler | None = None,
-    timeout_s: float | None = None,
-    retry_failed: bool = False,
-    again: bool = False,
-    store: str | Path = DEFAULT_STORE,
-    console: Console | None = None,
-) -> SweepResult:
-    """Run a notebook over many values, and draw what came out. A run that fails doesn't stop the others.
+    source: given.Source,
+    grid: given.Grid = None,
+    zip_: given.Zip = None,
+    seeds: given.Seeds = None,
+    parameters: given.Parameters = None,
+    shown: given.Results = None,
+    workers: given.Workers = None,
+    threads: given.Threads = None,
+    timeout: given.Timeout = None,
+    retry: given.Retry = None,
+    again: given.Again = False,
+    dry_run: given.DryRun = False,
+    scheduler: given.SchedulerAddress = None,
+    tls_ca: given.TlsCa = None,
+    tls_cert: given.TlsCert = None,
+    tls_key: given.TlsKey = None,
+    plain_tcp: given.PlainTcp = False,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> Printed:
+    """Run a notebook over many values, several runs at once, and draw what came out.
 
-    Args:
-        source: A sweep's file, or what `plan_sweep` returned.
-        workers: Runs at once; None means as many as the cores have room for.
-        scheduler: Of a dask cluster; None means this machine.
-        timeout_s: Ends a run that takes longer.
-        retry_failed: Try those again that have failed before.
-        again: As for `run`, of all runs.
-        store: Of the runs; plots go into the folder ``sweeps`` beside it.
-        console: As for `run`.
-
-    Raises:
-        ParameterError: Something in the sweep is wrong; nothing was started.
-        Interrupted: By Ctrl-C; the same call goes on later.
+    A file says what varies; the book's chapter on sweeps says how. A run that
+    fails doesn't stop the others. Interrupted or killed, the same command goes
+    on: what is finished isn't done again. Plots go into the folder sweeps beside
+    the store. All runs run in the folder where you give the command.
     """
-    wanted = source if isinstance(source, Sweep) else read_sweep(Path(source))
-    if wanted.optuna and (retry_failed or again):
-        option = "--retry" if retry_failed else "--again"
-        raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for {option}; got a search")
-    opened = store_of_runs(store)
-    options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
-    if wanted.optuna:
-        runs, best = _search(wanted, opened, console, **options)
-    else:
-        freeze(wanted, opened)
-        options |= {"retry_failed": retry_failed, "again": again}
-        runs, best = execute_shown(wanted.specs, opened, console, **options), []
-    result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
-    if not result.finished:
-        return result
-    try:
-        return replace(result, plots=tuple(plot(result.name, store=opened.location)))
-    except (ParameterError, OSError) as error:  # nothing can be drawn, or written; the runs are there
-        return replace(result, unplotted=str(error))
+    varied = {"grid": grid, "zip": zip_, "seeds": seeds, "given": parameters, "shown": shown}
+    planned, cluster = together(
+        partial(_plan, source, threads, {name: said for name, said in varied.items() if said}),
+        partial(_cluster_at, scheduler, tls_ca, tls_cert, tls_key, plain_tcp),
+    )
+    if dry_run:
+        yield forecast(planned, store=store, workers=workers)
+        return
+    how: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "again": again}
+    how |= {"retry_failed": retry == "failed", "scheduler": cluster, "store": store}
+    found = lab.sweep(planned, console=output, **how)
+    yield report(found)
+    raise typer.Exit(1 if found.failed else 0)
 
 
-def execute_shown(
-    specs: Sequence[Spec],
-    store: Store,
-    console: Console | None = None,
-    *,
-    retry_failed: bool = False,
-    again: bool = False,
-    **options: Any,
-) -> list[Run]:
-    """Execute runs, and show how far they are; return what came of each, in their order.
-
-    Without a console nothing is shown. Runs that failed before are left alone but for ``retry_failed``, and
-    finished ones but for ``again``, with which each is replaced when its new run has finished. The other
-    options are those of `gradtricks.lab.runs.many.execute_missing`, and so is what it raises.
-    """
-    specs = [replace(spec, anew=again) for spec in specs]
-    runs = look_up(specs, store, retry_failed=retry_failed)
-    board = Board(runs, store, console or Console(quiet=True), workers=options.get("workers"))
-    with board.live():
-        execute_missing(runs, store, on_change=board.tell, on_stop=board.stop, **options)
-    return runs
+def _plan(source: Path, threads: int | None, said: Mapping[str, Any]) -> "Sweep":
+    """Plan a sweep: from a file, which takes no options beside it, or from a notebook and options."""
+    if source.suffix == ".ipynb":
+        return lab.plan_sweep(source, threads=threads, **said)
+    if said:
+        options = ", ".join({"given": "--set", "shown": "--show"}.get(name, f"--{name}") for name in said)
+        raise ParameterError(
+            f"{source}: nothing was run.\nexpected that the file says all that varies; got {options} too; "
+            "remedy: write it into the file, or name the notebook instead"
+        )
+    return lab.read_sweep(source, threads=threads)
 
 
-def cluster_at(
+def _cluster_at(
     address: str | None, ca_file: Path | None, cert: Path | None, key: Path | None, plain_tcp: bool
-) -> Scheduler | None:
-    """Check what is said of a dask cluster, without asking anybody; no address means this machine."""
+) -> "Scheduler | None":
+    """Check the options of a cluster, without connecting to it; no address means this machine."""
+    from gradtricks.lab.runs.schedulers import Scheduler
+
     if address is None:
         if ca_file or cert or key or plain_tcp:
             raise ParameterError("expected --scheduler too, which the certificates are for; got none")
@@ -205,8 +129,12 @@ def cluster_at(
     return found
 
 
-def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
-    """Show what a sweep would run, and how long that takes."""
+def forecast(planned: "Sweep", *, store: str, workers: int | None) -> RenderableType:
+    """Show the runs of a sweep, which of them are done, and how long the others take."""
+    from gradtricks.lab.runs.local import count_workers
+    from gradtricks.lab.runs.progress import estimate_s
+    from gradtricks.lab.storage.store import store_of_runs
+
     if how := planned.optuna:
         ranges = {name: str(domain) for name, domain in how.parameters.items()}
         trials = f"{how.trials} trials of {len(planned.given)} run{'s' * (len(planned.given) > 1)}"
@@ -227,16 +155,22 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
     return Group(table(("run", *planned.varied, ""), rows, right={0}), Text(said))
 
 
-def _search(
-    wanted: Sweep, store: Store, console: Console | None, **options: Any
-) -> tuple[list[Run], list[StoredRun]]:
-    from gradtricks.lab.sweeps.searching import search
-
-    ended = count(1)
-
-    def tell(run: Run) -> None:
-        if console is not None and not run.missing:
-            said = run.error or duration(run.seconds)
-            console.print(Text(f"{next(ended)}. {run.spec.title}: {said}"), soft_wrap=True)
-
-    return search(wanted, store, on_change=tell, **options)
+def report(result: "SweepResult") -> RenderableType:
+    """Say how many runs of a sweep are done, where, and why some failed."""
+    found = sum(run.stored is not None and not run.worker for run in result.runs)
+    before = f" ({found} of them kept from before)" if found else ""
+    done = f"{len(result.runs) - len(result.failed)} done{before}"
+    lines = [f"{result.name}: {done}, {len(result.failed)} failed."]
+    lines += [f"Best: {near(run.location)}" for run in result.best]
+    lines.append(f"Runs: {near(result.store)}")
+    lines += [f"Published: {near(result.published)}"] if result.published else []
+    lines += [f"Plot: {path}" for path in result.plots]
+    lines += [f"No plot: {result.unplotted}"] if result.unplotted else []
+    said = Text("\n".join(lines))
+    if not result.failed:
+        return said
+    rows = []
+    for run in result.failed:  # a line of each error: without where, and with which parameters
+        error = run.failure.record["error"] if run.failure else run.error or ""
+        rows.append((run.spec.title, error.strip().partition("\n")[0].rstrip()))
+    return Group(table(("failed run", "why"), rows), said)

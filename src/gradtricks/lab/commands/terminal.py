@@ -4,7 +4,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -27,26 +26,11 @@ output = make_console()
 
 
 def show(what: Any) -> None:
-    """Print a text as it is, however long its lines are, or what Rich knows how to lay out."""
+    """Print a text as it is, however long its lines are, or a renderable of Rich."""
     if isinstance(what, str):
         output.out(what, highlight=False)
     else:
         output.print(what)
-
-
-def near(location: str) -> str:
-    """Name a place as it is seen from the working directory if it lies below that."""
-    path = Path(location)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
-
-
-def duration(seconds: float | None) -> str:
-    """Say how long something takes, in seconds, minutes or hours."""
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def short(value: Any) -> str:
@@ -68,7 +52,7 @@ def table(
     """Lay out a table, whose cells are shown as `str` writes them; those of columns ``right`` stand there.
 
     Of a long one the middle is left out, and that is said in its place, unless it is wanted as a ``whole``.
-    In ``unbroken`` columns nothing is broken into lines, such as a path that somebody wants to copy.
+    In ``unbroken`` columns nothing is broken into lines, such as a path to be copied.
     """
     aligned, unbroken, rows, half = set(right), set(unbroken), list(rows), _MOST_ROWS // 2
     if (more := len(rows) - _MOST_ROWS) > 0 and not whole:
@@ -84,7 +68,7 @@ def table(
 
 @contextmanager
 def requested() -> Iterator[None]:
-    """Say that what was asked for is wrong where a function takes its arguments for wrong."""
+    """Turn a function's ValueError into a ParameterError: the request was wrong."""
     from gradtricks.lab.notebooks.texts import ParameterError
 
     try:
@@ -95,7 +79,7 @@ def requested() -> Iterator[None]:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Print what went wrong without a traceback, and exit: 2 for a wrong request, 130 if interrupted."""
+    """Print an error without a traceback, and exit: 2 wrong request, 1 failure, 130 interrupted."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: _complain(message, "yellow")
         try:
@@ -103,17 +87,18 @@ def explained() -> Iterator[None]:
         except (typer.Exit, BrokenPipeError):  # who reads the output may stop, as `head` does
             raise
         except ModuleNotFoundError as error:
-            if str(error.name).startswith("gradtricks"):
+            package = str(error.name).partition(".")[0]
+            if package == "gradtricks":
                 raise
             _complain(
-                f"expected {error.name}, which this command needs; got none installed; remedy: install "
+                f"expected {package}, which this command needs; got none installed; remedy: install "
                 "gradtricks with its extra [lab], and for the book with [book] too",
                 "red",
             )
             raise typer.Exit(2) from error
         except Exception as error:  # which of them are expected, _exit_code says
             code = _exit_code(error)
-            if code is None:  # nobody expects it, so it deserves its traceback
+            if code is None:  # unexpected, so it deserves its traceback
                 raise
             _complain(error, "red")
             raise typer.Exit(code) from error
@@ -127,7 +112,8 @@ def _exit_code(error: Exception) -> int | None:
     # Imported when something went wrong: a command that only reads a notebook does without papermill.
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
-    from gradtricks.lab.runs.many import Interrupted, SchedulerError
+    from gradtricks.lab.runs.many import Interrupted
+    from gradtricks.lab.runs.schedulers import SchedulerError
     from gradtricks.lab.storage.places import StoreError
 
     codes: dict[int, Any] = {  # subclasses first

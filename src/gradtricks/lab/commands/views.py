@@ -1,4 +1,4 @@
-"""What runs have found: as a table, as plots, or one run by itself."""
+"""Show results: how far sweeps are, tables, plots, and one run by itself."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -7,49 +7,77 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.terminal import duration, output, short
+from gradtricks import lab
+from gradtricks.lab.commands import options as given
+from gradtricks.lab.commands.options import Printed, command
+from gradtricks.lab.commands.terminal import output, short
 from gradtricks.lab.commands.terminal import table as laid_out
-from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results import tables
-from gradtricks.lab.storage.places import StoreError, replace
-from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.store import Store, open_store
-from gradtricks.lab.sweeps.files import ENDING
+from gradtricks.lab.notebooks.texts import ParameterError, duration, near
+from gradtricks.lab.storage import DEFAULT_STORE
 
 if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
-    from gradtricks.lab.storage.published import Published
+    from gradtricks.lab.storage.records import StoredRun
 
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
 
 
-def table(sweep: str | None = None, *, store: str | Path = DEFAULT_STORE) -> "pandas.DataFrame":
-    """Tabulate runs, one in a row.
+@command("Results", "gradtricks status")
+def status(store: given.StoreLocation = DEFAULT_STORE) -> Printed:
+    """Show how far each sweep of a store is, whichever process runs it: done, failed, running now, left."""
+    from gradtricks.lab.sweeps.overviews import SweepStatus
 
-    Args:
-        sweep: Name of a sweep; None takes the whole store.
-        store: Of the runs.
+    yield laid_out(SweepStatus._fields, lab.status(store=store), right=range(1, 6), whole=True)
 
-    Raises:
-        ParameterError: There is no such sweep.
-        StoreError: Somebody edited the sweep's plan.
+
+@command(
+    "Results",
+    "gradtricks table unrolling",
+    "gradtricks table unrolling --all",
+    "gradtricks table unrolling --to parquet --output unrolling.parquet",
+)
+def table(
+    sweep_name: given.SweepName = None,
+    everything: given.All = False,
+    to: given.To = None,
+    path: given.Output = None,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> Printed:
+    """Tabulate what a sweep found: the mean, its interval and the number of runs of each configuration.
+
+    Without a sweep, list the runs of the store. --all and files have a row for each run,
+    with the columns run, status, error, stem, parameters.NAME, results.NAME,
+    varying.NAME, provenance.NAME, started and duration_s.
     """
-    there = opened(store)
-    return tables.table(there, None if sweep is None else _find_plan(there, sweep)[1])
+    from gradtricks.lab.sweeps.reading import found
+
+    frame = lab.table(sweep_name, store=store)
+    if everything or to or path:
+        yield from write(frame, to, path)
+    else:
+        sweep = None if frame.empty else sweep_name
+        yield summary_of(frame, found(sweep, frame, store=store) if sweep else ())
 
 
-def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
-    """Sort a sweep's runs, at least one, by what it shows, or by how long they took if that isn't there."""
-    from gradtricks.lab.results import grouping
+@command("Results", "gradtricks plot unrolling", "gradtricks plot unrolling --show results.loss_after")
+def plot(
+    sweep_name: given.SweepName = None,
+    shown: given.Results = None,
+    store: given.StoreLocation = DEFAULT_STORE,
+) -> Printed:
+    """Draw what a sweep has found so far, as SVG, in the folder sweeps beside the store."""
+    yield from map(str, lab.plot(sweep_name, shown=shown or (), store=store))
 
-    _, plan = _find_plan(opened(store), sweep)
-    try:
-        return grouping.find_results(frame, plan.varied, plan.shown)
-    except grouping.PlotError:
-        return grouping.find_results(frame, plan.varied, ["duration_s"])
+
+@command("Results", "gradtricks show masking-torch")
+def show(name: given.StoredName, store: given.StoreLocation = DEFAULT_STORE) -> Printed:
+    """Show what a run recorded, and where its executed notebook is, for Jupyter or an editor to open."""
+    stored = lab.show(name, store=store)
+    yield record_of(stored)
+    if stored.executed:
+        yield f"Notebook: {near(stored.location)}/notebook.ipynb"
 
 
 def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> RenderableType:
@@ -86,6 +114,9 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
     Its form is ``to``, or the ending of the file's name. A ParameterError says that it isn't clear or isn't
     text, or that it doesn't take the table, and a FileNotFoundError that there is no folder for the file.
     """
+    from gradtricks.lab.results import tables  # with pandas
+    from gradtricks.lab.storage.places import replace
+
     form = to or (path.suffix.removeprefix(".") if path else None)
     if form is None:
         yield _whole(frame, output.width)
@@ -108,50 +139,8 @@ def write(frame: "pandas.DataFrame", to: str | None, path: Path | None) -> Itera
             replace(path, data)
 
 
-def plot(
-    sweep: str | Path | None = None, *, shown: Sequence[str] = (), store: str | Path = DEFAULT_STORE
-) -> list[Path]:
-    """Draw what a sweep has found so far, each result as SVG in ``sweeps/<name>`` beside the store.
-
-    Args:
-        sweep: Its name or its file; None means the only one of the store.
-        shown: Results such as ``results.loss``, or ``loss``; none means those that the sweep names, or some.
-        store: Of the runs.
-
-    Returns:
-        The files.
-
-    Raises:
-        ParameterError: There is no such sweep, or no result that could be drawn.
-        StoreError: Somebody edited the sweep's plan.
-    """
-    from gradtricks.lab.results import grouping
-
-    there = opened(store)
-    name, plan = _find_plan(there, sweep)
-    results = grouping.find_results(tables.table(there, plan), plan.varied, shown or plan.shown)
-    from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
-
-    drawn = plot_results(results)
-    # What runs among the sources found is drawn beside the default store.
-    place = Path(DEFAULT_STORE if plan.published else there.location).parent / "sweeps" / name
-    place.mkdir(parents=True, exist_ok=True)
-    files = {place / f"{name}.svg": figure.svg() for name, figure in drawn.items()}
-    for path, text in files.items():
-        replace(path, text.encode())
-    return [*files]
-
-
-def show(run: str, *, store: str | Path = DEFAULT_STORE) -> StoredRun:
-    """Find a run by its path, its title or the beginning of that.
-
-    A ParameterError says if none is meant, or several.
-    """
-    return find_run(opened(store), run)
-
-
-def record_of(run: StoredRun) -> RenderableType:
-    """Show what a run recorded."""
+def record_of(run: "StoredRun") -> RenderableType:
+    """Show a run's record."""
     record, provenance = run.record, run.record["provenance"]
     commit = f"{provenance['commit'] or 'unknown'}{', with changes' if provenance['dirty'] else ''}"
     rows = {"status": run.status} | ({"error": record["error"]} if "error" in record else {})
@@ -163,56 +152,14 @@ def record_of(run: StoredRun) -> RenderableType:
     return Group(Text(run.title, style="bold"), laid_out(("", ""), rows.items(), whole=True))
 
 
-def opened(store: str | Path) -> "Store | Published":
-    """Open runs to be read; a ParameterError refuses a folder that isn't there, but for the default one."""
-    there = open_store(store)
-    if not Path(there.location).is_dir() and Path(there.location) != Path(DEFAULT_STORE):
-        raise ParameterError(
-            f"expected a store in {there.location}; got no folder there; "
-            "remedy: see how it is written, or leave out --store"
-        )
-    return there
-
-
-def find_run(store: "Store | Published", text: str) -> StoredRun:
-    """Find the run that a text means, as it was typed; a ParameterError says if there is none, or several."""
-    from gradtricks.lab.storage.published import published_at
-
-    try:
-        return published_at(text) or store.lookup(text)
-    except StoreError as error:
-        raise ParameterError(str(error)) from error
-
-
-def _find_plan(store: "Store | Published", name: str | Path | None) -> tuple[str, tables.Plan]:
-    """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
-    there = store.plans()
-    wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
-    if wanted in there:
-        plan = tables.read_plan(store.plan(wanted))
-        file = Path(name or "")
-        if file.name.endswith(ENDING) and Path(plan.file).is_file() and not _same(file, Path(plan.file)):
-            raise ParameterError(
-                f"expected the sweep of {file}; got one of the same name, whose file is {plan.file}; "
-                "remedy: sweep it again, in a store of its own or under another name"
-            )
-        return wanted, plan
-    raise ParameterError(
-        f"expected one of the sweeps: {', '.join(there) or 'none yet'}; got {wanted or 'no name'!r}; "
-        "remedy: gradtricks status lists them"
-    )
-
-
-def _same(file: Path, other: Path) -> bool:
-    return file.exists() and file.samefile(other)
-
-
 def _whole(frame: "pandas.DataFrame", width: int) -> str:
     """Show every column and every row; quick where there are thousands.
 
     As many columns stand side by side as there is room for; the others follow below, with the first one
     before them, which names the run.
     """
+    from gradtricks.lab.results import tables
+
     named = [(str(name), tables.values_of(column)) for name, column in frame.items()]
     columns = [[name, *(tables.one_line(short(value)) for value in values)] for name, values in named]
     if not columns:

@@ -1,1 +1,1 @@
-"""What a notebook declares, and the values that it is given."""
+"""Read a notebook's parameters and settings, and write values exactly."""

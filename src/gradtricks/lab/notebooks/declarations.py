@@ -1,11 +1,10 @@
-"""The cell tagged ``parameters``, read from its syntax: what isn't a literal or a type is never evaluated."""
+"""Read the cell tagged ``parameters`` from its syntax; nothing but literals and types is ever evaluated."""
 
 import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timezone
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -22,7 +21,7 @@ from pydantic import (
 )
 
 from gradtricks.lab.identity import parse
-from gradtricks.lab.notebooks.texts import READERS, ParameterError, Plain
+from gradtricks.lab.notebooks.texts import ParameterError
 
 _WORDS = {
     "gt": "above {}",
@@ -39,8 +38,8 @@ _WORDS = {
 def parse_cell(source: str) -> tuple[list[ast.stmt], dict[int, str]]:
     """Parse a cell: its statements, and its comments by their lines.
 
-    What IPython reads otherwise than Python, such as ``%matplotlib inline``, is no obstacle. A ParameterError
-    says what can't be read.
+    Magics such as ``%matplotlib inline`` are read as IPython reads them. A ParameterError says which line
+    can't be read.
     """
     try:
         try:
@@ -58,7 +57,7 @@ def parse_cell(source: str) -> tuple[list[ast.stmt], dict[int, str]]:
 
 
 class Assigned(NamedTuple):
-    """A name that a cell sets, or only annotates."""
+    """One name that a cell sets, or only annotates."""
 
     name: str
     node: ast.stmt
@@ -70,7 +69,7 @@ class Assigned(NamedTuple):
 
 
 def assignments(statements: Iterable[ast.stmt], *, in_branch: bool = False) -> Iterator[Assigned]:
-    """Find what a cell sets: in plain assignments, chains of them and tuples, also in branches."""
+    """Find the names that a cell sets: in plain assignments, chains of them and tuples, also in branches."""
     for node in statements:
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -109,8 +108,7 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.
 def resolve(node: ast.expr) -> tuple[Any, str]:
     """Turn an annotation into a type for pydantic, and into words, such as ``float above 0 and at most 1``.
 
-    The type reads `Plain` texts, and with a context quoted dates. A LookupError says that values can't be
-    checked by it, a ValueError that its range makes no sense.
+    A LookupError says that values can't be checked by it, a ValueError that its range makes no sense.
     """
     text, name = ast.unparse(node), _last_name(node)
     if text == "None":
@@ -126,19 +124,19 @@ def resolve(node: ast.expr) -> tuple[Any, str]:
         match _last_name(node.value):
             case "Literal" if choices := [ast.literal_eval(item) for item in items]:
                 if {type(choice) for choice in choices} <= {bool, int, str, NoneType}:
-                    return Annotated[Literal[tuple(choices)], BeforeValidator(_chooser(choices))], text
+                    return Literal[tuple(choices)], text
             case "Annotated" if len(items) == 2:
                 return _annotated(*items)
             case "Union":
                 return _union(*map(resolve, items))
             case "Optional" if len(items) == 1:
                 return optional(*resolve(items[0]))
-            case "list" | "List" if len(items) == 1:
+            case "list" if len(items) == 1:
                 item, words = resolve(items[0])
-                return _reading(list, list[item]), f"list[{words}]"  # type: ignore[valid-type]  # made here
-            case "dict" | "Dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
+                return list[item], f"list[{words}]"  # type: ignore[valid-type]  # made here
+            case "dict" if len(items) == 2 and ast.unparse(items[0]) == "str":
                 item, words = resolve(items[1])
-                return _reading(dict, dict[str, item]), f"dict[str, {words}]"  # type: ignore[valid-type]
+                return dict[str, item], f"dict[str, {words}]"  # type: ignore[valid-type]
     raise LookupError(text)
 
 
@@ -180,58 +178,19 @@ def read_default(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-def plainest(value: Any) -> Any:
-    """Read texts of which nothing is declared; only a declared bool can be meant by ``no``."""
-    if isinstance(value, list):
-        return [plainest(item) for item in value]
-    if isinstance(value, dict):
-        return {name: plainest(item) for name, item in value.items()}
-    if not isinstance(value, Plain):
-        return _with_offset(value) if isinstance(value, datetime) else value
-    for kind in (NoneType, bool, int, float, list) if value.lower() not in ("yes", "no", "on", "off") else ():
-        with suppress(ValueError, KeyError):
-            return plainest(READERS[kind](value))
-    return str(value)
-
-
-def without_range(raw: Any, type_: Any) -> Any:
-    """Read what doesn't fit a type, so that it can be shown."""
-    if isinstance(raw, Plain):
-        with suppress(ValueError, KeyError):
-            return READERS[get_args(type_)[0]](raw)
-    return plainest(raw)
-
-
 def _option(node: ast.expr) -> Any:
     return UTC if ast.unparse(node) in ("UTC", "timezone.utc") else ast.literal_eval(node)
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return ``List`` for ``typing.List`` and for ``List``."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    """Return ``list`` for ``typing.List``, ``List`` and ``list``."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return {"List": "list", "Dict": "dict"}.get(name, name)
 
 
-def _reading(kind: type, type_: Any) -> Any:
-    """Have a type read texts as those of a kind; what can't be read stays, and is refused."""
-
-    def read(value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, Plain) or (info.context and isinstance(value, str) and kind in (date, datetime)):
-            with suppress(ValueError, KeyError):
-                return READERS[kind](value)
-        return value
-
-    return Annotated[type_, BeforeValidator(read)]
-
-
-def _chooser(choices: list[Any]) -> Callable[[Any], Any]:
-    def choose(value: Any) -> Any:
-        for choice in choices if isinstance(value, Plain) else ():
-            with suppress(ValueError, KeyError):
-                if READERS[type(choice)](value) == choice:
-                    return choice
-        return value
-
-    return choose
+def _read_time(value: Any, info: ValidationInfo) -> Any:
+    """Read a time as ISO 8601 has it; pydantic would take a number in quotes for seconds since 1970."""
+    return datetime.fromisoformat(value) if isinstance(value, str) and info.mode != "python" else value
 
 
 def _with_offset(value: datetime) -> datetime:
@@ -248,13 +207,16 @@ def _members(node: ast.expr) -> list[ast.expr]:
 
 def _union(*members: tuple[Any, str]) -> tuple[Any, str]:
     types, words = zip(*members)
-    in_order = sorted(types, key=lambda type_: _ORDER.index(_kind(type_)))
-    one: Any = Union[tuple(in_order)]  # noqa: UP007  # the operator needs types
-    return Annotated[one, Field(union_mode="left_to_right")], " | ".join(words)
+    others = [type_ for type_ in types if type_ is not NoneType] or [NoneType]
+    # The operator needs types, and makes another kind of union of some.
+    one: Any = Union[tuple(sorted(others, key=lambda type_: _ORDER.index(_kind(type_))))]  # noqa: UP007
+    if len(others) > 1:
+        one = Annotated[one, Field(union_mode="left_to_right")]
+    return (Union[one, None] if NoneType in types else one), " | ".join(words)  # noqa: UP007
 
 
 def _kind(type_: Any) -> Any:
-    bare = get_args(type_)[0]
+    bare = get_args(type_)[0] if get_origin(type_) is Annotated else type_
     return get_origin(bare) or bare
 
 
@@ -262,7 +224,7 @@ def _annotated(base: ast.expr, field: ast.expr) -> tuple[Any, str]:
     """Read ``Annotated[base, Field(gt=0)]``, where all arguments of ``Field`` are literals."""
     type_, words = resolve(base)
     if not isinstance(field, ast.Call) or _last_name(field.func) != "Field":
-        return type_, words  # somebody else's
+        return type_, words  # of another library
     options = {option.arg or "**": ast.literal_eval(option.value) for option in field.keywords}
     if field.args or not options.keys() <= _WORDS.keys():
         raise ValueError(f"Field takes {', '.join(_WORDS)}, all by name; got {ast.unparse(field)}")
@@ -271,24 +233,22 @@ def _annotated(base: ast.expr, field: ast.expr) -> tuple[Any, str]:
         words = f"finite {words}"
     if "multiple_of" in options and _kind(type_) is float:
         options["allow_inf_nan"] = False  # pydantic would let NaN pass as a multiple of anything
-    bare, *reading = get_args(type_)
-    return Annotated[bare, Field(**options), *reading], f"{words} {' and '.join(said)}".rstrip()
+    return Annotated[type_, Field(**options)], f"{words} {' and '.join(said)}".rstrip()
 
 
 _ORDER = (NoneType, bool, int, float, date, datetime, list, dict, Literal, Union, str, Any)  # of trying
-_NONE = _reading(NoneType, NoneType), "None"
-_ANY = Annotated[Any, BeforeValidator(plainest)]
-_LIST, _DICT = (_reading(list, list[_ANY]), "list"), (_reading(dict, dict[str, _ANY]), "dict")
+_NONE = NoneType, "None"
 _NAMED: dict[str, tuple[Any, str]] = {
-    **{kind.__name__: (_reading(kind, kind), kind.__name__) for kind in (bool, int, float, str, date)},
-    "datetime": (Annotated[_reading(datetime, datetime), AfterValidator(_with_offset)], "datetime"),
-    "PositiveInt": (_reading(int, PositiveInt), "int above 0"),
-    "NonNegativeInt": (_reading(int, NonNegativeInt), "int at least 0"),
-    "PositiveFloat": (_reading(float, PositiveFloat), "float above 0"),
-    "NonNegativeFloat": (_reading(float, NonNegativeFloat), "float at least 0"),
-    "Any": (_ANY, "any plain value"),
-    "list": _LIST,
-    "List": _LIST,
-    "dict": _DICT,
-    "Dict": _DICT,
+    **{kind.__name__: (kind, kind.__name__) for kind in (bool, int, float, str, date)},
+    "datetime": (
+        Annotated[datetime, BeforeValidator(_read_time), AfterValidator(_with_offset)],
+        "datetime",
+    ),
+    "PositiveInt": (PositiveInt, "int above 0"),
+    "NonNegativeInt": (NonNegativeInt, "int at least 0"),
+    "PositiveFloat": (PositiveFloat, "float above 0"),
+    "NonNegativeFloat": (NonNegativeFloat, "float at least 0"),
+    "Any": (Any, "any plain value"),
+    "list": (list[Any], "list"),
+    "dict": (dict[str, Any], "dict"),
 }

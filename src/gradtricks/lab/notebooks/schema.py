@@ -1,4 +1,4 @@
-"""What a notebook declares: its parameters, checked before any kernel starts, and how it is to be run."""
+"""Read a notebook's declarations: parameters, which are checked before any kernel starts, and settings."""
 
 import ast
 import re
@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Annotated, Any, get_args
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import nbformat
 from nbformat import NotebookNode
@@ -25,13 +26,27 @@ from gradtricks.lab.notebooks.declarations import (
     parse_cell,
     read_default,
     resolve,
-    without_range,
 )
-from gradtricks.lab.notebooks.texts import READERS, WORDS, Plain, Problems, literal
 from gradtricks.lab.notebooks.texts import ParameterError as ParameterError  # also for who imports this one
+from gradtricks.lab.notebooks.texts import Plain, Problems, alike, as_json, literal
+from gradtricks.lab.notebooks.texts import excerpt as excerpt
 
 _TYPE_COMMENT = re.compile(r"type:\s*([\w.]+(?:\[.*\])?)\s*(.*)")
-_LONGEST = 120  # characters of a wrong value
+_KINDS = (NoneType, bool, int, float, str, date, datetime, list, dict)
+_BOOL = ", written true, yes, on, false, no or off"
+
+# Of a text of which nothing is declared; only a declared bool can be meant by ``no``.
+_UNDECLARED: TypeAdapter[Any] = TypeAdapter(Annotated[int | float | str, Field(union_mode="left_to_right")])
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def _read(written: Any, declared: TypeAdapter[Any], plain: TypeAdapter[Any]) -> Any:
+    """Read JSON, in which dates are texts; other texts, such as ``no`` and ``007``, by a type for these."""
+    try:
+        text = as_json(written)
+    except ValueError:
+        return plain.validate_strings(str(written), strict=True)
+    return declared.validate_json(text, strict=True)
 
 
 @dataclass(frozen=True)
@@ -54,33 +69,40 @@ class Parameter:
     @property
     def is_typed(self) -> bool:
         """Whether not any value will do."""
-        return get_args(self.type)[:1] != (Any,)
+        return self.type is not Any
 
     @property
     def choices(self) -> tuple[Any, ...]:
         """The values of a ``Literal``."""
-        return get_args(get_args(self.type)[0])
+        return get_args(self.type) if get_origin(self.type) is Literal else ()
 
-    def read(self, raw: Any) -> Any:
-        """Read and check a value that was written: texts are `Plain`, or ``str`` where they were quoted."""
-        return self.check(raw, "quoted dates")
+    def read(self, written: Any) -> Any:
+        """Read and check a value as written: `Plain`, ``str`` where it was quoted, or made of these."""
+        if type(written) is Plain and written in self.choices:
+            return str(written)
+        with suppress(ValueError, TypeError):
+            value = _read(written, self._adapter, self._adapter if self.is_typed else _UNDECLARED)
+            literal(value)
+            return value
+        return self.check(written)  # a text may look like something else
 
-    def check(self, value: Any, context: str | None = None) -> Any:
+    def check(self, value: Any) -> Any:
         """Check a value: of the declared type exactly, but that an int may stand for a float."""
         try:
-            checked = self._adapter.validate_python(value, strict=True, context=context)
+            checked = self._adapter.validate_python(value, strict=True)
             literal(checked)
             return checked
         except (ValidationError, TypeError) as error:
             meaning = f" ({self.meaning})" if self.meaning else ""
-            words = f", written {WORDS}" if "bool" in self.expected.split(" | ") else ""
-            got = without_range(value, self.type)
-            said = f"{self.name}: expected {self.expected}{words}{meaning}; got {excerpt(got)}"
-            raise ParameterError(said + self._remedy(got)) from error
+            words = _BOOL if "bool" in self.expected.split(" | ") else ""
+            with suppress(ValueError, TypeError):
+                value = _read(value, _ANY, _UNDECLARED)
+            said = f"{self.name}: expected {self.expected}{words}{meaning}; got {excerpt(value)}"
+            raise ParameterError(said + self._remedy(value)) from error
 
     def _remedy(self, got: Any) -> str:
-        """Say how to let a value of another type pass where no one has declared any."""
-        if not (self.inferred and self.is_typed) or type(got) not in READERS:
+        """Say how to let a value of another type pass where only the default says a type."""
+        if not (self.inferred and self.is_typed) or type(got) not in _KINDS:
             return ""
         kind = "None" if got is None else type(got).__name__
         wanted = kind if (self.expected, kind) == ("int", "float") else f"{self.expected} | {kind}"
@@ -91,7 +113,7 @@ class Parameter:
 
 
 def _check_pattern(pattern: str) -> str:
-    """Refuse what `Path.glob` doesn't take, and what could find something above the notebook's folder."""
+    """Refuse patterns that `Path.glob` doesn't take, or that reach above the notebook's folder."""
     parts = PurePath(pattern).parts
     if not parts or PurePath(pattern).anchor or any(p == ".." or ("**" in p and p != "**") for p in parts):
         said = "Input should be a pattern such as data/*.csv, of files beside the notebook"
@@ -110,8 +132,7 @@ class Settings(BaseModel):
     fresh_kernel: bool = False
     reads: list[Annotated[str, AfterValidator(_check_pattern)]] = []
     quick: dict[str, Any] | None = None
-    # What planning a run writes: of each file that it reads the digest, and where these files lie, seen from
-    # there.
+    # Written by planning: the digest of each file that it reads, and where these files lie.
     read: dict[str, str] = Field({}, exclude=True)
     folder: str = Field("", exclude=True)
 
@@ -175,7 +196,7 @@ def read_settings(notebook: NotebookNode, path: str, **instead: Any) -> Settings
 
 
 def faults(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
-    """Say what is wrong with what stands for a model, a line for each part of it."""
+    """Yield one line per validation error."""
     keys = [field.alias or name for name, field in model.model_fields.items() if not field.exclude]
     for detail in error.errors(include_url=False):
         # Where several types are possible, pydantic says after which of them it looked.
@@ -216,12 +237,6 @@ def find_parameter(declared: Mapping[str, Parameter], name: str) -> Parameter:
     raise ParameterError(f"{name}: unknown{alike(name, declared)}; the notebook takes {taken}")
 
 
-def alike(name: str, known: Iterable[str]) -> str:
-    """Ask for a message whether the known name that is nearest to an unknown one was meant."""
-    near = get_close_matches(name, list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
 def by_name(given: Mapping[str, Any] | Iterable[str], problems: Problems) -> dict[str, Any]:
     """Split ``name=value`` texts, if it is texts; others are noted, and names that come twice."""
     if isinstance(given, Mapping):
@@ -238,21 +253,12 @@ def by_name(given: Mapping[str, Any] | Iterable[str], problems: Problems) -> dic
     return values
 
 
-def excerpt(value: Any) -> str:
-    """Write a wrong value of any size for a message: its ``repr``, or the beginning of it."""
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of more digits than Python writes
-        text = hex(value) if isinstance(value, int) else f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
-
-
 def _parameter(assigned: Assigned, comments: Mapping[int, str], set_once: bool, unused: bool) -> Parameter:
     name, node, value, written, _ = assigned
     meaning = comments.get(node.end_lineno or 0) or comments.get(node.lineno, "")
     annotation = node.annotation if isinstance(node, ast.AnnAssign) else None
     if value is None and annotation and ast.unparse(annotation) == "None":
-        annotation = None  # as in ``x: None``, which sets nothing: somebody wants to give it a value
+        annotation = None  # as in ``x: None``, which only declares that it takes a value
     default: Any = None
     computed = True
     with suppress(ValueError, TypeError, OverflowError, RecursionError):

@@ -1,20 +1,21 @@
-"""Values as texts: as users type them, which a type tells the meaning of later, and as Python source."""
+"""Values as texts: as users write them, as JSON for pydantic to read, and as Python source."""
 
 import json
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, timezone
+from difflib import get_close_matches
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import yaml
 
-_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-WORDS = f"{', '.join([*_WORDS][:-1])} or {[*_WORDS][-1]}"
-_INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+|[0-9][0-9_]*)")
+_LONGEST = 120  # characters of a wrong value
+_JSON = {"None": "null", "True": "true", "False": "false"}  # as Python writes them
+_JSON |= {".nan": "NaN", ".inf": "Infinity", "-.inf": "-Infinity"}  # and YAML
 # Bits: Python may refuse to read decimal integers of more than 640 digits, never hexadecimal ones.
 _LONG = 2000
 _MATH = '__import__("math")'
@@ -28,22 +29,22 @@ class Plain(str):
 
 
 class ParameterError(ValueError):
-    """What a user asked for isn't possible; the message lists everything that is wrong."""
+    """A wrong request; the message lists everything that is wrong with it."""
 
 
 class Problems(list[str]):
-    """What is wrong, collected until all of it can be said at once."""
+    """Collects everything that is wrong, to refuse it at once."""
 
     @contextmanager
     def noted(self, *part: str) -> Iterator[None]:
-        """Take a `ParameterError` down, and the part that it is about, instead of raising it."""
+        """Note a `ParameterError`, and the part that it is about, instead of raising it."""
         try:
             yield
         except ParameterError as error:
             self.append(": ".join([*part, str(error)]))
 
     def error(self, *before: str) -> ParameterError:
-        """Say each once, behind what comes before."""
+        """Make an error that lists each problem once, below the lines ``before``."""
         return ParameterError("\n".join([*before, *dict.fromkeys(self)]))
 
     def refuse(self) -> None:
@@ -53,7 +54,7 @@ class Problems(list[str]):
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Call functions of which each may refuse what it is about; what all of them refuse is said at once."""
+    """Call every function; if some raise ParameterError, raise one that lists all their messages."""
     answers, refused = [], list[ParameterError | FileNotFoundError]()
     for call in calls:
         try:
@@ -66,18 +67,74 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
     return answers
 
 
-def read_json(text: str) -> Any:
-    """Read JSON, numbers as plain texts; names that come twice are refused."""
+def alike(name: str, known: Iterable[str]) -> str:
+    """Ask whether the nearest known name was meant; an empty text where none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def excerpt(value: Any) -> str:
+    """Write a wrong value of any size for a message: its ``repr``, or the beginning of it."""
     try:
-        return json.loads(
-            text, parse_int=Plain, parse_float=Plain, parse_constant=Plain, object_pairs_hook=_without_twins
-        )
-    except (ValueError, RecursionError) as error:
-        raise ParameterError(f"expected JSON; got {text[:80]!r} ({error})") from error
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        text = hex(value) if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+
+
+def duration(seconds: float | None) -> str:
+    """Say how long something takes, in seconds, minutes or hours."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def near(location: str) -> str:
+    """Name a place as it is seen from the working directory if it lies below that."""
+    path = Path(location)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
+
+
+def as_json(written: Any) -> str:
+    """Write a user's input as JSON: `Plain` texts as they stand, others in quotes, and lists and dicts.
+
+    Raises:
+        ValueError: The text isn't JSON, or a name comes twice in it.
+        TypeError: JSON has no such type, as for a date or a tuple.
+    """
+    kind = type(written)
+    if kind is Plain:
+        text = _JSON.get(written, written)
+        try:
+            json.loads(text, parse_int=str, object_pairs_hook=_without_twins)
+        except RecursionError as error:
+            raise ValueError("nested too deep") from error
+        if text.lstrip()[:1] == '"':
+            raise ValueError("quotes that are part of a text")
+        return text
+    if kind is list:
+        return f"[{', '.join(map(_item, written))}]"
+    if kind is dict:
+        return f"{{{', '.join(f'{json.dumps(name)}: {_item(each)}' for name, each in written.items())}}}"
+    if written is None or kind in (bool, int, float, str):
+        return json.dumps(written)
+    raise TypeError(kind.__name__)
+
+
+def _item(written: Any) -> str:
+    """Write a part: there, a plain text that isn't JSON is a number such as ``.5``, or a text."""
+    try:
+        return as_json(written)
+    except ValueError:
+        with suppress(ValueError):
+            return json.dumps(float(written))
+        return json.dumps(written)
 
 
 def read_yaml(text: str) -> Any:
-    """Read YAML without interpreting what isn't quoted.
+    """Read YAML; unquoted scalars stay texts, as `Plain`.
 
     Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
     """
@@ -92,7 +149,7 @@ def read_yaml(text: str) -> Any:
 def literal(value: Any) -> str:
     """Write a value as Python source.
 
-    What JSON lacks is reached through ``__import__``, because a notebook may have another ``float`` or
+    Infinities, NaN and dates are reached through ``__import__``: a notebook may have another ``float`` or
     ``datetime`` by then. Nothing of a value is ever outside of quotes or brackets.
 
     Args:
@@ -125,33 +182,6 @@ def literal(value: Any) -> str:
     )
 
 
-def _read_integer(text: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(text)
-    return int(text, 0 if text.lstrip("+-")[1:2].isalpha() else 10)
-
-
-def _read_nested(text: str) -> Any:
-    if text[:1] not in ("[", "{"):
-        raise ValueError(text)
-    return read_json(text)
-
-
-# What a text means that is of a type; a ValueError or KeyError says that none of that type is written so.
-READERS: Mapping[Any, Callable[[str], Any]] = {
-    NoneType: {"null": None, "None": None}.__getitem__,
-    bool: lambda text: _WORDS[text.lower()],
-    int: _read_integer,
-    # YAML writes .inf and .nan.
-    float: lambda text: float(re.sub(r"^([+-]?)\.(?=inf|nan)", r"\1", text.lower())),
-    str: str,
-    date: date.fromisoformat,
-    datetime: datetime.fromisoformat,
-    list: _read_nested,
-    dict: _read_nested,
-}
-
-
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     twins = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
     if twins:
@@ -160,7 +190,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Loader(yaml.BaseLoader):
-    """Makes texts of all that isn't a list or a mapping."""
+    """Makes a text of everything but lists and mappings."""
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         event = self.peek_event()

@@ -1,6 +1,6 @@
-"""Runs on a dask cluster that somebody else has started: how it is reached and checked, and what workers do.
+"""Execute runs on a running dask cluster: connect, check its workers, and what a worker does.
 
-A worker does runs in warm kernels that its threads share, if it has what the driver has.
+A worker executes runs in warm kernels that its threads share, if its packages are the driver's.
 """
 
 import logging
@@ -24,10 +24,9 @@ from gradtricks.lab.identity import PACKAGE, bytes_below
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.runs.execution import execute_run
-from gradtricks.lab.runs.many import SchedulerError
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries
-from gradtricks.lab.runs.schedulers import Scheduler
+from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.places import explained
 from gradtricks.lab.storage.store import Store, StoredRun
 
@@ -38,7 +37,7 @@ _LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio
 
 @dataclass(frozen=True)
 class _Orders:
-    """What the runs of a sweep have in common."""
+    """Settings that all runs of a sweep share."""
 
     sweep: str  # its name, unlike any other
     store: str
@@ -55,11 +54,11 @@ def cluster(
     limit: int | None,
     timeout_s: float | None,
 ) -> Iterator["Cluster"]:
-    """Connect, wait for a worker, and check that all of them can do what is to be done.
+    """Connect, wait for a worker, and check that all workers have the driver's packages and see its store.
 
-    Another thread tells ``begun`` the request of a run that begins, and who does it. ``limit`` says how many
-    go on at once; None means as many as workers have threads. A SchedulerError says that nobody answers,
-    there is no worker, or one doesn't fit.
+    Another thread calls ``begun`` with a run's request and worker as it begins. ``limit`` is the number of
+    runs at once; None means as many as workers have threads. A SchedulerError says that no scheduler
+    answers, there is no worker, or one doesn't fit.
     """
     folder = str(Path(store.location).resolve())
     orders = _Orders(secrets.token_hex(8), folder, timeout_s, environment())
@@ -79,9 +78,9 @@ def cluster(
 
 
 class Cluster:
-    """The workers of a cluster; what can be done with them is as with `gradtricks.lab.runs.here.Here`."""
+    """Executes runs on the workers of a cluster, as `gradtricks.lab.runs.local.LocalPool` does here."""
 
-    cores = float("inf")  # whoever starts workers says how many runs each takes
+    cores = float("inf")  # a worker takes as many runs as it was started with threads
     lost: tuple[type[Exception], ...] = (KernelLostError, KilledWorker)
 
     def __init__(self, client: Client, scheduler: Scheduler, orders: _Orders, limit: int | None) -> None:
@@ -91,7 +90,7 @@ class Cluster:
         self._peopled = monotonic()
 
     def room(self) -> int:
-        """Count the threads of all workers, and be patient where there are none."""
+        """Count the threads of all workers; wait for some where there are none."""
         try:
             threads = sum(self._client.nthreads().values())
         except Exception as error:  # what distributed raises here depends on when the connection broke
@@ -103,7 +102,7 @@ class Cluster:
         return min(threads, self._limit or threads)
 
     def end(self) -> None:
-        """End what goes on of this sweep."""
+        """End the running runs of this sweep."""
         with suppress(Exception):  # a worker that can't be reached any more has stopped in any case
             self._client.run(_end, self._orders.sweep, on_error="ignore")
 
@@ -131,7 +130,7 @@ def _connected(scheduler: Scheduler) -> Iterator[Client]:
             raise _gone(scheduler) from error
         raise
     finally:
-        with suppress(Exception):  # whatever it was, it is over
+        with suppress(Exception):  # the connection is given up in any case
             client.close(timeout=5)
 
 
@@ -142,7 +141,7 @@ def _check_workers(client: Client, scheduler: Scheduler, orders: _Orders) -> Non
         answers["the scheduler"] = client.run_on_scheduler(_differences, orders, None, _OF_SCHEDULER)
     except OSError as error:  # it has ended meanwhile
         raise _gone(scheduler) from error
-    except Exception as error:  # whatever it is that keeps it from answering
+    except Exception as error:  # any reason not to answer
         answers["the scheduler"] = error
     problems = [
         f"{place}: {answer if isinstance(answer, str) else f'{type(answer).__name__}: {answer}'}"
@@ -191,7 +190,7 @@ def _no_workers(scheduler: Scheduler) -> SchedulerError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep dask from printing tracebacks of what is said in a sentence here, or concerns no user."""
+    """Silence dask's tracebacks: our errors are sentences, and the rest concerns no user."""
     before = {logger: logger.level for logger in map(logging.getLogger, _LOGGERS)}
     for logger in before:
         logger.setLevel(logging.CRITICAL + 1)
@@ -212,7 +211,7 @@ _ended: set[str] = set()
 
 
 def _perform(orders: _Orders, spec: Spec, *, again: bool) -> StoredRun:
-    """Execute a run in this process's kernels, and tell the driver who does it.
+    """Execute a run in this process's kernels, and tell the driver which worker does it.
 
     A SchedulerError says that this worker, which may have come late, has other packages than the driver. The
     others are those of `gradtricks.lab.runs.execution.execute_run`.
@@ -229,7 +228,7 @@ def _perform(orders: _Orders, spec: Spec, *, again: bool) -> StoredRun:
 
 
 def _end(sweep: str) -> None:
-    """End the runs of a sweep that are going on in this process, and begin no more of them."""
+    """End the runs of a sweep in this process, and begin no more of them."""
     with _lock:
         _ended.add(sweep)
         kernels = _kernels.pop(sweep, None)
@@ -239,7 +238,7 @@ def _end(sweep: str) -> None:
 
 @contextmanager
 def _lent(sweep: str) -> Iterator[Kernels]:
-    """Lend the kernels of a sweep; those of sweeps that run nothing here make room for a new one."""
+    """Lend the kernels of a sweep; close those of sweeps that run nothing here, to make room."""
     with _lock:
         if sweep in _ended:
             raise KernelsClosed("the sweep was ended")
@@ -258,7 +257,7 @@ def _lent(sweep: str) -> Iterator[Kernels]:
 
 @cache
 def _differences(orders: _Orders, probe: str | None = None, names: tuple[str, ...] = ()) -> str:
-    """Say how this process differs from the driver's, in all or some names, and whether a file isn't seen."""
+    """List how this process differs from the driver's, in all or some names, or that it can't see a file."""
     expected, got = orders.environment, environment()
     said = [
         f"{name}: expected {expected.get(name)}, got {got.get(name)}"
@@ -270,7 +269,7 @@ def _differences(orders: _Orders, probe: str | None = None, names: tuple[str, ..
 
 
 def environment() -> dict[str, str]:
-    """Describe what has to be the same where a run is planned and where it is executed."""
+    """Describe the packages, which must be the same where a run is planned and where it is executed."""
     return {
         "python": platform.python_version(),
         "gradtricks's files": bytes_below(PACKAGE),

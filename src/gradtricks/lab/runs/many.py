@@ -1,4 +1,4 @@
-"""Many runs: given to an executor as there is room for them, and told of as they begin and end."""
+"""Execute many runs concurrently, and report each start and end."""
 
 import queue
 import signal
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import Here
+from gradtricks.lab.runs.local import LocalPool
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.runs.schedulers import Scheduler
+from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.places import StoreError
 from gradtricks.lab.storage.store import Store, StoredRun
 
@@ -24,26 +24,28 @@ if TYPE_CHECKING:
     from gradtricks.lab.runs.cluster import Cluster
 
 _LOOK_EVERY_S = 1.0
-_PATIENCE_S = 10.0  # for runs to end that were told to
+_STOP_TIMEOUT_S = 10.0  # after the second Ctrl-C
 
 
 @dataclass(eq=False)
 class Run:
-    """A run, from when it is wanted to what came of it.
+    """A run's progress, from when it is wanted to its result.
 
     Attributes:
-        spec: What is to be run.
-        stored: What was found or done; None where it failed, or hasn't ended.
+        spec: The planned run.
+        stored: Its record, found or new; None where it failed, or hasn't ended.
         error: Why it failed, now or, where it wasn't tried again, before.
-        worker: Who does it, or did; empty where nobody has begun.
+        failure: What the store keeps of that; None where it keeps nothing.
+        worker: Name of the worker that executes it, or did; empty where it hasn't begun.
         began: When that was, by `time.monotonic`.
-        seconds: That it took.
-        lost: Whether the process that it ran in was ended once by something else.
+        seconds: Its duration.
+        lost: Whether something else ended its process once.
     """
 
     spec: Spec
     stored: StoredRun | None = None
     error: str | None = None
+    failure: StoredRun | None = None
     worker: str = ""
     began: float = 0.0
     seconds: float = 0.0
@@ -58,16 +60,12 @@ class Run:
 
     @property
     def missing(self) -> bool:
-        """Whether it is still to be done."""
+        """Whether it has neither a record nor an error yet."""
         return self.stored is None and self.error is None
 
 
-class SchedulerError(RuntimeError):
-    """A cluster can't be used, or is gone; what was finished until then is kept."""
-
-
 class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
-    """Somebody pressed Ctrl-C, or this process was told to end."""
+    """Ctrl-C or SIGTERM ended the runs before all were done."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         left = sum(run.missing for run in runs)
@@ -75,10 +73,10 @@ class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
 
 
 def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[Run]:
-    """Find what is known of runs before any is started: a run each; what is asked for twice is one.
+    """Look runs up before any is started; a run that is asked for twice is one object.
 
-    Those that have failed before count as not tried if they are to be tried again, or if it was a kill from
-    outside that ended them; those that are to be done anew do in any case.
+    Failed ones count as not tried with ``retry_failed``, or if a kill from outside ended them; those with
+    ``anew`` do in any case.
     """
     finished = store.find_all(specs)
     others = [] if retry_failed else [spec for spec in specs if spec.request not in finished]
@@ -91,7 +89,7 @@ def look_up(specs: Sequence[Spec], store: Store, *, retry_failed: bool) -> list[
         if failure is None or failure.record.get("lost"):
             return Run(spec, finished.get(spec.request))
         kept = f"It failed before, and is kept in {failure.location}"
-        return Run(spec, error=f"{failure.record['error']}\n  {kept}")
+        return Run(spec, error=f"{failure.record['error']}\n  {kept}", failure=failure)
 
     runs = {spec.request: known(spec) for spec in specs}
     return [runs[spec.request] for spec in specs]
@@ -108,15 +106,15 @@ def execute_missing(
     on_stop: Callable[[], object] = lambda: None,
     then: Callable[[int], Iterable[Run]] = lambda room: (),
 ) -> None:
-    """Execute what `look_up` didn't find, several at once; one that fails doesn't stop the others.
+    """Execute the runs that `look_up` didn't find, several at once; one that fails doesn't stop the others.
 
-    Neither does a mistake of the lab's own, which is raised in the end: that run is still to be done.
+    Neither does a mistake of the lab's own, which is raised in the end and leaves its run missing.
 
     Ctrl-C or SIGTERM once: no further run starts, and those that are going on are finished and kept. Twice:
     they are ended. Either way the same call does later what is left.
 
     Args:
-        runs: What is wanted; they change as they begin and end.
+        runs: From `look_up`; they change as they begin and end.
         store: Where runs are kept.
         workers: How many runs go on at once; None means as many as there are cores for. With a scheduler it
             is a limit, and None means none.
@@ -137,9 +135,9 @@ def execute_missing(
     if not specs:
         return
     driver = _Driver(runs, store, on_change, on_stop, then)
-    pool: AbstractContextManager[Here | Cluster]
+    pool: AbstractContextManager[LocalPool | Cluster]
     if scheduler is None:
-        pool = closing(Here(specs, store, driver.hear, workers=workers, timeout_s=timeout_s))
+        pool = closing(LocalPool(specs, store, driver.hear, workers=workers, timeout_s=timeout_s))
     else:
         from gradtricks.lab.runs.cluster import cluster  # dask takes a second to import
 
@@ -152,7 +150,7 @@ def execute_missing(
 
 @dataclass
 class _Driver:
-    """What is to be done, and what of it goes on."""
+    """The driver's state: waiting runs, running futures, queued events."""
 
     wanted: Sequence[Run]
     store: Store
@@ -172,8 +170,8 @@ class _Driver:
         order = sorted(self.runs, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0)))
         self._waiting = deque(run for run in order if run.missing)
 
-    def drive(self, pool: "Here | Cluster") -> None:
-        """Execute all of them, or those that go on when somebody interrupts."""
+    def drive(self, pool: "LocalPool | Cluster") -> None:
+        """Execute all runs; after an interruption, only finish those that have begun."""
         self._pool = pool
         self._look()
         self._add_more()
@@ -196,11 +194,11 @@ class _Driver:
         return any(run.missing for run in self.runs)
 
     def hear(self, request: str, worker: str) -> None:
-        """Be told, in any thread, who does a run."""
+        """Note, from any thread, that this worker began this run."""
         self._news.put(partial(self._begun, request, worker))
 
     def hear_signal(self) -> None:
-        """Be told that somebody interrupts."""
+        """Note Ctrl-C or SIGTERM."""
         self._news.put(self._interrupt)
 
     def _begun(self, request: str, worker: str) -> None:
@@ -210,7 +208,7 @@ class _Driver:
             self.on_change(run)
 
     def _interrupt(self) -> None:
-        """Begin nothing more; the second time, end what goes on."""
+        """Begin no further run; the second time, end the running ones."""
         self.signals += 1
         if self.signals == 1:
             self.on_stop()
@@ -218,7 +216,7 @@ class _Driver:
                 if not run.worker:
                     future.cancel()
         else:
-            self._deadline = min(self._deadline, monotonic() + _PATIENCE_S)
+            self._deadline = min(self._deadline, monotonic() + _STOP_TIMEOUT_S)
             self._pool.end()
 
     def _add_more(self) -> None:
@@ -232,7 +230,7 @@ class _Driver:
         self._room = self._pool.room()
 
     def _next(self) -> Run | None:
-        """Choose a run that there is room for, and that no other sweep is doing: that one does it for us."""
+        """Choose the next run that fits; leave one that another process has claimed to that process."""
         if len(self._going) >= self._room:
             return None
         run = next((run for run in self._waiting if run.spec.request not in self._claimed), None)
@@ -265,7 +263,9 @@ class _Driver:
             raise
         except SchedulerError:
             raise
-        except (RunError, StoreError) as error:
+        except RunError as error:
+            run.error, run.failure = str(error), error.stored
+        except StoreError as error:
             run.error = str(error)
         except self._pool.lost as error:
             if not run.lost:
@@ -274,7 +274,7 @@ class _Driver:
                 self._waiting.append(run)
             else:
                 run.error = f"{run.spec.title}: its process was ended each time: {error}"
-        except Exception as error:  # nobody foresaw it, so it isn't the notebook's
+        except Exception as error:  # unforeseen, so it isn't the notebook's
             error.add_note(f"That is a mistake of the lab's own, in {run.spec.title}.")
             self._mistake, run.worker = self._mistake or error, ""
         self.on_change(run)
@@ -284,7 +284,7 @@ class _Driver:
 
 @contextmanager
 def _on_signal(act: Callable[[], None]) -> Iterator[None]:
-    """Act on Ctrl-C and SIGTERM, instead of what is done otherwise; other threads than the main one can't."""
+    """Call ``act`` on Ctrl-C and SIGTERM; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

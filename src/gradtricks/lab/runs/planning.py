@@ -1,4 +1,4 @@
-"""What is to be run: notebooks and parameters, checked all together before anything starts."""
+"""Plan runs: check notebooks and parameters, all together, before anything starts."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbformat import NotebookNode
 
@@ -33,9 +33,23 @@ _NO_NAME = re.compile(r"[\x00-\x1f/\\]+")
 _TAGS = {INJECTED, "papermill-error-cell-tag"}  # of cells that an earlier run of papermill put in
 
 
+class Notebook(NamedTuple):
+    """A notebook, read and parsed once for all that is planned with it."""
+
+    path: Path
+    node: NotebookNode
+    parameters: dict[str, Parameter]
+
+
+def parse_notebook(path: Path) -> Notebook:
+    """Read a notebook and its parameters, as `read_notebook` and `read_parameters`."""
+    node = read_notebook(path)
+    return Notebook(path, node, read_parameters(node, str(path)))
+
+
 @dataclass(frozen=True)
 class Spec(Requested):
-    """What is to be run.
+    """One planned run.
 
     Attributes:
         notebook: Path of the source notebook.
@@ -76,7 +90,7 @@ def plan_run(notebook: Path, given: Mapping[str, Any] | Iterable[str], *, thread
 
 
 def plan_runs(
-    notebook: Path,
+    notebook: Path | Notebook,
     givens: Iterable[Mapping[str, Any] | Iterable[str]],
     *,
     threads: int | None = None,
@@ -85,27 +99,26 @@ def plan_runs(
     """Check a notebook and many configurations for it, before anything starts.
 
     Args:
-        notebook: Path of the source notebook; it is read once.
+        notebook: Path of the source notebook, or what `parse_notebook` made of it; it is read once.
         givens: Of each run, parameters by name, or texts such as ``scale=0.5``; others keep their defaults.
         threads: That a run may use; None leaves it to the notebook's metadata, or else it is 1.
-        source: What `describe_source` says of the notebook's folder; None asks it. Git takes its time.
+        source: Commit and state of the notebook's folder, from `describe_source`; None asks git.
 
     Returns:
-        What is to be run, in the same order.
+        The planned runs, in the same order.
 
     Raises:
         FileNotFoundError: There is no such notebook.
         ParameterError: Anything is wrong with any of them; the message lists everything once.
     """
-    node = read_notebook(notebook)
-    declared = read_parameters(node, str(notebook))
+    path, node, declared = notebook if isinstance(notebook, Notebook) else parse_notebook(notebook)
     settings, problems = Settings.model_validate({}), Problems()
     with problems.noted():
-        settings = read_settings(node, str(notebook), **({} if threads is None else {"threads": threads}))
-    if not STEM.fullmatch(notebook.stem) or notebook.stem.encode(errors="replace").decode() != notebook.stem:
+        settings = read_settings(node, str(path), **({} if threads is None else {"threads": threads}))
+    if not STEM.fullmatch(path.stem) or path.stem.encode(errors="replace").decode() != path.stem:
         problems.append(
             "expected a notebook's name of valid Unicode, without backslashes and control characters; "
-            f"got {notebook.name!r}; remedy: rename it"
+            f"got {path.name!r}; remedy: rename it"
         )
     if not _has_own_kernel(node):
         problems.append(
@@ -113,8 +126,8 @@ def plan_runs(
             "remedy: choose python3 in Jupyter, or install gradtricks there and run it from there"
         )
     how = settings.model_dump(include={"threads", "alone", "expected_s"})
-    how["provenance"] = source or describe_source(notebook.resolve().parent)
-    note_reads(node, notebook, settings)
+    how["provenance"] = source or describe_source(path.resolve().parent)
+    note_reads(node, path, settings)
     for cell in node.cells:
         if cell.cell_type == "code":
             cell.outputs = []  # a cluster is sent the notebook with each run
@@ -127,15 +140,15 @@ def plan_runs(
         except (ParameterError, TypeError) as error:
             problems += str(error).splitlines()
             continue
-        title = make_title(notebook.stem, parameters, declared)
-        specs.append(Spec(notebook, node, parameters, request=request, title=title, **how))
+        title = make_title(path.stem, parameters, declared)
+        specs.append(Spec(path, node, parameters, request=request, title=title, **how))
     if problems:
-        raise problems.error(f"{notebook}: nothing was run.")
+        raise problems.error(f"{path}: nothing was run.")
     return specs
 
 
 def source_digest(node: NotebookNode) -> str:
-    """Digest what a notebook does: its code cells in order, and the files that it reads."""
+    """Digest a notebook's behaviour: its code cells in order, and the files that it reads."""
     code = [cell for cell in node.cells if cell.cell_type == "code"]
     kept = [cell.source for cell in code if _TAGS.isdisjoint(cell.metadata.get("tags", []))]
     text = json.dumps(kept)  # the others aren't executed
@@ -146,7 +159,7 @@ def source_digest(node: NotebookNode) -> str:
 
 
 def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, Parameter]) -> str:
-    """Name a run for people, and for its folder, by its notebook and what isn't at its default.
+    """Name a run, and its folder, by its notebook and the parameters that aren't at their default.
 
     Such as ``unrolling-torch-scale=0.5,seed=3``: safe in file names, of at most 100 characters.
     """
@@ -160,14 +173,14 @@ def make_title(stem: str, parameters: Mapping[str, Any], declared: Mapping[str, 
 
 
 def note_reads(node: NotebookNode, notebook: Path, settings: Settings) -> None:
-    """Write into a notebook what the files say that it reads, for those who repeat the run."""
+    """Write digests of the files that it reads into a notebook, for repeats of the run."""
     if settings.reads:
         folder = os.path.relpath(notebook.parent)
         node.metadata["gradtricks"] |= {"read": digests(Path(folder), settings.reads), "folder": folder}
 
 
 def digests(folder: Path, patterns: Iterable[str]) -> dict[str, str]:
-    """Digest the files that a notebook says it reads, by their paths seen from its folder."""
+    """Digest the files that match a notebook's patterns, by their paths relative to its folder."""
     files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Where a dask scheduler listens that somebody else has started, and what can be wrong with it."""
+"""Address and certificates of a dask scheduler, checked before anything connects to it."""
 
 import ipaddress
 import re
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"(tls|tcp)://(?:\[([\da-fA-F:.]+)\]|([^\[\]:/@]+)):\d+")
 
 
+class SchedulerError(RuntimeError):
+    """A cluster can't be used, or is gone; what was finished until then is kept."""
+
+
 @dataclass(frozen=True)
 class Scheduler:
-    """Where a dask scheduler listens, and what proves to it who we are.
+    """Address of a dask scheduler, and our certificates.
 
-    Whoever reaches a scheduler can run any code as its user. With ``tls://`` only those are let in who have a
-    certificate; with ``tcp://`` everybody is, so that one is refused unless the address is this machine's own
-    or ``plain_tcp`` says that the network is trusted. A ValueError says what can't be used.
+    A client of a scheduler can run any code as its user. ``tls://`` lets in clients with a certificate only;
+    ``tcp://`` lets in all, so it is refused unless the address is this machine's own or ``plain_tcp`` says
+    that the network is trusted. A ValueError says what can't be used.
     """
 
     address: str  # such as ``tls://scheduler.example.org:8786``
@@ -30,7 +34,7 @@ class Scheduler:
     patience_s: float = 60.0  # how long to wait for the scheduler, and for a worker where there is none
 
     def __post_init__(self) -> None:
-        """Check what can be checked without asking anybody."""
+        """Check all that can be checked without connecting."""
         parts = _ADDRESS.fullmatch(self.address)
         if parts is None:
             raise ValueError(f"scheduler must look like tls://host:port; got {self.address!r}")

@@ -1,1 +1,3 @@
 """Where runs are kept."""
+
+DEFAULT_STORE = "_build/runs"

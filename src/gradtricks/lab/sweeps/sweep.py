@@ -16,11 +16,9 @@ from gradtricks.lab.notebooks.schema import (
     by_name,
     excerpt,
     find_parameter,
-    read_notebook,
-    read_parameters,
 )
 from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_yaml, together
-from gradtricks.lab.runs.planning import Spec, make_title, plan_runs
+from gradtricks.lab.runs.planning import Spec, make_title, parse_notebook, plan_runs
 from gradtricks.lab.storage.manifests import Witness
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import MAX_RUNS, Domain, Optuna, SweepFile, read_file, understand, unreadable
@@ -135,7 +133,8 @@ def _plan(
     if file is None:
         raise problems.error(refused)
     try:
-        declared = read_parameters(read_notebook(notebook), str(notebook))
+        parsed = parse_notebook(notebook)
+        declared = parsed.parameters
         known = {*declared, *file.shown, "case"}
         wrong = [name for name in file.labels if name.partition("=")[0] not in known]
         problems += [f"labels: expected a parameter or a result that is shown; got {name}" for name in wrong]
@@ -149,7 +148,7 @@ def _plan(
         optuna = optuna.model_copy(update={"parameters": domains})
         given, configurations = tuple(configurations), []
     cases = [each.pop(_ITS_NAME) for each in configurations if _ITS_NAME in each]
-    specs = plan_runs(notebook, configurations, threads=file.threads, source=source) if configurations else []
+    specs = plan_runs(parsed, configurations, threads=file.threads, source=source) if configurations else []
     names = dict.fromkeys(name for some in file.parts().values() for name in some)
     values = {name: {literal(spec.parameters.get(name)) for spec in specs} for name in names}
     return Sweep(

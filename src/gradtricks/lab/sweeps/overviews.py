@@ -1,4 +1,4 @@
-"""What there is, without running anything: experiments, their parameters, and how far sweeps are."""
+"""List experiments, their parameters, and how far sweeps are; nothing is run."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from gradtricks.lab.commands.options import DEFAULT_STORE
-from gradtricks.lab.commands.terminal import duration, table
-from gradtricks.lab.commands.views import opened
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
@@ -20,28 +15,21 @@ from gradtricks.lab.notebooks.schema import (
     read_parameters,
     read_settings,
 )
+from gradtricks.lab.notebooks.texts import duration
 from gradtricks.lab.results.tables import read_plan, runs_of
+from gradtricks.lab.storage import DEFAULT_STORE
 from gradtricks.lab.storage.store import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
+from gradtricks.lab.sweeps.reading import opened
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a notebook takes, and what it says of itself; its title is its first heading."""
+    """A notebook's title, which is its first heading, its parameters and its settings."""
 
     title: str
     parameters: tuple[Parameter, ...]
     settings: Settings
-
-    def __rich__(self) -> RenderableType:
-        """Show each parameter in a line."""
-        how = self.settings
-        about = [f"about {duration(how.expected_s)} a run"] if how.expected_s else []
-        about += [f"{how.threads} thread{'' if how.threads == 1 else 's'} a run"]
-        about += ["nothing else runs meanwhile"] if how.alone else []
-        rows = [(each.name, each.expected, each.written, each.meaning) for each in self.parameters]
-        taken = table(("parameter", "type", "default", "meaning"), rows, whole=True)
-        return Group(Text(self.title, style="bold"), Text(f"{', '.join(about)}\n"), taken)
 
 
 class Experiment(NamedTuple):
@@ -66,7 +54,7 @@ class SweepStatus(NamedTuple):
 
 
 def describe(notebook: str | Path) -> Description:
-    """Read what a notebook takes, and what it says of itself.
+    """Read a notebook's title, parameters and settings.
 
     Raises:
         FileNotFoundError: There is no such notebook.

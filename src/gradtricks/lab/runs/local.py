@@ -1,4 +1,4 @@
-"""Runs on this machine: a thread for each, which waits for its fork."""
+"""Execute runs on this machine: a thread for each, which waits for its fork."""
 
 import os
 import threading
@@ -15,15 +15,15 @@ from gradtricks.lab.runs import execution
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 
-_PATIENCE_S = 5.0  # for runs that were ended
+_CLOSE_TIMEOUT_S = 5.0  # for runs that were ended
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "MICROSECONDS PERIOD", or "max PERIOD"
 
 
 class Threads(Executor):
-    """Begins each call at once, in a thread.
+    """Begins each call at once, in a daemon thread.
 
-    Those of the standard library's own executor would keep this process from ending, while one may be waiting
-    for what another process does.
+    The threads of the standard library's executor would keep this process from ending while one waits for
+    another process.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
@@ -41,11 +41,11 @@ class Threads(Executor):
         return future
 
 
-class Here:
-    """This machine.
+class LocalPool:
+    """Executes runs on this machine.
 
-    Another thread tells ``begun`` the request of a run that begins, and who does it. ``workers`` says how
-    many go on at once; None means as many as there are cores for.
+    Another thread calls ``begun`` with a run's request and worker as it begins. ``workers`` is the number of
+    runs at once; None means as many as there are cores for.
     """
 
     lost: tuple[type[Exception], ...] = (KernelLostError,)  # raised where something else ended the process
@@ -61,17 +61,17 @@ class Here:
     ) -> None:
         self._store, self._begun, self._timeout_s = store, begun, timeout_s
         self._kernels, self._lock = Kernels(), threading.Lock()
-        self._taken: set[int] = set()  # numbers of those who work
+        self._taken: set[int] = set()  # numbers of busy workers
         self.executor: Executor = Threads()
         self._workers = workers or count_workers(specs)
-        # Who says how many there are knows better than the number of cores.
+        # A number that was given is right, whatever the number of cores.
         needed = self._workers * max(spec.threads for spec in specs) if workers else 0
         self.cores: float = max(count_cores(), needed)
 
     def close(self) -> None:
-        """End what goes on, and wait a while for that."""
+        """End all runs, and wait a while for that."""
         self.end()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while self._taken and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -89,11 +89,11 @@ class Here:
             self._taken.discard(number)
 
     def room(self) -> int:
-        """Count the runs that can go on at once."""
+        """Return the number of runs at once."""
         return self._workers
 
     def end(self) -> None:
-        """End what goes on; nothing more begins."""
+        """End all runs; no further one begins."""
         self._kernels.close()
 
 
