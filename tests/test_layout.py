@@ -255,6 +255,7 @@ ROOMS = [
     "identity",
     "recording",
     "films",
+    "figures",
     "notebooks",
     "storage",
     "kernels",
