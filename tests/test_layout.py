@@ -255,6 +255,7 @@ ROOMS = [
     "identity",
     "recording",
     "films",
+    "labels",
     "figures",
     "notebooks",
     "storage",
