@@ -267,6 +267,8 @@ ROOMS = [
     "identity",
     "recording",
     "films",
+    "labels",
+    "figures",
     "notebooks",
     "storage",
     "kernels",

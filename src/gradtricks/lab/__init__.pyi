@@ -1,13 +1,13 @@
 from .commands.publishing import publish as publish
 from .commands.publishing import reproduce as reproduce
 from .commands.publishing import reproduce_book as reproduce_book
+from .figures import use_style as use_style
 from .films import record_film as record_film
 from .recording import checkpoint_folder as checkpoint_folder
 from .recording import record as record
 from .recording import record_figure as record_figure
 from .recording import record_file as record_file
 from .recording import record_varying as record_varying
-from .recording import use_style as use_style
 from .runs.progress import run as run
 from .sweeps.outcomes import SweepResult as SweepResult
 from .sweeps.outcomes import sweep as sweep
