@@ -124,7 +124,7 @@ def warm(kernels, monkeypatch):
         def close(self):
             self._closed = True
 
-    for module in ("runs.here", "commands.publishing"):
+    for module in ("runs.local", "commands.publishing"):
         monkeypatch.setattr(f"gradtricks.lab.{module}.Kernels", Lent)
 
 

@@ -91,8 +91,8 @@ def execute_all(specs, store, *, retry_failed=False, **options):
 
 def main():
     """Be that process."""
-    from gradtricks.lab.runs.many import Interrupted, SchedulerError
-    from gradtricks.lab.runs.schedulers import Scheduler
+    from gradtricks.lab.runs.many import Interrupted
+    from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
     from gradtricks.lab.storage.store import Store
 
     orders = json.loads(sys.argv[1])

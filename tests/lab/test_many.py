@@ -18,9 +18,9 @@ from distributed import Client
 
 from gradtricks.lab.runs import cluster as clusters
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import count_cores, count_workers
-from gradtricks.lab.runs.many import Run, SchedulerError, execute_missing, look_up
-from gradtricks.lab.runs.schedulers import Scheduler
+from gradtricks.lab.runs.local import count_cores, count_workers
+from gradtricks.lab.runs.many import Run, execute_missing, look_up
+from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from gradtricks.lab.sweeps.searching import search
 from gradtricks.lab.sweeps.sweep import read_sweep
@@ -117,7 +117,7 @@ def test_the_search_for_listening_sockets_finds_one():
 
 
 def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store, stand_in, monkeypatch):
-    monkeypatch.setattr("gradtricks.lab.runs.here.count_cores", lambda: 4)
+    monkeypatch.setattr("gradtricks.lab.runs.local.count_cores", lambda: 4)
     lock, busy, most, order = threading.Lock(), [], [], []
 
     def execute(run):
@@ -221,7 +221,7 @@ def test_a_run_that_loses_its_process_is_done_again_alone(notebook, store, tmp_p
 
 
 def test_the_cores_of_a_container_are_counted(monkeypatch, tmp_path):
-    monkeypatch.setattr("gradtricks.lab.runs.here._QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr("gradtricks.lab.runs.local._QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert count_cores() == 8
     for text, cores in [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("990000 100000", 8)]:

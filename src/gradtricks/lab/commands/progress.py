@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gradtricks.lab.commands.terminal import duration
 from gradtricks.lab.encoding import encode
-from gradtricks.lab.runs.here import count_workers
+from gradtricks.lab.runs.local import count_workers
 from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun

@@ -15,7 +15,7 @@ from gradtricks.lab.commands.terminal import duration, near, requested, table
 from gradtricks.lab.commands.views import plot
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import count_workers
+from gradtricks.lab.runs.local import count_workers
 from gradtricks.lab.runs.many import Run, execute_missing, look_up
 from gradtricks.lab.runs.planning import Spec, plan_run
 from gradtricks.lab.runs.schedulers import Scheduler

@@ -127,7 +127,8 @@ def _exit_code(error: Exception) -> int | None:
     # Imported when something went wrong: a command that only reads a notebook does without papermill.
     from gradtricks.lab.notebooks.schema import ParameterError
     from gradtricks.lab.runs.execution import RunError
-    from gradtricks.lab.runs.many import Interrupted, SchedulerError
+    from gradtricks.lab.runs.many import Interrupted
+    from gradtricks.lab.runs.schedulers import SchedulerError
     from gradtricks.lab.storage.places import StoreError
 
     codes: dict[int, Any] = {  # subclasses first

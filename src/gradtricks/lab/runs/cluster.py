@@ -24,10 +24,9 @@ from gradtricks.lab.identity import PACKAGE, bytes_below
 from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
 from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.runs.execution import execute_run
-from gradtricks.lab.runs.many import SchedulerError
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries
-from gradtricks.lab.runs.schedulers import Scheduler
+from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.places import explained
 from gradtricks.lab.storage.store import Store, StoredRun
 
@@ -79,7 +78,7 @@ def cluster(
 
 
 class Cluster:
-    """The workers of a cluster; what can be done with them is as with `gradtricks.lab.runs.here.Here`."""
+    """Executes runs on the workers of a cluster, as `gradtricks.lab.runs.local.LocalPool` does here."""
 
     cores = float("inf")  # whoever starts workers says how many runs each takes
     lost: tuple[type[Exception], ...] = (KernelLostError, KilledWorker)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.here import Here
+from gradtricks.lab.runs.local import LocalPool
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.runs.schedulers import Scheduler
+from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.places import StoreError
 from gradtricks.lab.storage.store import Store, StoredRun
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gradtricks.lab.runs.cluster import Cluster
 
 _LOOK_EVERY_S = 1.0
-_PATIENCE_S = 10.0  # for runs to end that were told to
+_STOP_TIMEOUT_S = 10.0  # after the second Ctrl-C
 
 
 @dataclass(eq=False)
@@ -60,10 +60,6 @@ class Run:
     def missing(self) -> bool:
         """Whether it is still to be done."""
         return self.stored is None and self.error is None
-
-
-class SchedulerError(RuntimeError):
-    """A cluster can't be used, or is gone; what was finished until then is kept."""
 
 
 class Interrupted(RuntimeError):  # noqa: N818  what happened isn't an error
@@ -137,9 +133,9 @@ def execute_missing(
     if not specs:
         return
     driver = _Driver(runs, store, on_change, on_stop, then)
-    pool: AbstractContextManager[Here | Cluster]
+    pool: AbstractContextManager[LocalPool | Cluster]
     if scheduler is None:
-        pool = closing(Here(specs, store, driver.hear, workers=workers, timeout_s=timeout_s))
+        pool = closing(LocalPool(specs, store, driver.hear, workers=workers, timeout_s=timeout_s))
     else:
         from gradtricks.lab.runs.cluster import cluster  # dask takes a second to import
 
@@ -172,7 +168,7 @@ class _Driver:
         order = sorted(self.runs, key=lambda run: (run.spec.alone, -(run.spec.expected_s or 0.0)))
         self._waiting = deque(run for run in order if run.missing)
 
-    def drive(self, pool: "Here | Cluster") -> None:
+    def drive(self, pool: "LocalPool | Cluster") -> None:
         """Execute all of them, or those that go on when somebody interrupts."""
         self._pool = pool
         self._look()
@@ -218,7 +214,7 @@ class _Driver:
                 if not run.worker:
                     future.cancel()
         else:
-            self._deadline = min(self._deadline, monotonic() + _PATIENCE_S)
+            self._deadline = min(self._deadline, monotonic() + _STOP_TIMEOUT_S)
             self._pool.end()
 
     def _add_more(self) -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"(tls|tcp)://(?:\[([\da-fA-F:.]+)\]|([^\[\]:/@]+)):\d+")
 
 
+class SchedulerError(RuntimeError):
+    """A cluster can't be used, or is gone; what was finished until then is kept."""
+
+
 @dataclass(frozen=True)
 class Scheduler:
     """Where a dask scheduler listens, and what proves to it who we are.

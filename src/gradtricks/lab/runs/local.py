@@ -1,4 +1,4 @@
-"""Runs on this machine: a thread for each, which waits for its fork."""
+"""Execute runs on this machine: a thread for each, which waits for its fork."""
 
 import os
 import threading
@@ -15,7 +15,7 @@ from gradtricks.lab.runs import execution
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
 
-_PATIENCE_S = 5.0  # for runs that were ended
+_CLOSE_TIMEOUT_S = 5.0  # for runs that were ended
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "MICROSECONDS PERIOD", or "max PERIOD"
 
 
@@ -41,8 +41,8 @@ class Threads(Executor):
         return future
 
 
-class Here:
-    """This machine.
+class LocalPool:
+    """Executes runs on this machine.
 
     Another thread tells ``begun`` the request of a run that begins, and who does it. ``workers`` says how
     many go on at once; None means as many as there are cores for.
@@ -71,7 +71,7 @@ class Here:
     def close(self) -> None:
         """End what goes on, and wait a while for that."""
         self.end()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         while self._taken and time.monotonic() < deadline:
             time.sleep(0.02)
 
