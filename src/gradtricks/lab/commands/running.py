@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ class SweepResult:
         name: Of the sweep.
         store: Where its runs are.
         runs: What came of each run, in the sweep's order.
-        best: Of a search, the runs of the best trial, one for each seed.
         plots: Files of its plots.
         unplotted: Why there are none; None where there are some.
         published: Where `publish` has kept its runs; None where it hasn't.
@@ -41,7 +39,6 @@ class SweepResult:
     name: str
     store: str
     runs: tuple[Run, ...]
-    best: tuple[StoredRun, ...] = ()
     plots: tuple[Path, ...] = ()
     unplotted: str | None = None
     published: str | None = None
@@ -62,7 +59,6 @@ class SweepResult:
         before = f" ({found} of them kept from before)" if found else ""
         done = f"{len(self.runs) - len(self.failed)} done{before}"
         lines = [f"{self.name}: {done}, {len(self.failed)} failed."]
-        lines += [f"Best: {near(run.location)}" for run in self.best]
         lines.append(f"Runs: {near(self.store)}")
         lines += [f"Published: {near(self.published)}"] if self.published else []
         lines += [f"Plot: {path}" for path in self.plots]
@@ -148,18 +144,12 @@ def sweep(
         Interrupted: By Ctrl-C; the same call goes on later.
     """
     wanted = source if isinstance(source, Sweep) else read_sweep(Path(source))
-    if wanted.optuna and (retry_failed or again):
-        option = "--retry" if retry_failed else "--again"
-        raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for {option}; got a search")
     opened = store_of_runs(store)
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
-    if wanted.optuna:
-        runs, best = _search(wanted, opened, console, **options)
-    else:
-        freeze(wanted, opened)
-        options |= {"retry_failed": retry_failed, "again": again}
-        runs, best = execute_shown(wanted.specs, opened, console, **options), []
-    result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
+    freeze(wanted, opened)
+    options |= {"retry_failed": retry_failed, "again": again}
+    runs = execute_shown(wanted.specs, opened, console, **options)
+    result = SweepResult(wanted.name, opened.location, tuple(runs))
     if not result.finished:
         return result
     try:
@@ -207,11 +197,6 @@ def cluster_at(
 
 def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableType:
     """Show what a sweep would run, and how long that takes."""
-    if how := planned.optuna:
-        ranges = {name: str(domain) for name, domain in how.parameters.items()}
-        trials = f"{how.trials} trials of {len(planned.given)} run{'s' * (len(planned.given) > 1)}"
-        said = f"{trials}, to {how.direction} {how.objective}."
-        return Group(table(("parameter", "is searched in"), ranges.items(), whole=True), Text(said))
     opened = store_of_runs(store)
     finished = opened.find_all(planned.specs)
     missing = [spec for spec in planned.specs if spec.request not in finished]
@@ -225,18 +210,3 @@ def dry_run(planned: Sweep, *, store: str, workers: int | None) -> RenderableTyp
     left = f" The others take {known}, {at_once} at once." if missing else ""
     said = f"{len(rows)} runs, {len(finished)} of them done.{left}"
     return Group(table(("run", *planned.varied, ""), rows, right={0}), Text(said))
-
-
-def _search(
-    wanted: Sweep, store: Store, console: Console | None, **options: Any
-) -> tuple[list[Run], list[StoredRun]]:
-    from gradtricks.lab.sweeps.searching import search
-
-    ended = count(1)
-
-    def tell(run: Run) -> None:
-        if console is not None and not run.missing:
-            said = run.error or duration(run.seconds)
-            console.print(Text(f"{next(ended)}. {run.spec.title}: {said}"), soft_wrap=True)
-
-    return search(wanted, store, on_change=tell, **options)
