@@ -19,7 +19,7 @@ from distributed import Client
 from gradtricks.lab.runs import cluster as clusters
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.local import count_cores, count_workers
-from gradtricks.lab.runs.many import Run, execute_missing, look_up
+from gradtricks.lab.runs.many import execute_missing, look_up
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
 from sweeping import (
@@ -319,15 +319,16 @@ def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_p
     assert not list((tmp_path / "runs").glob(".probe*"))
 
 
-def test_a_cluster_heeds_a_limit(cluster, specs, store):
+def test_a_cluster_heeds_a_limit(cluster, notebook, store):
     going, most = set(), []
 
     def hear(run):
         (going.add if run.state == "going" else going.discard)(run)
         most.append(len(going))
 
+    specs = plan(notebook, 3)
     runs = execute_all(specs, store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
-    assert [run.worker[2:] for run in runs] == ["/1"] * len(specs)
+    assert [run.worker[2:] for run in runs] == ["/1"] * 3
     assert max(most) == 1
 
 
