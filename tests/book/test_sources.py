@@ -364,13 +364,10 @@ def when_read(site):
 # Pages of sweeps
 
 SWEEP = "notebook: small.ipynb\ntitle: Rates\nshown: [results.rate]\ngrid: {rate: [0.1, 0.2]}\nseeds: 2\n"
-SEARCH = "notebook: small.ipynb\noptuna:\n  objective: results.rate\n  direction: minimize\n  trials: 2\n"
-SEARCH += "  parameters:\n    rate: {low: 0.0, high: 1.0}\n"
 
 
 def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_path, execute):
     (notebook.parent / "small.sweep.yaml").write_text(SWEEP)
-    (notebook.parent / "wide.sweep.yaml").write_text(SEARCH)
     (sweep,) = plan_sweeps(notebook.parent)
     assert (sweep.name, len(sweep.specs)) == ("small", 4)
     store = Store(tmp_path / "runs")

@@ -19,11 +19,9 @@ from distributed import Client
 from gradtricks.lab.runs import cluster as clusters
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.local import count_cores, count_workers
-from gradtricks.lab.runs.many import Run, execute_missing, look_up
+from gradtricks.lab.runs.many import execute_missing, look_up
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.store import Store, StoredRun, StoreError
-from gradtricks.lab.sweeps.searching import search
-from gradtricks.lab.sweeps.sweep import read_sweep
 from sweeping import (
     Cluster,
     end,
@@ -184,21 +182,6 @@ def test_a_run_that_takes_too_long_is_ended(notebook, store, warm):
     assert "TimeoutError" in run.error
 
 
-def test_further_runs_can_follow_from_what_came_of_others(notebook, store, stand_in):
-    stand_in(lambda run: StoredRun("", {}))
-    more, rooms = [Run(spec) for spec in plan(notebook, 4)], []
-    first, *rest = more
-
-    def then(room):
-        rooms.append((room, first.state))
-        return [rest.pop(0)] if rest else []
-
-    execute_missing([first], store, workers=2, then=then)
-    assert [run.state for run in more] == ["finished"] * 4
-    assert rooms[0] == (2, "waiting")
-    assert len(rooms) == 5
-
-
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(
     ("fate", "said"),
@@ -336,19 +319,15 @@ def test_a_cluster_does_the_same_as_this_machine(cluster, notebook, store, tmp_p
     assert not list((tmp_path / "runs").glob(".probe*"))
 
 
-def test_a_cluster_searches_too_and_heeds_a_limit(cluster, notebook, store):
-    pytest.importorskip("optuna")
-    file, going, most = notebook.with_name("few.sweep.yaml"), set(), []
-    how = "objective: results.trace, direction: minimize, trials: 3, parameters: {seed: {low: 0, high: 99}}"
-    file.write_text(f"notebook: small.ipynb\noptuna: {{{how}}}\n")
+def test_a_cluster_heeds_a_limit(cluster, notebook, store):
+    going, most = set(), []
 
     def hear(run):
         (going.add if run.state == "going" else going.discard)(run)
         most.append(len(going))
 
-    options = {"workers": 1, "scheduler": Scheduler(**cluster.known_as), "on_change": hear}
-    runs, (best,) = search(read_sweep(file), store, **options)
-    assert best.results["trace"] == min(run.stored.results["trace"] for run in runs)
+    specs = plan(notebook, 3)
+    runs = execute_all(specs, store, workers=1, scheduler=Scheduler(**cluster.known_as), on_change=hear)
     assert [run.worker[2:] for run in runs] == ["/1"] * 3
     assert max(most) == 1
 

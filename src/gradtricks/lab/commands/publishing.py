@@ -62,11 +62,10 @@ def _plan_notebook(path: Path, source: Mapping[str, Any]) -> list[Spec]:
 
 
 def plan_sweeps(experiments: Path) -> list[Sweep]:
-    """List the sweeps that have a page in the book: every sweep file beside the experiments, but searches."""
+    """List the sweeps that have a page in the book: every sweep file beside the experiments."""
     source = describe_source(experiments)
     files = sorted(experiments.glob(f"*{ENDING}"))
-    found = together(*(partial(read_sweep, path, source=source) for path in files))
-    return [sweep for sweep in found if not sweep.optuna]
+    return together(*(partial(read_sweep, path, source=source) for path in files))
 
 
 def plan_published(files: Sequence[str | Path] = ()) -> list[Sweep]:

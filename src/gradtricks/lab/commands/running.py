@@ -135,11 +135,6 @@ def forecast(planned: "Sweep", *, store: str, workers: int | None) -> Renderable
     from gradtricks.lab.runs.progress import estimate_s
     from gradtricks.lab.storage.store import store_of_runs
 
-    if how := planned.optuna:
-        ranges = {name: str(domain) for name, domain in how.parameters.items()}
-        trials = f"{how.trials} trials of {len(planned.given)} run{'s' * (len(planned.given) > 1)}"
-        said = f"{trials}, to {how.direction} {how.objective}."
-        return Group(table(("parameter", "is searched in"), ranges.items(), whole=True), Text(said))
     opened = store_of_runs(store)
     finished = opened.find_all(planned.specs)
     missing = [spec for spec in planned.specs if spec.request not in finished]
@@ -161,7 +156,6 @@ def report(result: "SweepResult") -> RenderableType:
     before = f" ({found} of them kept from before)" if found else ""
     done = f"{len(result.runs) - len(result.failed)} done{before}"
     lines = [f"{result.name}: {done}, {len(result.failed)} failed."]
-    lines += [f"Best: {near(run.location)}" for run in result.best]
     lines.append(f"Runs: {near(result.store)}")
     lines += [f"Published: {near(result.published)}"] if result.published else []
     lines += [f"Plot: {path}" for path in result.plots]

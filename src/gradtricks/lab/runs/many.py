@@ -4,7 +4,7 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -104,7 +104,6 @@ def execute_missing(
     timeout_s: float | None = None,
     on_change: Callable[[Run], object] = lambda run: None,
     on_stop: Callable[[], object] = lambda: None,
-    then: Callable[[int], Iterable[Run]] = lambda room: (),
 ) -> None:
     """Execute the runs that `look_up` didn't find, several at once; one that fails doesn't stop the others.
 
@@ -122,7 +121,6 @@ def execute_missing(
         timeout_s: Ends a run that takes longer.
         on_change: Called in this thread with a run whenever that begins or ends.
         on_stop: Called in this thread when no further run will be started.
-        then: Asked for further runs, told how many can go on: first, if any is wanted, and as each ends.
 
     Raises:
         Interrupted: By Ctrl-C or SIGTERM, before all was done.
@@ -134,7 +132,7 @@ def execute_missing(
     specs = [run.spec for run in runs if run.missing]
     if not specs:
         return
-    driver = _Driver(runs, store, on_change, on_stop, then)
+    driver = _Driver(runs, store, on_change, on_stop)
     pool: AbstractContextManager[LocalPool | Cluster]
     if scheduler is None:
         pool = closing(LocalPool(specs, store, driver.hear, workers=workers, timeout_s=timeout_s))
@@ -144,7 +142,7 @@ def execute_missing(
         pool = cluster(scheduler, store, driver.hear, limit=workers, timeout_s=timeout_s)
     with pool as opened, _on_signal(driver.hear_signal):
         driver.drive(opened)
-    if driver.signals and driver.left():
+    if driver.signals and any(run.missing for run in driver.runs):
         raise Interrupted(driver.runs)
 
 
@@ -156,7 +154,6 @@ class _Driver:
     store: Store
     on_change: Callable[[Run], object]
     on_stop: Callable[[], object]
-    then: Callable[[int], Iterable[Run]]
 
     def __post_init__(self) -> None:
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -174,7 +171,6 @@ class _Driver:
         """Execute all runs; after an interruption, only finish those that have begun."""
         self._pool = pool
         self._look()
-        self._add_more()
         while self._going or (not self.signals and self._waiting):
             while not self.signals and (run := self._next()):
                 self._submit(run)
@@ -186,12 +182,6 @@ class _Driver:
                 break
         if self._mistake:
             raise self._mistake
-
-    def left(self) -> bool:
-        """Say, in the end, whether anything is to be done still, which a search has to be asked for."""
-        if not any(run.missing for run in self.runs):
-            self._add_more()
-        return any(run.missing for run in self.runs)
 
     def hear(self, request: str, worker: str) -> None:
         """Note, from any thread, that this worker began this run."""
@@ -218,11 +208,6 @@ class _Driver:
         else:
             self._deadline = min(self._deadline, monotonic() + _STOP_TIMEOUT_S)
             self._pool.end()
-
-    def _add_more(self) -> None:
-        more = list(self.then(self._room))
-        self.runs += more
-        self._waiting += [run for run in more if run.missing]
 
     def _look(self) -> None:
         self._looked = monotonic()
@@ -278,8 +263,6 @@ class _Driver:
             error.add_note(f"That is a mistake of the lab's own, in {run.spec.title}.")
             self._mistake, run.worker = self._mistake or error, ""
         self.on_change(run)
-        if not (run.missing or self.signals):
-            self._add_more()
 
 
 @contextmanager

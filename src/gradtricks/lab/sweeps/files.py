@@ -1,4 +1,4 @@
-"""Sweep files: what may stand in one, for a sweep and for a search."""
+"""Sweep files: their keys, and the lists that they combine."""
 
 import math
 import re
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from gradtricks.lab.notebooks.schema import Parameter, ParameterError, excerpt, faults
+from gradtricks.lab.notebooks.schema import ParameterError, excerpt, faults
 from gradtricks.lab.notebooks.texts import Problems, read_yaml
 from gradtricks.lab.storage.manifests import CASE
 
@@ -22,66 +22,6 @@ MAX_RUNS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RESULT = re.compile(r"(results|varying)(\.\w+)+")
 _SHORT_RESULT = re.compile(r"\w+(\.\w+)*")
-_DIGITS = 6
-_NOT_FOR_A_SEARCH = {"cases", "zipped", "grid", "exclude", "published"}
-
-
-class Domain(BaseModel, extra="forbid", frozen=True):
-    """What one parameter is searched in: an interval, its ends included, or a list."""
-
-    low: Any = None
-    high: Any = None
-    log: bool = False  # whether its logarithm is searched evenly instead of the value
-    choices: list[Any] | None = None  # in place of all that
-
-    def __str__(self) -> str:
-        """Say it in words."""
-        if self.choices is not None:
-            return "one of " + ", ".join(map(repr, self.choices))
-        return f"{self.low} to {self.high}{', logarithmic' if self.log else ''}"
-
-    def typed(self, parameter: Parameter) -> "Domain":
-        """Read the ends or the choices by a parameter's type; a ParameterError says that they don't fit.
-
-        The ends are then both int, and only integers are proposed, or both float.
-        """
-        name, ends = parameter.name, [self.low, self.high]
-        listed = bool(self.choices) and ends == [None, None] and not self.log
-        if not (listed if self.choices is not None else None not in ends):
-            got = excerpt(self.model_dump(exclude_unset=True))
-            raise ParameterError(f"{name}: expected low and high, or choices (at least one); got {got}")
-        if self.choices:
-            return Domain(choices=[parameter.read(choice) for choice in self.choices])
-        low, high = map(parameter.read, ends)
-        if not all(type(end) in (int, float) and math.isfinite(end) for end in (low, high)) or low >= high:
-            raise ParameterError(f"{name}: expected numbers low < high; got {low!r} and {high!r}")
-        if self.log and low <= 0:
-            raise ParameterError(f"{name}: expected low above 0 with log; got {low!r}")
-        if type(low) is not type(high):
-            low, high = float(low), float(high)
-        return Domain(low=low, high=high, log=self.log)
-
-    def named(self) -> dict[str, Any]:
-        """Name the choices: Optuna knows numbers and texts only, and 1, 1.0 and True as one."""
-        return {repr(choice): choice for choice in self.choices or ()}
-
-    def value(self, proposed: Any) -> Any:
-        """Take the choice of a proposed name, or a number; nobody reads more than six digits of a float."""
-        if self.choices is not None:
-            return self.named()[proposed]
-        short = proposed if isinstance(self.low, int) else float(f"{proposed:.{_DIGITS}g}")
-        return short if self.low <= short <= self.high else proposed
-
-
-class Optuna(BaseModel, extra="forbid", frozen=True):
-    """How to search for good parameters."""
-
-    objective: str  # result to improve, such as ``results.loss``
-    direction: Literal["minimize", "maximize"]
-    trials: Annotated[int, Field(ge=1)]
-    sampler: Literal["tpe", "random", "qmc"] = "tpe"  # that proposes the next trial
-    seed: Annotated[int, Field(ge=0)] = 0  # of the sampler
-    parameters: Annotated[dict[str, Domain], Field(min_length=1)]
 
 
 class Factor(NamedTuple):
@@ -124,7 +64,6 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
     labels: dict[str, str] = {}
     threads: Annotated[int, Field(ge=1)] | None = None  # of a run
     published: bool = False  # its runs take too long for the book's build, which shows those that are kept
-    optuna: Optuna | None = None  # makes it a search
 
     def factors(self) -> Iterator[Factor]:
         """Yield the lists whose product the configurations are; those that could be long aren't made yet."""
@@ -145,7 +84,7 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
         parts = {"fixed": list(self.fixed)} if self.fixed else {}
         for factor in self.factors():
             parts[factor.part] = parts.get(factor.part, []) + factor.names
-        return parts | ({"optuna": list(self.optuna.parameters)} if self.optuna else {})
+        return parts
 
     def count(self) -> int:
         """Return the number of configurations before ``exclude``, without making them."""
@@ -176,7 +115,7 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
                     f"got {CASE}; remedy: write list without names"
                 )
         if (count := self.count()) > MAX_RUNS:
-            yield f"expected at most {MAX_RUNS} runs; got {count}; remedy: vary less, or search instead"
+            yield f"expected at most {MAX_RUNS} runs; got {count}; remedy: vary less"
 
 
 def read_file(path: Path) -> tuple[str, SweepFile | None, Problems]:
@@ -195,11 +134,6 @@ def read_file(path: Path) -> tuple[str, SweepFile | None, Problems]:
         file = understand(_read(path), problems)
     if file:
         problems += unreadable(file.shown, "shown")
-    if file and file.optuna:
-        problems += unreadable([file.optuna.objective], "optuna.objective")
-        for field in SweepFile.model_fields:
-            if field in _NOT_FOR_A_SEARCH & file.model_fields_set:
-                problems.append(f"{SweepFile.model_fields[field].alias or field}: not for a search")
     return name, file, problems
 
 

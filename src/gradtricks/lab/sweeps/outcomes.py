@@ -1,21 +1,18 @@
 """Run a sweep, and draw what came of it."""
 
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.notebooks.texts import duration
 from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.progress import execute_shown
 from gradtricks.lab.runs.schedulers import Scheduler
 from gradtricks.lab.storage import DEFAULT_STORE
 from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.store import Store, store_of_runs
+from gradtricks.lab.storage.store import store_of_runs
 from gradtricks.lab.sweeps.reading import plot
 from gradtricks.lab.sweeps.sweep import Sweep, freeze, read_sweep
 
@@ -28,7 +25,6 @@ class SweepResult:
         name: Of the sweep.
         store: Where its runs are.
         runs: What came of each run, in the sweep's order.
-        best: Of a search, the runs of the best trial, one for each seed.
         plots: Files of its plots.
         unplotted: Why there are none; None where there are some.
         published: Where `publish` has kept its runs; None where it hasn't.
@@ -37,7 +33,6 @@ class SweepResult:
     name: str
     store: str
     runs: tuple[Run, ...]
-    best: tuple[StoredRun, ...] = ()
     plots: tuple[Path, ...] = ()
     unplotted: str | None = None
     published: str | None = None
@@ -81,36 +76,15 @@ def sweep(
         Interrupted: By Ctrl-C; the same call goes on later.
     """
     wanted = source if isinstance(source, Sweep) else read_sweep(Path(source))
-    if wanted.optuna and (retry_failed or again):
-        option = "--retry" if retry_failed else "--again"
-        raise ParameterError(f"{wanted.name}: nothing was run.\nexpected a sweep for {option}; got a search")
     opened = store_of_runs(store)
     options: dict[str, Any] = {"workers": workers, "scheduler": scheduler, "timeout_s": timeout_s}
-    if wanted.optuna:
-        runs, best = _search(wanted, opened, console, **options)
-    else:
-        freeze(wanted, opened)
-        options |= {"retry_failed": retry_failed, "again": again}
-        runs, best = execute_shown(wanted.specs, opened, console, **options), []
-    result = SweepResult(wanted.name, opened.location, tuple(runs), tuple(best))
+    freeze(wanted, opened)
+    options |= {"retry_failed": retry_failed, "again": again}
+    runs = execute_shown(wanted.specs, opened, console, **options)
+    result = SweepResult(wanted.name, opened.location, tuple(runs))
     if not result.finished:
         return result
     try:
         return replace(result, plots=tuple(plot(result.name, store=opened.location)))
     except (ParameterError, OSError) as error:  # nothing can be drawn, or written; the runs are there
         return replace(result, unplotted=str(error))
-
-
-def _search(
-    wanted: Sweep, store: Store, console: Console | None, **options: Any
-) -> tuple[list[Run], list[StoredRun]]:
-    from gradtricks.lab.sweeps.searching import search
-
-    ended = count(1)
-
-    def tell(run: Run) -> None:
-        if console is not None and not run.missing:
-            said = run.error or duration(run.seconds)
-            console.print(Text(f"{next(ended)}. {run.spec.title}: {said}"), soft_wrap=True)
-
-    return search(wanted, store, on_change=tell, **options)

@@ -21,7 +21,7 @@ from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_yaml, 
 from gradtricks.lab.runs.planning import Spec, make_title, parse_notebook, plan_runs
 from gradtricks.lab.storage.manifests import Witness
 from gradtricks.lab.storage.store import Store
-from gradtricks.lab.sweeps.files import MAX_RUNS, Domain, Optuna, SweepFile, read_file, understand, unreadable
+from gradtricks.lab.sweeps.files import MAX_RUNS, SweepFile, read_file, understand, unreadable
 
 Configuration = dict[str, Any]
 _ITS_NAME = ""  # no parameter is called so
@@ -30,7 +30,7 @@ _Rule = dict[str, list[Any]]  # by name the values of which it must have one
 
 @dataclass(frozen=True)
 class Sweep:
-    """Many runs of one notebook: all of them, or, of a search, those that have been proposed so far."""
+    """Many runs of one notebook."""
 
     name: str  # its file's name without ``.sweep.yaml``
     notebook: Path
@@ -47,13 +47,11 @@ class Sweep:
     standing: str = ""  # of published runs, how today's quick runs judge them
     replanned: bool = False  # whether the published runs are others than its file asks for now
     cases: Mapping[str, str] = field(default_factory=dict)  # by request, what its configuration is called
-    optuna: Optuna | None = None  # of a search, how to search, with typed domains
-    given: tuple[Configuration, ...] = ()  # of a search, for each run of a trial, what isn't searched
     threads: int | None = None  # of a run; None leaves it to the notebook
 
 
 def read_sweep(path: Path, *, threads: int | None = None, source: Mapping[str, Any] | None = None) -> Sweep:
-    """Read a sweep file, and plan its runs; a search has none yet.
+    """Read a sweep file, and plan its runs.
 
     Args:
         path: Of a file named ``<name>.sweep.yaml``; a ParameterError lists all that is wrong in it.
@@ -109,13 +107,13 @@ def plan_sweep(
     return replace(sweep, name=name, title=name)
 
 
-def freeze(planned: Sweep, store: Store, **more: Any) -> None:
-    """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`, and what else."""
+def freeze(planned: Sweep, store: Store) -> None:
+    """Write down in a store which runs belong to a sweep, for `status`, `table` and `plot`."""
     runs = [
         {"request": spec.request, "title": spec.title, "case": planned.cases.get(spec.request, "")}
         for spec in planned.specs
     ]
-    plan = {"runs": runs, "shown": planned.shown, "varied": planned.varied} | more
+    plan = {"runs": runs, "shown": planned.shown, "varied": planned.varied}
     if planned.path:
         plan["file"] = str(planned.path.resolve())
     store.write_plan(planned.name, plan)
@@ -138,33 +136,27 @@ def _plan(
         known = {*declared, *file.shown, "case"}
         wrong = [name for name in file.labels if name.partition("=")[0] not in known]
         problems += [f"labels: expected a parameter or a result that is shown; got {name}" for name in wrong]
-        configurations, domains = expand(file, declared)
+        configurations = expand(file, declared)
     except (ParameterError, FileNotFoundError) as error:
         problems.append(str(error))
     if problems:
         raise problems.error(refused)
-    given: tuple[Configuration, ...] = ()
-    if optuna := file.optuna:
-        optuna = optuna.model_copy(update={"parameters": domains})
-        given, configurations = tuple(configurations), []
     cases = [each.pop(_ITS_NAME) for each in configurations if _ITS_NAME in each]
-    specs = plan_runs(parsed, configurations, threads=file.threads, source=source) if configurations else []
+    specs = plan_runs(parsed, configurations, threads=file.threads, source=source)
     names = dict.fromkeys(name for some in file.parts().values() for name in some)
     values = {name: {literal(spec.parameters.get(name)) for spec in specs} for name in names}
     return Sweep(
         name=name,
         notebook=notebook,
         specs=tuple(specs),
-        shown=tuple(file.shown) or ((optuna.objective,) if optuna else ()),
+        shown=tuple(file.shown),
         title=file.title or name,
         question=file.question,
-        varied=(*domains, *["seed"] * (len(given) > 1), *(name for name in names if len(values[name]) > 1)),
+        varied=tuple(name for name in names if len(values[name]) > 1),
         meanings=file.shown if isinstance(file.shown, dict) else {},
         labels=file.labels,
         published=file.published,
         cases={spec.request: case for spec, case in zip(specs, cases)},
-        optuna=optuna,
-        given=given,
         threads=file.threads,
     )
 
@@ -186,16 +178,13 @@ def _columns(given: Mapping[str, Iterable[Any]] | Iterable[str], problems: Probl
     return columns
 
 
-def expand(
-    file: SweepFile, declared: Mapping[str, Parameter]
-) -> tuple[list[Configuration], dict[str, Domain]]:
+def expand(file: SweepFile, declared: Mapping[str, Parameter]) -> list[Configuration]:
     """Expand what a sweep file asks for; texts are read by the types that a notebook declares.
 
     Returns:
         The configurations in a stable order; what isn't in them keeps its default. Where the list has names,
-        each has its own as `_ITS_NAME`. Of a search they are what each trial consists of, one for each seed,
-        and beside them are its domains, typed. A ParameterError lists what doesn't fit, is nothing, too much,
-        or there twice, as far as it can be said at once.
+        each has its own as `_ITS_NAME`. A ParameterError lists what doesn't fit, is nothing, too much, or
+        there twice, as far as it can be said at once.
     """
     problems = Problems(file.problems())
     reader = _Reader(declared, problems)
@@ -207,8 +196,6 @@ def expand(
         factors[0] = [{_ITS_NAME: name} | case for name, case in zip(file.cases, factors[0])]
     factors.insert(0, [reader.read(file.fixed, "fixed")])
     excluded = list(map(reader.rule, file.exclude))
-    searched = file.optuna.parameters if file.optuna else {}
-    domains = reader.read(searched, "optuna", lambda parameter, domain: domain.typed(parameter))
     problems.refuse()
     every = [{n: value for part in choice for n, value in part.items()} for choice in product(*factors)]
     names = [name for factor in file.factors() for name in factor.names]
@@ -227,7 +214,7 @@ def expand(
     left = [configuration for configuration, row in zip(every, matched) if not any(row)]
     if not left:
         raise ParameterError("exclude: expected rules that leave something; got rules that match all")
-    return left, domains
+    return left
 
 
 class _Reader:
