@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.t
 # Two commands at once must not install into each other, nor share a type checker's cache.
 LOCKED = $(PYTHON) -c 'import fcntl, subprocess, sys; f = open(".venv.lock", "w"); fcntl.flock(f, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 
-.PHONY: book published test pytest lint clean
+.PHONY: book published test test-newest pytest lint clean
 
 book: $(READY)
 	$(BIN)/gradtricks book
@@ -29,6 +29,17 @@ lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(LOCKED) $(BIN)/mypy
+
+# The newest releases of everything, in an environment beside .venv: surprises come to us before they come to users.
+# A warning is an error there only where a call of ours causes it.
+NEWEST := .venv-newest
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install --disable-pip-version-check --quiet --upgrade --upgrade-strategy eager \
+		--editable '.[torch,tensorflow,lab,dev]'
+	$(NEWEST)/bin/python -c 'import importlib.metadata as m; \
+		print(*(f"{n} {m.version(n)}" for n in ("torch", "tensorflow", "keras", "numpy", "numba")), sep=", ")'
+	$(NEWEST)/bin/pytest --numprocesses 2 --dist worksteal -o 'filterwarnings=error:::gradtricks' tests/tricks
 
 clean:
 	rm -rf _build book/experiments

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gradtricks._core import kernels
-from gradtricks._load import BACKENDS
+from gradtricks._load import BACKENDS, OLDEST, expect_framework
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "gradtricks"
@@ -335,6 +335,22 @@ def test_a_missing_framework_is_named_with_the_remedy():
     code = "import sys; sys.modules['torch'] = None; import gradtricks; gradtricks.load('torch')"
     finished = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert "remedy: install gradtricks with its extra [torch]" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"), [(backend, name) for backend, names in OLDEST.items() for name in names]
+)
+def test_a_version_below_the_range_is_refused(backend, name, monkeypatch):
+    monkeypatch.setattr(pytest.importorskip(name), "__version__", "1.99.3+cu130")
+    with pytest.raises(ImportError, match=rf"needs {name} .* or later; got 1\.99\.3.*; remedy: pip install"):
+        expect_framework(backend)
+
+
+def test_the_oldest_versions_are_those_that_pip_asks_for():
+    oldest = {name: version for names in OLDEST.values() for name, version in names.items()}
+    assert {name: str(declared()[name].specifier) for name in oldest} == {
+        name: f">={version}" for name, version in oldest.items()
+    }
 
 
 def pinned():

@@ -1,9 +1,12 @@
 """Choosing a framework by name, without importing the other one."""
 
 import importlib
+import re
 from types import ModuleType
 
 BACKENDS = ("torch", "tensorflow")
+# The oldest versions that the tests are run with, as pyproject.toml asks for them.
+OLDEST = {"torch": {"torch": "2.13"}, "tensorflow": {"tensorflow": "2.21", "keras": "3.15"}}
 
 
 def load_backend(package: str, backend: str) -> ModuleType:
@@ -31,3 +34,18 @@ def load_backend(package: str, backend: str) -> ModuleType:
             f"{package}.{backend} needs {error.name}, which isn't installed; "
             f"remedy: install gradtricks with its extra [{backend}]"
         ) from error
+
+
+def expect_framework(backend: str) -> None:
+    """Import a framework; an ImportError says that one of its packages is too old."""
+    for name, oldest in OLDEST[backend].items():
+        version = importlib.import_module(name).__version__
+        if _numbers(version) < _numbers(oldest):
+            raise ImportError(
+                f"gradtricks.{backend} needs {name} {oldest} or later; got {version}; "
+                f"remedy: pip install --upgrade '{name}>={oldest}'"
+            )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]

@@ -10,9 +10,13 @@ from typing import Any
 
 import lazy_loader
 
-from gradtricks.tensorflow import _symbolic  # a missing framework is noticed at once
-from gradtricks.tensorflow import masking as masking  # Keras loads only what it has been told of
-from gradtricks.tensorflow import scaling as scaling
+from gradtricks._load import expect_framework
+
+expect_framework("tensorflow")  # one that is missing or too old is noticed at once
+
+from gradtricks.tensorflow import _symbolic  # noqa: E402
+from gradtricks.tensorflow import masking as masking  # noqa: E402  Keras loads only what it has been told of
+from gradtricks.tensorflow import scaling as scaling  # noqa: E402
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

@@ -6,6 +6,8 @@ a ValueError where a shape, a structure or a number is. "Raises" lists what else
 
 import lazy_loader
 
-from gradtricks.torch import _tensors as _tensors  # a missing framework is noticed at once
+from gradtricks._load import expect_framework
+
+expect_framework("torch")  # one that is missing or too old is noticed at once
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
