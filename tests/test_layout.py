@@ -16,6 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import gradtricks.doctor
 from gradtricks._core import kernels
 from gradtricks._load import BACKENDS, OLDEST, expect_framework
 
@@ -242,15 +243,15 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 3_939,
-    "src/gradtricks/tensorflow": 3_905,
+    "src/gradtricks/torch": 3_947,
+    "src/gradtricks/tensorflow": 3_909,
     "src/gradtricks/reference": 1_398,
     "src/gradtricks/_core": 1_548,
     "src/gradtricks/doctor": 4_182,
     "src/gradtricks/agents": 3_996,
-    "src/gradtricks/lab": 9_070,
-    "src/gradtricks/book": 2_850,
-    "tests": 25_863,
+    "src/gradtricks/lab": 9_055,
+    "src/gradtricks/book": 2_848,
+    "tests": 25_608,
 }
 
 
@@ -284,8 +285,8 @@ ROOMS = [
 BELOW = {
     "_core": set(),
     "reference": {"_core"},
-    "torch": {"_core"},
-    "tensorflow": {"_core"},
+    "torch": {"_core", "_load"},
+    "tensorflow": {"_core", "_load"},
     "doctor": {"_core", "_load", "torch", "tensorflow"},
 }
 
@@ -325,7 +326,6 @@ def test_only_the_command_and_the_book_itself_use_the_book():
 
 
 def test_loading_says_what_is_expected():
-    import gradtricks
 
     with pytest.raises(ValueError, match="backend must be one of 'torch', 'tensorflow'; got 'jax'"):
         gradtricks.load("jax")
@@ -401,7 +401,6 @@ def test_no_notebook_says_that_the_rest_is_the_same_for_both_frameworks_when_it_
 
 
 def test_the_version_is_the_same_everywhere():
-    import gradtricks
 
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == gradtricks.__version__

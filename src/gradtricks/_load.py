@@ -8,6 +8,13 @@ BACKENDS = ("torch", "tensorflow")
 # The oldest versions that the tests are run with, as pyproject.toml asks for them.
 OLDEST = {"torch": {"torch": "2.13"}, "tensorflow": {"tensorflow": "2.21", "keras": "3.15"}}
 
+_OF_THE_DOCTOR = ("diagnose", "explain_gradient")  # which scripts import from the tricks, where they were
+
+
+def load_moved(backend: str, name: str) -> object:
+    """Return what has moved from a framework's tricks to its doctor, or None."""
+    return getattr(load_backend("gradtricks.doctor", backend), name) if name in _OF_THE_DOCTOR else None
+
 
 def load_backend(package: str, backend: str) -> ModuleType:
     """Import ``package.backend`` and say what to do when that framework isn't there.

@@ -218,7 +218,7 @@ def test_a_notebook_that_records_imports_nothing_else_of_the_lab():
         "print(sorted(name for name in sys.modules if name.startswith('gradtricks.lab')))"
     )
     said = subprocess.check_output([sys.executable, "-c", code], text=True)
-    modules = ("encoding", "identity", "recording")
+    modules = ("encoding", "figures", "identity", "labels", "recording")
     assert ast.literal_eval(said) == ["gradtricks.lab", *(f"gradtricks.lab.{name}" for name in modules)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import lazy_loader
 
-from gradtricks._load import expect_framework
+from gradtricks._load import expect_framework, load_moved
 
 expect_framework("tensorflow")  # one that is missing or too old is noticed at once
 
@@ -22,5 +22,5 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    globals()[name] = exported = _symbolic.symbolic(_load(name))
+    globals()[name] = exported = load_moved("tensorflow", name) or _symbolic.symbolic(_load(name))
     return exported
