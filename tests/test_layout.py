@@ -266,6 +266,7 @@ ROOMS = [
     "identity",
     "recording",
     "films",
+    "figures",
     "notebooks",
     "storage",
     "kernels",

@@ -10,13 +10,13 @@ from .commands.running import sweep as sweep
 from .commands.views import plot as plot
 from .commands.views import show as show
 from .commands.views import table as table
+from .figures import use_style as use_style
 from .films import record_film as record_film
 from .recording import checkpoint_folder as checkpoint_folder
 from .recording import record as record
 from .recording import record_figure as record_figure
 from .recording import record_file as record_file
 from .recording import record_varying as record_varying
-from .recording import use_style as use_style
 from .sweeps.sweep import plan_sweep as plan_sweep
 from .sweeps.sweep import read_sweep as read_sweep
 

@@ -36,7 +36,6 @@ BEGUN = "begun.json"  # beside the state: the sources that the first attempt had
 
 # What a notebook adds to it later, whoever looks for the run again can't see.
 _PATH = list(sys.path)
-_STYLE = Path(__file__).with_name("figures.mplstyle")
 _SHOWN = 6  # elements of a list
 FIGURE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -162,13 +161,6 @@ def checkpoint_folder() -> Path:
         new.write_text(json.dumps(SOURCES.named()), encoding="utf-8")
         os.replace(new, begun)
     return folder
-
-
-def use_style() -> None:
-    """Draw every figure from here on in the book's style: readable on light and on dark pages."""
-    from matplotlib import pyplot
-
-    pyplot.style.use(_STYLE)
 
 
 def report() -> None:

@@ -6,20 +6,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, font_manager, rc_context, rcParams, style
+from matplotlib import colormaps, font_manager, rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from gradtricks.lab.identity import PACKAGE
+from gradtricks.lab.figures import use_style
 from gradtricks.lab.results.captions import MINUS, number
 from gradtricks.lab.results.grouping import Axis, key_of, spell, wants_logarithm
 
-_STYLE = PACKAGE / "lab" / "figures.mplstyle"
 # On a phone a figure is three quarters of its size: these are then letters of 11 pixels.
-_READABLE = dict.fromkeys(
+_READABLE: Any = dict.fromkeys(
     ("font.size", "axes.labelsize", "legend.fontsize", "xtick.labelsize", "ytick.labelsize"), 11
 )
 _MOST_TICKS = 9
@@ -30,7 +29,9 @@ _DOT = 0.02  # of an axis: room for the half of a dot
 @contextmanager
 def book_style() -> Iterator[None]:
     """Draw in the book's style. Names and values are text, never formulas: ``$`` is a dollar."""
-    with rc_context(), style.context([_STYLE, _READABLE | {"text.parse_math": False}]):
+    with rc_context():
+        use_style()
+        rcParams.update(_READABLE | {"text.parse_math": False})
         yield
 
 
