@@ -266,6 +266,7 @@ ROOMS = [
     "identity",
     "recording",
     "films",
+    "labels",
     "figures",
     "notebooks",
     "storage",

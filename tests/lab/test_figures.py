@@ -69,11 +69,11 @@ def test_a_name_beside_a_line_covers_no_line_dot_or_bar():
     axes.plot(steps, steps, label="rises", color="C3")
     axes.errorbar(steps[::10], 1 - steps[::10], 0.1, label="falls")
     axes.scatter(steps[::7], np.full(8, 0.1), label="dots")
-    axes.bar([0.9], [0.6], 0.1)
+    axes.bar([0.9], [0.6], 0.1, label="bar")
     axes.axhline(1.2, color=GREY, label="bound")
     label_lines(axes)
     labels = dict(labels_of(axes))
-    assert set(labels) == {"rises", "falls", "dots", "bound"}
+    assert set(labels) == {"rises", "falls", "dots", "bound", "bar"}
     for box in labels.values():
         assert axes.bbox.x0 <= box.x0 < box.x1 <= axes.bbox.x1
         for line in axes.get_lines():
@@ -160,11 +160,12 @@ def test_texts_are_in_the_pages_font_and_missing_letters_in_another(capfd, caplo
 def test_bars_and_ranges_are_named_from_above_with_minus_signs():
     _figure, (left, right) = new_figure(1, 2)
     draw_bars(left, {"one": 0.5, "scale -1": -2.0}, form="{:.1f}")
-    draw_ranges(right, {"alone": (1.0,), "with an interval": (2.0, 1.5, 2.75)})
+    draw_ranges(right, {"low": (1.0, 0.5, 1.25), "high": (2.0, 1.5, 2.75)})
     assert [text.get_text() for text in left.get_yticklabels()] == ["one", "scale −1"]
     assert [text.get_text() for text in left.texts] == ["0.5", "−2.0"]
     assert left.get_ylim() == right.get_ylim() == (1.5, -0.5)
     assert [line.get_xydata().tolist() for line in right.get_lines()] == [
+        [[0.5, 0.0], [1.25, 0.0]],
         [[1.0, 0.0]],
         [[1.5, 1.0], [2.75, 1.0]],
         [[2.0, 1.0]],
