@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gradtricks.agents.evaluation import FrozenPolicy
-    from gradtricks.agents.frozen import FrozenAgent
+    from gradtricks.agents.muzero import FrozenAgent
 
 for _group in ("looking", "running", "views", "keeping"):  # in the order of the help
     import_module(f"gradtricks.lab.commands.{_group}")
@@ -193,7 +193,7 @@ def _load(path: Path, how: Mapping[str, Any]) -> "FrozenPolicy | FrozenAgent":
     """Read an agent, and refuse how it can't play."""
     from gradtricks.agents.checkpoints import load_checkpoint
     from gradtricks.agents.evaluation import FrozenPolicy
-    from gradtricks.agents.frozen import FrozenAgent
+    from gradtricks.agents.muzero import FrozenAgent
 
     if load_checkpoint(path).about.get("kind") != FrozenAgent.kind:
         return FrozenPolicy.load(path)

@@ -5,11 +5,11 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from gradtricks.agents import players
-from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE, BoardGames
-from gradtricks.agents.checkpoints import Snapshots
-from gradtricks.agents.players import look_ahead, rate_moves
-from gradtricks.agents.search import RootFnOutput, muzero_policy
+from gradtricks.agents.muzero import players
+from gradtricks.agents.muzero.boards import CONNECT_FOUR, TIC_TAC_TOE, BoardGames
+from gradtricks.agents.muzero.players import look_ahead, rate_moves
+from gradtricks.agents.muzero.searching import RootFnOutput, muzero_policy
+from gradtricks.agents.training import Snapshots
 
 step, find_winners, legal_actions = TIC_TAC_TOE.step, TIC_TAC_TOE.find_winners, TIC_TAC_TOE.legal_actions
 empty_boards, observe = TIC_TAC_TOE.empty_boards, TIC_TAC_TOE.observe

@@ -5,17 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradtricks.agents import checkpoints, load, muzero, muzero_training, pong, ppo, reinforce
-from gradtricks.agents.cartpole import CartPoleGames
+from gradtricks.agents import load, muzero, pong, ppo, reinforce, training
 from gradtricks.agents.checkpoints import load_checkpoint, save_checkpoint
 from gradtricks.agents.evaluation import FrozenPolicy
-from gradtricks.agents.frozen import FrozenAgent
-from gradtricks.agents.history import History
-from gradtricks.agents.selfplay import SearchOptions
-from gradtricks.agents.supports import Support
 
-MUZERO = muzero_training.Options(
-    search=SearchOptions(num_simulations=4),
+MUZERO = muzero.Options(
+    search=muzero.SearchOptions(num_simulations=4),
     batch_size=np.int32(8),  # a number of NumPy's, as tables have them
     num_unroll_steps=1,
     moves_before_updates=8,
@@ -38,11 +33,9 @@ def make_learner(agents, kind, **options):
 def train(kind, learner, path=None, seed=0):
     """Train for a while, and return the state of the learner and what happened."""
     if kind == "muzero":
-        games, options = (
-            CartPoleGames(4),
-            {"support": Support(0, 15, 16), "measurements": 2, "seed": np.int64(seed)},
-        )
-        history = muzero_training.train(learner, games, MUZERO, decisions=160, checkpoint=path, **options)
+        options = {"support": muzero.Support(0, 15, 16), "measurements": 2, "seed": np.int64(seed)}
+        games = muzero.CartPoleGames(4)
+        history = muzero.train(learner, games, MUZERO, decisions=160, checkpoint=path, **options)
     elif kind == "ppo":
         games = pong.PongGames(2, seed=11, frame_skip=4, view=pong.CELLS)
         history = ppo.train(learner, games, decisions=4 * 64, seed=seed, checkpoint=path)
@@ -53,15 +46,19 @@ def train(kind, learner, path=None, seed=0):
     return learner.state(), history
 
 
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """A file to which every training saves whenever it can."""
+    monkeypatch.setattr(training, "_SECONDS_BETWEEN", 0.0)
+    return tmp_path / "training.safetensors"
+
+
 @pytest.mark.parametrize("kind", ["muzero", "ppo", "reinforce"])
-def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
-    agents, kind, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
+def test_a_stopped_training_goes_on_bit_for_bit(agents, kind, path, monkeypatch):
     learner = make_learner(agents, kind)
     start = learner.state()
     expected, history = train(kind, learner)
-    path, add_loss, updates = tmp_path / "training.safetensors", History.add_loss, []
+    add_loss, updates = training.History.add_loss, []
 
     def stopped(history, loss):
         updates.append(loss)
@@ -70,7 +67,7 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
         add_loss(history, loss)
 
     stop = len(history.losses) // 2 + 1
-    monkeypatch.setattr(History, "add_loss", stopped)
+    monkeypatch.setattr(training.History, "add_loss", stopped)
     learner.restore(start)
     with pytest.raises(KeyboardInterrupt):
         train(kind, learner, path)
@@ -89,9 +86,8 @@ def test_a_training_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
         train(kind, learner, path)
 
 
-def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    path, learner = tmp_path / "training.safetensors", make_learner(load(in_torch.name), "ppo")
+def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, path):
+    learner = make_learner(load("torch"), "ppo")
     start = learner.state()
 
     def go_on(**games):
@@ -107,20 +103,18 @@ def test_a_checkpoint_of_other_weights_or_games_is_refused(in_torch, tmp_path, m
         go_on()
 
 
-def test_a_checkpoint_of_a_policy_that_learned_otherwise_is_refused(in_torch, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_SECONDS_BETWEEN", 0.0)
-    path, agents = tmp_path / "training.safetensors", load(in_torch.name)
+def test_a_checkpoint_of_other_options_is_refused(in_torch, path):
+    agents = load("torch")
     train("reinforce", make_learner(agents, "reinforce"), path)
     for option in ("learning_rate", "decay", "epsilon", "move_cost"):
         with pytest.raises(ValueError, match=f"same training; got .*'{option}': .* where .*'{option}': 0.5"):
             train("reinforce", make_learner(agents, "reinforce", **{option: 0.5}), path)
 
 
-def test_until_a_file_is_whole_the_one_before_stays(tmp_path, monkeypatch):
+def test_until_a_file_is_whole_the_one_before_stays(path, monkeypatch):
     def killed(*paths):
         raise KeyboardInterrupt
 
-    path = tmp_path / "training.safetensors"
     save_checkpoint(path, {"x": np.zeros(2)}, {"done": 1})
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -129,7 +123,7 @@ def test_until_a_file_is_whole_the_one_before_stays(tmp_path, monkeypatch):
     assert (arrays["x"].tolist(), about) == ([0, 0], {"done": 1})
 
 
-@pytest.mark.parametrize("agent", [FrozenPolicy, FrozenAgent])
+@pytest.mark.parametrize("agent", [FrozenPolicy, muzero.FrozenAgent])
 def test_what_isnt_an_agent_is_refused(agent, tmp_path):
     path = tmp_path / "agent.safetensors"
     save_checkpoint(path, {"x": np.zeros(2)}, {"kind": "training"})

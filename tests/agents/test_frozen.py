@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradtricks.agents.boards import CONNECT_FOUR, TIC_TAC_TOE
-from gradtricks.agents.frozen import FrozenAgent
-from gradtricks.agents.muzero import draw_weights
-from gradtricks.agents.selfplay import SearchOptions
-from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
+from gradtricks.agents.muzero.boards import CONNECT_FOUR, TIC_TAC_TOE
+from gradtricks.agents.muzero.frozen import FrozenAgent
+from gradtricks.agents.muzero.network import draw_weights
+from gradtricks.agents.muzero.selfplay import SearchOptions
+from gradtricks.agents.muzero.supports import Support
 from gradtricks.lab.storage.published import Published
 
+THREE = Support(-1, 1, 3)  # categories: lost, drawn, won
 PUBLISHED = Path(__file__).parents[2] / "experiments" / "published"
 SUPPORT = Support(0, 15, 16)
 
@@ -27,7 +28,7 @@ def board_agent(rules):
     search = SearchOptions(num_simulations=4, discount=1.0, two_players=True, **bounds)
     sizes = {"observation_size": 2 * rules.squares, "actions": rules.actions, "support_size": 3}
     weights = draw_weights(1, state_size=6, hidden_size=8, **sizes)
-    return FrozenAgent(weights, game=rules.name, support=TICTACTOE_SUPPORT, search=search)
+    return FrozenAgent(weights, game=rules.name, support=THREE, search=search)
 
 
 def test_what_is_loaded_plays_as_what_was_saved(tmp_path):

@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from gradtricks.agents.cartpole import collect_episodes
-from gradtricks.agents.muzero import HEADS, SearchNetwork, draw_weights
-from gradtricks.agents.replay import Batch, ReplayBuffer
-from gradtricks.agents.supports import TICTACTOE_SUPPORT, expected_value
+from gradtricks.agents.muzero.cartpole import collect_episodes
+from gradtricks.agents.muzero.network import HEADS, SearchNetwork, draw_weights
+from gradtricks.agents.muzero.replay import Batch, ReplayBuffer
+from gradtricks.agents.muzero.supports import Support, expected_value
 from gradtricks.reference import masked_adam_step
 
+THREE = Support(-1, 1, 3)  # categories: lost, drawn, won
 DISCOUNT = 0.9
 EPISODES = collect_episodes(24, seed=3)
 LENGTHS = np.array([len(episode.actions) for episode in EPISODES])
@@ -206,26 +207,18 @@ class TestSearchNetwork:
 
     def test_the_heads_have_the_size_of_the_support(self):
         with pytest.raises(ValueError, match="prediction/value/bias must have the shape of the support"):
-            SearchNetwork(WEIGHTS, TICTACTOE_SUPPORT)
+            SearchNetwork(WEIGHTS, THREE)
+
+
+WRONG = {"hidden_scale": np.nan, "loss_scale": np.inf, "learning_rate": -1.0, "momentum": 1.5}
+WRONG |= {"weight_decay": -0.1, "device": "tpu", "optimizer": "sgd"}
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"hidden_scale": float("nan")}, "hidden_scale must be finite"),
-            ({"loss_scale": float("inf")}, "loss_scale must be finite"),
-            ({"learning_rate": -1.0}, "learning_rate must lie in"),
-            ({"momentum": 1.5}, "momentum must lie in"),
-            ({"momentum": 1.0}, "momentum must be below 1"),
-            ({"weight_decay": -1e-4}, "weight_decay must lie in"),
-            ({"device": "tpu"}, "device must be one of"),
-            ({"optimizer": "sgd"}, "optimizer must be one of 'momentum', 'adam'; got 'sgd'"),
-        ],
-    )
-    def test_learner_options(self, agents, options, message):
-        with pytest.raises(ValueError, match=message):
-            agents.MuZeroLearner(WEIGHTS, **options)
+    @pytest.mark.parametrize(("name", "value"), [*WRONG.items(), ("momentum", 1)])
+    def test_learner_options(self, agents, name, value):
+        with pytest.raises(ValueError, match=f"{name} must .*; got {value!r}"):
+            agents.MuZeroLearner(WEIGHTS, **{name: value})
 
     def test_names_of_weights(self, agents):
         weights = {name: value for name, value in WEIGHTS.items() if name != "dynamics/state/bias"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradtricks.agents import load, pong, reinforce
-from gradtricks.agents.search import NotFiniteError
+from gradtricks.agents.training import NotFiniteError
 from gradtricks.reference import (
     discounted_returns,
     policy_gradient_loss,
@@ -69,7 +69,7 @@ def test_observations_are_differences_of_successive_pictures():
     assert set(np.unique(games.observations)) == {-1, 0, 1}
 
 
-def test_a_finished_game_starts_anew_and_its_idle_step_is_marked():
+def test_a_finished_game_starts_anew_after_an_idle_step():
     games = pong.PongGames(2, seed=0, frame_skip=8)
     score = np.zeros(2)
     while games.playing.all():
@@ -97,7 +97,7 @@ def test_up_is_up_and_down_is_down():
 # Which decisions are learned from
 
 
-def test_only_finished_points_are_learned_from_and_each_decision_once():
+def test_each_decision_is_learned_from_once_its_point_ended():
     memory = reinforce.PointMemory(2)
     marks = np.arange(12, dtype=np.int8).reshape(6, 2)
     rewards = np.array([[0, 0], [1, 0], [0, 0], [0, -1], [0, 0], [0, 0]], float)
@@ -195,7 +195,7 @@ class _StayingPolicy:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_training_teaches_whole_points_and_flips_their_sign_when_asked(sign):
+def test_training_teaches_whole_points_with_either_sign(sign):
     policy, games = _StayingPolicy(), pong.PongGames(2, seed=0, frame_skip=8)
     rng = np.random.default_rng(0)
     history = reinforce.train(policy, games, decisions=900, batch_size=50, discount=0.5, rng=rng, sign=sign)
@@ -221,8 +221,8 @@ def test_a_training_that_diverges_says_so():
         reinforce.train(policy, pong.PongGames(2), decisions=400, batch_size=10, rng=rng)
 
 
-def test_tensorflow_stops_tracing_whatever_the_batch_and_the_policy(in_tensorflow):
-    from gradtricks.agents.tensorflow import pong as module
+def test_tensorflow_stops_tracing_after_two_batches(in_tensorflow):
+    from gradtricks.agents.tensorflow import reinforce as module
 
     counts = []
     for size in (16, 32, 48, 64):
@@ -253,51 +253,45 @@ def test_games_refuse_nonsense(option):
         ([0], r"actions must have the shape of \[N\], \(2,\); got \(1,\)"),
     ],
 )
-def test_games_refuse_what_is_no_move_and_stay_as_they_are(actions, message):
+def test_games_refuse_other_actions_and_stay_unchanged(actions, message):
     games = pong.PongGames(2)
     with pytest.raises(ValueError, match=message):
         games.step(np.array(actions))
     assert len(games.state()["actions"]) == 0
 
 
-def test_training_refuses_games_that_the_policy_sees_otherwise():
+def test_training_refuses_games_of_another_view():
     with pytest.raises(ValueError, match=r"learner's view, DIFFERENCE; got observations \(2, 80\)"):
         reinforce.train(None, pong.PongGames(2, view=pong.CELLS), decisions=1, rng=None)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"decisions": 0}, "decisions must be at least 1"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"sign": 0}, "sign must be one of 1, -1; got 0"),
-    ],
-)
-def test_training_refuses_nonsense(option, message):
-    options = {"decisions": 1, "rng": None, **option}
-    with pytest.raises(ValueError, match=message):
-        reinforce.train(None, None, **options)
+@pytest.mark.parametrize("option", ["decisions", "batch_size", "sign"])
+def test_training_refuses_nonsense(option):
+    with pytest.raises(ValueError, match=f"{option} must be .* 1.*; got 0"):
+        reinforce.train(None, None, **{"decisions": 1, "rng": None, option: 0})
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "message"),
+    ("changes", "message"),
     [
-        ({"other": np.zeros(3)}, {}, r"missing or unknown: \['other'\]"),
-        ({"hidden": np.zeros((5, 8))}, {}, r"weights\['hidden'\] must have the shape of \[6400, units\]"),
-        ({"logits": np.zeros((5, 3))}, {}, r"weights\['logits'\] must have the shape of \[units, 3\]"),
-        ({}, {"learning_rate": -1.0}, "learning_rate must lie in"),
-        ({}, {"epsilon": -1.0}, "epsilon must lie in"),
-        ({}, {"move_cost": -1.0}, "move_cost must lie in"),
-        ({}, {"decay": 1.5}, "decay must lie in"),
-        ({}, {"device": "tpu"}, "device must be one of"),
+        ({"other": np.zeros(3)}, r"missing or unknown: \['other'\]"),
+        ({"hidden": np.zeros((5, 8))}, r"weights\['hidden'\] must have the shape of \[6400, units\]"),
+        ({"logits": np.zeros((5, 3))}, r"weights\['logits'\] must have the shape of \[units, 3\]"),
     ],
 )
-def test_policies_refuse_nonsense(agents, changes, options, message):
+def test_policies_refuse_other_weights(agents, changes, message):
     with pytest.raises(ValueError, match=message):
-        agents.PongPolicy(small_weights() | changes, **options)
+        agents.PongPolicy(small_weights() | changes)
 
 
-def test_a_seed_fixes_the_weights_of_keras_layers_too(in_tensorflow, monkeypatch):
+@pytest.mark.parametrize("option", ["learning_rate", "epsilon", "move_cost", "decay", "device"])
+def test_policies_refuse_nonsense(agents, option):
+    value = {"decay": 1.5, "device": "tpu"}.get(option, -1.0)
+    with pytest.raises(ValueError, match=f"{option} must (lie in|be one of)"):
+        agents.PongPolicy(small_weights(), **{option: value})
+
+
+def test_a_seed_fixes_weights_of_keras_layers(in_tensorflow, monkeypatch):
     asked, settings = [], in_tensorflow.framework.config.experimental
     # Deterministic operations couldn't be switched off again in this process.
     monkeypatch.setattr(settings, "enable_op_determinism", lambda: asked.append(True))

@@ -1,5 +1,8 @@
 """The Pong player that wins: what it sees, that it learns as the paper says, and that it can be killed."""
 
+import ast
+import json
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from gradtricks.agents import evaluation, pong, ppo
+from gradtricks._load import BACKENDS
+from gradtricks.agents import evaluation, load, pong, ppo
 from gradtricks.agents.evaluation import FrozenPolicy
-from gradtricks.agents.history import History
-from gradtricks.agents.search import NotFiniteError
+from gradtricks.agents.training import History, NotFiniteError
 from gradtricks.lab.films import encode_film
 from gradtricks.lab.storage.published import Published
 from gradtricks.reference import (
@@ -21,6 +24,7 @@ from gradtricks.reference import (
     truncated_generalized_advantage_estimation,
 )
 
+ROOT = Path(__file__).parents[2]
 OPTIONS = ppo.Options(rollout_steps=32, minibatch_size=32, epochs=2, learning_rate=2e-3)
 UNITS = 16
 NETWORK = ppo.draw_weights(0, hidden_units=UNITS)
@@ -106,7 +110,7 @@ def test_lit_cells_are_those_with_a_bright_pixel():
         pong.list_cells(frames[:, :, 1:])
 
 
-def test_an_observation_holds_this_picture_and_the_one_before():
+def test_an_observation_holds_two_pictures():
     games, rng = make_games(seed=1), np.random.default_rng(0)
     before = games.observations
     np.testing.assert_array_equal(before[:, :40] == pong.NO_CELL, before[:, 40:] == pong.NO_CELL)
@@ -162,7 +166,7 @@ def test_the_moves_are_those_of_the_view():
         np.testing.assert_array_equal(games.screens, frames[:, 0])
 
 
-def test_an_observation_of_places_tells_motion_of_what_was_seen_twice():
+def test_places_tell_the_motion_of_what_was_seen_twice():
     before, after = np.zeros((2, 1, 3, 3), np.float32)
     before[0, :2], after[0, 1:] = (1, 0.5, -0.25), (1, 0.375, 0.5)
     after[0, 2] = 1, 0.75, 0.25
@@ -192,7 +196,7 @@ def test_the_network_is_a_product_of_matrices(agents, view, mirror):
     assert apart < (0.02 if view == "cells" else 1e-4) * np.abs(logits).max(), "cells' weights have 8 bits"
 
 
-def test_places_upside_down_are_those_of_the_court_upside_down():
+def test_places_of_the_court_upside_down_are_mirrored():
     environment, rng = pong.make_environment(2, frame_skip=4), np.random.default_rng(0)
     environment.reset(seed=5)
     frames = [environment.step(rng.choice(pong.ACTIONS, 2))[0] for _ in range(90)]
@@ -221,7 +225,7 @@ def loss_by_matrix(weights, batch, entropy, mirror):
 
 
 @pytest.mark.parametrize(("view", "mirror"), [("cells", True), ("places", True), ("pixels", False)])
-def test_the_loss_is_the_papers_and_a_step_goes_down_its_slope(agents, view, mirror):
+def test_a_step_goes_down_the_slope_of_the_papers_loss(agents, view, mirror):
     weights, batch = draw(view, mirror, scale=0.3), some_minibatch(view)
     learner = agents.PPOLearner(weights, OPTIONS, mirror=mirror, device="cpu")
     start = learner.state()
@@ -245,6 +249,35 @@ def test_the_loss_is_the_papers_and_a_step_goes_down_its_slope(agents, view, mir
             assert np.abs(moved).max() == pytest.approx(OPTIONS.learning_rate * rate, rel=0.02)
 
 
+def methods(code):
+    """Return arguments and statements of each function in some code, without annotations and docstrings."""
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)]
+    lines = {n.name: n.body[1:] if ast.get_docstring(n) else n.body for n in nodes}
+    return {n.name: [[a.arg for a in n.args.args], *map(ast.unparse, lines[n.name])] for n in nodes}
+
+
+@pytest.mark.parametrize("framework", BACKENDS)
+def test_the_notebook_shows_the_learners_own_policy_gradient(framework):
+    cells = json.loads((ROOT / "experiments" / "pong.ipynb").read_text())["cells"]
+    [cell] = [cell for cell in cells if framework in cell["metadata"].get("tags", [])]
+    shown = methods("".join(cell["source"]))
+    own = methods((Path(ppo.__file__).parent / framework / "ppo.py").read_text())
+    assert list(shown) == ["estimate", "loss", "descend"]
+    assert shown == {name: own[name] for name in shown}
+
+
+def test_a_training_in_torch_runs_through_four_files(in_torch):
+    learner = load("torch").PPOLearner(draw("places"), replace(OPTIONS, rollout_steps=2), device="cpu")
+    games, files, folder = make_games(view="places"), set(), Path(ppo.__file__).parent
+    sys.setprofile(lambda frame, event, argument: files.add(Path(frame.f_code.co_filename)))
+    try:
+        ppo.train(learner, games, decisions=8)
+    finally:
+        sys.setprofile(None)
+    ours = {str(path.relative_to(folder)) for path in files if path.is_relative_to(folder)}
+    assert ours - {"pong_loops.py"} == {"pong.py", "ppo.py", "training.py", "torch/ppo.py"}
+
+
 def test_advantages_are_estimated_and_standardised(agents):
     rng = np.random.default_rng(4)
     rewards, values = rng.normal(size=(16, 4)).astype("f"), rng.normal(size=(17, 4)).astype("f")
@@ -257,23 +290,14 @@ def test_advantages_are_estimated_and_standardised(agents):
     np.testing.assert_allclose(targets, expected + values[:-1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rollout_steps": 0}, "rollout_steps"),
-        ({"rollout_steps": 16.5}, "rollout_steps"),
-        ({"minibatch_size": 0}, "minibatch_size"),
-        ({"epochs": 0}, "epochs"),
-        ({"discount": 1.1}, "discount"),
-        ({"lambda_": -0.1}, "lambda_"),
-        ({"clip": -1}, "clip"),
-        ({"learning_rate": float("nan")}, "learning_rate"),
-        ({"sign": 0}, "sign must be one of 1, -1; got 0"),
-    ],
-)
-def test_options_that_cant_be_are_refused(change, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        replace(OPTIONS, **change)
+WRONG = {"rollout_steps": 0, "minibatch_size": 0, "epochs": 0, "discount": 1.1, "lambda_": -0.1, "clip": -1}
+WRONG |= {"learning_rate": float("nan"), "sign": 0}
+
+
+@pytest.mark.parametrize(("name", "value"), [*WRONG.items(), ("rollout_steps", 16.5)])
+def test_options_that_cant_be_are_refused(name, value):
+    with pytest.raises((TypeError, ValueError), match=f"{name} must .*; got ({value}|float)"):
+        replace(OPTIONS, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -366,9 +390,7 @@ def test_enough_points_won_end_a_training(monkeypatch):
         (10**6, 0.25, [1] * 5, [1] * 5),
     ],
 )
-def test_the_cost_of_entropy_falls_to_zero_and_the_learning_rate_to_its_last_share(
-    anneal_decisions, final_rate, rates, entropies
-):
+def test_rate_and_entropy_fall(anneal_decisions, final_rate, rates, entropies):
     learner, seen = _Valuing(rollout_steps=2, final_rate=final_rate), []
     learner.update = lambda batch, rate, entropy: seen.append((rate, entropy)) or 0.0
     ppo.train(learner, make_games(), decisions=20, anneal_decisions=anneal_decisions)
@@ -382,7 +404,7 @@ def test_a_training_that_diverges_says_so():
         ppo.train(learner, make_games(), decisions=4)
 
 
-def test_games_that_the_learner_sees_otherwise_are_refused():
+def test_games_of_another_view_are_refused():
     with pytest.raises(ValueError, match=r"learner's view, VIEWS\['cells'\]; got observations \(2, 22\)"):
         ppo.train(_Valuing(), make_games(view="places"), decisions=4)
 
@@ -402,7 +424,7 @@ def test_a_frozen_policy_is_saved_and_loaded(tmp_path, view):
     assert view != "cells" or loaded.weights["cells"].dtype == np.int8
 
 
-def test_each_game_counts_once_and_another_seed_is_other_games(monkeypatch):
+def test_each_game_counts_once(monkeypatch):
     monkeypatch.setattr(evaluation, "_SIDE_BY_SIDE", 2)  # one of them plays twice
     policy = FrozenPolicy(draw("places"), mirror=True)
     played = evaluation.evaluate(policy, games=3)
@@ -463,7 +485,7 @@ def test_a_film_ends_with_its_game():
 
 
 def test_a_published_policy_plays_again_as_its_record_says():
-    published = Path(__file__).parents[2] / "experiments" / "published"
+    published = ROOT / "experiments" / "published"
     runs = [run for run in Published(published).runs("pong") if run.parameters["keep_policy"]]
     run = min(runs, key=lambda run: run.results["mean_length"]["plain"])
     parameters, results = run.parameters, run.results

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradtricks.agents.replay import Episode, ReplayBuffer, value_targets
-from gradtricks.agents.supports import (
+from gradtricks.agents.muzero.replay import Episode, ReplayBuffer, value_targets
+from gradtricks.agents.muzero.supports import (
     CARTPOLE_SUPPORT,
-    TICTACTOE_SUPPORT,
     Support,
     clip_value,
     expected_value,
@@ -17,6 +16,7 @@ from gradtricks.agents.supports import (
     two_hot,
 )
 
+THREE = Support(-1, 1, 3)  # categories: lost, drawn, won
 WIDE = Support(-5, 5, 11)
 
 
@@ -30,7 +30,7 @@ class TestSupports:
         x = np.concatenate([np.linspace(-600, 600, 1001), [0.0, 1e-6, -1e-6, 1e9]])
         np.testing.assert_allclose(restore_value(transform_value(x)), x, rtol=1e-12, atol=1e-12)
 
-    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
+    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, THREE, WIDE])
     def test_two_hot_keeps_the_mean(self, support):
         x = restore_value(np.linspace(support.low + 1e-9, support.high - 1e-9, 57))
         distribution = two_hot(x, support)
@@ -40,7 +40,7 @@ class TestSupports:
         np.testing.assert_allclose(distribution @ categories, transform_value(x), rtol=1e-6, atol=1e-6)
         assert ((distribution > 0).sum(-1) <= 2).all()
 
-    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
+    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, THREE, WIDE])
     def test_expected_value_undoes_two_hot(self, support):
         x = restore_value(np.linspace(support.low + 1e-6, support.high - 1e-6, 57))
         with np.errstate(divide="ignore"):
@@ -49,7 +49,7 @@ class TestSupports:
         np.testing.assert_allclose(expected_value(logits + 1000, support), x, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize(
-        ("support", "x"), [(CARTPOLE_SUPPORT, x) for x in (-0.1, 500.0, np.nan)] + [(TICTACTOE_SUPPORT, 5.0)]
+        ("support", "x"), [(CARTPOLE_SUPPORT, x) for x in (-0.1, 500.0, np.nan)] + [(THREE, 5.0)]
     )
     def test_two_hot_refuses_what_lies_outside(self, support, x):
         bounds, got = rf"\[{support.low:g}, {support.high:g}\]", transform_value(x)
@@ -63,7 +63,7 @@ class TestSupports:
                 distribution = two_hot(restore_value([support.low, support.high]), support)
                 np.testing.assert_allclose(distribution, [[1, 0, 0], [0, 0, 1]], atol=1e-9)
 
-    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, TICTACTOE_SUPPORT, WIDE])
+    @pytest.mark.parametrize("support", [CARTPOLE_SUPPORT, THREE, WIDE])
     def test_clipped_values_lie_within_the_support(self, support):
         within = [0.0, *restore_value(np.linspace(support.low, support.high, 7)[1:-1])]
         clipped = clip_value([-1e6, *within, 1e6], support)
@@ -215,17 +215,10 @@ class TestErrors:
         with pytest.raises(ValueError, match=message):
             ReplayBuffer(6).sample(*sizes, np.random.default_rng(0))
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"capacity": 0}, "capacity must be at least 1"),
-            ({"discount": 1.5}, "discount must lie in"),
-            ({"td_steps": 0}, "td_steps must be at least 1"),
-        ],
-    )
-    def test_options(self, options, message):
-        with pytest.raises(ValueError, match=message):
-            ReplayBuffer(**{"capacity": 10, **options})
+    @pytest.mark.parametrize(("name", "value"), [("capacity", 0), ("discount", 1.5), ("td_steps", 0)])
+    def test_options(self, name, value):
+        with pytest.raises(ValueError, match=f"{name} must .*; got {value}"):
+            ReplayBuffer(**{"capacity": 10, name: value})
 
     @pytest.mark.parametrize(
         ("changes", "message"),

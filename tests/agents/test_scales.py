@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradtricks.agents.scales import CORNERS, LOOKS, choose, learning_curve
+from gradtricks.agents.muzero.scales import CORNERS, LOOKS, choose, learning_curve
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -47,7 +47,7 @@ def source_of(notebook):
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
-def test_a_configuration_has_one_colour_and_marker_in_all_figures():
+def test_a_configuration_looks_alike_in_all_figures():
     # This notebook draws its settings in their order, so they get the style's colours one after the other.
     [settings, styles] = re.search(
         r"^settings = \{(.*?)^\}.*?^styles = (.*?)$", source_of("unrolling"), re.M | re.S

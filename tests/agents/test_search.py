@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradtricks.agents.search import RootFnOutput, muzero_policy, search
+from gradtricks.agents.muzero.searching import RootFnOutput, muzero_policy, search
 
 MCTX = json.loads((Path(__file__).parents[1] / "data" / "mctx_trees.json").read_text())
 
@@ -229,7 +229,7 @@ class TestPolicy:
         assert (one.action_weights != other.action_weights).any()
 
     @pytest.mark.parametrize("temperature", [0, 1e-308])
-    def test_without_noise_and_temperature_it_takes_the_most_visited(self, temperature):
+    def test_without_chance_it_takes_the_most_visited(self, temperature):
         model = HashModel(4)
         tree = search(model.root(range(50)), model, num_simulations=20)
         output = self.run(temperature=temperature, dirichlet_fraction=0.0)
@@ -270,32 +270,29 @@ class TestPolicy:
 ROOT, NETWORK = unmoved(np.zeros((2, 3)))
 
 
+WRONG = {"num_simulations": 0, "discount": 1.1, "qtransform": "by_rank", "temperature": -1.0}
+WRONG |= {"pb_c_init": -1.0, "pb_c_base": 0.0, "min_value": math.nan, "max_value": math.inf}
+WRONG |= {"dirichlet_fraction": 1.5, "dirichlet_alpha": 0.0}
+
+
 class TestErrors:
+    @pytest.mark.parametrize(("name", "value"), WRONG.items())
+    def test_options(self, name, value):
+        options = {"num_simulations": 4, name: value}
+        with pytest.raises(ValueError, match=f"{name} must .*; got {value!r}"):
+            muzero_policy(ROOT, NETWORK, np.random.default_rng(0), **options)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"num_simulations": 0}, "num_simulations must be at least 1; got 0"),
-            ({"discount": 1.1}, r"discount must lie in \[0, 1\]"),
-            (
-                {"qtransform": "by_rank"},
-                "qtransform must be one of 'by_min_max', 'by_parent_and_siblings'; got",
-            ),
-            ({"pb_c_init": -1.0}, "pb_c_init must lie in"),
-            ({"pb_c_base": 0.0}, "pb_c_base must lie in"),
             ({"min_value": 1.0, "max_value": 1.0}, "min_value must be less than max_value; got 1.0 and 1.0"),
-            ({"min_value": math.nan}, "min_value must be finite"),
-            ({"max_value": math.inf}, "max_value must be finite"),
             ({"invalid_actions": np.zeros((2, 4))}, "invalid_actions must have the shape of prior_logits"),
             ({"invalid_actions": [[1, 1, 1], [0, 0, 1]]}, r"got none for roots \[0\]: leave finished games"),
-            ({"dirichlet_fraction": 1.5}, "dirichlet_fraction must lie in"),
-            ({"dirichlet_alpha": 0.0}, "dirichlet_alpha must lie in"),
-            ({"temperature": -1.0}, "temperature must lie in"),
         ],
     )
-    def test_options(self, options, message):
-        rng, options = np.random.default_rng(0), {"num_simulations": 4, **options}
+    def test_bounds_and_invalid_actions(self, options, message):
         with pytest.raises(ValueError, match=message):
-            muzero_policy(ROOT, NETWORK, rng, **options)
+            search(ROOT, NETWORK, num_simulations=4, **options)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -334,6 +331,6 @@ class TestErrors:
 
 
 def test_the_compiler_is_imported_at_first_use():
-    code = "import sys, gradtricks.agents.search; print('numba' in sys.modules)"
+    code = "import sys, gradtricks.agents.muzero.searching; print('numba' in sys.modules)"
     finished = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert finished.stdout.strip() == "False"

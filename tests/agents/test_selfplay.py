@@ -7,18 +7,19 @@ import gymnasium
 import numpy as np
 import pytest
 
-from gradtricks.agents import load, muzero_training
-from gradtricks.agents.boards import TIC_TAC_TOE, BoardGames
-from gradtricks.agents.cartpole import OBSERVATION_SCALE, CartPoleGames
-from gradtricks.agents.frozen import FrozenAgent
-from gradtricks.agents.history import History
-from gradtricks.agents.muzero import SearchNetwork, draw_weights
-from gradtricks.agents.muzero_training import Options, train
-from gradtricks.agents.replay import ReplayBuffer
-from gradtricks.agents.search import NotFiniteError
-from gradtricks.agents.selfplay import SearchOptions, SelfPlay, play_to_the_end
-from gradtricks.agents.supports import TICTACTOE_SUPPORT, Support
+from gradtricks.agents import load
+from gradtricks.agents.muzero import loop
+from gradtricks.agents.muzero.boards import TIC_TAC_TOE, BoardGames
+from gradtricks.agents.muzero.cartpole import OBSERVATION_SCALE, CartPoleGames
+from gradtricks.agents.muzero.frozen import FrozenAgent
+from gradtricks.agents.muzero.loop import Options, train
+from gradtricks.agents.muzero.network import SearchNetwork, draw_weights
+from gradtricks.agents.muzero.replay import ReplayBuffer
+from gradtricks.agents.muzero.selfplay import SearchOptions, SelfPlay, play_to_the_end
+from gradtricks.agents.muzero.supports import Support
+from gradtricks.agents.training import History, NotFiniteError
 
+THREE = Support(-1, 1, 3)  # categories: lost, drawn, won
 SUPPORT = Support(0, 15, 16)
 WEIGHTS = draw_weights(3, state_size=8, hidden_size=16, support_size=SUPPORT.size, head_size=0.1)
 NETWORK = SearchNetwork(WEIGHTS, SUPPORT)
@@ -105,7 +106,7 @@ class TestSelfPlay:
         with pytest.raises(ValueError, match="num_envs must"):
             CartPoleGames(0)
         games, rng = BoardGames(TIC_TAC_TOE, 2), np.random.default_rng(0)
-        replay = ReplayBuffer(10, two_players=True, support=TICTACTOE_SUPPORT)
+        replay = ReplayBuffer(10, two_players=True, support=THREE)
         with pytest.raises(ValueError, match="must have two_players=True, as the games do; got False"):
             SelfPlay(games, replay, SearchOptions(), piece_steps=9, rng=rng)
 
@@ -122,7 +123,7 @@ class TestSelfPlay:
 
 class TestTwoPlayers:
     WEIGHTS = draw_weights(3, state_size=8, hidden_size=16, observation_size=18, actions=9, support_size=3)
-    NETWORK = SearchNetwork(WEIGHTS, TICTACTOE_SUPPORT)
+    NETWORK = SearchNetwork(WEIGHTS, THREE)
     SEARCH = SearchOptions(num_simulations=6, discount=1.0, two_players=True)
 
     def test_games_follow_the_rules(self):
@@ -144,7 +145,7 @@ class TestTwoPlayers:
             boards[going_on], over[going_on] = moved.boards, moved.over
 
     def test_remembers_whole_games_and_who_won(self):
-        replay = ReplayBuffer(500, discount=1.0, td_steps=None, two_players=True, support=TICTACTOE_SUPPORT)
+        replay = ReplayBuffer(500, discount=1.0, td_steps=None, two_players=True, support=THREE)
         rng = np.random.default_rng(0)
         play = SelfPlay(BoardGames(TIC_TAC_TOE, 8), replay, self.SEARCH, piece_steps=9, rng=rng)
         returns = []
@@ -160,8 +161,8 @@ class TestTwoPlayers:
         learner = load(in_torch.name).MuZeroLearner(self.WEIGHTS, optimizer="adam", device="cpu")
         options = replace(OPTIONS, search=self.SEARCH, td_steps=None, piece_steps=9)
         games = BoardGames(TIC_TAC_TOE, 8)
-        assert train(learner, games, options, decisions=160, support=TICTACTOE_SUPPORT).losses
-        kept = {"game": "tic-tac-toe", "support": TICTACTOE_SUPPORT, "search": self.SEARCH}
+        assert train(learner, games, options, decisions=160, support=THREE).losses
+        kept = {"game": "tic-tac-toe", "support": THREE, "search": self.SEARCH}
         assert set(FrozenAgent(learner.copy_weights(), **kept).play(5)) <= {-1, 0}
 
     def test_known_bounds_reach_the_search(self):
@@ -172,11 +173,15 @@ class TestTwoPlayers:
         assert (tree.max_values == 9).all()
 
 
+WRONG = {"batch_size": 0, "capacity": 3, "learning_rate": -1.0, "temperature": np.nan}
+WRONG |= {"num_simulations": 0, "discount": -1.0}
+
+
 class TestTraining:
     def run(self, learner, moves=60, options=OPTIONS, **more):
         return train(learner, CartPoleGames(4), options, decisions=4 * moves, support=SUPPORT, **more)
 
-    def test_measures_gradients_as_often_as_it_is_told_which_changes_nothing(self, learner):
+    def test_measuring_gradients_changes_nothing(self, learner):
         start = learner.state()
         history, expected = self.run(learner, measurements=3), learner.state()
         assert len(history.norm_times) == 3
@@ -227,31 +232,21 @@ class TestTraining:
         with pytest.raises(ValueError, match=r"a game must end or last for 128 moves.* in 2 moves; remedy"):
             train(learner, CartPoleGames(1), options, decisions=2, support=SUPPORT)
 
-    def test_plays_with_other_random_numbers_than_the_weights_were_drawn_with(self, monkeypatch):
+    def test_play_and_weights_have_other_random_numbers(self, monkeypatch):
         def caught(games, replay, search, *, piece_steps, rng):
             raise KeyboardInterrupt(rng)
 
-        monkeypatch.setattr(muzero_training, "SelfPlay", caught)
+        monkeypatch.setattr(loop, "SelfPlay", caught)
         with pytest.raises(KeyboardInterrupt) as raised:
             train(None, CartPoleGames(4), OPTIONS, decisions=400, seed=3)
         [rng], first = raised.value.args, draw_weights(3)["representation/hidden/kernel"]
         assert not np.isin(rng.normal(0, 0.5, first.shape).astype(np.float32), first).any()
 
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"batch_size": 0}, "batch_size must"),
-            ({"capacity": 3}, "capacity must"),
-            ({"learning_rate": -1.0}, "learning_rate must"),
-            ({"temperature": np.nan}, "temperature must"),
-            ({"num_simulations": 0}, "num_simulations must"),
-            ({"discount": -1.0}, "discount must"),
-        ],
-    )
-    def test_options_are_checked(self, changes, message):
-        options = OPTIONS.search if hasattr(OPTIONS.search, next(iter(changes))) else OPTIONS
-        with pytest.raises(ValueError, match=message):
-            replace(options, **changes)
+    @pytest.mark.parametrize(("name", "value"), WRONG.items())
+    def test_options_are_checked(self, name, value):
+        options = OPTIONS.search if hasattr(OPTIONS.search, name) else OPTIONS
+        with pytest.raises(ValueError, match=f"{name} must .*; got {value}"):
+            replace(options, **{name: value})
 
 
 class TestCurve:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_parser")
 
-from gradtricks.agents.search import RootFnOutput, search
+from gradtricks.agents.muzero import RootFnOutput, search
 from gradtricks.book import formulas
 from gradtricks.book.cards import command_of
 from gradtricks.book.explorables import payload

@@ -1,4 +1,4 @@
-"""What a trained Pong player is worth: frozen, in games with seeds of their own."""
+"""Frozen Pong players, judged in games with seeds of their own."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -62,7 +62,7 @@ class FrozenPolicy(Frozen):
         weights: Those of `gradtricks.agents.ppo.draw_weights`, and ``scale`` ``[units]`` where ``cells`` are
             to be multiplied with it.
         mirror: The weights are of half a network, whose other half sees the court upside down.
-        about: What else is known of it: anything that JSON can say.
+        about: Facts about it: anything that JSON can say.
 
     Attributes:
         view: How it sees the game.
@@ -87,11 +87,7 @@ class FrozenPolicy(Frozen):
 
     @classmethod
     def freeze(
-        cls,
-        weights: Mapping[str, NDArray[np.floating]],
-        *,
-        mirror: bool,
-        about: Mapping[str, Any] | None = None,
+        cls, weights: Mapping[str, NDArray[Any]], *, mirror: bool, about: Mapping[str, Any] | None = None
     ) -> "FrozenPolicy":
         """Keep weights of a learner's ``state()``; cells' are rounded to 8 bits, by one scale for a unit."""
         kept = {name: value for name, value in weights.items() if "/" not in name}  # not the optimizer's
@@ -117,7 +113,7 @@ class FrozenPolicy(Frozen):
         return outputs[:, :-1]
 
     def _half(self, observations: NDArray[Any]) -> Array:
-        from gradtricks._core.kernels.pong import sum_rows  # a compiler is dear to import
+        from gradtricks.agents.pong_loops import sum_rows  # a compiler is dear to import
 
         weights = self._wide
         hidden = np.tile(weights["bias"], (len(observations), 1))

@@ -187,7 +187,7 @@ def list_cells(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
     Returns:
         ``[N, 40]``, numbers of cells, row by row from the top left; `CELL_COUNT` where there are no more.
     """
-    from gradtricks._core.kernels.pong import list_lit_cells  # a compiler is dear to import
+    from gradtricks.agents.pong_loops import list_lit_cells  # a compiler is dear to import
 
     check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
     cells = np.full((len(frames), MOST_CELLS), CELL_COUNT, np.int32)
@@ -211,7 +211,7 @@ def find_places(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
     Returns:
         ``[N, 3, 3]``: for each band 1 if anything is lit in it, and column and row from -1 to 1; or zeros.
     """
-    from gradtricks._core.kernels.pong import find_centres  # a compiler is dear to import
+    from gradtricks.agents.pong_loops import find_centres  # a compiler is dear to import
 
     check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
     places = np.zeros((len(frames), len(BANDS) - 1, 3), np.float32)
@@ -242,7 +242,7 @@ def shrink(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
     return means.reshape(len(frames), -1)
 
 
-# What needs no knowledge of this game.
+# Needs no knowledge of this game.
 PIXELS = View(
     shrink,
     lambda before, after: np.concatenate([after, after - before], axis=1),

@@ -1,4 +1,4 @@
-"""Proximal policy optimization on Pong: what it learns from, and a training loop without a framework."""
+"""Proximal policy optimization on Pong: options, weights, and the loop of rollouts, returns and updates."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
-from gradtricks.agents.checkpoints import Chance, Part, Snapshots
-from gradtricks.agents.history import History, check_loss
 from gradtricks.agents.pong import NO_CELL, VIEWS, PongGames, sample_actions
+from gradtricks.agents.training import Chance, History, Part, Snapshots, check_loss
 
 Array = NDArray[np.floating]
 
@@ -28,19 +27,17 @@ class Options:
     Attributes:
         rollout_steps: Decisions in each game between two rounds of learning, T.
         minibatch_size: Decisions per step of Adam.
-        epochs: How often the decisions are dealt out anew; what fills no minibatch is left out of that deal.
+        epochs: Passes over each rollout; an incomplete last minibatch is dropped.
         discount: Of a reward per decision between it and the move.
         lambda_: Of the generalized advantage estimation; 1 trusts only the rewards up to the rollout's end.
         baseline: Subtract the value that the network expects; without it, advantages are returns with
             ``discount * lambda_``, cut off at the rollout's end.
         reset_at_points: Let no return reach over the end of a point.
         clip: Change of an action's probability ratio beyond which it gets no gradient.
-        entropy_cost: Weight of the loss that keeps the policy from becoming sure too soon, in the beginning;
-            it falls linearly to zero, see `train`.
+        entropy_cost: Weight of the entropy in the beginning; it falls linearly to zero, see `train`.
         value_cost: Weight of the value's squared error.
         learning_rate: Of Adam in the beginning.
-        final_rate: Share of the learning rate that is left when the entropy costs nothing any more, to
-            which it falls linearly; 1 keeps it as it is.
+        final_rate: Share of the learning rate left once the entropy's cost is zero; it falls linearly.
         max_norm: Gradients of greater norm are scaled down to it.
         sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
     """
@@ -90,7 +87,7 @@ class Minibatch(NamedTuple):
 
 
 class BaseLearner(Part):
-    """What the learners of both frameworks share: they prefer one of the moves, and value the game.
+    """Base of the learners in both frameworks: a policy over the moves, and the value of the game.
 
     Args:
         weights: From `draw_weights`.
@@ -145,7 +142,7 @@ def draw_weights(
         seed: Of the generator.
         hidden_units: Units of the hidden layer; with ``mirror`` there are half as many weights.
         second_units: Units of a second one behind it; 0 leaves it out.
-        view: What the network sees: a name in `gradtricks.agents.pong.VIEWS`.
+        view: A name in `gradtricks.agents.pong.VIEWS`.
         mirror: Build the court's symmetry in, for cells and places.
 
     Returns:
@@ -289,7 +286,7 @@ def _processed(learner: BaseLearner, decided: _Decisions, next_observations: NDA
 
 
 def _minibatches(batch: Minibatch, options: Options, rng: np.random.Generator) -> Iterator[Minibatch]:
-    """Deal the decisions out anew in each epoch; what doesn't fill a minibatch waits for the next deal."""
+    """Shuffle the decisions in each epoch, and drop an incomplete last minibatch."""
     count = len(batch.actions)
     size = min(options.minibatch_size, count)
     for _ in range(options.epochs):

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
-from gradtricks.agents.checkpoints import Chance, Part, Snapshots
-from gradtricks.agents.history import History, check_loss
 from gradtricks.agents.pong import ACTIONS, DIFFERENCE, SIDE, PongGames, sample_actions
+from gradtricks.agents.training import Chance, History, Part, Snapshots, check_loss
 
 Array = NDArray[np.floating]
 
@@ -57,7 +56,7 @@ class Batch(NamedTuple):
 
 
 class BasePolicy(Part):
-    """What the policies of both frameworks share: they prefer one of three actions, and learn by RMSProp.
+    """Base of the policies in both frameworks, over three actions, trained by RMSProp.
 
     Args:
         weights: From `draw_weights`; their dtype is the learner's.

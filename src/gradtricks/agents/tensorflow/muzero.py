@@ -9,14 +9,14 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 from gradtricks._core.checks import check_shape
-from gradtricks.agents.muzero import BaseLearner, Scales
-from gradtricks.agents.replay import Batch
-from gradtricks.agents.tensorflow.trainable import Adam, Trainable
+from gradtricks.agents.muzero.network import BaseLearner, Scales
+from gradtricks.agents.muzero.replay import Batch
+from gradtricks.agents.tensorflow.learners import Adam, Trainable
 from gradtricks.tensorflow import muzero_loss, scale_gradient, unroll
 
 
 class MuZeroLearner(Trainable, BaseLearner):
-    """See `gradtricks.agents.muzero.BaseLearner`."""
+    """See `gradtricks.agents.muzero.network.BaseLearner`."""
 
     def _place(self, weights: Mapping[str, np.ndarray], device: str) -> None:
         if self.optimizer == "adam":

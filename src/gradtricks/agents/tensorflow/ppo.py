@@ -8,22 +8,16 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow import Tensor
 
+import gradtricks.tensorflow as tricks
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
 from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
-from gradtricks.agents.tensorflow.trainable import Adam, Trainable
-from gradtricks.tensorflow import (
-    clip_by_global_norm,
-    clipped_surrogate_pg_loss,
-    entropy_loss,
-    standardize,
-    truncated_generalized_advantage_estimation,
-)
+from gradtricks.agents.tensorflow.learners import Adam, Trainable
 
 Array = NDArray[np.floating]
 
 
 class PPOLearner(Trainable, BaseLearner):
-    """See `gradtricks.agents.ppo.BaseLearner`."""
+    """See `gradtricks.agents.ppo.BaseLearner`; `pong.ipynb` shows `estimate`, `loss` and `descend`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
         self._begin(weights, device, Adam(self.options.learning_rate, epsilon=ADAM_EPSILON))
@@ -34,22 +28,21 @@ class PPOLearner(Trainable, BaseLearner):
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
         with tf.device(self.device):
-            logits, values = self._compiled(self._apply, observations.shape, tf.constant(observations))
+            logits, values = self._compiled(self.network, observations.shape, tf.constant(observations))
         return logits.numpy(), values.numpy()
 
     def advantages(self, rewards: Array, discounts: Array, values: Array) -> tuple[Array, Array]:
         """Return standardised advantages and the values' targets, ``[T, N]``; there are T+1 values."""
         with tf.device(self.device):
-            r_t, discount_t, v_t = (tf.constant(x) for x in (rewards, discounts, values))
-            adv_t = truncated_generalized_advantage_estimation(r_t, discount_t, self.options.lambda_, v_t)
-            return standardize(adv_t).numpy(), (adv_t + v_t[:-1]).numpy()
+            advantages, targets = self.estimate(*(tf.constant(x) for x in (rewards, discounts, values)))
+        return advantages.numpy(), targets.numpy()
 
     def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
         """Take one step of Adam down the loss, and return the loss before it."""
         with tf.device(self.device):
             batch = Minibatch(*(tf.constant(x) for x in minibatch))
             numbers = (tf.constant(x, tf.float32) for x in (self.options.learning_rate * rate, entropy))
-            return float(self._compiled(self._update, minibatch.observations.shape, batch, *numbers))
+            return float(self._compiled(self.descend, minibatch.observations.shape, batch, *numbers))
 
     def _compiled(self, function: Callable[..., Any], shape: tuple[int, ...], *tensors: Any) -> Any:
         # tf.function would look at all tensors in each call, a third of the time that it takes to infer.
@@ -58,25 +51,34 @@ class PPOLearner(Trainable, BaseLearner):
             self._graphs[key] = tf.function(function, jit_compile=True).get_concrete_function(*tensors)
         return self._graphs[key](*tensors)
 
-    def _update(self, batch: Minibatch, learning_rate: Tensor, entropy: Tensor) -> Tensor:
-        self._optimizer.learning_rate = learning_rate
+    def estimate(self, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return standardised advantages and the values' targets, as tensors."""
+        lambda_ = self.options.lambda_
+        adv_t = tricks.truncated_generalized_advantage_estimation(r_t, discount_t, lambda_, v_t)
+        return tricks.standardize(adv_t), adv_t + v_t[:-1]
+
+    def loss(self, batch: Minibatch, entropy: Tensor) -> Tensor:
+        """Return the loss of a batch of tensors."""
+        logits, values = self.network(batch.observations)
+        log_probs = tf.gather(tf.nn.log_softmax(logits), batch.actions, axis=1, batch_dims=1)
+        ratios = tf.exp(log_probs - batch.log_probs)
+        loss = tricks.clipped_surrogate_pg_loss(ratios, batch.advantages, self.options.clip)
+        loss += self.options.entropy_cost * entropy * tricks.entropy_loss(logits)
+        return loss + self.options.value_cost * tf.reduce_mean(tf.square(values - batch.targets))
+
+    def descend(self, batch: Minibatch, learning_rate: Tensor, entropy: Tensor) -> Tensor:
+        """Take one step of Adam, and return the loss before it."""
         weights = list(self.weights.values())
         with tf.GradientTape() as tape:
-            loss = self._loss(batch, entropy)
+            loss = self.loss(batch, entropy)
         gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, weights)]
-        clipped, _ = clip_by_global_norm(gradients, self.options.max_norm)
+        clipped, _ = tricks.clip_by_global_norm(gradients, self.options.max_norm)
+        self._optimizer.learning_rate = learning_rate
         self._optimizer.apply(clipped, weights)
         return loss
 
-    def _loss(self, batch: Minibatch, entropy: Tensor) -> Tensor:
-        logits, values = self._apply(batch.observations)
-        log_probs = tf.gather(tf.nn.log_softmax(logits), batch.actions, axis=1, batch_dims=1)
-        ratios = tf.exp(log_probs - batch.log_probs)
-        loss = clipped_surrogate_pg_loss(ratios, batch.advantages, self.options.clip)
-        loss += self.options.entropy_cost * entropy * entropy_loss(logits)
-        return loss + self.options.value_cost * tf.reduce_mean(tf.square(values - batch.targets))
-
-    def _apply(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+    def network(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits ``[N, A]`` and values ``[N]`` as tensors; with a mirror, of both halves together."""
         outputs = self._half(observations)
         if self.mirror:
             sees_cells = "cells" in self.weights

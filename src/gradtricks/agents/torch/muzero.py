@@ -11,14 +11,14 @@ from torch.nn.functional import one_hot
 from torch.optim import SGD, Adam
 
 from gradtricks._core.checks import check_shape
-from gradtricks.agents.muzero import BaseLearner, Scales
-from gradtricks.agents.replay import Batch
-from gradtricks.agents.torch.trainable import Trainable
+from gradtricks.agents.muzero.network import BaseLearner, Scales
+from gradtricks.agents.muzero.replay import Batch
+from gradtricks.agents.torch.learners import Trainable
 from gradtricks.torch import muzero_loss, scale_gradient, unroll
 
 
 class MuZeroLearner(Trainable, BaseLearner):
-    """See `gradtricks.agents.muzero.BaseLearner`."""
+    """See `gradtricks.agents.muzero.network.BaseLearner`."""
 
     def _place(self, weights: Mapping[str, np.ndarray], device: str) -> None:
         make: Any = partial(SGD, momentum=self.momentum)
@@ -47,8 +47,10 @@ class MuZeroLearner(Trainable, BaseLearner):
         """Take one step of the optimizer, and return the loss before it."""
         losses, _ = self._losses(self._tensors(batch), self.scales)
         loss = losses.mean()
-        gradients = torch.autograd.grad(loss, list(self.weights.values()))
-        self._step(gradients, self.learning_rate if learning_rate is None else learning_rate)
+        self._optimizer.param_groups[0]["lr"] = self.learning_rate if learning_rate is None else learning_rate
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
         return loss.item()
 
     def gradients(self, batch: Batch, **scales: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
-from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE
-from gradtricks.agents.checkpoints import Part
-from gradtricks.agents.replay import Batch
-from gradtricks.agents.search import RecurrentFnOutput, RootFnOutput
-from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, expected_value
+from gradtricks.agents.muzero.cartpole import ACTIONS, OBSERVATION_SIZE
+from gradtricks.agents.muzero.replay import Batch
+from gradtricks.agents.muzero.searching import RecurrentFnOutput, RootFnOutput
+from gradtricks.agents.muzero.supports import CARTPOLE_SUPPORT, Support, expected_value
+from gradtricks.agents.training import Part
 
 Array = NDArray[np.floating]
 
@@ -78,8 +78,8 @@ def draw_weights(
         observation_size: Elements of an observation.
         actions: How many there are.
         support_size: Categories of values and rewards.
-        head_size: Multiplies the kernels of value, reward and policy. What an untrained network says of
-            states differs less where it is small, and misleads the search less.
+        head_size: Multiplies the kernels of value, reward and policy. Smaller heads make an untrained model's
+            predictions nearly equal, so that they bias the search less.
 
     Returns:
         ``float32`` kernels ``[inputs, outputs]`` under ``module/layer/kernel`` and zero biases under
@@ -107,12 +107,12 @@ def draw_weights(
 
 
 class Scales(NamedTuple):
-    """What gradients of the loss are multiplied by, on their way.
+    """Factors of the loss's gradients.
 
     Attributes:
         hidden_scale: The gradient of the state after each recurrent step.
         loss_scale: That of the losses after the root; None is 1/K.
-        head_scale: What value and policy send into the states after the root. The paper's 1 leaves it alone;
+        head_scale: The gradient of value and policy into the states after the root. The paper has 1;
             equal to ``hidden_scale`` it is a hook on the state.
         scale_root_loss: Multiply the gradient of the root's loss by ``loss_scale`` too.
         step_scales: ``[K+1]``, the gradient of each step's loss once more; None is all ones.
@@ -126,7 +126,7 @@ class Scales(NamedTuple):
 
 
 class BaseLearner(Part):
-    """What the learners of all frameworks share: their arguments, and how much gradient arrives where.
+    """Base of the learners in both frameworks: their arguments, and how much gradient arrives where.
 
     Args:
         weights: From `draw_weights`; their dtype is the learner's.
@@ -191,7 +191,7 @@ class BaseLearner(Part):
         """Differentiate the mean loss; the weights stay as they are.
 
         Args:
-            batch: From `gradtricks.agents.replay.ReplayBuffer`.
+            batch: From `gradtricks.agents.muzero.replay.ReplayBuffer`.
             **scales: Those of `Scales`; the learner's own count only in `update`.
 
         Returns:

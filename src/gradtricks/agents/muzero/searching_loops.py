@@ -1,4 +1,4 @@
-"""Tree search over many roots: walks from the roots to the leaves, and updates on the way back."""
+"""Tree search over many roots, compiled by Numba: from the roots to the leaves, and back with updates."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def select(
     """Walk from each root to an edge that has no node yet.
 
     Args:
-        tree: A `gradtricks.agents.search.Tree`.
+        tree: A `gradtricks.agents.muzero.searching.Tree`, of B roots.
         invalid_actions: ``[B, A]``, never taken at the root.
         exploration: ``[N + 1]``, weight of the prior at a node with so many visits.
         by_siblings: Compare a node's Q-values with one another, not with all of the tree.
@@ -42,7 +42,7 @@ def expand(tree: Any, node: Any, leaves: Any, actions: Any, discount: Any) -> No
     """Hang a node under each leaf, and carry its value up to the root.
 
     Args:
-        tree: A `gradtricks.agents.search.Tree`; value, reward and logits of the node stand in it already.
+        tree: The trees; value, reward and logits of the node stand in it already.
         node: Number of the new node.
         leaves: ``[B]``, its parent.
         actions: ``[B]``, the action that leads to it.

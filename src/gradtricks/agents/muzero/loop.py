@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
-from gradtricks.agents.checkpoints import Chance, Part, Snapshots
-from gradtricks.agents.history import History, check_loss
-from gradtricks.agents.muzero import BaseLearner, SearchNetwork
-from gradtricks.agents.replay import ReplayBuffer
-from gradtricks.agents.selfplay import Games, SearchOptions, SelfPlay
-from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support
+from gradtricks.agents.muzero.network import BaseLearner, SearchNetwork
+from gradtricks.agents.muzero.replay import ReplayBuffer
+from gradtricks.agents.muzero.selfplay import Games, SearchOptions, SelfPlay
+from gradtricks.agents.muzero.supports import CARTPOLE_SUPPORT, Support
+from gradtricks.agents.training import Chance, Part, Snapshots, check_loss
+from gradtricks.agents.training import History as History  # what a training returns, and what it raises
+from gradtricks.agents.training import NotFiniteError as NotFiniteError
 
 
 @dataclass(frozen=True)

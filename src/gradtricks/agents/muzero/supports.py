@@ -29,7 +29,6 @@ class Support(NamedTuple):
 
 
 CARTPOLE_SUPPORT = Support(0, 20, 21)  # transformed returns of up to 422
-TICTACTOE_SUPPORT = Support(-1, 1, 3)  # the transform takes -1 and 1 to -0.415 and 0.415
 
 
 def transform_value(x: ArrayLike) -> Array:

@@ -11,18 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
+from gradtricks.agents.training import NotFiniteError
 
 Array = NDArray[np.floating]
 
 QTRANSFORMS = ("by_min_max", "by_parent_and_siblings")
 
 
-class NotFiniteError(ValueError):
-    """What a network said, or its loss, is NaN or infinite."""
-
-
 class RootFnOutput(NamedTuple):
-    """What the network says of the observations from which the search starts.
+    """Predictions for the observations from which the search starts.
 
     Attributes:
         prior_logits: ``[B, A]``.
@@ -36,7 +33,7 @@ class RootFnOutput(NamedTuple):
 
 
 class RecurrentFnOutput(NamedTuple):
-    """What the network says of one imagined step; any tuple in this order will do.
+    """Predictions for one imagined step; any tuple in this order will do.
 
     Attributes:
         value: ``[B]``, of the next states, for the player whose turn it then is.
@@ -175,7 +172,7 @@ def search(
         ValueError: A shape or an option is wrong, or a root has no valid action.
         NotFiniteError: The network's values, rewards or logits are NaN or infinite.
     """
-    from gradtricks._core.kernels import search as kernels  # a compiler is dear to import
+    from gradtricks.agents.muzero.searching_loops import expand, select  # a compiler is dear to import
 
     simulations = check_integer("num_simulations", num_simulations, low=1)
     check_choice("qtransform", qtransform, QTRANSFORMS)
@@ -187,13 +184,13 @@ def search(
     leaves, actions = np.zeros_like(rows), np.zeros_like(rows)
     by_siblings = qtransform == "by_parent_and_siblings"
     for node in range(1, simulations + 1):
-        kernels.select(tree, invalid, exploration, by_siblings, leaves, actions)
+        select(tree, invalid, exploration, by_siblings, leaves, actions)
         output = RecurrentFnOutput(*recurrent_fn(embeddings[rows, leaves], actions))
         if node == 1:
             _check_output(output, root)
         tree.node_values[:, node], tree.rewards[:, node] = output.value, output.reward
         tree.children_prior_probs[:, node], embeddings[:, node] = output.prior_logits, output.embedding
-        kernels.expand(tree, node, leaves, actions, discount)
+        expand(tree, node, leaves, actions, discount)
     if not (np.isfinite(tree.children_prior_probs).all() and np.isfinite(tree.node_values[:, 0]).all()):
         raise NotFiniteError(
             "values, rewards and logits must be finite; got NaN or infinity from the network: "

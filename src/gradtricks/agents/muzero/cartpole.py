@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.agents.checkpoints import Chance
-from gradtricks.agents.replay import Episode
+from gradtricks.agents.muzero.replay import Episode
+from gradtricks.agents.training import Chance
 
 Array = NDArray[np.floating]
 

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer
-from gradtricks.agents.boards import Boards, Rules
+from gradtricks.agents.checkpoints import EVALUATION_SEED
+from gradtricks.agents.muzero.boards import Boards, Rules
 
 Player = Callable[[Boards, np.random.Generator], NDArray[np.int64]]
 
@@ -70,7 +71,9 @@ def play_games(
     return outcomes
 
 
-def meet(rules: Rules, player: Player, opponent: Player, games: int, seed: int) -> NDArray[np.int8]:
+def meet(
+    rules: Rules, player: Player, opponent: Player, games: int, seed: int = EVALUATION_SEED
+) -> NDArray[np.int8]:
     """Play against an opponent; of an odd number of games, one more is played moving first.
 
     Returns:

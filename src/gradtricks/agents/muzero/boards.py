@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
-from gradtricks.agents.checkpoints import Chance
+from gradtricks.agents.training import Chance
 
 Array = NDArray[np.floating]
 Boards = NDArray[np.int8]
 
 
 class Step(NamedTuple):
-    """What a move leads to.
+    """Results of a move in every game.
 
     Attributes:
         boards: ``[E, S]``, from the other player's side.

@@ -1,17 +1,26 @@
-"""What happened in a training: returns, losses, gradients, time."""
+"""The history of a training, and snapshots from which it goes on after it was killed."""
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer
-from gradtricks.agents.search import NotFiniteError
+from gradtricks.agents.checkpoints import Arrays, load_checkpoint, save_checkpoint, to_json
 
 Array = NDArray[np.floating]
+
+_SECONDS_BETWEEN = 20.0  # learning on costs more than saving by then
+
+
+class NotFiniteError(ValueError):
+    """A network's output, or its loss, is NaN or infinite."""
 
 
 def check_loss(loss: float) -> float:
@@ -51,7 +60,7 @@ class Curve(NamedTuple):
 
 @dataclass
 class History:
-    """What happened while training; a part of a snapshot.
+    """Returns, losses, gradients and times of a training; a part of a snapshot.
 
     Attributes:
         decisions: How many decisions were made, over all games.
@@ -64,7 +73,7 @@ class History:
         seconds: Of training until then.
         cpu_seconds: Of all threads of this process, likewise.
         norm_times: Decisions made when gradients were measured.
-        norms: What the learner's ``gradient_norms`` said then, one list for each of its names.
+        norms: The learner's ``gradient_norms`` then, one list for each of its names.
     """
 
     decisions: int = 0
@@ -107,7 +116,7 @@ class History:
         self.cpu_seconds.append(time.process_time() - self._cpu_started)
 
     def add_norms(self, norms: Mapping[str, Any]) -> None:
-        """Note what the learner's ``gradient_norms`` said."""
+        """Note the learner's ``gradient_norms``."""
         self.norm_times.append(self.decisions)
         for name, norm in norms.items():
             self.norms.setdefault(name, []).append(norm)
@@ -156,3 +165,91 @@ _LISTS = (
     *("game_returns", "game_times", "point_rewards", "point_times"),
     *("losses", "loss_times", "seconds", "cpu_seconds", "norm_times"),
 )
+
+
+class Part(Protocol):
+    """A part of a training that can be saved: a learner, games, a memory, a history."""
+
+    def state(self) -> Arrays:
+        """Return all that is needed to go on; what happens later doesn't change it."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned, of a part made with the same arguments."""
+
+
+class Snapshots:
+    """Saves the parts of a training now and then, and gives them back to an attempt that goes on.
+
+    Args:
+        path: The file; None saves nothing.
+        training: Settings in which a file must agree to be of this training, as it must in the parts'
+            beginnings: anything that JSON can say, and NumPy's numbers.
+        parts: Under their names, as they are before the training.
+    """
+
+    def __init__(self, path: Path | None, training: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
+        """Keep the arguments."""
+        self._path, self._parts, self._last_saved = path, parts, 0.0
+        if path is not None:
+            start = _digest(self._state())
+            self._training = json.loads(to_json({**training, "start": start}))  # as it will be read
+
+    def restore(self) -> int:
+        """Give the parts what the file holds, if it is there.
+
+        Returns:
+            How far the earlier attempt had come, as `save_if_due` was told.
+
+        Raises:
+            ValueError: The file is damaged, or of another training.
+        """
+        if self._path is None or not self._path.exists():
+            return 0
+        arrays, about = load_checkpoint(self._path)
+        if about.get("training") != self._training:
+            raise ValueError(
+                f"{self._path} must be of the same training; got {about.get('training')} where "
+                f"{self._training} is wanted; remedy: another path, or remove the file"
+            )
+        for name, part in self._parts.items():
+            mine = {key for key in arrays if key.startswith(f"{name}/")}
+            part.restore({key.removeprefix(f"{name}/"): arrays[key] for key in mine})
+        self._last_saved = float(about["seconds"])
+        return int(about["done"])
+
+    def save_if_due(self, done: int, seconds: float) -> None:
+        """Write the file, unless that was done a few seconds ago.
+
+        ``done`` is how far the training has come, in whatever it counts.
+        """
+        if self._path is None or seconds - self._last_saved < _SECONDS_BETWEEN:
+            return
+        self._last_saved = seconds
+        about = {"training": self._training, "done": done, "seconds": seconds}
+        save_checkpoint(self._path, self._state(), about)
+
+    def _state(self) -> Arrays:
+        parts = {name: part.state() for name, part in self._parts.items()}
+        return {f"{name}/{key}": value for name, state in parts.items() for key, value in state.items()}
+
+
+class Chance:
+    """A random generator as a part of a training."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        """Keep it."""
+        self._rng = rng
+
+    def state(self) -> Arrays:
+        """Return the generator's state as the bytes of JSON, since it has integers of 128 bits."""
+        text = json.dumps(self._rng.bit_generator.state)
+        return {"state": np.frombuffer(text.encode(), np.uint8)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned, of a generator of the same kind."""
+        self._rng.bit_generator.state = json.loads(state["state"].tobytes())
+
+
+def _digest(arrays: Arrays) -> str:
+    parts = (name.encode() + arrays[name].tobytes() for name in sorted(arrays))
+    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -1,22 +1,38 @@
-"""What learners in PyTorch share: weights that an optimizer moves, and a state that can be saved."""
+"""The base of the learners in PyTorch: a device, a seed, weights that an optimizer moves, their state."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradtricks.agents.torch.devices import resolve_device
+from gradtricks._core.checks import check_choice
+
+DEVICES = ("auto", "cpu", "gpu")
+
+
+def resolve_device(device: str = "auto") -> torch.device:
+    """Return PyTorch's name of a device; ``"auto"`` is a GPU when there is one.
+
+    Raises:
+        ValueError: Another name, or ``"gpu"`` where there is none.
+    """
+    check_choice("device", device, DEVICES)
+    available = torch.cuda.is_available()
+    if device == "gpu" and not available:
+        raise ValueError("device is 'gpu' but PyTorch sees none; remedy: pass 'cpu' or 'auto'")
+    return torch.device("cuda" if available and device != "cpu" else "cpu")
+
+
+def set_seed(seed: int) -> None:
+    """Seed PyTorch and ask for deterministic operations."""
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 class Trainable:
-    """Weights on a device, and PyTorch's optimizer of them.
-
-    Attributes:
-        weights: Under their names.
-        device: Where they are.
-    """
+    """Weights by name on a device, and PyTorch's optimizer of them."""
 
     weights: dict[str, Tensor]
     device: torch.device
@@ -31,12 +47,6 @@ class Trainable:
             for name, value in weights.items()
         }
         self._optimizer = make(list(self.weights.values()))
-
-    def _step(self, gradients: Iterable[Tensor], learning_rate: float) -> None:
-        for weight, gradient in zip(self.weights.values(), gradients, strict=True):
-            weight.grad = gradient
-        self._optimizer.param_groups[0]["lr"] = learning_rate
-        self._optimizer.step()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies of the weights, under their names, and of the optimizer's state."""

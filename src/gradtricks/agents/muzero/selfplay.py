@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
-from gradtricks.agents.checkpoints import Part
-from gradtricks.agents.muzero import SearchNetwork
-from gradtricks.agents.replay import Episode, ReplayBuffer
-from gradtricks.agents.search import PolicyOutput, muzero_policy
+from gradtricks.agents.muzero.network import SearchNetwork
+from gradtricks.agents.muzero.replay import Episode, ReplayBuffer
+from gradtricks.agents.muzero.searching import PolicyOutput, muzero_policy
+from gradtricks.agents.training import Part
 
 Array = NDArray[np.floating]
 
@@ -19,7 +19,7 @@ _COLUMNS = ("observations", "actions", "rewards", "policies", "values")
 
 
 class Games(Part, Protocol):
-    """What self-play asks of games that are played side by side.
+    """Games side by side, as self-play needs them.
 
     Attributes:
         actions: How many there are.
@@ -54,14 +54,14 @@ class SearchOptions:
     Attributes:
         num_simulations: Nodes of each tree.
         discount: Of a reward per step between it and the move.
-        qtransform: See `gradtricks.agents.search.search`.
+        qtransform: See `gradtricks.agents.muzero.searching.search`.
         pb_c_init: Weight of the prior.
         two_players: Players alternate, and one's gain is the other's loss.
         dirichlet_fraction: Share of noise in the priors of the root while training.
         dirichlet_alpha: Concentration of this noise.
-        min_value: See `gradtricks.agents.search.search`. Where a game's worst and best value are known, small
-            differences between values near a draw aren't taken for large ones.
-        max_value: Likewise.
+        min_value: The game's worst value, where it is known; small differences near a draw then aren't taken
+            for large ones.
+        max_value: The best one, likewise.
     """
 
     num_simulations: int = 25
@@ -100,24 +100,20 @@ class SearchOptions:
     ) -> PolicyOutput:
         """Search from observations ``[B, ...]``, with noise in the priors or without, and choose actions.
 
-        See `gradtricks.agents.search.muzero_policy`.
+        See `gradtricks.agents.muzero.searching.muzero_policy`.
         """
         options = vars(self) if noise else {**vars(self), "dirichlet_fraction": 0.0}
+        root = network.look(observations)
         return muzero_policy(
-            network.look(observations),
-            network.imagine,
-            rng,
-            invalid_actions=invalid_actions,
-            temperature=temperature,
-            **options,
+            root, network.imagine, rng, invalid_actions=invalid_actions, temperature=temperature, **options
         )
 
 
 class SelfPlay:
     """Plays games side by side, and hands them to the replay in pieces.
 
-    A game that goes on and on would be learned from too late, so it is cut into pieces. What follows a piece
-    is worth what the search says; what follows a time limit, what the network says.
+    A game that goes on and on would be learned from too late, so it is cut into pieces. The search values
+    what follows a piece, the network what follows a time limit.
 
     Args:
         games: Where it plays.

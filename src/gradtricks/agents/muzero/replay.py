@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
-from gradtricks.agents.supports import CARTPOLE_SUPPORT, Support, clip_value, two_hot
+from gradtricks.agents.muzero.supports import CARTPOLE_SUPPORT, Support, clip_value, two_hot
 
 Array = NDArray[np.floating]
 
 
 class Batch(NamedTuple):
-    """What one update needs: B root observations and the K steps that followed each.
+    """Data of one update: B root observations and the K steps that followed each.
 
     Arrays of NumPy, or within a learner the tensors of its framework.
 
@@ -150,7 +150,7 @@ class ReplayBuffer:
         if not self._size:
             raise ValueError("there must be an episode to draw from; got none: add one first")
         roots = (rng.random(batch_size) * self._size).astype(np.int64)
-        # What is remembered may begin anywhere, and may go on at the front.
+        # The memory is a ring: the oldest step may lie anywhere.
         oldest, free = (self._next - self._size) % self.capacity, self.capacity - self._size
         roots += oldest if oldest < self._next else np.where(roots < self._next, 0, free)
         return self.window(roots, steps, rng)

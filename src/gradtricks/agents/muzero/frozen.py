@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_choice, check_shape
-from gradtricks.agents.boards import RULES, Boards
-from gradtricks.agents.cartpole import ACTIONS, OBSERVATION_SIZE, CartPoleGames
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
-from gradtricks.agents.muzero import SearchNetwork
-from gradtricks.agents.players import Player, look_ahead, meet
-from gradtricks.agents.selfplay import SearchOptions, play_to_the_end
-from gradtricks.agents.supports import Support
+from gradtricks.agents.muzero.boards import RULES, Boards
+from gradtricks.agents.muzero.cartpole import ACTIONS, OBSERVATION_SIZE, CartPoleGames
+from gradtricks.agents.muzero.network import SearchNetwork
+from gradtricks.agents.muzero.players import Player, look_ahead, meet
+from gradtricks.agents.muzero.selfplay import SearchOptions, play_to_the_end
+from gradtricks.agents.muzero.supports import Support
 
 GAMES = ("CartPole-v1", *RULES)
 
@@ -23,14 +23,14 @@ class FrozenAgent(Frozen):
     """A trained agent in plain NumPy: no framework is needed to play.
 
     Args:
-        weights: Those of `gradtricks.agents.muzero.draw_weights`.
+        weights: Those of `gradtricks.agents.muzero.network.draw_weights`.
         game: One of `GAMES`.
         support: The categories of values and rewards.
         search: How moves are chosen.
-        about: What else is known of it: anything that JSON can say.
+        about: Facts about it: anything that JSON can say.
 
     Attributes:
-        network: What the search asks.
+        network: Asked by the search.
 
     Raises:
         ValueError: The game is another one, the search is for another number of players, or the weights don't
@@ -72,7 +72,7 @@ class FrozenAgent(Frozen):
 
         Returns:
             ``[games]``, their returns; in a board game, where the opponent looks ahead, those of
-            `gradtricks.agents.players.meet`.
+            `gradtricks.agents.muzero.players.meet`.
         """
         if self.game in RULES:
             rules = RULES[self.game]

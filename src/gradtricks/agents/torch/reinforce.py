@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gradtricks.agents.reinforce import BasePolicy
-from gradtricks.agents.torch.trainable import Trainable
+from gradtricks.agents.torch.learners import Trainable
 from gradtricks.torch import discounted_returns, policy_gradient_loss, standardize
 
 Array = NDArray[np.floating]
@@ -20,7 +20,11 @@ class PongPolicy(Trainable, BasePolicy):
     """See `gradtricks.agents.reinforce.BasePolicy`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        self._begin(weights, device, partial(torch.optim.RMSprop, alpha=self.decay, eps=self.epsilon))
+        self._begin(
+            weights,
+            device,
+            partial(torch.optim.RMSprop, lr=self.learning_rate, alpha=self.decay, eps=self.epsilon),
+        )
 
     def logits(self, observations: NDArray[np.int8]) -> Array:
         """Return unnormalised log-probabilities ``[B, 3]`` for ``[B, 6400]``."""
@@ -41,7 +45,9 @@ class PongPolicy(Trainable, BasePolicy):
         seen = torch.as_tensor(observations, device=self.device)
         done = torch.as_tensor(actions, device=self.device)
         loss = _loss(self.weights, seen, done, self._tensor(advantages), self.move_cost)
-        self._step(torch.autograd.grad(loss, list(self.weights.values())), self.learning_rate)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
         return loss.item()
 
     def _tensor(self, values: Array) -> Tensor:

@@ -1,5 +1,6 @@
-"""What learners in TensorFlow share: weights that an optimizer moves, and a state that can be saved."""
+"""The base of the learners in TensorFlow: a device, a seed, weights that an optimizer moves, their state."""
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,29 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from gradtricks.agents.tensorflow.devices import resolve_device
+from gradtricks._core.checks import check_choice
+
+DEVICES = ("auto", "cpu", "gpu")
+
+
+def resolve_device(device: str = "auto") -> str:
+    """Return TensorFlow's name of a device; ``"auto"`` is a GPU when there is one.
+
+    Raises:
+        ValueError: Another name, or ``"gpu"`` where there is none.
+    """
+    check_choice("device", device, DEVICES)
+    available = bool(tf.config.list_physical_devices("GPU"))
+    if device == "gpu" and not available:
+        raise ValueError("device is 'gpu' but TensorFlow sees none; remedy: pass 'cpu' or 'auto'")
+    return "/GPU:0" if available and device != "cpu" else "/CPU:0"
+
+
+def set_seed(seed: int) -> None:
+    """Seed TensorFlow and Keras, and ask for deterministic operations."""
+    tf.random.set_seed(seed)
+    random.seed(seed)  # Keras' layers draw the seeds of their weights from Python's own generator
+    tf.config.experimental.enable_op_determinism()
 
 
 class Adam(keras.optimizers.Adam):
@@ -16,7 +39,7 @@ class Adam(keras.optimizers.Adam):
 
     @property
     def epsilon(self) -> Any:
-        """What Keras adds to the root of the moment that it hasn't corrected yet."""
+        """Added by Keras to the root of the moment before its correction."""
         step = ops.cast(self.iterations + 1, "float32")
         return self._epsilon * ops.sqrt(1 - ops.power(self.beta_2, step))
 
@@ -26,12 +49,7 @@ class Adam(keras.optimizers.Adam):
 
 
 class Trainable:
-    """Weights on a device, and Keras' optimizer of them.
-
-    Attributes:
-        weights: Under their names.
-        device: Where they are.
-    """
+    """Weights by name on a device, and Keras' optimizer of them."""
 
     weights: dict[str, tf.Variable]
     device: str

@@ -1,4 +1,4 @@
-"""What is lit on Atari screens, as lists of cells, and sums over such lists."""
+"""Lit cells of Atari screens, their centres, and sums over lists of cells: loops compiled by Numba."""
 
 import numba
 import numpy as np

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tensorflow import Tensor
 
 from gradtricks.agents.reinforce import BasePolicy
-from gradtricks.agents.tensorflow.trainable import Trainable
+from gradtricks.agents.tensorflow.learners import Trainable
 from gradtricks.tensorflow import discounted_returns, policy_gradient_loss, standardize
 
 Array = NDArray[np.floating]

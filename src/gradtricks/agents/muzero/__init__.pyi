@@ -1,0 +1,42 @@
+from .boards import RULES, BoardGames
+from .cartpole import OBSERVATION_SCALE, OBSERVATION_SIZE, CartPoleGames, collect_episodes
+from .frozen import FrozenAgent
+from .loop import History, NotFiniteError, Options, train
+from .network import SearchNetwork, draw_weights
+from .players import find_lost_ends, meet
+from .replay import ReplayBuffer, value_targets
+from .scales import CORNERS, LABELS, LOOKS, choose, learning_curve
+from .searching import RootFnOutput, search
+from .selfplay import SearchOptions, play_to_the_end
+from .supports import Support, transform_value
+
+__all__ = [
+    "CORNERS",
+    "LABELS",
+    "LOOKS",
+    "OBSERVATION_SCALE",
+    "OBSERVATION_SIZE",
+    "RULES",
+    "BoardGames",
+    "CartPoleGames",
+    "FrozenAgent",
+    "History",
+    "NotFiniteError",
+    "Options",
+    "ReplayBuffer",
+    "RootFnOutput",
+    "SearchNetwork",
+    "SearchOptions",
+    "Support",
+    "choose",
+    "collect_episodes",
+    "draw_weights",
+    "find_lost_ends",
+    "learning_curve",
+    "meet",
+    "play_to_the_end",
+    "search",
+    "train",
+    "transform_value",
+    "value_targets",
+]
