@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 SMALLEST = 11  # points of letters that are read on a phone
-_GAPS = 4.0, 12.0  # points between a line and its name
-_FAR = 15.0  # points that another line must be further away for a name to stand further from its own
+_GAPS = 4.0, 8.0, 14.0  # points between a line and its name
+_FAR = 8.0  # points that another line must be further away for a name to stand further from its own
 _MARGIN = 2.0  # points that a name keeps from what isn't its own
 _NEAR = 40.0  # points beyond which another line is no rival for a name
 _STEP = 3.0  # points between two samples of a line
@@ -96,6 +96,15 @@ def _points_of(line: Line2D) -> np.ndarray:
     return np.concatenate([*parts, corners[-1:]])
 
 
+def _markers_of(line: Line2D) -> np.ndarray:
+    """Return the upper, lower, left and right ends of a line's markers."""
+    if line.get_marker() in ("None", None, "", " "):
+        return _NOTHING
+    centres = line.get_transform().transform(line.get_xydata()) / _scale(line.axes)  # type: ignore[arg-type]
+    ends = line.get_markersize() / 2 * np.array([[[0, 1], [0, -1], [1, 0], [-1, 0]]])
+    return (centres[np.isfinite(centres).all(axis=1), None] + ends).reshape(-1, 2)
+
+
 def _size_of(axes: Axes, name: str) -> np.ndarray:
     """Return width and height of a text, in points."""
     text = axes.text(0, 0, name, fontsize=SMALLEST)
@@ -106,7 +115,7 @@ def _size_of(axes: Axes, name: str) -> np.ndarray:
 
 def _drawn(axes: Axes) -> np.ndarray:
     """Return points [N, 2] of all that a name must not cover: lines, dots, bars and texts."""
-    lines = [_points_of(line) for line in axes.get_lines()]
+    lines = [points for line in axes.get_lines() for points in (_points_of(line), _markers_of(line))]
     dots = [
         collection.get_offset_transform().transform(collection.get_offsets()) / _scale(axes)
         for collection in axes.collections
