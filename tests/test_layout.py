@@ -402,6 +402,13 @@ def test_notebooks_hold_no_outputs(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_cells_folded_on_a_page_are_folded_in_jupyter_too(path):
+    for cell in cells(path):
+        tagged = "hide-input" in cell["metadata"].get("tags", [])
+        assert cell["metadata"].get("jupyter", {}).get("source_hidden", False) == tagged, cell["id"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_notebook_says_that_the_rest_is_the_same_for_both_frameworks_when_it_is_not(path):
     sentence, said, of_one = "everything after this section is the same", [], []
     for place, cell in enumerate(cells(path)):
