@@ -260,7 +260,7 @@ MOST_LINES = {
     "src/gradtricks/_core": 1_346,
     "src/gradtricks/doctor": 4_182,
     "src/gradtricks/agents": 4_197,
-    "src/gradtricks/lab": 9_077,
+    "src/gradtricks/lab": 9_064,
     "src/gradtricks/book": 2_848,
     "tests": 25_615,
 }
