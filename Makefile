@@ -39,7 +39,7 @@ test-newest:
 		--editable '.[torch,tensorflow,lab,dev]'
 	$(NEWEST)/bin/python -c 'import importlib.metadata as m; \
 		print(*(f"{n} {m.version(n)}" for n in ("torch", "tensorflow", "keras", "numpy", "numba")), sep=", ")'
-	$(NEWEST)/bin/pytest --numprocesses 2 --dist worksteal -o 'filterwarnings=error:::gradtricks' tests/tricks
+	$(NEWEST)/bin/pytest --numprocesses 2 --dist worksteal -o 'filterwarnings=error:::gradtricks' tests/tricks tests/doctor
 
 clean:
 	rm -rf _build book/experiments
