@@ -45,12 +45,12 @@ window.figures = (() => {
 
   function makeStage(figure, number) {
     const data = JSON.parse(figure.querySelector("script").textContent), id = `moving-${number}`;
-    const view = make("div", { class: "explorable-view" });
-    if (data.prompt) make("p", { class: "explorable-prompt" }, view, data.prompt);
+    const view = make("div", { class: "moving-view" });
+    if (data.prompt) make("p", { class: "moving-prompt" }, view, data.prompt);
     const svg = make("svg", { role: "img", "aria-label": data.alt ?? "", "aria-describedby": id }, view);
     const drawing = make("g", {}, svg), handles = make("g", {}, svg);
-    const controls = make("div", { class: "explorable-sliders" }, view);
-    const said = make("output", { id, class: "explorable-words", "aria-live": "polite" }, view);
+    const controls = make("div", { class: "moving-sliders" }, view);
+    const said = make("output", { id, class: "moving-words", "aria-live": "polite" }, view);
     const stage = { figure, data, view, svg, drawing, controls, said, draw: () => {}, describe: () => "" };
     let width = 0, timer = 0, count = 0;
 
@@ -82,7 +82,7 @@ window.figures = (() => {
       if (stage.readout) stage.readout.textContent = said.textContent;
     };
     // What the drawing says in words is there for everybody, not only read aloud.
-    stage.showWords = () => (stage.readout = make("p", { class: "explorable-readout", "aria-hidden": "true" }, view));
+    stage.showWords = () => (stage.readout = make("p", { class: "moving-readout", "aria-hidden": "true" }, view));
 
     // A slider over texts; returns how to ask for the number of the chosen one.
     stage.slider = (name, texts, start, changed = stage.update) => {
@@ -107,7 +107,7 @@ window.figures = (() => {
     };
 
     stage.check = (name) => {
-      const label = make("label", { class: "explorable-check" }, controls);
+      const label = make("label", { class: "moving-check" }, controls);
       const input = make("input", { type: "checkbox" }, label);
       label.append(name);
       input.addEventListener("input", () => stage.update());
@@ -115,7 +115,7 @@ window.figures = (() => {
     };
 
     stage.choice = (name, options, start = 0) => {
-      const group = make("div", { class: "explorable-choice", role: "radiogroup", "aria-label": name }, controls);
+      const group = make("div", { class: "moving-choice", role: "radiogroup", "aria-label": name }, controls);
       const inputs = options.map((option, place) => {
         const label = make("label", {}, group);
         const input = make("input", { type: "radio", name: `${id}-${count}`, value: place }, label);
@@ -137,7 +137,7 @@ window.figures = (() => {
         show((time = chosen()));
         stage.update();
       });
-      const button = make("button", { type: "button", class: "explorable-play" }, controls, "Play");
+      const button = make("button", { type: "button", class: "moving-play" }, controls, "Play");
       const end = texts.length - 1, still = matchMedia("(prefers-reduced-motion: reduce)");
       function stop() {
         cancelAnimationFrame(frame);
@@ -220,7 +220,7 @@ window.figures = (() => {
       } catch (error) {
         console.error(error); // the still picture stays, and the other figures are started
         figure.classList.remove("live");
-        figure.querySelector(".explorable-view")?.remove();
+        figure.querySelector(".moving-view")?.remove();
       }
     }
   }

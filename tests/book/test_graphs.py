@@ -61,7 +61,7 @@ def test_lines_are_chains_whose_equal_names_are_one_node():
     assert panel.edges[0].end.box is True
 
 
-def test_a_number_is_the_strength_of_a_gradient_and_other_labels_have_none():
+def test_only_numbers_are_strengths_of_gradients():
     gradients = {edge.gradient: edge.strength for edge in read_panels(BRANCHES.splitlines())[0].edges}
     assert gradients == {
         **{"½": 0.5, "1": 1, "−1": 1, "0": 0, "0.25": 0.25, "4": 4},
@@ -69,7 +69,7 @@ def test_a_number_is_the_strength_of_a_gradient_and_other_labels_have_none():
     }
 
 
-def test_columns_follow_the_longest_path_and_a_source_stands_beside_what_it_enters():
+def test_columns_follow_the_longest_path_and_sources_stand_beside_targets():
     (panel,) = read_panels(BRANCHES.splitlines())
     columns = {node.name: column for node, (column, _) in panel.places.items()}
     assert [columns[name] for name in ("h₀", "[× ½]", "h₁", "s₂", "[+]", "z & y")] == [0, 1, 4, 6, 7, 8]
@@ -126,7 +126,7 @@ def test_without_any_gradient_nothing_is_stopped():
     assert kinds(svgs("x -> [f] -> y")[0]) == ["forward", "forward"]
 
 
-def test_only_what_is_too_wide_for_a_phone_is_drawn_downwards_too():
+def test_only_drawings_too_wide_for_phones_are_drawn_downwards_too():
     assert [svg.get("class") for svg in svgs("x <1- y")] == [""]
     assert [svg.get("class") for svg in svgs(CUT)] == ["wide", "narrow"] * 2
     assert all(int(svg.get("width")) <= 340 for svg in svgs(CUT) if svg.get("class") == "narrow")
@@ -171,7 +171,7 @@ def test_a_line_that_cannot_be_drawn_is_refused(text, line, message):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_drawings_of_the_book_can_be_drawn_and_read_on_a_phone(page):
+def test_drawings_of_the_book_can_be_read_on_a_phone(page):
     fence = re.compile(r"^```\{graph\}\n((?::.*\n)*)((?:.*\n)*?)```$", re.MULTILINE)
     found = fence.findall(page.read_text())
     assert len(found) == page.read_text().count("```{graph}")
@@ -181,7 +181,7 @@ def test_the_drawings_of_the_book_can_be_drawn_and_read_on_a_phone(page):
             check_readable(svg)
 
 
-def test_a_long_chain_has_shorter_arrows_from_left_to_right_alone():
+def test_long_chains_have_shorter_arrows_only_from_left_to_right():
     chain = " <1- ".join(f"[operation]#{number}" for number in range(6))
     (long, down), (short, _) = (
         svgs(chain),

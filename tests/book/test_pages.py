@@ -24,7 +24,7 @@ pytest.importorskip("myst_parser")
 from gradtricks.agents.muzero import RootFnOutput, search
 from gradtricks.book import formulas
 from gradtricks.book.cards import command_of
-from gradtricks.book.explorables import payload
+from gradtricks.book.moving import curves, drawable
 from gradtricks.book.numbers import format_result
 from gradtricks.cli import app
 from gradtricks.lab.commands.publishing import plan_book, plan_sweeps
@@ -111,7 +111,7 @@ def test_an_unknown_part_is_refused_with_what_there_is(name, message):
         result_from(RESULTS, name)
 
 
-# Explorable figures
+# Figures that move
 
 
 GRID = {
@@ -126,52 +126,43 @@ LABELS = {"x": "step", "y": "norm"}
 
 
 def test_recorded_curves_are_shortened_for_the_page():
-    data = payload(GRID, **LABELS, start="1, all")
+    data = curves(drawable(GRID), **LABELS, start="1, all")
     assert data["sliders"] == [
         {"name": "scale", "values": ["0.5", "1"], "start": 1},
         {"name": "K", "values": ["1", "3", "all"], "start": 2},
     ]
-    assert [curve["y"] for curve in data["curves"]] == [
-        [[[0.3333, 2], [3, None], [4]], [[5, 6], [-7, 8], [None, 1e-5]]],
-        [0, 1235000],
+    assert data["curves"] == [
+        {"name": "a", "y": [[[0.3333, 2], [3, None], [4]], [[5, 6], [-7, 8], [None, 1e-5]]]},
+        {"name": "b", "y": [0, 1235000], "low": [-1, 1000000], "high": [0.3333, 2000000]},
     ]
-    assert [data["curves"][1][end] for end in ("low", "high")] == [[-1, 1000000], [0.3333, 2000000]]
     assert (data["x"], data["labels"], data["log"]) == ([0, 1], ["step", "norm"], "")
 
 
-def test_what_a_logarithmic_axis_cant_show_is_a_gap():
-    curve = payload(GRID, **LABELS, log="y")["curves"][0]["y"]
-    assert curve[1][1] == [None, 8]
+OTHER_CURVES = (
+    "expected the curve 'a' to have y, or y, low and high, each with 1 to 2 numbers, or [2, 3] lists"
+)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "options", "message"),
     [
-        ({"y": []}, "y: Extra inputs are not permitted"),
-        ({"sliders": [{"name": "K", "values": [1]}]}, "sliders.0.values: List should have at least 2"),
-        ({"x": ["0", "1"]}, "x.0: Input should be a valid number; x.1: Input"),
-        ({"curves": GRID["curves"] * 3}, "curves: List should have at most 4 items"),
-        ({"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]}, "expected 2 lists, one for each value of a"),
-        ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, "expected 1 to 2 numbers in the curve 'a'"),
-        ({"curves": [{"name": "a", "y": [True]}]}, "expected 1 to 2 numbers in the curve 'a'"),
-        ({"curves": [{"name": "a", "y": [1], "low": [0]}]}, "expected both low and high in the curve 'a'"),
+        ({"y": []}, {}, "y: Extra inputs are not permitted"),
+        ({"sliders": [{"name": "K", "values": [1]}]}, {}, "sliders.0.values: List should have at least 2"),
+        ({"x": ["0", "1"]}, {}, "x.0: Input should be a valid number; x.1: Input"),
+        ({"curves": GRID["curves"] * 3}, {}, "curves: List should have at most 4 items"),
+        ({"curves": [{"name": "a", "y": [[[1], [2], [3]]]}]}, {}, OTHER_CURVES),
+        ({"curves": [{"name": "a", "y": [1, 2, 3]}]}, {}, OTHER_CURVES),
+        ({"curves": [{"name": "a", "y": [True]}]}, {}, OTHER_CURVES),
+        ({"curves": [{"name": "a", "y": [1], "low": [0]}]}, {}, OTHER_CURVES),
+        ({}, {"start": "1"}, "one value of each slider, of [['0.5', '1'], ['1', '3', 'all']]; got '1'"),
+        ({}, {"start": "1, 2"}, "got '1, 2'"),
+        ({}, {"log": "z"}, "expected the options x, y, and log as x, y or xy; got 'step', 'norm', 'z'"),
+        ({}, {"y": ""}, "expected the options x, y, and log"),
     ],
 )
-def test_a_result_of_another_form_is_refused(change, message):
+def test_curves_of_another_form_are_refused(change, options, message):
     with pytest.raises(RecordError, match=re.escape(message)):
-        payload(GRID | change, **LABELS)
-
-
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        ("1", "one value of each slider, of [['0.5', '1'], ['1', '3', 'all']]; got '1'"),
-        ("1, 2", "got '1, 2'"),
-    ],
-)
-def test_a_start_that_isnt_on_the_grid_is_refused(start, message):
-    with pytest.raises(RecordError, match=re.escape(message)):
-        payload(GRID, **LABELS, start=start)
+        curves(drawable(GRID) | change, **LABELS | options)
 
 
 # Pages of a small project
@@ -202,6 +193,7 @@ def make_project(folder, forks):
             "loss": {"$float": "nan"},
             "note": "<script>",
             "grid": encode(GRID, "grid"),
+            "day": encode(date(2026, 1, 31), "day"),
             "times": [["what", "ratio"], ["`norm`", 0.12345], ["sum", 1e-7]],
         },
         varying={"seconds": 1.25},
@@ -216,7 +208,7 @@ def make_project(folder, forks):
     )
     (source / "experiments" / "masking-torch").mkdir()
     (source / "_assets" / "moving").mkdir(parents=True)
-    for name in ("trial", "other"):
+    for name in ("trial", "curves"):
         (source / "_assets" / "moving" / f"{name}.js").write_text("")
     svg = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'
     (source / "experiments" / "masking-torch" / "curve.svg").write_text(svg)
@@ -295,7 +287,8 @@ SCRIPT
 ```
 """.replace("SCRIPT", SCRIPT)
 EXPLORED = """
-```{explorable} masking/torch/grid
+```{moving} curves
+:data: masking/torch/grid
 :fallback: masking/torch/curve
 :x: step </script>
 :y: norm
@@ -367,38 +360,28 @@ def test_the_card_of_a_sweep_says_how_it_stands(shown):
         assert "libraries" not in card
 
 
-def test_an_explorable_figure_brings_its_data_and_its_page_the_script(shown):
-    page = shown("sliders")
-    (figure,) = re.findall('<figure class="[^"]*explorable.*?</figure>', page, re.DOTALL)
-    (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
-    assert json.loads(data) == {"prompt": "Why?", **payload(GRID, x="step </script>", y="norm")}
-    assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in figure
-    assert 'loading="lazy"' in figure
-    assert 'class="katex"' in figure
-    assert re.findall(r"_static/((?:explorable|figures|moving)[\w/.]*)", page) == [
-        "explorable.css",
-        "figures.js",
-        "explorable.js",
-    ]
-    assert "explorable" not in shown("plain")
-
-
-def test_a_figure_that_moves_brings_what_it_needs_and_its_page_its_script_alone(shown):
-    page = shown("moved")
-    (figure,) = re.findall('<figure class="[^"]*explorable moving moving-trial.*?</figure>', page, re.DOTALL)
+@pytest.mark.parametrize(("page", "script"), [("sliders", "curves"), ("moved", "trial")])
+def test_a_figure_that_moves_brings_its_data_and_its_scripts(page, script, shown):
+    page = shown(page)
+    (figure,) = re.findall(f'<figure class="[^"]*moving moving-{script}.*?</figure>', page, re.DOTALL)
     (data,) = re.findall('<script type="application/json">(.*?)</script>', figure)
     told = json.loads(data, parse_constant=pytest.fail)  # browsers know no NaN
-    assert (told["alt"], told["prompt"]) == ("what <it> shows", "What if </script>?")
-    assert told["data"][1] == ["`norm`", 0.12345]
-    assert 'alt="what &lt;it&gt; shows"' in figure
-    assert re.findall(r"_static/((?:explorable|figures|moving)[\w/.]*)", page) == [
-        "explorable.css",
-        "figures.js",
-        "moving/trial.js",
-    ]
+    if script == "curves":
+        rest = curves(drawable(GRID), x="step </script>", y="norm")
+        assert told == {"alt": 'a "curve" <up>', "prompt": "Why?", **rest}
+        assert 'alt="a &quot;curve&quot; &lt;up&gt;"' in figure
+        assert 'class="katex"' in figure
+    else:
+        assert (told["alt"], told["prompt"]) == ("what <it> shows", "What if </script>?")
+        assert told["data"] == [["what", "ratio"], ["`norm`", 0.1235], ["sum", 1e-7]]
+        assert 'alt="what &lt;it&gt; shows"' in figure
+    assert 'loading="lazy"' in figure
+    loaded = ["moving.css", "figures.js", f"moving/{script}.js"]
+    assert re.findall(r"_static/((?:figures|moving)[\w/.]*)", page) == loaded
+    assert "moving" not in shown("plain")
 
 
-def test_a_drawing_is_part_of_the_page_and_every_page_has_its_style(shown):
+def test_drawings_are_inline_and_every_page_has_their_style(shown):
     drawing = '<div class="graph" role="img" aria-label="What it shows."><div><div class="graph-panel"><svg'
     assert drawing in shown("drawn")
     assert "_static/graph.css" in shown("plain")  # the PDF has the head of the first page
@@ -481,7 +464,7 @@ def with_both(project):
     return project
 
 
-def test_an_entry_has_both_signatures_side_by_side_and_leads_to_chapter_test_and_code(with_both):
+def test_an_entry_has_both_signatures_and_links_to_its_sources(with_both):
     (with_both.source / "api" / "small.md").write_text(ENTRIES)
     assert with_both(BOOK_OF_BOTH, "-W")[:2] == (0, "")
     api = with_both.source.parent / "html" / "api"
@@ -575,7 +558,7 @@ CARRIED = {
 }
 
 
-def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_path, monkeypatch):
+def test_the_command_on_a_card_asks_for_the_same_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_notebook(tmp_path / "experiments" / "masking.ipynb", PARAMETERS, "")
     asked = {}
@@ -595,8 +578,9 @@ def test_the_command_on_a_card_asks_for_the_same_run_with_the_same_threads(tmp_p
 
 
 GIVEN = ":prompt: Why?\n:x: a\n:y: b\n"
+CURVES = "```{moving} curves\n:data: "
 WRONG = {
-    "{result}`masking/torch/acuracy`": "accuracy, loss, note, grid, times, seconds; got 'acuracy'",
+    "{result}`masking/torch/acuracy`": "accuracy, loss, note, grid, day, times, seconds; got 'acuracy'",
     "{result}`masking/jax/accuracy`": "got the records: masking-torch; remedy: run `make book`",
     "{result}`accuracy`": "expected stem/backend/name",
     "{result}`masking/torch/accuracy:.d`": "expected a format that fits 0.9; got '.d'",
@@ -607,27 +591,23 @@ WRONG = {
     "```{result-table} times\n```": "expected stem/backend/name",
     "```{run-figure} masking/torch/kurve\n```": "expected one of: curve; got 'kurve'",
     "```{run-figure} kurve\n```": "expected stem/backend/figure",
-    f"```{{explorable}} masking/torch/girds\n:fallback: masking/torch/curve\n{GIVEN}```": "got 'girds'",
-    f"```{{explorable}} masking/torch/note\n:fallback: masking/torch/curve\n{GIVEN}```": (
+    f"{CURVES}masking/torch/girds\n:fallback: masking/torch/curve\n{GIVEN}```": "got 'girds'",
+    f"{CURVES}masking/torch/note\n:fallback: masking/torch/curve\n{GIVEN}```": (
         "expected a result with sliders, x and curves; it: Input should be a valid dictionary"
     ),
-    f"```{{explorable}} masking/torch/grid\n:fallback: masking/torch/kurve\n{GIVEN}```": "got 'kurve'",
-    f"```{{explorable}} masking/torch/grid\n{GIVEN}```": "the options fallback, prompt, x and y; got {",
-    f"```{{explorable}} masking/torch/grid\n:fallback: masking/torch/curve\n{GIVEN}:log: z\n```": (
-        "expected the option log to be x, y or xy; got 'z'"
-    ),
-    f"```{{explorable}} grid\n:fallback: masking/torch/curve\n{GIVEN}```": "expected stem/backend/name",
+    f"{CURVES}masking/torch/grid\n:fallback: masking/torch/kurve\n{GIVEN}```": "got 'kurve'",
+    f"{CURVES}grid\n:fallback: masking/torch/curve\n{GIVEN}```": "expected stem/backend/name",
     "```{moving} gone\n:alt: a\n:prompt: b\n```": "expected one of: ",
-    "```{moving} trial\n:prompt: b\n```": "expected the options alt and prompt",
+    "```{moving} trial\n:prompt: b\n```": "the options prompt, and alt or fallback",
     "```{moving} trial\n:alt: a\n:prompt: b\n:data: times\n```": "expected stem/backend/name",
-    "```{moving} trial\n:alt: c\n:prompt: b\n:data: masking/torch/grid\n```": "got NaN, infinity or a date",
+    "```{moving} trial\n:alt: c\n:prompt: b\n:data: masking/torch/day\n```": "a result that JSON can say",
     "x <1- y -> x\n```": "expected no way from y back to itself",
     "```{graph}\n\nx <1- y\n```": "graph: expected the option alt",
     "$\\frac{1$": "formula '\\\\frac{1'",
 }
 
 
-def test_a_wrong_reference_or_formula_fails_the_build_and_says_where(project):
+def test_wrong_references_and_formulas_fail_the_build_and_say_where(project):
     # The line of a drawing is named, not its first one.
     drawing = "```{graph}\n:alt: a\npanel: one\n"
     page = "# Page\n\n" + "\n\n".join(drawing * w.startswith("x ") + w for w in WRONG) + "\n"
@@ -638,7 +618,7 @@ def test_a_wrong_reference_or_formula_fails_the_build_and_says_where(project):
         assert any(message in m for m in messages.splitlines() if f"index.md:{line}:" in m), messages
 
 
-def test_an_incremental_build_notices_a_record_that_appears_and_one_that_changes(project):
+def test_an_incremental_build_notices_new_and_changed_records(project):
     status, _, _ = project("# Page\n\n{result}`scaling/torch/share`\n", "-W")
     assert status != 0
     for share in (0.25, 0.75):
@@ -664,7 +644,7 @@ def test_every_page_is_in_the_table_of_contents():
     assert sorted(parse_toc_yaml(BOOK / "_toc.yml")) == sorted(pages + runs + sweeps)
 
 
-def test_what_a_chapter_calls_the_next_question_is_the_next_chapter():
+def test_the_next_question_of_a_chapter_is_the_next_chapter():
     parts = [part for part in yaml.safe_load((BOOK / "_toc.yml").read_text())["parts"] if "numbered" in part]
     chapters = [chapter for part in parts for chapter in part["chapters"]]
     wrong = []
@@ -675,7 +655,7 @@ def test_what_a_chapter_calls_the_next_question_is_the_next_chapter():
     assert wrong == []
 
 
-def test_every_chapter_on_a_trick_says_what_it_has_to_do_with_the_two_edits():
+def test_every_chapter_on_a_trick_names_the_two_edits():
     chapters = {*STEMS, "pong", "muzero"} - {"editing"}
     assert {
         stem for stem in chapters if "`two edits <editing>`" not in (BOOK / f"{stem}.md").read_text()
@@ -701,7 +681,7 @@ def test_every_citation_is_in_the_bibliography_once():
     assert cited == set(keys)
 
 
-def test_a_question_whose_number_is_known_is_cited_at_its_own_address():
+def test_questions_with_numbers_are_cited_at_their_addresses():
     entries = (BOOK / "references.bib").read_text().split("\n@")
     asked = [(n, e) for e in entries for n in re.findall(r"(?:Exchange|Overflow), question (\d+)", e)]
     sites = ("stackoverflow", "datascience.stackexchange")
@@ -747,7 +727,7 @@ def test_every_quoted_result_and_figure_is_recorded_by_its_notebook(page):
         r":fallback: (\w+)(?:/(\w+))?/(\w+)",
         r"\{(?:figure|image)\} /experiments/(\w+)-(\w+)/(\w+)\.svg",
     )
-    curves = re.findall(r"\{explorable\} (\w+)(?:/(\w+))?/(\w+)", text)
+    curves = re.findall(r":data: (\w+)(?:/(\w+))?/(\w+)", text)
     quoted = [("record", *q) for q in re.findall(RESULT, text) + curves]
     quoted += [("record_figure", *q) for pattern in figures for q in re.findall(pattern, text)]
     # What a sweep's page holds is made by the sweep; the build itself checks it.
@@ -757,7 +737,7 @@ def test_every_quoted_result_and_figure_is_recorded_by_its_notebook(page):
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.sweep.yaml")), ids=lambda path: path.name)
-def test_the_page_of_every_sweep_calls_what_it_shows_and_varies_by_words(path):
+def test_pages_of_sweeps_have_words_for_all_names(path):
     said = yaml.safe_load(path.read_text())
     named = {*said["shown"], *said.get("grid", {})} - {"backend"}
     assert named - set(said["labels"]) == set()
@@ -766,7 +746,7 @@ def test_the_page_of_every_sweep_calls_what_it_shows_and_varies_by_words(path):
 
 
 def test_every_chapter_with_results_says_how_they_came_about():
-    quoting = r"\{(?:run-figure|explorable)\} ((?:\w+)(?:/(?:torch|tensorflow|sweep))?)\b"
+    quoting = r"(?:\{run-figure\}|:data:) ((?:\w+)(?:/(?:torch|tensorflow|sweep))?)\b"
     missing = {}
     for page in set(PAGES) - {BOOK / "index.md"}:  # which leads to the chapters
         text = page.read_text()
@@ -776,7 +756,7 @@ def test_every_chapter_with_results_says_how_they_came_about():
     assert {page: runs for page, runs in missing.items() if runs} == {}
 
 
-def test_the_page_of_symptoms_leads_to_every_chapter_on_a_trick_and_names_real_diagnoses():
+def test_symptoms_lead_to_every_trick_and_name_real_diagnoses():
     text = (BOOK / "symptoms.md").read_text()
     linked = set(re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", text))
     # Two chapters are about functions that one wants, not about something that went wrong.
@@ -788,7 +768,7 @@ def test_the_page_of_symptoms_leads_to_every_chapter_on_a_trick_and_names_real_d
     assert {kind for kind in named if f'"{kind}"' not in causes} == set()
 
 
-def test_the_cheat_sheet_has_a_line_for_every_stem_and_only_real_names():
+def test_the_cheat_sheet_has_every_stem_and_only_real_names():
     text = (BOOK / "cheatsheet.md").read_text()
     ours = text[text.index("## Edit what") :]
     linked = set(re.findall(r"\{doc\}`(?:[^`<]*<)?(\w+)>?`", ours))
@@ -837,7 +817,7 @@ def test_no_code_on_a_page_is_wider_than_its_column():
     assert wide == []
 
 
-def test_the_search_that_a_chapter_shows_visits_what_the_agents_search_visits():
+def test_the_search_in_the_chapter_visits_what_the_agents_search_visits():
     blocks = [code for _, code in FENCE.findall((BOOK / "muzero.md").read_text())]
     (shown,) = [code for code in blocks if "def simulate" in code]
     example = doctest.DocTestParser().get_doctest(shown, {}, "muzero.md", None, 0)

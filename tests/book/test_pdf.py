@@ -58,7 +58,7 @@ def site(tmp_path):
     return site
 
 
-def test_chapters_are_printed_in_the_order_of_the_contents_without_what_was_executed(site):
+def test_chapters_are_printed_in_order_without_executed_pages(site):
     assert pdf.chapters(site.parents[1] / "book") == ["index", "first", "api/index", "api/first"]
 
 
@@ -79,7 +79,7 @@ def test_links_stay_within_the_document_and_names_stay_apart(site):
     assert (tab["id"], tab["name"], label["for"]) == ("index--tab-0", "index--set-0", "index--tab-0")
 
 
-def test_nothing_of_the_screen_is_left_and_what_is_folded_is_open(site):
+def test_screen_controls_are_dropped_and_folds_are_open(site):
     text = pdf.assemble(site, ["index", "api/first"])
     assert [word for word in ("alert", "aside", "Copy", "headerlink", "loading") if word in text] == []
     soup = pdf.BeautifulSoup(text, "html.parser")

@@ -4,6 +4,7 @@ import csv
 import json
 import pickle
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from gradtricks.book import site as module
 from gradtricks.book import sources
 from gradtricks.book.building import build_book
 from gradtricks.book.quotes import published_record
-from gradtricks.book.site import BuildError, build, keeps_what_others_use
+from gradtricks.book.site import BuildError, build
 from gradtricks.book.sources import lay_out
 from gradtricks.book.sweeppages import sweep_files
 from gradtricks.lab.commands.publishing import plan_book, plan_sweeps
@@ -81,9 +82,7 @@ def contents(folder):
 # Pages of runs
 
 
-def test_a_page_of_one_framework_leaves_the_other_out_and_says_where_it_came_from(
-    notebook, tmp_path, pages, execute
-):
+def test_a_page_of_one_framework_leaves_the_other_out(notebook, tmp_path, pages, execute):
     node = nbformat.read(notebook, as_version=4)
     node.cells += [nbformat.v4.new_code_cell("\n".join(["long = 0"] * count)) for count in (30, 31)]
     nbformat.write(node, notebook)
@@ -118,9 +117,7 @@ record_figure("{name}", figure, alt={alt})
 """
 
 
-def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(
-    notebook, tmp_path, pages, forks, execute
-):
+def test_both_frameworks_share_a_page_with_tabs_for_differences(notebook, tmp_path, pages, forks, execute):
     write_notebook(notebook, body="print('alike')")
     node = nbformat.read(notebook, as_version=4)
     new = nbformat.v4.new_code_cell
@@ -162,7 +159,7 @@ def test_both_frameworks_share_a_page_where_what_differs_stands_in_tabs(
 
 
 @pytest.mark.parametrize("finished", [1, 0])
-def test_a_run_that_failed_is_said_on_its_page_and_where_it_is_quoted(
+def test_a_failed_run_is_named_on_its_page_and_where_quoted(
     notebook, tmp_path, pages, forks, execute, finished
 ):
     specs = plan_book(notebook.parent)
@@ -232,56 +229,14 @@ def test_a_folder_without_notebooks_is_refused(tmp_path):
 
 
 @pytest.fixture
-def builds(tmp_path, monkeypatch, forks):
-    """Let Jupyter Book run in forks, in a folder of its own, and collect what each call of it builds."""
-    calls = []
-
-    def run(command, **_):
-        calls.append("all" if "--all" in command else "changed")
-        return forks.run("jupyter-book", *command[1:])
-
-    monkeypatch.setattr("gradtricks.book.site.subprocess", SimpleNamespace(run=run))
+def small_book(tmp_path, monkeypatch, forks):
+    """Write a book whose chapters link to each other, and let Jupyter Book run in forks."""
+    monkeypatch.setattr(
+        "gradtricks.book.site.subprocess",
+        SimpleNamespace(run=lambda command, **_: forks.run("jupyter-book", *command[1:])),
+    )
     monkeypatch.chdir(tmp_path)
-    return calls
-
-
-def test_a_build_with_a_warning_leaves_the_old_book_whole(tmp_path, builds, monkeypatch):
-    (tmp_path / "_config.yml").write_text("title: small\nauthor: nobody\nonly_build_toc_files: true\n")
-    book, site = Path("book"), Path("_build/html")
-    book.mkdir()
-    (book / "_toc.yml").write_text("format: jb-book\nroot: index\n")
-    (book / "index.md").write_text("# First\n")
-    run = module.subprocess.run
-
-    def run_and_save(command, **options):
-        done = run(command, **options)
-        (book / "index.md").write_text("# Second\n\n[nowhere](nowhere.md)\n")
-        return done
-
-    with monkeypatch.context() as saved:
-        saved.setattr(module.subprocess, "run", run_and_save)
-        build(book, site)
-    assert "First" in (site / "index.html").read_text()
-    site.rename(site.with_name("html.old"))  # as if killed between the renames
-    with pytest.raises(BuildError, match=r"(?s)nowhere.*The book wasn't replaced"):
-        build(book, site)
-    assert builds == ["all", "all"], "what is saved while Sphinx reads makes it read all the next time"
-    assert "First" in (site / "index.html").read_text()
-    (book / "index.md").write_text("# Third\n")
-    build(book, site)
-    assert "Third" in (site / "index.html").read_text()
-    assert sorted(path.name for path in site.parent.iterdir()) == ["html", "html.read"]
-    builds.clear()
-    build(book, site)
-    assert builds == [], "nothing has changed"
-    (book / "unread.txt").write_text("")
-    build(book, site)
-    assert builds == ["all"]
-
-
-def write_chapters(root):
-    """Write a book whose chapters link to each other, with the extension of ours."""
-    (root / "book").mkdir()
+    Path("book").mkdir()
     config = "title: small\nauthor: nobody\nonly_build_toc_files: true\nbibtex_bibfiles: [references.bib]\n"
     config += "html: {baseurl: https://book.example/}\nexecute: {execute_notebooks: 'off'}\n"
     config += "sphinx: {config: {myst_heading_anchors: 3}, extra_extensions: [gradtricks.book.extension]}\n"
@@ -297,14 +252,15 @@ def write_chapters(root):
         "@misc{two, author = {C}, title = {D}, year = {2020}}\n",
     }
     for name, text in files.items():
-        (root / name).write_text(text)
+        Path(name).write_text(text)
     shown = nbformat.v4.new_output("display_data", {"image/svg+xml": files["book/bar.svg"]})
     cells = [
         nbformat.v4.new_markdown_cell("# Executed"),
         nbformat.v4.new_code_cell("draw()", outputs=[shown]),
     ]
     metadata = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), root / "book" / "executed.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), "book/executed.ipynb")
+    return Path("book")
 
 
 def texts(folder):
@@ -312,53 +268,45 @@ def texts(folder):
     return {name: data for name, (data, _) in contents(folder).items()}
 
 
-def test_a_book_updated_is_the_book_built_anew_and_only_what_changed_is_read_again(tmp_path, builds):
-    write_chapters(tmp_path)
-    updated, anew = tmp_path / "_build" / "html", tmp_path / "_anew" / "html"
-    build(Path("book"), updated)
-    assert "<img" in (updated / "executed.html").read_text()
-    other = tmp_path / "book" / "other.md"
-    for old, new, expected in [
-        ("# Other", "# Another", ["changed", "all"]),
-        ("says", "wrote", ["changed"]),  # last: building all hides leavings
-    ]:
-        builds.clear()
-        first = when_read(updated)
+def read_pages(site, since):
+    """Return the pages that Sphinx has read since a moment."""
+    environment = site.with_name("html.read") / "_build" / ".doctrees" / "environment.pickle"
+    with environment.open("rb") as file:
+        when = pickle.load(file).all_docs  # noqa: S301 - Sphinx has just written it
+    return {page for page, time in when.items() if time > since * 1e6}
+
+
+def test_a_book_built_again_equals_the_book_built_anew(small_book):
+    again, anew = Path("_build/html"), Path("_anew/html")
+    build(small_book, again)
+    assert "<img" in (again / "executed.html").read_text()
+    other = small_book / "other.md"
+    for old, new in (("# Other", "# Another"), ("{cite}`one` says", "{cite}`two` wrote")):
+        before = time.time()
         other.write_text(other.read_text().replace(old, new))
-        build(Path("book"), updated)
-        assert builds == expected, new
-    assert {page for page, time in when_read(updated).items() if time != first[page]} == {"other"}
-    build(Path("book"), anew)
-    assert texts(updated) == texts(anew)
-    other.write_text("# Another\n\nAs {cite}`one` wrote.\n")
-    with pytest.raises(BuildError, match="the-end"):  # a link on a page that isn't read again
-        build(Path("book"), updated)
-    assert texts(updated) == texts(anew)
+        build(small_book, again)
+        assert read_pages(again, before) == {"other"}
+    build(small_book, anew)
+    assert texts(again) == texts(anew)
+    assert sorted(path.name for path in again.parent.iterdir()) == ["html", "html.read"]
 
 
-@pytest.mark.parametrize(
-    ("page", "source", "kept"),
-    [
-        ('<title>Other</title><p id="end">Said otherwise.</p><img src="a.svg">', "{cite}`one`", True),
-        ('<title>Another</title><p id="end">Said.</p><img src="a.svg">', "{cite}`one`", False),
-        ('<title>Other</title><p id="ends">Said.</p><img src="a.svg">', "{cite}`one`", False),
-        ('<title>Other</title><p id="end">Said.</p>', "{cite}`one`", False),
-        ('<title>Other</title><p id="end">Said.</p><img src="a.svg">', "{cite}`one,two`", False),
-    ],
-)
-def test_other_pages_stay_where_a_chapter_keeps_what_they_use(tmp_path, page, source, kept):
-    first = ('<title>Other</title><p id="end">Said.</p><img src="a.svg">', "{cite}`one`")
-    for name, (html, text) in {"then": first, "now": (page, source)}.items():
-        (tmp_path / name / "_sources").mkdir(parents=True)
-        (tmp_path / name / "other.html").write_text(html)
-        (tmp_path / name / "_sources" / "other.md").write_text(text)
-    assert keeps_what_others_use("other", tmp_path / "then", tmp_path / "now") is kept
-
-
-def when_read(site):
-    """Return when Sphinx read each page."""
-    with (site.with_name("html.read") / ".doctrees" / "environment.pickle").open("rb") as file:
-        return pickle.load(file).all_docs  # noqa: S301 - Sphinx has just written it
+def test_a_warning_leaves_the_old_book_and_is_found_again(small_book, monkeypatch):
+    site, other = Path("_build/html"), small_book / "other.md"
+    build(small_book, site)
+    written = texts(site)
+    site.rename(site.with_name("html.old"))  # as if killed between the renames
+    other.write_text("# Other\n\nAs {cite}`one` says.\n")
+    for _ in range(2):
+        with pytest.raises(BuildError, match=r"(?s)the-end.*The book wasn't replaced"):
+            build(small_book, site)  # the link is on a page that hasn't changed
+        assert texts(site) == written
+    other.write_text("# Other\n\nAs {cite}`one` says.\n\n## The end\n")
+    build(small_book, site)
+    before = time.time()
+    monkeypatch.setattr(module, "tools", lambda: "others")
+    build(small_book, site)
+    assert read_pages(site, before) == {"index", "other", "sources", "executed"}
 
 
 # Pages of sweeps
@@ -366,7 +314,7 @@ def when_read(site):
 SWEEP = "notebook: small.ipynb\ntitle: Rates\nshown: [results.rate]\ngrid: {rate: [0.1, 0.2]}\nseeds: 2\n"
 
 
-def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_path, execute):
+def test_sweep_files_are_planned_and_their_runs_looked_up(notebook, tmp_path, execute):
     (notebook.parent / "small.sweep.yaml").write_text(SWEEP)
     (sweep,) = plan_sweeps(notebook.parent)
     assert (sweep.name, len(sweep.specs)) == ("small", 4)
@@ -377,7 +325,7 @@ def test_every_sweep_file_is_planned_and_its_runs_are_looked_up(notebook, tmp_pa
     assert [run.location for run in runs_of(store, sweep.specs)] == [stored.location]
 
 
-def test_a_build_says_all_that_is_wrong_with_notebooks_and_sweeps(notebook, monkeypatch):
+def test_a_build_lists_all_faults_of_notebooks_and_sweeps(notebook, monkeypatch):
     monkeypatch.chdir(notebook.parents[1])
     node = nbformat.read("experiments/small.ipynb", as_version=4)
     for name in ("threads", "alone"):
@@ -408,7 +356,7 @@ def rates(count=3, **given):
     return sweep, runs
 
 
-def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
+def test_the_page_of_a_sweep_has_results_and_origin(pages):
     about = {"title": "Which rate?", "question": "How fast may it go?"}
     page = publish_sweep(*rates(**about, meanings={"results.loss": "What it *costs*."}), pages)
     begin = "# Which rate?\n\nHow fast may it go?\n\n7 runs of `experiments/small.ipynb` with different"
@@ -434,7 +382,7 @@ def test_the_page_of_a_sweep_says_what_came_out_and_from_where(pages):
     assert len(rows) == 6
 
 
-def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
+def test_a_sweep_with_ten_runs_each_has_intervals(pages):
     page = publish_sweep(*rates(count=12), pages)
     heads = "| rate | interquartile mean | 95% interval | lowest | highest | runs | failed | not finite |"
     assert heads in page
@@ -442,13 +390,13 @@ def test_the_page_of_a_sweep_with_ten_runs_each_has_intervals(pages):
     assert re.search(r"\| 0\.25 \| 3 \| 1 \| 5\.5 \| \S+\xa0to\xa0\S+ \| 12 \| 0 \|", page)
 
 
-def test_the_page_of_a_sweep_with_a_run_each_has_no_statistics(pages):
+def test_a_sweep_with_one_run_each_has_no_statistics(pages):
     assert "| rate | value | failed |\n| --- | --- | --- |\n| 0.25 | 0.25 | 0 |" in publish_sweep(
         *rates(1), pages
     )
 
 
-def test_the_page_of_a_sweep_has_words_for_names_and_values_and_quotes_have_the_names(pages):
+def test_pages_of_sweeps_have_words_and_quotes_have_names(pages):
     labels = {"rate": "learning rate", "rate=0.25": "ours", "results.loss": "What is lost"}
     page = publish_sweep(*rates(labels=labels), pages)
     assert "with different learning rate (2 values) and seed" in page
@@ -480,7 +428,7 @@ def test_equal_runs_are_equal_pages_and_nothing_is_written_twice(pages, tmp_path
     assert texts(tmp_path / "again") == texts(pages)
 
 
-def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, monkeypatch):
+def test_the_page_of_a_sweep_is_redrawn_only_after_changes(pages, monkeypatch):
     drawn = []
     monkeypatch.setattr(sources, "sweep_files", lambda *given: drawn.append(given) or sweep_files(*given))
 
@@ -507,9 +455,8 @@ def test_the_page_of_a_sweep_is_drawn_anew_only_where_something_changed(pages, m
     kept = pages / "small-sweep" / ".made"
     kept.write_bytes(kept.read_bytes()[:100])
     assert times_drawn(sweep, runs[1:]) == 1
-    for name in ("bytes_below", "installed_versions"):
-        monkeypatch.setattr(sources, name, lambda *_: {"matplotlib": "another"})
-        assert times_drawn(sweep, runs[1:]) == 1
+    monkeypatch.setattr(sources, "tools", lambda: "others")
+    assert times_drawn(sweep, runs[1:]) == 1
     assert {name: text for name, text in texts(pages).items() if not name.endswith(".made")} == {
         name: text for name, text in written.items() if not name.endswith(".made")
     }
@@ -521,7 +468,7 @@ def test_pages_of_sweeps_are_published_with_the_others(pages):
     assert {path.name for path in pages.iterdir()} == {"small-sweep", "small-sweep.json", "small-sweep.md"}
 
 
-def test_a_sweep_of_which_nothing_finished_has_a_page_without_figures(pages):
+def test_an_unfinished_sweep_has_a_page_without_figures(pages):
     runs = [make_run({"seed": seed}, error="no") for seed in range(2)]
     page = publish_sweep(make_sweep(runs, ["seed"], ["results.loss"]), runs, pages)
     assert "0 finished, 2 failed" in page
@@ -536,7 +483,7 @@ def test_a_sweep_of_one_run_varies_nothing(pages):
     assert "\n\n1 run of `experiments/small.ipynb`: 1 finished.\n\n" in page
 
 
-def test_the_command_of_a_sweep_names_its_file_wherever_the_notebook_is(notebook, tmp_path, pages):
+def test_the_command_of_a_sweep_names_its_file(notebook, tmp_path, pages):
     path = tmp_path / "some sweeps" / "small.sweep.yaml"
     path.parent.mkdir()
     path.write_text(SWEEP.replace("small.ipynb", "../experiments/small.ipynb"))

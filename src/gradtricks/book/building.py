@@ -1,4 +1,4 @@
-"""A run of the book: every notebook once with each framework, then the pages; nothing is done twice."""
+"""A run of the book: every notebook once with each framework, then the pages; no run is done twice."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,7 +64,7 @@ def build_book(
             failed=[run for run in shown if run.error],
             sweeps=[*((sweep, runs_of(opened, sweep.specs)) for sweep in sweeps), *judged],
         )
-        console.print("Building the pages, which takes about a minute where all of them are new.")
+        console.print("Building the pages, which takes about half a minute.")
         build(BOOK, BUILD / "html")
     if failed := [f"{run.spec.title}\n{run.error}" for run in runs if run.error]:
         raise RunError(

@@ -1,6 +1,5 @@
 """Sphinx extension of the book: what its pages quote from runs, and what describes them to programs."""
 
-import pickle
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -8,15 +7,15 @@ from typing import Any, cast
 
 from docutils import nodes
 from sphinx import addnodes
-from sphinx.application import ENV_PICKLE_FILENAME, Sphinx
+from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.config import Config
 
 __all__ = ["notebook_of", "setup"]
 
 _PARTS = (
-    *("cards", "copying", "drawings", "entries", "explorables", "formulas", "images"),
-    *("margins", "moving", "names", "roles", "tabs"),
+    *("cards", "copying", "drawings", "entries", "formulas", "images"),
+    *("margins", "moving", "names", "quotes", "tabs"),
 )
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
 
@@ -100,9 +99,6 @@ def _describe(app: Sphinx, page: nodes.document) -> None:
 def _finish(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.name != "html":
         return
-    # Saved once more now that pages are written, since the search's entries came last.
-    with Path(app.doctreedir, ENV_PICKLE_FILENAME).open("wb") as file:
-        pickle.dump(app.env, file, pickle.HIGHEST_PROTOCOL)
     Path(app.outdir, "llms.txt").write_text("\n".join(_contents(app)) + "\n", encoding="utf-8")
 
 

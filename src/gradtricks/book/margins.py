@@ -1,4 +1,4 @@
-"""Where things come from, beside the text: the source that a paragraph cites, the run that drew a figure.
+"""Notes in the margin: the source that a paragraph cites, the run that drew a figure.
 
 On narrow screens the first isn't shown, since it is a link away, and the second stands below its figure.
 """
@@ -21,7 +21,7 @@ __all__ = ["provenance", "setup"]
 class _Cited(SphinxPostTransform):
     """Puts a source beside the first paragraph of a chapter that cites it."""
 
-    default_priority = 6  # before Sphinx resolves references: then nobody knows any more which source it was
+    default_priority = 6  # before Sphinx resolves references, which loses their keys
     formats = ("html",)
 
     def run(self, **options: object) -> None:

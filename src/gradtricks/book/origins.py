@@ -1,4 +1,4 @@
-"""What produced runs, from their records: when they ran, how long they took, on what, from which sources."""
+"""Origins of runs, from their records: when they ran, how long they took, on what, from which sources."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime

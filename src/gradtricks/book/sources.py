@@ -11,12 +11,11 @@ from types import MappingProxyType
 import nbformat
 from nbformat import NotebookNode
 
-from gradtricks.book.site import BuildError
+from gradtricks.book.site import BuildError, tools
 from gradtricks.book.sweeppages import sweep_files
 from gradtricks.book.tabs import FRAMEWORKS, merge
-from gradtricks.lab.identity import PACKAGE, bytes_below
 from gradtricks.lab.kernels import INJECTED
-from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME, installed_versions
+from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME
 from gradtricks.lab.results.grouping import PlotError
 from gradtricks.lab.runs.many import Run
 from gradtricks.lab.runs.outputs import collect_figures
@@ -26,7 +25,6 @@ from gradtricks.lab.sweeps.sweep import Sweep
 
 __all__ = ["lay_out"]
 
-_DRAWN_BY = (PACKAGE / "book", PACKAGE / "lab")
 _EXPLAINING = 30  # lines: a longer cell sets up, helps or plots
 
 
@@ -71,7 +69,7 @@ def lay_out(
         page = merge(nodes)
         page.cells[1:1] = notes.get(stem, [])  # behind the title
         files[pages / f"{stem}.ipynb"] = f"{nbformat.writes(page)}\n".encode()
-    made_with = json.dumps([*map(bytes_below, _DRAWN_BY), installed_versions()], sort_keys=True)
+    made_with = tools()
     for sweep, found in sweeps:
         files |= _sweep_files(sweep, found, pages, made_with)
     _write_changed(files)

@@ -70,7 +70,7 @@ def _shown(cell: NotebookNode) -> list[Any]:
 
 
 def _alike(one: NotebookNode, other: NotebookNode) -> bool:
-    """Say whether nobody could tell the figures of two cells apart."""
+    """Say whether the figures of two cells look the same."""
     figures = (
         [o.data[_SVG] for o in cell.get("outputs", []) if _SVG in o.get("data", {})] for cell in (one, other)
     )
@@ -89,7 +89,7 @@ def _tagged(cell: NotebookNode, framework: str, *tags: str) -> NotebookNode:
 
 
 class _Tabs(SphinxTransform):
-    """Puts cells that are tagged for one framework into tabs, a set for each row of them."""
+    """Put cells that are tagged for one framework into tabs, a set for each row of them."""
 
     default_priority = 210
 
@@ -110,7 +110,7 @@ class _Tabs(SphinxTransform):
 
 
 class _Opened(SphinxTransform):
-    """Opens all tabs of a page on the framework that its first ones begin with: that of who asked."""
+    """Open all tabs of a page on the framework that its first ones begin with: that of who asked."""
 
     default_priority = 220  # after those above
 

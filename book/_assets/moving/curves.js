@@ -34,10 +34,15 @@
     return { ticks: ticksOf(low, high, log, most), place: (v) => (to(v) - low) / (high - low) };
   }
 
-  figures.each("figure.explorable:not(.moving)", (stage, data) => {
+  figures.each(".moving-curves", (stage, data) => {
+    const gap = (v) => (Array.isArray(v) ? v.map(gap) : v !== null && v > 0 ? v : null); // a logarithm has no place for 0
+    if (data.log.includes("x")) data.x = gap(data.x);
+    if (data.log.includes("y"))
+      for (const curve of data.curves)
+        for (const lists of ["y", "low", "high"]) if (curve[lists]) curve[lists] = gap(curve[lists]);
     const { svg, drawing, view } = stage;
-    const legend = make("div", { class: "explorable-legend", "aria-hidden": "true" });
-    const label = (text, side) => make("div", { class: `explorable-label ${side}`, "aria-hidden": "true" }, null, text);
+    const legend = make("div", { class: "moving-legend", "aria-hidden": "true" });
+    const label = (text, side) => make("div", { class: `moving-label ${side}`, "aria-hidden": "true" }, null, text);
     svg.before(legend, label(data.labels[1], "start"));
     svg.after(label(data.labels[0], "end"));
     svg.setAttribute("aria-label", `${data.labels[1]}, by ${data.labels[0]}`);
