@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --disable-pip-version-check --constraint constraints.t
 # Two commands at once must not install into each other, nor share a type checker's cache.
 LOCKED = $(PYTHON) -c 'import fcntl, subprocess, sys; f = open(".venv.lock", "w"); fcntl.flock(f, fcntl.LOCK_EX); sys.exit(subprocess.call(sys.argv[1:]))'
 
-.PHONY: book published test test-newest pytest lint clean
+.PHONY: book published test test-newest dist pytest lint clean
 
 book: $(READY)
 	$(BIN)/gradtricks book
@@ -40,6 +40,15 @@ test-newest:
 	$(NEWEST)/bin/python -c 'import importlib.metadata as m; \
 		print(*(f"{n} {m.version(n)}" for n in ("torch", "tensorflow", "keras", "numpy", "numba")), sep=", ")'
 	$(NEWEST)/bin/pytest --numprocesses 2 --dist worksteal -o 'filterwarnings=error:::gradtricks' tests/tricks tests/doctor
+
+# A wheel and an sdist for the index, but not of a project that doesn't say where it lives.
+dist:
+	@grep -q '^\[project.urls\]' pyproject.toml || { echo "expected the project's address; got no [project.urls] in \
+	pyproject.toml; remedy: write Homepage and Repository there"; exit 2; }
+	$(PYTHON) -m venv --clear .venv-dist
+	.venv-dist/bin/pip install --disable-pip-version-check --quiet build
+	rm -rf dist
+	.venv-dist/bin/python -m build --outdir dist
 
 clean:
 	rm -rf _build book/experiments
