@@ -78,7 +78,7 @@ def test_a_published_agent_plays_again_as_its_record_says():
     runs = [run for run in Published(PUBLISHED).runs("muzero") if run.parameters["keep_agent"]]
     assert len(runs) == 20
     run = min(runs, key=lambda run: run.results["mean_return"])  # the shortest games
-    agent = FrozenAgent.load(PUBLISHED / run.kept["agent.safetensors"])
+    agent = FrozenAgent.load(PUBLISHED / run.paths["agent.safetensors"])
     assert agent.about["seed"] == run.parameters["seed"]
     played = agent.play(run.parameters["evaluation_games"])
     assert played.tolist() == run.results["returns"]

@@ -489,7 +489,7 @@ def test_a_published_policy_plays_again_as_its_record_says():
     runs = [run for run in Published(published).runs("pong") if run.parameters["keep_policy"]]
     run = min(runs, key=lambda run: run.results["mean_length"]["plain"])
     parameters, results = run.parameters, run.results
-    policy = FrozenPolicy.load(published / run.kept["policy.safetensors"])
+    policy = FrozenPolicy.load(published / run.paths["policy.safetensors"])
     assert policy.about["seed"] == parameters["seed"]
     how = {name: parameters[name] for name in ("frame_skip", "temperature")}
     assert {*results["returns"]["plain"]} == {21}, "it won every point, so a few games say as much as all"

@@ -22,6 +22,7 @@ import gradtricks.lab
 from gradtricks.book.markup import code, escape
 from gradtricks.lab.commands.views import write
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.results.columns import flattened, split_name
 from gradtricks.lab.results.tables import (
     as_csv,
     as_parquet,
@@ -32,7 +33,6 @@ from gradtricks.lab.results.tables import (
     tabulate,
     values_of,
 )
-from gradtricks.lab.storage.rows import flattened, split_name
 from gradtricks.lab.storage.store import Store, StoreError
 from synthetic import PROVENANCE, make_run, put
 
@@ -292,7 +292,7 @@ def test_duckdb_finds_a_table_by_its_name_as_the_chapter_has_it(tmp_path, monkey
     chapter = Path(__file__).parents[2].joinpath("book", "sweeps.md").read_text()
     blocks = re.findall(r"(?s)\n```python\n(.*?)\n```", chapter)
     names = {"runs": gradtricks.lab.table("unrolling")}
-    (block,) = (block for block in blocks if "duckdb" in block)
+    (block,) = (block for block in blocks if "FROM runs" in block)
     exec(block, names)  # noqa: S102
     assert names["losses"].to_dict("list") == {"scale": [0.5, 1.0], "loss": [1.5, 2.0]}
     runs = names["runs"]

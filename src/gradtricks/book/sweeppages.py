@@ -16,6 +16,7 @@ from gradtricks.book.tabs import FRAMEWORKS
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
 from gradtricks.lab.results.captions import summary_columns
+from gradtricks.lab.results.columns import split_name
 from gradtricks.lab.results.grouping import (
     Curve,
     Found,
@@ -31,7 +32,6 @@ from gradtricks.lab.results.plots import PlotResult, plot_results
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.rows import split_name
 from gradtricks.lab.sweeps.files import ENDING
 from gradtricks.lab.sweeps.sweep import Sweep
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradtricks.lab.notebooks.schema import ParameterError
+from gradtricks.lab.results.columns import kind_of, split_name
 from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
 from gradtricks.lab.results.tables import one_line, values_of
 from gradtricks.lab.storage.manifests import CASE
-from gradtricks.lab.storage.rows import kind_of, split_name
 
 if TYPE_CHECKING:
     import pandas

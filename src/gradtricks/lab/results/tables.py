@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from gradtricks.lab.encoding import encode
+from gradtricks.lab.results.columns import flattened, kind_of, write_columns
 from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.records import StoredRun, folder_name
-from gradtricks.lab.storage.rows import flattened, kind_of, write_columns
 from gradtricks.lab.storage.store import Planned, Requested, Store, StoreError
 
 if TYPE_CHECKING:

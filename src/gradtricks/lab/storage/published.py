@@ -1,27 +1,26 @@
-"""Published runs, kept with the sources: for each sweep a table, a manifest, and the files that runs kept."""
+"""Published runs, kept with the sources: for each sweep a manifest, its records, and files of its runs."""
 
+import gzip
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
+from pydantic_core import from_json
 
 from gradtricks.lab.notebooks.schema import read_notebook
-from gradtricks.lab.storage.manifests import (
-    CASE,
-    LABEL,
-    Manifest,
-    digest_of,
-    inputs_of,
-    read_manifest,
-    record_of,
-)
-from gradtricks.lab.storage.places import MANIFEST, StoreError, is_published, manifests
+from gradtricks.lab.storage.manifests import CASE, Manifest, read_manifest
+from gradtricks.lab.storage.places import StoreError, is_published, manifests
 from gradtricks.lab.storage.records import StoredRun, folder_name, inputs_digest, only_one
-from gradtricks.lab.storage.rows import read_rows
-from gradtricks.lab.storage.store import Planned, Requested
+from gradtricks.lab.storage.store import Planned, Requested, Store
+
+RECORDS = ".jsonl.gz"  # how the records of a published sweep end
+
+_LABEL, _PATHS = "run", "paths"  # what a line holds besides the record and its case
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class PublishedRun(StoredRun):
 
     notebook: Path  # that was run, as it may be now
     case: str  # what its configuration is called; empty where it has no name
-    kept: Mapping[str, str]  # paths of its files, seen from the folder of manifests, by name
+    paths: Mapping[str, str]  # of its files, seen from the folder of manifests, by name
 
     @property
     def executed(self) -> bool:
@@ -39,7 +38,7 @@ class PublishedRun(StoredRun):
 
     @property
     def label(self) -> str:
-        """What the table calls it."""
+        """What it is called among the sweep's runs."""
         return Path(self.location).name
 
     @property
@@ -52,8 +51,7 @@ class PublishedRun(StoredRun):
         return read_notebook(self.notebook)
 
     def _read_kept(self, name: str) -> bytes | None:
-        path = Path(self.location).parents[1] / self.kept[name]
-        return _checked(path, self.files[name]["sha256"]).read_bytes()
+        return _read(Path(self.location).parents[1] / self.paths[name], self.files[name]["sha256"])
 
 
 class Published:
@@ -77,13 +75,17 @@ class Published:
 
     def sweep(self, name: str) -> tuple[Manifest, list[PublishedRun]]:
         """Read the runs of one sweep; a KeyError says that there is none of that name."""
-        if name not in manifests(self._root):
-            raise KeyError(name)
-        return self._read([name])[0]
+        if name not in self._known:
+            if name not in self.plans():
+                raise KeyError(name)
+            manifest = read_manifest(self._root, name)
+            text = gzip.decompress(_read(self._root / f"{name}{RECORDS}", manifest.records))
+            self._known[name] = manifest, [self._run(name, manifest, line) for line in text.splitlines()]
+        return self._known[name]
 
     def runs(self, stem: str | None = None) -> Iterator[PublishedRun]:
         """Yield all runs, or those of one notebook, each once even if several sweeps have it."""
-        runs = [run for _, some in self._read(manifests(self._root)) for run in some]
+        runs = [run for name in self.plans() for run in self.sweep(name)[1]]
         for run in {(run.request, inputs_digest(run.record["inputs"])): run for run in runs}.values():
             if stem in (None, run.record["stem"]):
                 yield run
@@ -92,8 +94,8 @@ class Published:
         """Find runs of a plan that are there, by their request; only what has finished is published."""
         planned = (run for run in runs if isinstance(run, Planned) and status == "finished")
         places = {run.place for run in planned}
-        sweeps = {place.partition("/")[0] for place in places} & set(manifests(self._root))
-        found = (run for _, some in self._read(sorted(sweeps)) for run in some)
+        sweeps = {place.partition("/")[0] for place in places} & set(self.plans())
+        found = (run for name in sorted(sweeps) for run in self.sweep(name)[1])
         return {run.request: run for run in found if run.place in places}
 
     def claimed(self) -> set[str]:
@@ -107,16 +109,20 @@ class Published:
             named.setdefault(folder_name(run.title, run.request), []).append(run)
         return only_one(text, named, named.__getitem__, self.location)
 
-    def _read(self, sweeps: Sequence[str]) -> list[tuple[Manifest, list[PublishedRun]]]:
-        new = {sweep: read_manifest(self._root, sweep) for sweep in sweeps if sweep not in self._known}
-        tables = [_checked(self._root / path, digest) for path, digest in (m.table for m in new.values())]
-        try:
-            found = read_rows(tables)
-            for (sweep, manifest), rows in zip(new.items(), found, strict=True):
-                self._known[sweep] = manifest, runs_in(self._root, sweep, manifest, rows)
-        except (ValueError, KeyError) as error:
-            raise _edited(self._root / f"{', '.join(new)}{MANIFEST}", error) from error
-        return [self._known[sweep] for sweep in sweeps]
+    def _run(self, sweep: str, manifest: Manifest, line: bytes) -> PublishedRun:
+        record = from_json(line)
+        return PublishedRun(
+            location=f"{self._root}/{sweep}/{record.pop(_LABEL)}",
+            case=record.pop(CASE),
+            paths=record.pop(_PATHS),
+            notebook=Path(os.path.normpath(self._root / manifest.notebook)),
+            record=record,
+        )
+
+
+def open_store(location: str | Path) -> Store | Published:
+    """Open runs to be read: those of a store, or published ones."""
+    return Published(location) if is_published(location) else Store(location)
 
 
 def published_at(path: str) -> PublishedRun | None:
@@ -126,36 +132,25 @@ def published_at(path: str) -> PublishedRun | None:
     if sweep not in manifests(root) or not is_published(root):
         return None
     runs, meant = Published(root).sweep(sweep)[1], f"{sweep}/{place.name}"
-    return next((run for run in runs if meant in (run.place, *run.kept.values())), None)
+    return next((run for run in runs if meant in (run.place, *run.paths.values())), None)
 
 
-def runs_in(root: Path, sweep: str, manifest: Manifest, rows: Iterable[dict[str, Any]]) -> list[PublishedRun]:
-    """Make runs of the rows of a table; a KeyError says that they are another table's."""
-    inputs = inputs_of(manifest)
-    kept: dict[str | None, dict[str, str]] = {}
-    for path, file in manifest.files.items():
-        kept.setdefault(file.run, {})[str(file.name)] = path
-    return [
-        PublishedRun(
-            location=f"{root}/{sweep}/{row[LABEL]}",
-            record=record_of(row, manifest, inputs, kept.get(row[LABEL], {})),
-            notebook=Path(os.path.normpath(root / manifest.notebook)),
-            case=row.get(CASE, ""),
-            kept=kept.get(row[LABEL], {}),
+def as_lines(runs: Iterable[PublishedRun]) -> bytes:
+    """Write runs as compressed JSONL: a line has what a run is called, where its files lie, and its record.
+
+    Equal runs make equal bytes.
+    """
+    lines = ({_LABEL: run.label, CASE: run.case, _PATHS: run.paths} | run.record for run in runs)
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def _read(path: Path, digest: str) -> bytes:
+    """Read a file; refuse another one than is meant, as where whoever published was killed meanwhile."""
+    data = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise StoreError(
+            f"expected published runs in {path} as they were written; got none, or another file; "
+            f"remedy: git restore {path.parent}, or gradtricks publish"
         )
-        for row in rows
-    ]
-
-
-def _checked(path: Path, digest: str) -> Path:
-    """Refuse a file that isn't what a manifest means, as where whoever published was killed meanwhile."""
-    if not path.is_file() or digest_of(path) != digest:
-        raise _edited(path, "none, or another file")
-    return path
-
-
-def _edited(path: Path, got: object) -> StoreError:
-    return StoreError(
-        f"expected published runs in {path} as they were written; got {got}; "
-        f"remedy: git restore {path.parent}, or gradtricks publish"
-    )
+    return data

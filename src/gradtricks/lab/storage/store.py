@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -34,9 +34,6 @@ from gradtricks.lab.storage.records import (
     read_record,
     write_record,
 )
-
-if TYPE_CHECKING:
-    from gradtricks.lab.storage.published import Published
 
 __all__ = ["Planned", "RecordWarning", "Requested", "Store", "StoreError", "StoredRun"]
 
@@ -267,15 +264,6 @@ class Store:
             self._place.remove(f"{path.partition('/')[0]}/{FAILED}")
         self._place.put(folder, path)
         return self._stored(path, from_json(text))
-
-
-def open_store(location: str | Path) -> "Store | Published":
-    """Open runs to be read: those of a store, or published ones."""
-    if not is_published(location):
-        return Store(location)
-    from gradtricks.lab.storage.published import Published
-
-    return Published(location)
 
 
 def store_of_runs(location: str | Path) -> Store:

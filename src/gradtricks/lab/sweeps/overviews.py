@@ -18,7 +18,7 @@ from gradtricks.lab.notebooks.schema import (
 from gradtricks.lab.notebooks.texts import duration
 from gradtricks.lab.results.tables import read_plan, runs_of
 from gradtricks.lab.storage import DEFAULT_STORE
-from gradtricks.lab.storage.store import open_store
+from gradtricks.lab.storage.published import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
 from gradtricks.lab.sweeps.reading import opened
 

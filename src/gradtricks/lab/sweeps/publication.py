@@ -1,28 +1,25 @@
 """Published sweeps: runs that take hours, kept with the sources so that the book need not run them."""
 
-import json
+import hashlib
 import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from filelock import FileLock
 
 from gradtricks.lab.notebooks.texts import literal
 from gradtricks.lab.results.grouping import text_of, varying
 from gradtricks.lab.runs.planning import Spec
-from gradtricks.lab.storage.manifests import LOCK, Manifest, PublishedFile, digest_of, row_of, shared, used_by
-from gradtricks.lab.storage.places import MANIFEST, StoreError, explained
-from gradtricks.lab.storage.published import Published, runs_in
+from gradtricks.lab.storage.manifests import LOCK, Manifest
+from gradtricks.lab.storage.places import MANIFEST, explained
+from gradtricks.lab.storage.published import RECORDS, Published, PublishedRun, as_lines
 from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.rows import read_rows, write_rows
 from gradtricks.lab.sweeps.sweep import Sweep
 from gradtricks.lab.sweeps.witness import witnesses_of
 
@@ -36,55 +33,39 @@ def keep(sweep: Sweep, runs: Iterable[StoredRun], quick: Iterable[StoredRun] = (
     """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
     The quick runs of its notebook are what later code is judged by. Whoever is killed meanwhile may leave
-    files of both: they aren't believed, and publishing again mends it. Returned is their table. A StoreError
-    says that the folder can't be written to, or that a file of a run isn't what it was.
+    files of both: they aren't believed, and publishing again mends it. Returned is the file of the records.
+    A StoreError says that the folder can't be written to, or that a file of a run isn't what it was.
     """
     root, finished = _folder(sweep), {run.request: run for run in runs}
     ordered = [finished[run.request] for run in sweep.specs]
-    records, labels = [run.record for run in ordered], _labels(sweep, ordered)
-    cases = [sweep.cases.get(run.request, "") for run in ordered]
-    same, (used, besides) = shared(records), used_by(records)
-    times = sorted((record["started"] for record in records), key=datetime.fromisoformat)
+    published = _laid_out(sweep, ordered, root)
+    records = as_lines(published)
+    manifest = Manifest(
+        title=sweep.title,
+        question=sweep.question,
+        notebook=Path(os.path.relpath(sweep.notebook, root)).as_posix(),
+        varied=sweep.varied,
+        shown=sweep.shown,
+        records=hashlib.sha256(records).hexdigest(),
+        witnesses=witnesses_of(quick),
+    )
     with explained(str(root)), _beside(root, sweep.name) as new:
-        table = new / f"{sweep.name}.parquet"
-        write_rows([row_of(record, same, *said) for record, *said in zip(records, labels, cases)], table)
-        files = {table.name: PublishedFile(bytes=table.stat().st_size, sha256=digest_of(table))}
-        taken = {label.lower() for label in labels}
-        for run, label in zip(ordered, labels, strict=True):
-            for name in run.files:
-                called = f"{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
-                if called != label and called.lower() in taken:  # by another run, or by a file of one
-                    called = f"{label}-{run.request[:12]}-{name}"
-                taken.add(called.lower())
-                path = f"{sweep.name}/{called}"
-                files[path] = PublishedFile(**run.files[name], run=label, name=name)
-                (new / sweep.name).mkdir(exist_ok=True)
+        (new / sweep.name).mkdir()
+        paths = []
+        for run, laid_out in zip(ordered, published, strict=True):
+            for name, path in laid_out.paths.items():
                 (new / path).write_bytes(run.read_file(name))
-        manifest = Manifest(
-            title=sweep.title,
-            question=sweep.question,
-            notebook=Path(os.path.relpath(sweep.notebook, root)).as_posix(),
-            varied=sweep.varied,
-            shown=sweep.shown,
-            runs=len(records),
-            started=(times[0], times[-1]),
-            same=same,
-            used=used,
-            used_besides=besides,
-            files=files,
-            witnesses=witnesses_of(quick),
-        )
-        text = manifest.model_dump_json(indent=1).encode() + b"\n"
-        found = runs_in(root, sweep.name, Manifest.model_validate_json(text), read_rows([table])[0])
-        _compare(root / table.name, records, [run.record for run in found])
-        (new / f"{sweep.name}{MANIFEST}").write_bytes(text)
-        for path in (*files, f"{sweep.name}{MANIFEST}"):  # by which alone the others count
+                paths.append(path)
+        (new / f"{sweep.name}{RECORDS}").write_bytes(records)
+        (new / f"{sweep.name}{MANIFEST}").write_bytes(manifest.model_dump_json(indent=1).encode() + b"\n")
+        # The manifest comes last: only what its digests mean counts.
+        for path in (*paths, f"{sweep.name}{RECORDS}", f"{sweep.name}{MANIFEST}"):
             (root / path).parent.mkdir(exist_ok=True)
             os.replace(new / path, root / path)
         for left in (root / sweep.name).glob("*"):
-            if f"{sweep.name}/{left.name}" not in files and left.is_file():
+            if f"{sweep.name}/{left.name}" not in paths and left.is_file():
                 left.unlink()
-    return root / table.name
+    return root / f"{sweep.name}{RECORDS}"
 
 
 def as_published(sweep: Sweep) -> tuple[Sweep, list[StoredRun]]:
@@ -109,6 +90,25 @@ def _configurations(runs: Iterable[Spec | StoredRun], names: Collection[str]) ->
     """Write what each run is given under some names."""
     given = (sorted(run.parameters.items()) for run in runs)
     return {literal({name: value for name, value in each if name in names}) for each in given}
+
+
+def _laid_out(sweep: Sweep, runs: Sequence[StoredRun], root: Path) -> list[PublishedRun]:
+    """Give each run its place, and each of its files a name of its own, whatever its case."""
+    labels = _labels(sweep, runs)
+    taken, published = {label.lower() for label in labels}, []
+    for run, label in zip(runs, labels, strict=True):
+        paths = {}
+        for name in run.files:
+            called = f"{label}{Path(name).suffix if len(run.files) == 1 else f'-{name}'}"
+            if called != label and called.lower() in taken:  # by another run, or by a file of one
+                called = f"{label}-{run.request[:12]}-{name}"
+            taken.add(called.lower())
+            paths[name] = f"{sweep.name}/{called}"
+        case = sweep.cases.get(run.request, "")
+        published.append(
+            PublishedRun(f"{root}/{sweep.name}/{label}", run.record, sweep.notebook, case, paths)
+        )
+    return published
 
 
 def _folder(sweep: Sweep) -> Path:
@@ -137,13 +137,3 @@ def _labels(sweep: Sweep, runs: Sequence[StoredRun]) -> list[str]:
         label if label and count[label.lower()] == 1 else f"{label}-{run.request[:12]}".lstrip("-")
         for label, run in zip(labels, runs, strict=True)
     ]
-
-
-def _compare(table: Path, records: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse what isn't read as it was recorded, before it counts."""
-    for before, after in zip(records, now, strict=True):
-        if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
-            raise StoreError(
-                f"expected to read {before['title']} from {table} as it was recorded; got "
-                "another record; remedy: report it; the former runs are still the published ones"
-            )

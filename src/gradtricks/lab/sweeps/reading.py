@@ -8,15 +8,15 @@ from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results import tables
 from gradtricks.lab.storage import DEFAULT_STORE
 from gradtricks.lab.storage.places import StoreError, replace
+from gradtricks.lab.storage.published import Published, open_store, published_at
 from gradtricks.lab.storage.records import StoredRun
-from gradtricks.lab.storage.store import Store, open_store
+from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import ENDING
 
 if TYPE_CHECKING:
     import pandas
 
     from gradtricks.lab.results.grouping import Found
-    from gradtricks.lab.storage.published import Published
 
 
 def table(sweep: str | None = None, *, store: str | Path = DEFAULT_STORE) -> "pandas.DataFrame":
@@ -87,7 +87,7 @@ def show(run: str, *, store: str | Path = DEFAULT_STORE) -> StoredRun:
     return find_run(opened(store), run)
 
 
-def opened(store: str | Path) -> "Store | Published":
+def opened(store: str | Path) -> Store | Published:
     """Open runs to be read; a ParameterError refuses a folder that isn't there, but for the default one."""
     there = open_store(store)
     if not Path(there.location).is_dir() and Path(there.location) != Path(DEFAULT_STORE):
@@ -98,17 +98,15 @@ def opened(store: str | Path) -> "Store | Published":
     return there
 
 
-def find_run(store: "Store | Published", text: str) -> StoredRun:
+def find_run(store: Store | Published, text: str) -> StoredRun:
     """Find the run that a text means, as it was typed; a ParameterError says if there is none, or several."""
-    from gradtricks.lab.storage.published import published_at
-
     try:
         return published_at(text) or store.lookup(text)
     except StoreError as error:
         raise ParameterError(str(error)) from error
 
 
-def _find_plan(store: "Store | Published", name: str | Path | None) -> tuple[str, tables.Plan]:
+def _find_plan(store: Store | Published, name: str | Path | None) -> tuple[str, tables.Plan]:
     """Find the sweep that a name or a file means, or None if there is one only; else raise ParameterError."""
     there = store.plans()
     wanted = there[0] if name is None and len(there) == 1 else Path(name or "").name.removesuffix(ENDING)
