@@ -6,10 +6,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from gradtricks.lab.commands.publishing import plan_book
 from gradtricks.lab.notebooks import schema
 from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import SweepFile
+from gradtricks.lab.sweeps.overviews import describe
 from gradtricks.lab.sweeps.sweep import expand, freeze, plan_sweep, read_sweep
 from notebooks import write_notebook
 
@@ -320,8 +322,12 @@ def test_a_hundred_thousand_configurations_are_made(notebook):
     assert math.isclose(found[-1]["rate"], 1.0)
 
 
-def test_a_sweep_parses_its_notebook_once(sweep, monkeypatch):
-    parsed = Mock(wraps=schema.parse_cell)
+def test_a_notebook_is_read_and_parsed_once(sweep, notebook, monkeypatch):
+    read, parsed = Mock(wraps=schema.nbformat.read), Mock(wraps=schema.parse_cell)
+    monkeypatch.setattr(schema.nbformat, "read", read)
     monkeypatch.setattr(schema, "parse_cell", parsed)
-    assert len(sweep("seeds: 3").specs) == 3
-    assert parsed.call_count == 1
+    for call, given in ((sweep, "seeds: 3"), (plan_book, notebook.parent), (describe, notebook)):
+        read.reset_mock()
+        parsed.reset_mock()
+        call(given)
+        assert (read.call_count, parsed.call_count) == (1, 1)

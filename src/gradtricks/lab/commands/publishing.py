@@ -12,10 +12,10 @@ from rich.text import Text
 
 from gradtricks.lab.commands.terminal import short, table
 from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.notebooks.schema import ParameterError, read_notebook, read_parameters, read_settings
+from gradtricks.lab.notebooks.schema import ParameterError, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
-from gradtricks.lab.runs.planning import Spec, plan_runs
+from gradtricks.lab.runs.planning import Spec, parse_notebook, plan_runs
 from gradtricks.lab.runs.progress import execute_shown
 from gradtricks.lab.runs.provenance import describe_source
 from gradtricks.lab.runs.reproduction import Difference, Verdict
@@ -50,14 +50,14 @@ def plan_book(experiments: Path) -> list[Spec]:
 
 def _plan_notebook(path: Path, source: Mapping[str, Any]) -> list[Spec]:
     """Plan a notebook's runs for the book: quick ones where it has parameters for that."""
-    node = read_notebook(path)
-    backend = read_parameters(node, str(path)).get("backend")
+    parsed = parse_notebook(path)
+    backend = parsed.parameters.get("backend")
     given = [{"backend": name} for name in (backend.choices if backend else ())] or [{}]
-    quick = read_settings(node, str(path)).quick
+    quick = read_settings(parsed.node, str(path)).quick
     if quick is None:
-        return plan_runs(path, given, source=source)
+        return plan_runs(parsed, given, source=source)
     # A quick run shows that everything works; its times count for nothing, so others may run beside it.
-    runs = plan_runs(path, [some | quick for some in given], threads=1, source=source)
+    runs = plan_runs(parsed, [some | quick for some in given], threads=1, source=source)
     return [replace(run, alone=False) for run in runs]
 
 

@@ -12,11 +12,11 @@ from gradtricks.lab.notebooks.schema import (
     ParameterError,
     Settings,
     read_notebook,
-    read_parameters,
     read_settings,
 )
 from gradtricks.lab.notebooks.texts import duration
 from gradtricks.lab.results.tables import read_plan, runs_of
+from gradtricks.lab.runs.planning import parse_notebook
 from gradtricks.lab.storage import DEFAULT_STORE
 from gradtricks.lab.storage.published import open_store
 from gradtricks.lab.sweeps.files import ENDING, read_file
@@ -60,10 +60,8 @@ def describe(notebook: str | Path) -> Description:
         FileNotFoundError: There is no such notebook.
         ParameterError: A default contradicts its annotation, or a setting doesn't fit.
     """
-    path = Path(notebook)
-    node = read_notebook(path)
-    parameters = tuple(read_parameters(node, str(path)).values())
-    return Description(_title(node, path), parameters, read_settings(node, str(path)))
+    path, node, parameters = parse_notebook(Path(notebook))
+    return Description(_title(node, path), tuple(parameters.values()), read_settings(node, str(path)))
 
 
 def list_experiments(
