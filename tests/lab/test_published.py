@@ -398,8 +398,9 @@ def test_records_that_are_gone_or_others_stop_the_build(published, lay_out, edit
         lay_out()
 
 
-def test_a_kept_file_that_was_edited_is_not_believed(published):
-    (published / "game" / "0.2-1.bin").write_bytes(b"another")
+@pytest.mark.parametrize("edit", [Path.unlink, lambda path: path.write_bytes(b"another")])
+def test_a_kept_file_that_was_edited_is_not_believed(published, edit):
+    edit(published / "game" / "0.2-1.bin")
     run = Published(published).lookup("game-seed=1,rate=0.2")
     with pytest.raises(
         StoreError,

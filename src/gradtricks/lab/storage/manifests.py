@@ -13,7 +13,7 @@ LOCK = ".lock"  # held by who changes published runs
 
 
 class Witness(Strict):
-    """What the notebook's quick run gave in a framework when its sweep was published."""
+    """Results of the notebook's quick run in a framework, of when its sweep was published."""
 
     parameters: dict[str, Any]  # as in a record
     results: str  # JSON, as in a record: a line, however long its lists are
@@ -22,7 +22,7 @@ class Witness(Strict):
 
 
 class Manifest(Strict):
-    """What a published sweep is about; all else its records say."""
+    """A published sweep: its question, and the digest of its records, which say all else."""
 
     title: str
     question: str

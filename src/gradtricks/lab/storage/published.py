@@ -38,7 +38,7 @@ class PublishedRun(StoredRun):
 
     @property
     def label(self) -> str:
-        """What it is called among the sweep's runs."""
+        """Its name among the sweep's runs, such as ``torch-140``."""
         return Path(self.location).name
 
     @property
@@ -147,8 +147,8 @@ def as_lines(runs: Iterable[PublishedRun]) -> bytes:
 
 def _read(path: Path, digest: str) -> bytes:
     """Read a file; refuse another one than is meant, as where whoever published was killed meanwhile."""
-    data = path.read_bytes() if path.is_file() else b""
-    if hashlib.sha256(data).hexdigest() != digest:
+    data = path.read_bytes() if path.is_file() else None
+    if data is None or hashlib.sha256(data).hexdigest() != digest:
         raise StoreError(
             f"expected published runs in {path} as they were written; got none, or another file; "
             f"remedy: git restore {path.parent}, or gradtricks publish"

@@ -51,14 +51,14 @@ class Strict(BaseModel):
 
 
 class KeptFile(Strict):
-    """What a record says of a file that its run kept."""
+    """Size and digest of a file that a run kept."""
 
     bytes: Annotated[int, Field(ge=0, le=LARGEST_FILE)]
     sha256: Digest
 
 
 class Inputs(Strict):
-    """What a run computed with, as `gradtricks.lab.identity.inputs_of` says it."""
+    """Inputs of a run, as `gradtricks.lab.identity.inputs_of` lists them."""
 
     modules: dict[str, Digest]
     versions: dict[str, str | None]
@@ -113,7 +113,7 @@ class StoredRun:
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return self.record["title"]
 
     @property
@@ -133,12 +133,12 @@ class StoredRun:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What it recorded."""
+        """Its recorded results."""
         return decode(self.record["results"])
 
     @property
     def varying(self) -> dict[str, Any]:
-        """What it recorded of that which is never the same twice, such as seconds."""
+        """Its recorded values that are never the same twice, such as seconds."""
         return decode(self.record["varying"])
 
     @property

@@ -41,7 +41,7 @@ def _check_seeds(given: Any, validate: Any) -> Any:
 
 
 class SweepFile(BaseModel, extra="forbid", frozen=True):
-    """What a sweep file may hold: what varies, and what is to be done with it.
+    """The keys of a sweep file: what varies, and what is to be done with it.
 
     The configurations are the product of ``list``, ``zip``, ``grid`` and ``seeds``, of which the last varies
     fastest; what is ``fixed`` is in each of them.

@@ -19,7 +19,7 @@ from gradtricks.lab.sweeps.sweep import Sweep, freeze, read_sweep
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What came of a sweep.
+    """The outcome of a sweep.
 
     Attributes:
         name: Of the sweep.
