@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -623,6 +624,14 @@ def test_duckdb_and_pandas_read_every_double(numbers):
         if all(not x or abs(x) >= sys.float_info.min for x in numbers):  # pandas refuses smaller ones
             frame = pandas.read_json(path, lines=True, dtype=False, precise_float=True)
             assert [repr(float(each["x"])) for each in frame["results"]] == [*map(repr, numbers)]
+
+
+def test_nan_is_json_for_duckdb_and_a_number_in_a_table(tmp_path):
+    publish_results(tmp_path, [{"x": math.nan}, {"x": 1.5}])
+    found = duckdb.read_json(str(tmp_path / FOLDER / "small.jsonl.gz")).select("results.x")
+    assert [str(kind) for kind in found.types] == ["JSON"]
+    assert found.fetchall() == [('{"$float":"nan"}',), ("1.5",)]
+    assert repr(table("small", store=tmp_path / FOLDER)["results.x"].tolist()) == "[nan, 1.5]"
 
 
 def test_published_runs_are_read_as_the_chapter_has_it(monkeypatch):
