@@ -5,7 +5,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from gradtricks.book.origins import costs_of, origin_of, period_of
 from gradtricks.book.tabs import FRAMEWORKS
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
-from gradtricks.lab.results.captions import summary_columns
+from gradtricks.lab.results.captions import listed, summary_columns
 from gradtricks.lab.results.grouping import (
-    Curve,
     Found,
     Group,
     Word,
@@ -98,23 +96,16 @@ def _summary(
     }
 
 
-def _quoted(found: Found, shown: Sequence[Group | Curve]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _quoted(found: Found, shown: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name the configurations, such as ``scale=0.5``, and yield their numbers, as they are shown."""
     taken: set[str] = set()
-    parts: Sequence[Group | Curve] = found.parts
-    for named, part in zip(parts, shown):
+    for named, part in zip(found.parts, shown):
         values = zip(found.axes, named.values)
         name = ",".join(f"{axis.name}={text_of(value)}" for axis, value in values) or "all"
         while name in taken:  # 1 and "1" look the same
             name += "_"
         taken.add(name)
-        yield name, _numbers(part)
-
-
-def _numbers(part: Group | Curve) -> dict[str, Any]:
-    if isinstance(part, Curve):
-        return {name: getattr(part, name) for name in ("mean", "low", "high", "n", "lost")}
-    return asdict(part.summary) | {"failed": part.failed, "missing": part.missing}
+        yield name, part.numbers()
 
 
 def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> Iterator[str]:
@@ -172,7 +163,7 @@ def _said(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
         f"{escape(_labels(sweep).get(name, name))} ({len({key_of(value) for value in values})} values)"
         for name, values in _varied(sweep, meant).items()
     ]
-    different = f" with different {_joined(varied)}" if varied else ""
+    different = f" with different {listed(varied)}" if varied else ""
     counts["not run yet"] = len(meant) - sum(counts.values())
     said = [f"{count} {what}" for what, count in counts.items() if count or what == "finished"]
     notebook = code(_from_root(sweep, sweep.notebook))
@@ -204,10 +195,6 @@ def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
 def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, Sequence[Any]]:
     cases = [sweep.cases.get(run.request, "") for run in runs]
     return varying({name: [run.parameters.get(name) for run in runs] for name in sweep.varied}, cases)
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def _named(sweep: Sweep, runs: Sequence[StoredRun]) -> str:

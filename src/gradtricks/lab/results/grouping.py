@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradtricks.lab.notebooks.schema import ParameterError
-from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
+from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean
 from gradtricks.lab.results.tables import one_line, values_of
 from gradtricks.lab.storage.manifests import CASE
 from gradtricks.lab.storage.rows import kind_of, split_name
@@ -60,44 +60,57 @@ class Axis:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration; ``values`` are those of the axes."""
+    """The runs of one configuration and what they recorded under one name; ``values`` are of the axes."""
 
     values: tuple[Any, ...]
-    found: tuple[Any, ...]  # by each finished run, under one name: a float, or a list of floats
+    found: np.ndarray  # finite numbers [n]; of lists of them [n, length], as far as all go
     failed: int
     missing: int  # finished runs that didn't record it
-
-    @cached_property
-    def summary(self) -> Summary:
-        """What the numbers came to."""
-        return summarize(self.found)
+    non_finite: int  # runs that recorded NaN, infinity, or an empty list
+    cut: int = 0  # runs whose list goes on for longer
 
     @property
     def n(self) -> int:
-        """How many of the numbers are finite."""
-        return self.summary.n
+        """How many runs are part of the mean."""
+        return len(self.found)
 
+    @cached_property
+    def mean(self) -> Any:
+        """The interquartile mean, of lists at each place; NaN without a run."""
+        return interquartile_mean(self.found)
 
-@dataclass(frozen=True)
-class Curve:
-    """The interquartile mean of a group's curves, as far as all of them go, and its interval."""
+    @cached_property
+    def interval(self) -> tuple[Any, Any]:
+        """Its bootstrap interval; NaN where there are too few runs."""
+        return bootstrap_interval(self.found)
 
-    values: tuple[Any, ...]
-    mean: np.ndarray
-    low: np.ndarray  # NaN with too few runs for an interval
-    high: np.ndarray
-    n: int  # runs that are part of it
-    lost: int  # runs that failed, recorded nothing or a number that isn't finite
-    cut: int  # runs that are part of it and go on for longer
+    @property
+    def lowest(self) -> float:
+        """The lowest of numbers; NaN without a run."""
+        return min(self.found, default=math.nan)
+
+    @property
+    def highest(self) -> float:
+        """The highest of numbers; NaN without a run."""
+        return max(self.found, default=math.nan)
+
+    def numbers(self) -> dict[str, Any]:
+        """Name all numbers, as pages quote them."""
+        low, high = self.interval
+        numbers = {"mean": self.mean, "low": low, "high": high, "n": self.n}
+        if self.found.ndim == 1:
+            numbers |= {"lowest": self.lowest, "highest": self.highest}
+        return numbers | {"failed": self.failed, "missing": self.missing, "non_finite": self.non_finite}
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a sweep found under one name: groups or curves by configuration."""
+    """What a sweep found under one name, by configuration."""
 
     column: str  # of the table, such as ``results.growth.end``
     axes: Sequence[Axis]  # what was varied besides the seed
-    parts: Sequence[Group] | Sequence[Curve]
+    parts: Sequence[Group]
+    curves: bool = False  # lists of numbers
     words: str = ""  # that stand for its name
     counted: str = "place in the list, counted from 1"  # by the axis of curves
 
@@ -138,8 +151,7 @@ def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequen
     axes, found = axes_of(frame, varied), []
     for column in (column_of(frame, name) for name in wanted):
         curves = _is_curve(frame, column)  # refuses what isn't made of numbers
-        groups = groups_of(frame, axes, column)
-        found.append(Found(column, axes, [*map(curve_of, groups)] if curves else groups))
+        found.append(Found(column, axes, groups_of(frame, axes, column, curves), curves))
     return found
 
 
@@ -165,7 +177,7 @@ def varying(values: Mapping[str, Sequence[Any]], cases: Sequence[str]) -> dict[s
     return {CASE: cases} | within
 
 
-def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str) -> list[Group]:
+def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, curves: bool) -> list[Group]:
     """Sort what runs recorded by configuration, in the order of the axes."""
     configurations = list(zip(*(_parameter(frame, axis.name) for axis in axes))) or [()] * len(frame)
     places: dict[tuple[str, ...], list[int]] = {}
@@ -176,26 +188,20 @@ def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str) -> l
 
     def group(rows: list[int]) -> Group:
         finished = [row for row in rows if status[row] == "finished"]
-        there = [row for row in finished if found[row] is not None]
+        there = [_floats(found[row]) for row in finished if found[row] is not None]
+        whole = [each for each in there if np.size(each) and np.isfinite(each).all()]
+        length = min(map(len, whole), default=0) if curves else 0
+        kept = [each[:length] for each in whole] if curves else whole
         return Group(
-            values=tuple(configurations[rows[0]]),
-            found=tuple(_floats(found[row]) for row in there),
+            tuple(configurations[rows[0]]),
+            np.reshape(kept, (len(kept), length) if curves else -1),
             failed=len(rows) - len(finished),
             missing=len(finished) - len(there),
+            non_finite=len(there) - len(whole),
+            cut=sum(len(each) > length for each in whole) if curves else 0,
         )
 
     return [group(places[keys]) for keys in ordered]
-
-
-def curve_of(group: Group) -> Curve:
-    """Summarize the lists of numbers that the runs of a group recorded."""
-    whole = [curve for curve in group.found if curve and all(map(math.isfinite, curve))]
-    length = min(map(len, whole), default=0)
-    values = np.array([curve[:length] for curve in whole], float).reshape(len(whole), length)
-    low, high = bootstrap_interval(values)
-    lost = group.failed + group.missing + len(group.found) - len(whole)
-    cut = sum(len(curve) > length for curve in whole)
-    return Curve(group.values, interquartile_mean(values), low, high, len(whole), lost, cut)
 
 
 def in_words(found: Found, labels: Mapping[str, str]) -> Found:
@@ -209,7 +215,7 @@ def in_words(found: Found, labels: Mapping[str, str]) -> Found:
     for axis in found.axes:
         values = tuple(worded(axis, value) for value in axis.values)
         axes.append(Axis(labels.get(axis.name, axis.name), values, axis.numeric and values == axis.values))
-    parts: Any = [replace(p, values=tuple(map(worded, found.axes, p.values))) for p in found.parts]
+    parts = [replace(p, values=tuple(map(worded, found.axes, p.values))) for p in found.parts]
     name = ".".join(split_name(found.column))
     counted = labels.get(f"{name}=position", found.counted)
     return replace(found, axes=axes, parts=parts, words=labels.get(name, ""), counted=counted)
@@ -226,16 +232,6 @@ def column_of(frame: "pandas.DataFrame", name: str) -> str:
     listed = (parts or there)[:_LISTED] or ["none"]
     more = ", …" if len(parts or there) > _LISTED else ""
     raise PlotError(f"expected a recorded result; got {name!r}; there are: {', '.join(listed)}{more}")
-
-
-def wants_logarithm(values: Iterable[float]) -> bool:
-    """Say whether numbers are positive, span a factor of 20, and lie more evenly on a logarithmic axis."""
-    array = np.sort(np.asarray([*values], dtype=np.float64))
-    if array.size < 3 or array[0] <= 0 or array[-1] < 20 * array[0]:
-        return False
-    # How far the median lies from the middle of the range, relative to the range.
-    plain, logarithmic = (abs((np.median(a) - a[0]) / (a[-1] - a[0]) - 0.5) for a in (array, np.log(array)))
-    return bool(logarithmic < plain)
 
 
 def text_of(value: Any) -> str:
