@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from scipy import stats
 
 from gradtricks.lab.results import grouping, statistics
-from gradtricks.lab.results.grouping import Found, PlotError, find_results, spell
+from gradtricks.lab.results.grouping import PlotError, ResultSummary, spell, summarize_results
 from gradtricks.lab.results.plots import plot_results, wants_logarithm
 from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean, paired_difference
 from gradtricks.lab.results.tables import tabulate
@@ -91,7 +91,7 @@ def test_a_difference_is_paired_by_seed():
     assert high - low > 10
 
 
-def test_a_difference_of_few_seeds_has_no_interval_and_one_of_unequal_numbers_is_refused():
+def test_a_difference_takes_ten_seeds_for_its_interval_equally_many_each():
     assert paired_difference([[1, 2, 3]], [[0, 1, 2]]) == pytest.approx((1, NAN, NAN), nan_ok=True)
     with pytest.raises(ValueError, match=r"same seeds; got \[2, 3\]"):
         paired_difference([[1, 2, 3]], [[1, 2]])
@@ -125,7 +125,7 @@ def texts(figure):
 
 
 def plots(*arguments, **options):
-    return plot_results(find_results(*swept(*arguments, **options))).values()
+    return plot_results(summarize_results(*swept(*arguments, **options))).values()
 
 
 def drawn(*arguments, **options):
@@ -133,7 +133,7 @@ def drawn(*arguments, **options):
     return plot
 
 
-def test_one_number_is_points_with_means_and_says_what_is_lost():
+def test_a_numeric_parameter_is_an_axis_and_lost_runs_are_counted():
     def found(values, seed):
         if values["scale"] == 1.0 and seed < 2:
             return None if seed else {"loss": NAN}
@@ -171,7 +171,7 @@ def test_an_interval_takes_ten_runs():
 
 
 @pytest.mark.parametrize(("seeds", "said"), [(2, "mean"), (3, "mean"), (4, "interquartile mean")])
-def test_means_of_fewer_runs_than_an_interquartile_mean_cuts_are_called_means(seeds, said):
+def test_an_interquartile_mean_of_few_runs_is_called_mean(seeds, said):
     def found(values, seed):
         return {"loss": float(seed**2), "losses": [1.0, float(seed)]}
 
@@ -191,7 +191,7 @@ def test_a_single_run_each_has_no_interval():
 
 
 @pytest.mark.parametrize("values", [(303_700.0, 311_500.0), (2_998_000.0,), (0.0, 0.0), (0.0, 0.3, 0.4)])
-def test_an_axis_of_results_has_few_numbers_and_begins_where_they_do(values):
+def test_an_axis_of_results_has_few_numbers_that_stand_apart(values):
     plot = drawn({"of": [*map(str, values)]}, lambda v, _: {"loss": float(v["of"])}, ["loss"], seeds=1)
     plot.figure.canvas.draw()
     (axes,) = plot.figure.axes
@@ -203,7 +203,7 @@ def test_an_axis_of_results_has_few_numbers_and_begins_where_they_do(values):
     assert -0.03 * high < low <= values[0] < high
 
 
-def test_texts_stand_in_the_order_of_the_runs_and_are_no_formulas():
+def test_texts_keep_the_order_of_runs_and_are_no_formulas():
     labels = ["plain", "a $x^2$ <b>", "日本", None]
     plot = drawn({"label": labels}, lambda v, s: {"loss": len(str(v["label"])) + s}, ["loss"])
     written = texts(plot.figure)
@@ -266,10 +266,10 @@ def test_a_parameters_values_are_its_ticks_where_there_is_room():
 def test_titles_are_names_in_words():
     columns = ["results.mean_return.plain", "varying.training_cpu_s", "varying.runs_per_s", "loss"]
     titles = ["Mean return, plain", "Training cpu (s)", "Runs per s", "Loss"]
-    assert [Found(column, (), ()).title for column in columns] == titles
+    assert [ResultSummary(column, (), ()).title for column in columns] == titles
 
 
-def test_each_configuration_has_a_curve_as_far_as_there_is_room():
+def test_each_configuration_has_a_curve_while_there_is_room():
     space = {"scale": [0.0, 1.0], "rate": [0.1, 0.2]}
     plot = drawn(space, lambda v, s: {"c": [v["scale"], v["rate"] + s]}, ["c"])
     assert "n = 5 each" in plot.caption
@@ -279,7 +279,7 @@ def test_each_configuration_has_a_curve_as_far_as_there_is_room():
     assert "place in the list, counted from 1; 2 more aren't drawn" in texts(plot.figure)
 
 
-def test_each_configuration_has_a_row_with_its_runs_and_their_mean():
+def test_each_configuration_has_a_row_of_runs_and_mean():
     space = {"scale": [0.0, 1.0], "kind": ["relu", "tanh"], "size": [1, -2]}
 
     def found(values, seed):
@@ -301,13 +301,13 @@ def test_each_configuration_has_a_row_with_its_runs_and_their_mean():
 
 def test_very_many_configurations_stand_against_each_parameter():
     runs = [make_run({"rate": 10**-n, "kind": "ab"[n % 2], "seed": 0}, {"loss": float(n)}) for n in range(61)]
-    (plot,) = plot_results(find_results(tabulate(runs), ["rate", "kind"], ["loss"])).values()
+    (plot,) = plot_results(summarize_results(tabulate(runs), ["rate", "kind"], ["loss"])).values()
     assert [panel.get_xscale() for panel in plot.figure.axes] == ["log", "linear"]
     assert [len(panel.lines[0].get_xdata()) for panel in plot.figure.axes] == [61, 61]
     assert {"a", "b", "rate", "kind"} <= set(texts(plot.figure))
 
 
-def test_an_axis_of_results_is_plain_and_begins_where_they_do():
+def test_an_axis_of_results_is_plain_and_begins_at_zero():
     plot = drawn({"of": ["a", "b"]}, lambda v, _: {"loss": 0.0 if v["of"] == "a" else 3e6}, ["loss"], seeds=1)
     written = texts(plot.figure)
     (axes,) = plot.figure.axes
@@ -315,8 +315,8 @@ def test_an_axis_of_results_is_plain_and_begins_where_they_do():
     assert -0.03 * 3e6 < axes.get_xlim()[0] < 0
 
 
-def test_configurations_are_words_and_a_list_is_counted_by_what_a_label_says():
-    found = Found("results.losses", [grouping.Axis("case", ("a b",), numeric=False)], ())
+def test_labels_name_configurations_and_the_places_of_a_list():
+    found = ResultSummary("results.losses", [grouping.Axis("case", ("a b",), numeric=False)], ())
     worded = grouping.in_words(found, {"results.losses=position": "tenth of the training"})
     assert worded.counted == "tenth of the training"
     assert isinstance(worded.axes[0].values[0], grouping.Word)
@@ -346,26 +346,26 @@ def test_results_that_are_not_there_or_no_numbers_are_refused():
         "": "expected a recorded result; got ''",
     }.items():
         with pytest.raises(PlotError, match=message):
-            find_results(frame, varied, [shown])
+            summarize_results(frame, varied, [shown])
     with pytest.raises(PlotError, match="expected runs to show; got none"):
-        find_results(frame[:0], ["a"], ["loss.end"])
+        summarize_results(frame[:0], ["a"], ["loss.end"])
     with pytest.raises(PlotError, match="expected a table with the parameter b"):
-        find_results(frame, ["b"], ["loss.end"])
+        summarize_results(frame, ["b"], ["loss.end"])
 
 
 def test_without_a_word_what_can_be_drawn_is_shown():
     results = {"n": 1, "c": [1], "t": ["x"], "s": "x", "d": [[1]], "share": {"0.1": 0.5}}
     frame, varied, _ = swept({"a": [1]}, lambda *_: results, [])
-    assert [each.label for each in find_results(frame, varied, [])] == ["share.0.1", "n", "c"]
+    assert [each.label for each in summarize_results(frame, varied, [])] == ["share.0.1", "n", "c"]
     frame, varied, _ = swept({"a": [1]}, lambda *_: {"s": "x"}, [])
     with pytest.raises(PlotError, match="expected a number, or a list of numbers, among"):
-        find_results(frame, varied, [])
+        summarize_results(frame, varied, [])
 
 
 def test_names_of_figures_are_safe_and_differ():
     found = {"A b": 1.0, "a_b": 2.0, "1": 3.0, "share": {"0.1": 2.0}}
     shown = ["results.A b", "a_b", "1", "results.share.0.1"]
-    names = list(plot_results(find_results(*swept({"a": [1]}, lambda *_: found, shown))))
+    names = list(plot_results(summarize_results(*swept({"a": [1]}, lambda *_: found, shown))))
     assert names == ["a_b", "a_b_", "result_1", "share_0_1"]
 
 
@@ -376,7 +376,7 @@ def test_equal_runs_are_equal_texts():
     assert "<dc:date>" not in first
 
 
-def test_drawing_leaves_the_style_of_others_alone_and_needs_no_display():
+def test_drawing_leaves_other_styles_alone_and_needs_no_display():
     before = dict(rcParams)
     assert drawn({}, lambda _, s: {"loss": s}, ["loss"]).svg().startswith("<?xml")
     assert dict(rcParams) == before
@@ -415,5 +415,5 @@ def test_integers_of_any_size_are_drawn_as_floats():
 
 def test_numbers_that_python_takes_for_equal_are_told_apart():
     runs = [make_run({"a": a, "seed": s}, {"loss": 1.0}) for a in (1, True, "1") for s in range(2)]
-    (found,) = find_results(tabulate(runs), ["a", "seed"], ["loss"])
+    (found,) = summarize_results(tabulate(runs), ["a", "seed"], ["loss"])
     assert [group.n for group in found.parts] == [2, 2, 2]

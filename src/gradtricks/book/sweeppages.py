@@ -16,12 +16,12 @@ from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
 from gradtricks.lab.results.captions import listed, summary_columns
 from gradtricks.lab.results.grouping import (
-    Found,
     Group,
+    ResultSummary,
     Word,
-    find_results,
     in_words,
     key_of,
+    summarize_results,
     text_of,
     varying,
 )
@@ -55,9 +55,9 @@ def sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> dict[Pa
     page = f"{sweep.name}-sweep"
     frame = tables.tabulate(runs, sweep.cases)
     done = any(run.status == "finished" for run in runs)
-    found = find_results(frame, sweep.varied, sweep.shown) if done else []
-    plots = plot_results(in_words(each, _labels(sweep)) for each in found)
-    card = json.dumps(_summary(sweep, runs, found, plots), indent=1, ensure_ascii=False, allow_nan=False)
+    results = summarize_results(frame, sweep.varied, sweep.shown) if done else []
+    plots = plot_results(in_words(each, _labels(sweep)) for each in results)
+    card = json.dumps(_summary(sweep, runs, results, plots), indent=1, ensure_ascii=False, allow_nan=False)
     return {
         **{pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()},
         pages / page / "runs.csv": tables.as_csv(frame),
@@ -73,13 +73,13 @@ def _labels(sweep: Sweep) -> dict[str, str]:
 
 
 def _summary(
-    sweep: Sweep, runs: Sequence[StoredRun], found: Sequence[Found], plots: Mapping[str, PlotResult]
+    sweep: Sweep, runs: Sequence[StoredRun], results: Sequence[ResultSummary], plots: Mapping[str, PlotResult]
 ) -> dict[str, Any]:
     """Collect the numbers that other pages quote as ``name/sweep/…``, and what its card says."""
     quoted: dict[str, Any] = {}
-    for each, plot in zip(found, plots.values()):
+    for each, plot in zip(results, plots.values()):
         label = each.label if each.label not in quoted else each.column
-        quoted[label] = dict(_quoted(each, plot.found.parts))
+        quoted[label] = dict(_quoted(each, plot.result.parts))
     records = [run.record for run in runs]
     counts = {"planned": len(_meant(sweep, runs)), **_counted(runs), **costs_of(records)}
     parameters = runs[0].parameters if runs else {}
@@ -96,11 +96,11 @@ def _summary(
     }
 
 
-def _quoted(found: Found, shown: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _quoted(result: ResultSummary, shown: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name the configurations, such as ``scale=0.5``, and yield their numbers, as they are shown."""
     taken: set[str] = set()
-    for named, part in zip(found.parts, shown):
-        values = zip(found.axes, named.values)
+    for named, part in zip(result.parts, shown):
+        values = zip(result.axes, named.values)
         name = ",".join(f"{axis.name}={text_of(value)}" for axis, value in values) or "all"
         while name in taken:  # 1 and "1" look the same
             name += "_"
@@ -118,11 +118,11 @@ def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResul
     if sweep.cases and runs:
         yield _named(sweep, runs)
     for name, plot in plots.items():
-        yield f"## {escape(plot.found.title)}"
-        if meaning := sweep.meanings.get(".".join(split_name(plot.found.column))):
+        yield f"## {escape(plot.result.title)}"
+        if meaning := sweep.meanings.get(".".join(split_name(plot.result.column))):
             yield escape(meaning)
         yield f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"
-        yield _values_table(plot.found)
+        yield _values_table(plot.result)
     if any(run.status == "failed" for run in runs):
         yield f"## Runs that failed\n\n{_failures(runs)}"
     download = f"{{download}}`CSV <{sweep.name}-sweep/runs.csv>`"
@@ -130,15 +130,15 @@ def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResul
     yield f"## Where this came from\n\n```{{run-card}} {sweep.name}/sweep\n```"
 
 
-def _values_table(found: Found) -> str:
+def _values_table(result: ResultSummary) -> str:
     """Write what a figure shows as a table: the first hundred configurations, a line each."""
     columns = {
-        escape(axis.name): [_value_text(part.values[place]) for part in found.parts]
-        for place, axis in enumerate(found.axes)
+        escape(axis.name): [_value_text(part.values[place]) for part in result.parts]
+        for place, axis in enumerate(result.axes)
     }
-    columns |= summary_columns(found, number_text)
+    columns |= summary_columns(result, number_text)
     table = markdown_table([list(columns), *zip(*columns.values())][: _MOST_ROWS + 1])
-    left_out = len(found.parts) - _MOST_ROWS
+    left_out = len(result.parts) - _MOST_ROWS
     return f"{table}\n\nAnd {left_out} more, which the download holds." if left_out > 0 else table
 
 

@@ -72,9 +72,12 @@ def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, color: 
     axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
 
 
-def shade(axes: Axes, begin: float, end: float) -> None:
-    """Mark a part of the x axis as another phase."""
+def shade(axes: Axes, begin: float, end: float, name: str = "") -> None:
+    """Mark a part of the x axis as another phase, and write its name at the upper left."""
     axes.axvspan(begin, end, color=GREY, alpha=0.12, linewidth=0)
+    if name:
+        corner: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
+        axes.annotate(name, (begin, 1), (4, -2), color=GREY, fontsize=SMALLEST, **corner)
 
 
 def with_minus(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gradtricks.lab.results.grouping import Axis, Found, Group
+from gradtricks.lab.results.grouping import Axis, Group, ResultSummary
 from gradtricks.lab.results.statistics import CONFIDENCE, FEWEST_CUT, FEWEST_RUNS
 
 MINUS = "\N{MINUS SIGN}"
@@ -31,17 +31,17 @@ def mean_said(parts: Iterable[Group]) -> str:
     return "interquartile mean" if any(part.n >= FEWEST_CUT for part in parts) else "mean"
 
 
-def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, list[str]]:
+def summary_columns(result: ResultSummary, number: Callable[[float], str]) -> dict[str, list[str]]:
     """Write the table of one result, with ``number``, which writes nothing for NaN.
 
     It returns cells by the name of their column; there is none for intervals that no configuration has, nor
-    for what never happened. The parameters come beside it, from `Found.axes` and its parts.
+    for what never happened. The parameters come beside it, from `ResultSummary.axes` and its parts.
     """
-    parts = found.parts
+    parts = result.parts
     intervals = [_interval(part, number) for part in parts]
-    if found.curves:
+    if result.curves:
         columns = {
-            "length": [str(part.found.shape[-1]) for part in parts],
+            "length": [str(part.data.shape[-1]) for part in parts],
             "at its start": [number(part.mean[0]) if part.n else "" for part in parts],
             "at its end": [number(part.mean[-1]) if part.n else "" for part in parts],
             "95% interval there": intervals,
@@ -52,8 +52,8 @@ def summary_columns(found: Found, number: Callable[[float], str]) -> dict[str, l
         columns = {
             mean_said(parts): [number(part.mean) for part in parts],
             "95% interval": intervals,
-            "lowest": [number(part.lowest) for part in parts],
-            "highest": [number(part.highest) for part in parts],
+            "lowest": [number(part.extremes[0]) for part in parts],
+            "highest": [number(part.extremes[1]) for part in parts],
         }
     if "value" not in columns:
         columns["runs"] = [str(part.n) for part in parts]
@@ -71,21 +71,21 @@ def _interval(part: Group, number: Callable[[float], str]) -> str:
     """Write an interval, of lists that at their end; nothing with too few runs for one."""
     if part.n < FEWEST_RUNS:
         return ""
-    low, high = (end[-1] if part.found.ndim > 1 else end for end in part.interval)
+    low, high = (end[-1] if part.data.ndim > 1 else end for end in part.interval)
     return f"{number(low)}{_SPACE}to{_SPACE}{number(high)}"
 
 
-def caption_of(found: Found) -> str:
+def caption_of(result: ResultSummary) -> str:
     """Say how to read the figure of one result, and how many runs are behind it."""
-    parts = found.parts
+    parts = result.parts
     several, enough = any(part.n > 1 for part in parts), [part.n >= FEWEST_RUNS for part in parts]
     means = f"{mean_said(parts)}s ({counted(parts)})" if several else "single runs"
-    mark = "bands" if found.curves else "bars"
+    mark = "bands" if result.curves else "bars"
     intervals = f", {mark} their {CONFIDENCE:.0%} bootstrap intervals"
     intervals += "" if all(enough) else f" where there are {FEWEST_RUNS} runs"
     if not any(enough):
         intervals = f" without intervals, which take {FEWEST_RUNS} runs"
-    if found.curves:
+    if result.curves:
         said = f"Lines are {means}"
     else:
         said = f"Dots are runs, diamonds {means}" if several else "Dots are runs"
@@ -101,19 +101,19 @@ def caption_of(found: Found) -> str:
     return f"{said} Not part of it: {lost}." if lost else said
 
 
-def alt_of(found: Found) -> str:
+def alt_of(result: ResultSummary) -> str:
     """Say what a figure shows, for those who can't see it."""
-    parts = [part for part in found.parts if part.n]
-    against = f" against {listed([axis.name for axis in found.axes])}" if found.axes else ""
+    parts = [part for part in result.parts if part.n]
+    against = f" against {listed([axis.name for axis in result.axes])}" if result.axes else ""
     if not parts:
-        return f"{found.title}{against}: no run gave it."
+        return f"{result.title}{against}: no run gave it."
     shown = parts if len(parts) <= _LISTED else parts[:: len(parts) - 1]
-    if len(parts) > _LISTED and not found.curves:
+    if len(parts) > _LISTED and not result.curves:
         shown = [min(parts, key=lambda part: part.mean), max(parts, key=lambda part: part.mean)]
-    said = [_where(found.axes, part) + _value(part) for part in shown]
-    begin = f"{found.title}{' by position' if found.curves else ''}{against}, {counted(parts)}. "
+    said = [_where(result.axes, part) + _value(part) for part in shown]
+    begin = f"{result.title}{' by position' if result.curves else ''}{against}, {counted(parts)}. "
     means = f"{mean_said(parts).capitalize()}s"
-    if found.curves:
+    if result.curves:
         return f"{begin}Means go {'; '.join(said)}."
     if shown is parts:
         return f"{begin}{means}: {'; '.join(said)}."
@@ -121,7 +121,7 @@ def alt_of(found: Found) -> str:
 
 
 def _value(part: Group) -> str:
-    if part.found.ndim > 1:
+    if part.data.ndim > 1:
         return f"from {number(part.mean[0])} to {number(part.mean[-1])}"
     interval = _interval(part, number)
     return number(part.mean) + (f" ({interval})" if interval else "")

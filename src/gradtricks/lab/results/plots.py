@@ -17,7 +17,7 @@ from matplotlib.transforms import offset_copy
 
 from gradtricks.lab.figures import draw_band, label_lines, name_rows, set_ticks, use_style, with_minus
 from gradtricks.lab.results.captions import alt_of, caption_of, listed, number
-from gradtricks.lab.results.grouping import Axis, Found, Group, key_of, spell
+from gradtricks.lab.results.grouping import Axis, Group, ResultSummary, key_of, spell
 
 _UNNAMED = re.compile(r"[^a-z0-9]+")
 _MOST_ROWS = 60  # configurations of which each has a row; of more, each parameter has a panel
@@ -31,7 +31,7 @@ _MOST_TICKS = 9  # below a whole figure
 class PlotResult:
     """The figure of a result."""
 
-    found: Found
+    result: ResultSummary
     figure: Figure
     alt: str  # what it shows, for those who can't see it
     caption: str  # how to read it, and how many runs are behind it
@@ -54,15 +54,15 @@ def _style() -> Iterator[None]:
         yield
 
 
-def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
-    """Draw what a sweep found, a figure for each result.
+def plot_results(results: Iterable[ResultSummary]) -> dict[str, PlotResult]:
+    """Draw the results of a sweep, a figure each.
 
     Each configuration has a row with its runs as dots, their interquartile mean and its bootstrap interval.
     One parameter of numbers is an axis instead, and so is each parameter of very many configurations. Lists
     are curves with bands. Figures come by name, such as ``growth_end``.
     """
     drawn: dict[str, PlotResult] = {}
-    for each in found:
+    for each in results:
         name = _UNNAMED.sub("_", each.label.lower()).strip("_")
         name = name if name[:1].isalpha() else f"result_{name}"
         while name in drawn:
@@ -76,8 +76,8 @@ def plot_results(found: Iterable[Found]) -> dict[str, PlotResult]:
     return drawn
 
 
-def _numbers(found: Found) -> Figure:
-    axes, groups = found.axes, found.parts
+def _numbers(result: ResultSummary) -> Figure:
+    axes, groups = result.axes, result.parts
     if len(groups) <= _MOST_ROWS and not (len(axes) == 1 and axes[0].numeric):
         height = 1.2 + (0.42 if len(groups) <= 12 else 0.26) * len(groups)
         figure, [plot] = _panels(height, 1, 1)
@@ -85,7 +85,7 @@ def _numbers(found: Found) -> Figure:
         name_rows(plot, [_wrapped(name, _ROW) for name in names])
         _draw_runs(plot, range(len(groups)), groups, upright=False)
         _set_scale(plot, "x", groups)
-        _entitle(figure, found.title + _by(axes))
+        _entitle(figure, result.title + _by(axes))
         return figure
     figure, panels = _panels(3.3 if len(axes) == 1 else 2.6 * -(-len(axes) // 2), len(axes), 2, sharey=True)
     for place, (panel, axis) in enumerate(zip(panels, axes)):
@@ -93,12 +93,12 @@ def _numbers(found: Found) -> Figure:
         _draw_runs(panel, at, groups, upright=True, means=len(axes) == 1)
         _set_parameter_axis(panel, axis, _TITLE if len(axes) == 1 else _NAME + 5)
     _set_scale(panels[0], "y", groups)
-    _entitle(figure, found.title)
+    _entitle(figure, result.title)
     return figure
 
 
-def _curves(found: Found) -> Figure:
-    there = [group for group in found.parts if group.n][:_MOST_PANELS]
+def _curves(result: ResultSummary) -> Figure:
+    there = [group for group in result.parts if group.n][:_MOST_PANELS]
     together = len(there) <= _MOST_TOGETHER
     height = 3.3 if together else 0.8 + 1.9 * -(-len(there) // _ABREAST)
     shared = {"sharex": True, "sharey": True}
@@ -113,10 +113,10 @@ def _curves(found: Found) -> Figure:
         if not together:
             panel.set_title(_wrapped(name, _NAME), fontweight="normal", fontsize="medium")
         panel.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-    _entitle(figure, found.title + _by(found.axes))
-    more = len([group for group in found.parts if group.n]) - len(there)
+    _entitle(figure, result.title + _by(result.axes))
+    more = len([group for group in result.parts if group.n]) - len(there)
     figure.supxlabel(
-        _wrapped(found.counted + (f"; {more} more aren't drawn" if more else ""), _TITLE), size="medium"
+        _wrapped(result.counted + (f"; {more} more aren't drawn" if more else ""), _TITLE), size="medium"
     )
     _set_scale(panels[0], "y", there)
     if together:
@@ -146,7 +146,7 @@ def _draw_runs(
     plot: Axes, at: Sequence[float], groups: Sequence[Group], *, upright: bool, means: bool = True
 ) -> None:
     """Draw each run as a dot, and a little aside the means of configurations that were run several times."""
-    dots = [(place, value) for place, group in zip(at, groups) for value in group.found]
+    dots = [(place, value) for place, group in zip(at, groups) for value in group.data]
     places, values = np.reshape(dots, (-1, 2)).T
     plot.plot(*((places, values) if upright else (values, places)), "o", ms=4, mew=0, alpha=0.6, color="C0")
     shown = [(place, group) for place, group in zip(at, groups) if group.n > 1]
@@ -184,7 +184,7 @@ def _set_parameter_axis(plot: Axes, axis: Axis, width: int) -> None:
 
 def _set_scale(plot: Axes, side: str, groups: Sequence[Group]) -> None:
     """Set the scale of an axis of results; none begins far below 0 for nothing."""
-    values = np.concatenate([np.empty(0), *(group.found.ravel() for group in groups)])
+    values = np.concatenate([np.empty(0), *(group.data.ravel() for group in groups)])
     _plain(plot, side, values)
     low, high = getattr(plot, f"get_{side}lim")()
     if values.size and values.min() >= 0 and low < 0:
