@@ -11,16 +11,7 @@ from matplotlib import font_manager, pyplot
 from matplotlib.text import Text
 
 from gradtricks.lab import figures
-from gradtricks.lab.figures import (
-    GREY,
-    draw_band,
-    draw_bars,
-    draw_ranges,
-    label_lines,
-    new_figure,
-    set_ticks,
-    shade,
-)
+from gradtricks.lab.figures import GREY, draw_band, draw_bars, draw_ranges, label_lines, new_figure, set_ticks
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,7 +160,7 @@ def test_texts_are_in_the_pages_font_or_a_fallback(capfd, caplog):
 def test_a_phase_is_named_inside_where_lines_names_leave_room():
     figure, axes = new_figure()
     axes.plot(range(40), label="height")
-    shade(axes, 20, 39, "falling")
+    figures.shade(axes, 20, 39, "falling")
     label_lines(axes)
     labels = dict(labels_of(axes))
     assert_apart(labels.items(), figure)

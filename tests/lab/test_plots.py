@@ -299,6 +299,17 @@ def test_each_configuration_has_a_row_of_runs_and_mean():
     )
 
 
+def test_long_names_make_a_figure_taller_not_narrower():
+    names = [f"a_parameter_with_a_long_name_{n}" for n in range(9)]
+    space = {name: [f"a value of {n} words"] for n, name in enumerate(names)} | {"end": [*range(3)]}
+    plot, curves = plots(space, lambda _, s: {"loss": s, "c": [s, 1]}, ["loss", "c"], seeds=2)
+    assert "a_parameter_with_a_long_name_8" in " ".join(texts(plot.figure))
+    (axes,) = plot.figure.axes
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert all(below.y1 < above.y0 for above, below in itertools.pairwise(boxes))
+    assert curves.figure.axes[0].bbox.height > 150
+
+
 def test_very_many_configurations_stand_against_each_parameter():
     runs = [make_run({"rate": 10**-n, "kind": "ab"[n % 2], "seed": 0}, {"loss": float(n)}) for n in range(61)]
     (plot,) = plot_results(summarize_results(tabulate(runs), ["rate", "kind"], ["loss"])).values()

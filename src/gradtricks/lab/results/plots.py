@@ -24,6 +24,7 @@ _MOST_ROWS = 60  # configurations of which each has a row; of more, each paramet
 _MOST_TOGETHER = 4  # lines in one panel: so many colours are told apart on both pages, in letters too
 _MOST_PANELS, _ABREAST = 24, 3  # of curves
 _NAME, _ROW, _TITLE = 17, 30, 54  # letters of a line above a panel, before a row, and above a figure
+_LINE = 0.2  # inches
 _MOST_TICKS = 9  # below a whole figure
 
 
@@ -79,41 +80,40 @@ def plot_results(results: Iterable[ResultSummary]) -> dict[str, PlotResult]:
 def _numbers(result: ResultSummary) -> Figure:
     axes, groups = result.axes, result.parts
     if len(groups) <= _MOST_ROWS and not (len(axes) == 1 and axes[0].numeric):
-        height = 1.2 + (0.42 if len(groups) <= 12 else 0.26) * len(groups)
-        figure, [plot] = _panels(height, 1, 1)
-        names = [", ".join(spell(value, 2 * _ROW) for value in group.values) for group in groups]
-        name_rows(plot, [_wrapped(name, _ROW) for name in names])
+        names = [_wrapped(", ".join(spell(v, 2 * _ROW) for v in group.values), _ROW) for group in groups]
+        row = max(0.42 if len(groups) <= 12 else 0.26, *(_LINE * name.count("\n") + _LINE for name in names))
+        figure, [plot] = _panels(result.title + _by(axes), 1 + row * len(groups))
+        name_rows(plot, names)
         _draw_runs(plot, range(len(groups)), groups, upright=False)
         _set_scale(plot, "x", groups)
-        _entitle(figure, result.title + _by(axes))
         return figure
-    figure, panels = _panels(3.3 if len(axes) == 1 else 2.6 * -(-len(axes) // 2), len(axes), 2, sharey=True)
+    height = 3.1 if len(axes) == 1 else 2.6 * -(-len(axes) // 2)
+    figure, panels = _panels(result.title, height, len(axes), 2, sharey=True)
     for place, (panel, axis) in enumerate(zip(panels, axes)):
         at = [_place_of(axis, group.values[place]) for group in groups]
         _draw_runs(panel, at, groups, upright=True, means=len(axes) == 1)
         _set_parameter_axis(panel, axis, _TITLE if len(axes) == 1 else _NAME + 5)
     _set_scale(panels[0], "y", groups)
-    _entitle(figure, result.title)
     return figure
 
 
 def _curves(result: ResultSummary) -> Figure:
     there = [group for group in result.parts if group.n][:_MOST_PANELS]
     together = len(there) <= _MOST_TOGETHER
-    height = 3.3 if together else 0.8 + 1.9 * -(-len(there) // _ABREAST)
-    shared = {"sharex": True, "sharey": True}
-    figure, panels = _panels(height, *((1, 1) if together else (len(there), _ABREAST)), **shared)
+    count, across = (1, 1) if together else (len(there), _ABREAST)
+    height = 3.1 if together else 0.5 + 1.9 * -(-count // across)
+    title = result.title + _by(result.axes)
+    figure, panels = _panels(title, height, count, across, sharex=True, sharey=True)
     for place, group in enumerate(there):
         panel, color = (panels[0], f"C{place}") if together else (panels[place], "C0")
-        steps, name = np.arange(len(group.mean)) + 1, ", ".join(spell(v, 3 * _NAME) for v in group.values)
-        marker = "o" if len(steps) == 1 else ""
-        panel.plot(steps, group.mean, color=color, marker=marker, label=_wrapped(name, _NAME) or "_")
+        steps, marker = np.arange(len(group.mean)) + 1, "o" if len(group.mean) == 1 else ""
+        name = _wrapped(spell(", ".join(spell(v, 3 * _NAME) for v in group.values), 3 * _NAME), _NAME)
+        panel.plot(steps, group.mean, color=color, marker=marker, label=name or "_")
         if np.isfinite(group.interval[0]).all():
             draw_band(panel, steps, *group.interval, color)
         if not together:
-            panel.set_title(_wrapped(name, _NAME), fontweight="normal", fontsize="medium")
+            panel.set_title(name, fontweight="normal", fontsize="medium")
         panel.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-    _entitle(figure, result.title + _by(result.axes))
     more = len([group for group in result.parts if group.n]) - len(there)
     figure.supxlabel(
         _wrapped(result.counted + (f"; {more} more aren't drawn" if more else ""), _TITLE), size="medium"
@@ -124,22 +124,23 @@ def _curves(result: ResultSummary) -> Figure:
     return figure
 
 
-def _entitle(figure: Figure, title: str) -> None:
-    figure.suptitle(_wrapped(title, _TITLE), x=0.01, ha="left")
-
-
 def _by(axes: Sequence[Axis]) -> str:
     return f", by {listed([axis.name for axis in axes])}" if axes else ""
 
 
-def _panels(height: float, count: int, across: int, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Make panels of which some stand abreast; pyplot doesn't know the figure and needn't close it."""
-    figure = Figure(figsize=(rcParams["figure.figsize"][0], height))
-    across = min(across, max(1, count))
-    panels = figure.subplots(max(1, -(-count // across)), across, squeeze=False, **shared).ravel().tolist()
-    for spare in panels[max(1, count) :]:
+def _panels(
+    title: str, height: float, count: int = 1, across: int = 1, **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """Make titled panels of which some stand abreast; pyplot doesn't know the figure and needn't close it."""
+    title = _wrapped(title, _TITLE)
+    size = rcParams["figure.figsize"][0], height + _LINE * (title.count("\n") + 1)
+    figure = Figure(figsize=size)
+    figure.suptitle(title, x=0.01, ha="left")
+    across = min(across, count)
+    panels = figure.subplots(-(-count // across), across, squeeze=False, **shared).ravel().tolist()
+    for spare in panels[count:]:
         spare.remove()
-    return figure, panels[: max(1, count)]
+    return figure, panels[:count]
 
 
 def _draw_runs(
