@@ -261,9 +261,9 @@ MOST_LINES = {
     "src/gradtricks/_core": 1_346,
     "src/gradtricks/doctor": 4_182,
     "src/gradtricks/agents": 4_197,
-    "src/gradtricks/lab": 8_854,
-    "src/gradtricks/book": 2_634,
-    "tests": 25_483,
+    "src/gradtricks/lab": 8_695,
+    "src/gradtricks/book": 2_621,
+    "tests": 25_475,
 }
 
 

@@ -110,44 +110,6 @@ def evaluate(
     yield f"{games} games each."
 
 
-@command(
-    "Results",
-    "gradtricks watch policy.safetensors",
-    "gradtricks watch policy.safetensors --sticky 0.25 --temperature 0.25",
-)
-def watch(
-    agent: Annotated[Path, typer.Argument(help="A file that a run of pong.ipynb kept.", metavar="AGENT")],
-    film: Annotated[Path, typer.Option(help="The file to write, an animated PNG.")] = Path("game.png"),
-    seconds: Annotated[
-        float, typer.Option(min=1, help="After which the film ends, if the game hasn't.")
-    ] = 60,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the game and the moves.")] = 2_000_000,
-    sticky: Annotated[
-        float, typer.Option(min=0, max=1, help="Probability that a frame repeats the last move.")
-    ] = 0.0,
-    temperature: Annotated[
-        float, typer.Option(min=0, help="1 draws moves as in training, 0 takes the likeliest.")
-    ] = 0.5,
-) -> Printed:
-    """Film a trained agent in a game of Pong, for a browser to show; the agent is on the right."""
-    from gradtricks.agents.evaluation import FrozenPolicy
-    from gradtricks.agents.evaluation import film as play
-    from gradtricks.lab.commands.terminal import requested
-    from gradtricks.lab.films import encode_film
-
-    with requested():
-        if not film.absolute().parent.is_dir():
-            raise ValueError(f"--film must be a file in a folder that exists; got {film}")
-        policy = FrozenPolicy.load(agent)
-    skipped = policy.about.get("frame_skip", 4)
-    game = play(
-        policy, seconds=seconds, seed=seed, frame_skip=skipped, sticky=sticky, temperature=temperature
-    )
-    film.write_bytes(encode_film(game.screens, game.frames_per_second))
-    won, lost = (int((sign * game.rewards > 0).sum()) for sign in (1, -1))
-    yield f"{won} points won and {lost} lost: open {film.resolve().as_uri()}"
-
-
 @app.command(
     rich_help_panel="Run",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -26,7 +26,7 @@ from gradtricks.book.building import build_book
 from gradtricks.cli import app  # all commands, those that play too
 from gradtricks.lab.commands.terminal import table
 from gradtricks.lab.commands.views import summary_of, write
-from gradtricks.lab.results.grouping import find_results
+from gradtricks.lab.results.grouping import summarize_results
 from gradtricks.lab.results.tables import tabulate
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.planning import plan_run
@@ -463,7 +463,7 @@ def test_a_wrong_request_is_refused_and_nothing_is_started(project, invoke, line
 # Sweep
 
 
-def test_a_sweep_ends_with_what_came_of_it_and_a_plot(swept):
+def test_a_sweep_ends_with_its_outcome_and_a_plot(swept):
     folder, (code, said, errors) = swept
     assert code == 0
     imported = dict.fromkeys(line.split()[-1] for line in errors.splitlines())
@@ -496,7 +496,7 @@ def test_what_is_varied_may_have_a_computed_default(tmp_path, invoke):
     assert [line.split()[:2] for line in said.splitlines()[1:3]] == [["1", "3"], ["2", "None"]]
 
 
-def test_a_failed_run_stops_no_other_and_is_tried_again_on_request(project, invoke):
+def test_a_failed_run_stops_no_other_and_reruns_on_request(project, invoke):
     (project / "experiments" / "small.sweep.yaml").write_text(
         "notebook: small.ipynb\nlist: [{rate: 1}, {rate: 2, fate: raise}, {rate: 3}]"
     )
@@ -532,7 +532,7 @@ def test_where_no_plot_can_be_written_a_sweep_ends_well(project, invoke):
     assert "\nsmall: 1 done, 0 failed.\n" in said
 
 
-def test_ctrl_c_keeps_what_is_going_on_and_the_sweep_goes_on_later(project, invoke):
+def test_ctrl_c_keeps_running_work_and_the_sweep_resumes_later(project, invoke):
     sweep = ("sweep", "experiments/small.sweep.yaml", "--workers", "1")
     (project / "hold").touch()
     process = start(*sweep, cwd=project)
@@ -612,13 +612,13 @@ def test_a_table_fits_the_terminal_whatever_was_recorded(tmp_path, width):
     ]
     frame = tabulate(runs)
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-    console.print(summary_of(frame, find_results(frame, ["rate", "seed"], ["loss.part_3"])))
+    console.print(summary_of(frame, summarize_results(frame, ["rate", "seed"], ["loss.part_3"])))
     said = console.file.getvalue()
     assert max(map(len, said.splitlines())) <= width
     assert ("3.14e3" in said, "runs. --all" in said, "bootstrap" in said) == (True, True, True)
 
 
-def test_a_table_of_all_has_as_many_columns_side_by_side_as_the_terminal_has_room_for(monkeypatch):
+def test_a_table_of_all_runs_fits_the_terminal(monkeypatch):
     results = {f"part_{n}": math.pi * 10.0**n for n in range(60)}
     frame = tabulate([make_run({"rate": rate}, results) for rate in (0.1, 0.2)])
     whole = next(write(frame, None, None)).splitlines()
@@ -695,7 +695,7 @@ def test_all_that_the_book_shows_is_reproduced(project, invoke):
     assert "FileExistsError" in said, "what fails this time counts as different"
 
 
-def test_a_file_means_its_own_sweep_and_no_other_of_the_same_name(project, invoke):
+def test_a_file_means_its_own_sweep_not_a_namesake(project, invoke):
     for folder, text in {"x": "grid: {rate: [0.1, 0.2]}", "y": "seeds: 3"}.items():
         (project / folder).mkdir()
         file = project / folder / "same.sweep.yaml"

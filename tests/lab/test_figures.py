@@ -63,7 +63,7 @@ def test_names_cover_neither_each_other_nor_leave_the_figure(seed, at_end):
     assert_apart(labels, figure)
 
 
-def test_a_name_beside_a_line_covers_no_line_dot_or_bar():
+def test_a_name_covers_no_line_dot_or_bar():
     _figure, axes = new_figure()
     steps = np.linspace(0, 1, 50)
     axes.plot(steps, steps, label="rises", color="C3")
@@ -146,7 +146,7 @@ def test_the_figures_font_is_the_pages_own(name):
     )
 
 
-def test_texts_are_in_the_pages_font_and_missing_letters_in_another(capfd, caplog):
+def test_texts_are_in_the_pages_font_or_a_fallback(capfd, caplog):
     figure, axes = new_figure()
     axes.set(title="β₁ ≤ ½ × −2 → 1", xlabel="✓ ф", ylabel="$10^{-3}$", xscale="log")
     svg = svg_of(figure)
@@ -155,6 +155,18 @@ def test_texts_are_in_the_pages_font_and_missing_letters_in_another(capfd, caplo
     assert capfd.readouterr().err == ""
     assert caplog.text == ""
     assert len({font.fname for font in font_manager.fontManager.ttflist if "Gradtricks" in font.name}) == 2
+
+
+def test_a_phase_is_named_inside_where_lines_names_leave_room():
+    figure, axes = new_figure()
+    axes.plot(range(40), label="height")
+    figures.shade(axes, 20, 39, "falling")
+    label_lines(axes)
+    labels = dict(labels_of(axes))
+    assert_apart(labels.items(), figure)
+    left, _ = axes.transData.transform((20, 0))
+    assert left < labels["falling"].x0 < left + 20
+    assert axes.bbox.y1 - 20 < labels["falling"].y1 < axes.bbox.y1
 
 
 def test_bars_and_ranges_are_named_from_above_with_minus_signs():

@@ -12,8 +12,8 @@ from matplotlib.text import Text
 from scipy import stats
 
 from gradtricks.lab.results import grouping, statistics
-from gradtricks.lab.results.grouping import Found, PlotError, find_results, spell, wants_logarithm
-from gradtricks.lab.results.plots import plot_results
+from gradtricks.lab.results.grouping import PlotError, ResultSummary, spell, summarize_results
+from gradtricks.lab.results.plots import plot_results, wants_logarithm
 from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean, paired_difference
 from gradtricks.lab.results.tables import tabulate
 from synthetic import make_run
@@ -91,7 +91,7 @@ def test_a_difference_is_paired_by_seed():
     assert high - low > 10
 
 
-def test_a_difference_of_few_seeds_has_no_interval_and_one_of_unequal_numbers_is_refused():
+def test_a_difference_takes_ten_seeds_for_its_interval_equally_many_each():
     assert paired_difference([[1, 2, 3]], [[0, 1, 2]]) == pytest.approx((1, NAN, NAN), nan_ok=True)
     with pytest.raises(ValueError, match=r"same seeds; got \[2, 3\]"):
         paired_difference([[1, 2, 3]], [[1, 2]])
@@ -125,7 +125,7 @@ def texts(figure):
 
 
 def plots(*arguments, **options):
-    return plot_results(find_results(*swept(*arguments, **options))).values()
+    return plot_results(summarize_results(*swept(*arguments, **options))).values()
 
 
 def drawn(*arguments, **options):
@@ -133,7 +133,7 @@ def drawn(*arguments, **options):
     return plot
 
 
-def test_one_number_is_points_with_means_and_says_what_is_lost():
+def test_a_numeric_parameter_is_an_axis_and_lost_runs_are_counted():
     def found(values, seed):
         if values["scale"] == 1.0 and seed < 2:
             return None if seed else {"loss": NAN}
@@ -141,12 +141,12 @@ def test_one_number_is_points_with_means_and_says_what_is_lost():
 
     plot = drawn({"scale": [0.0, 0.5, 1.0]}, found, ["results.loss"])
     assert plot.caption == (
-        "Points are runs (n = 3 to 5 each), diamonds interquartile means without intervals, which take "
+        "Dots are runs, diamonds interquartile means (n = 3 to 5 each) without intervals, which take "
         "10 runs. Not part of it: 1 failed, 1 gave a number that isn't finite."
     )
     assert plot.alt.startswith("Loss against scale, n = 3 to 5 each. Interquartile means: scale = 0: 2; ")
     assert not any("95%" in text for text in texts(plot.figure))
-    assert {"Loss", "scale", "0", "0.5", "1", "a run (n = 3 to 5 each)"} <= set(texts(plot.figure))
+    assert {"Loss", "scale", "0", "0.5", "1"} <= set(texts(plot.figure))
     (axes,) = plot.figure.axes
     found = [seed + 10 * scale for scale in (0, 0.5) for seed in range(5)] + [12.0, 13.0, 14.0]
     assert sorted(axes.lines[0].get_ydata()) == sorted(found)
@@ -165,26 +165,25 @@ def test_an_interval_takes_ten_runs():
     points, curves = plots(space, found, shown, seeds=10)
     assert "runs = 9: 4; runs = 10: 4.5 (" in points.alt
     assert "95% bootstrap intervals where there are 10 runs. Not" in points.caption
-    assert "interquartile mean, 95% interval" in texts(points.figure)
-    assert "95% bootstrap intervals where there are 10 runs. Left" in curves.caption
+    assert len(points.figure.axes[0].containers[0].lines[2][0].get_segments()) == 2
+    assert "95% bootstrap intervals where there are 10 runs. Not" in curves.caption
     assert len(curves.figure.axes[0].collections) == 1, "a band of the ten, none of the nine"
 
 
 @pytest.mark.parametrize(("seeds", "said"), [(2, "mean"), (3, "mean"), (4, "interquartile mean")])
-def test_means_of_fewer_runs_than_an_interquartile_mean_cuts_are_called_means(seeds, said):
+def test_an_interquartile_mean_of_few_runs_is_called_mean(seeds, said):
     def found(values, seed):
         return {"loss": float(seed**2), "losses": [1.0, float(seed)]}
 
     points, curves = plots({"rate": [1.0, 2.0]}, found, ["loss", "losses"], seeds=seeds)
-    assert f", diamonds {said}s without" in points.caption
+    assert f", diamonds {said}s (n = {seeds} each) without" in points.caption
     assert curves.caption.startswith(f"Lines are {said}s (n = {seeds} each)")
     assert f" {said.capitalize()}s: rate = 1: " in points.alt
-    assert said in texts(points.figure)
 
 
 def test_a_single_run_each_has_no_interval():
     plot = drawn({"rate": [0.001, 0.01, 0.1]}, lambda v, _: {"loss": v["rate"]}, ["loss"], seeds=1)
-    assert plot.caption == "Points are runs."
+    assert plot.caption == "Dots are runs."
     means = "rate = 0.001: 0.001; rate = 0.01: 0.01; rate = 0.1: 0.1"
     assert plot.alt == f"Loss against rate, n = 1 each. Means: {means}."
     (axes,) = plot.figure.axes
@@ -192,7 +191,7 @@ def test_a_single_run_each_has_no_interval():
 
 
 @pytest.mark.parametrize("values", [(303_700.0, 311_500.0), (2_998_000.0,), (0.0, 0.0), (0.0, 0.3, 0.4)])
-def test_an_axis_of_results_has_few_numbers_and_begins_where_they_do(values):
+def test_an_axis_of_results_has_few_numbers_that_stand_apart(values):
     plot = drawn({"of": [*map(str, values)]}, lambda v, _: {"loss": float(v["of"])}, ["loss"], seeds=1)
     plot.figure.canvas.draw()
     (axes,) = plot.figure.axes
@@ -204,7 +203,7 @@ def test_an_axis_of_results_has_few_numbers_and_begins_where_they_do(values):
     assert -0.03 * high < low <= values[0] < high
 
 
-def test_texts_stand_in_the_order_of_the_runs_and_are_no_formulas():
+def test_texts_keep_the_order_of_runs_and_are_no_formulas():
     labels = ["plain", "a $x^2$ <b>", "日本", None]
     plot = drawn({"label": labels}, lambda v, s: {"loss": len(str(v["label"])) + s}, ["loss"])
     written = texts(plot.figure)
@@ -223,30 +222,20 @@ def test_lists_are_curves_with_bands_and_names_at_their_ends():
     assert plot.caption == (
         "Lines are interquartile means (n = 4 to 5 each) without intervals, which take 10 runs. "
         "Each line ends with the shortest of its runs: 5 went on for longer. "
-        "Left out: 1 that failed, or recorded nothing or something that isn't finite."
+        "Not part of it: 1 gave a number that isn't finite."
     )
     assert "scale = 0: from 2 to 6" in plot.alt
     (axes,) = plot.figure.axes
     assert [len(line.get_xdata()) for line in axes.lines] == [5, 5], "as far as all runs go"
-    said = "place in the list, counted from 1 (n = 4 to 5 each)"
+    said = "place in the list, counted from 1"
     assert {"Losses, by scale", "0", "1", said} <= set(texts(plot.figure))
     assert not axes.collections
 
 
-def test_names_of_lines_stand_beside_their_ends_and_apart():
-    ends = {0.1: 500.0, 0.2: 500.0, 0.3: 900.0}
-    plot = drawn({"rate": [*ends]}, lambda v, _: {"losses": [400.0, ends[v["rate"]]]}, ["losses"], seeds=1)
-    (axes,) = plot.figure.axes
-    heights = [text.get_position()[1] for text in axes.texts]
-    low, high = axes.get_ylim()
-    np.testing.assert_allclose(heights, [(end - low) / (high - low) for end in ends.values()], atol=0.1)
-    assert abs(heights[0] - heights[1]) > 0.05
-
-
-def test_many_curves_have_a_panel_each_before_all_of_them():
+def test_many_curves_have_a_panel_each():
     rates = [10.0**-power for power in range(8)]
     plot = drawn({"rate": rates}, lambda v, s: {"losses": [v["rate"], v["rate"] + s]}, ["losses"], seeds=2)
-    assert [len(panel.lines) for panel in plot.figure.axes] == [9] * 8
+    assert [len(panel.lines) for panel in plot.figure.axes] == [1] * 8
     assert {"1e−07", "1"} <= {panel.get_title("left").replace("-", "−") for panel in plot.figure.axes}
     assert plot.alt.count("rate = ") == 2, "of many curves the first and the last are named"
 
@@ -258,84 +247,90 @@ def test_a_long_name_of_a_panel_is_broken_not_cut():
     assert titles[0] == "recipe with a\ndecision every\neight frames"
 
 
+def test_a_logarithmic_axis_has_more_numbers_than_one():
+    losses = {"a": 0.02, "b": 0.1, "c": 0.6}
+    plot = drawn({"of": [*losses]}, lambda v, _: {"loss": losses[v["of"]]}, ["loss"], seeds=1)
+    assert {"0.02", "0.05", "0.1", "0.2", "0.5"} <= set(texts(plot.figure))
+
+
+def test_a_parameters_values_are_its_ticks_where_there_is_room():
+    for values, spelled, there in (
+        ([0, 0.3, 1], "0.3", True),
+        ([2**70, 2**71], "2.36118e+21", True),
+        ([0, 0.01, 0.3, 1], "0.3", False),
+    ):
+        plot = drawn({"rate": values}, lambda v, _: {"loss": 1.0}, ["loss"], seeds=1)
+        assert (spelled in texts(plot.figure)) == there
+
+
 def test_titles_are_names_in_words():
     columns = ["results.mean_return.plain", "varying.training_cpu_s", "varying.runs_per_s", "loss"]
     titles = ["Mean return, plain", "Training cpu (s)", "Runs per s", "Loss"]
-    assert [Found(column, (), ()).title for column in columns] == titles
+    assert [ResultSummary(column, (), ()).title for column in columns] == titles
 
 
-def test_each_configuration_has_a_curve_as_far_as_there_is_room():
+def test_each_configuration_has_a_curve_while_there_is_room():
     space = {"scale": [0.0, 1.0], "rate": [0.1, 0.2]}
     plot = drawn(space, lambda v, s: {"c": [v["scale"], v["rate"] + s]}, ["c"])
     assert "n = 5 each" in plot.caption
     assert {"C, by scale and rate", "0, 0.1", "1, 0.2"} <= set(texts(plot.figure))
     plot = drawn(space | {"rate": [*range(13)]}, lambda v, s: {"c": [v["rate"], s]}, ["c"], seeds=1)
     assert len(plot.figure.axes) == 24
-    assert plot.caption.endswith("2 more aren't drawn.")
+    assert "place in the list, counted from 1; 2 more aren't drawn" in texts(plot.figure)
 
 
-def test_two_parameters_are_a_heat_map_with_its_numbers():
-    def found(values, seed):
-        return None if sum(values.values()) == 1.2 else {"loss": 10 * values["scale"] + values["rate"]}
-
-    plot = drawn({"scale": [0.0, 1.0], "rate": [0.1, 0.2]}, found, ["loss"], seeds=3)
-    title = "Loss (mean, n\xa0=\xa00\xa0to\xa03\xa0each)"
-    assert {"0.1", "0.2", "10.1", "none", "scale", "rate", title} <= set(texts(plot.figure))
-    assert plot.caption == "Numbers are means (n = 0 to 3 each). Not part of it: 3 failed."
-
-
-def test_a_large_heat_map_names_some_of_its_rows_and_columns_and_has_no_numbers():
-    many = {"a": [*range(20)], "b": [*range(5, 25)]}
-    plot = drawn(many, lambda v, _: {"loss": v["a"] * v["b"]}, ["loss"], seeds=1)
-    assert "highest: a = 19, b = 24: 456" in plot.alt
-    assert "456" not in texts(plot.figure)
-    assert plot.caption == "Colours are single runs."
-    axes = plot.figure.axes[0]
-    assert [len(axes.get_xticks()), len(axes.get_yticks())] == [10, 10]
-
-
-def test_more_parameters_have_a_panel_each():
-    space = {"scale": [0.0, 1.0], "rate": [0.001, 0.01, 0.1], "kind": ["relu", "tanh"], "size": [1, 2]}
+def test_each_configuration_has_a_row_of_runs_and_mean():
+    space = {"scale": [0.0, 1.0], "kind": ["relu", "tanh"], "size": [1, -2]}
 
     def found(values, seed):
         bad = values["kind"] == "relu" and values["scale"] == 0
-        return None if bad else {"loss": values["scale"] + values["rate"] + seed}
+        return None if bad else {"loss": values["scale"] + seed}
 
     plot = drawn(space, found, ["loss"], seeds=2)
-    assert {*space, "relu", "tanh", "0.001"} <= set(texts(plot.figure))
+    (axes,) = plot.figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[2:6] == ["0, tanh, −2", "0, tanh, 1", "1, relu, −2", "1, relu, 1"]
+    rows = np.arange(2, 8)
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), rows.repeat(2))
+    np.testing.assert_array_equal(axes.containers[0].lines[0].get_xdata(), [0.5, 0.5, 1.5, 1.5, 1.5, 1.5])
     assert plot.caption == (
-        "Each point is a configuration, and stands once in each panel: means "
-        "(n = 0 to 2 each). Not part of it: 12 failed."
+        "Dots are runs, diamonds means (n = 0 to 2 each) without intervals, which take 10 runs. "
+        "Not part of it: 4 failed."
     )
-    assert [len(panel.lines[0].get_xdata()) for panel in plot.figure.axes] == [18] * 4
-    assert [panel.get_xscale() for panel in plot.figure.axes] == ["linear", "log", "linear", "linear"]
 
 
-def test_names_in_panels_stand_apart():
-    space = {"num_unroll_steps": [1, 3, 5, 10], "hidden_gradient_scale": [0.0, 0.25, 0.5, 0.75, 1.0]}
-    space["how the agents were trained"] = ["Adam at 0.002", "plain steps at 0.03", "plain steps at 0.1"]
-    plot = drawn(space, lambda values, seed: {"area": values["num_unroll_steps"] + seed}, ["area"], seeds=1)
-    assert len(texts(plot.figure)) > 20
-    panels = plot.figure.axes
-    upright = [[label for label in p.get_xticklabels() if not label.get_rotation()] for p in panels]
-    assert [len(labels) for labels in upright] == [4, 5, 0], "long names are turned"
-    for labels in [*upright, [panel.xaxis.label for panel in panels[:2]]]:
-        boxes = [label.get_window_extent() for label in labels]
-        assert all(before.x1 < after.x0 for before, after in itertools.pairwise(boxes))
+def test_long_names_make_a_figure_taller_not_narrower():
+    names = [f"a_parameter_with_a_long_name_{n}" for n in range(9)]
+    space = {name: [f"a value of {n} words"] for n, name in enumerate(names)} | {"end": [*range(3)]}
+    plot, curves = plots(space, lambda _, s: {"loss": s, "c": [s, 1]}, ["loss", "c"], seeds=2)
+    assert "a_parameter_with_a_long_name_8" in " ".join(texts(plot.figure))
+    (axes,) = plot.figure.axes
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert all(below.y1 < above.y0 for above, below in itertools.pairwise(boxes))
+    assert curves.figure.axes[0].bbox.height > 150
 
 
-def test_configurations_are_words_and_a_list_is_counted_by_what_a_label_says():
-    found = Found("results.losses", [grouping.Axis("case", ("a b",), numeric=False)], ())
+def test_very_many_configurations_stand_against_each_parameter():
+    runs = [make_run({"rate": 10**-n, "kind": "ab"[n % 2], "seed": 0}, {"loss": float(n)}) for n in range(61)]
+    (plot,) = plot_results(summarize_results(tabulate(runs), ["rate", "kind"], ["loss"])).values()
+    assert [panel.get_xscale() for panel in plot.figure.axes] == ["log", "linear"]
+    assert [len(panel.lines[0].get_xdata()) for panel in plot.figure.axes] == [61, 61]
+    assert {"a", "b", "rate", "kind"} <= set(texts(plot.figure))
+
+
+def test_an_axis_of_results_is_plain_and_begins_at_zero():
+    plot = drawn({"of": ["a", "b"]}, lambda v, _: {"loss": 0.0 if v["of"] == "a" else 3e6}, ["loss"], seeds=1)
+    written = texts(plot.figure)
+    (axes,) = plot.figure.axes
+    assert "3,000,000" in written
+    assert -0.03 * 3e6 < axes.get_xlim()[0] < 0
+
+
+def test_labels_name_configurations_and_the_places_of_a_list():
+    found = ResultSummary("results.losses", [grouping.Axis("case", ("a b",), numeric=False)], ())
     worded = grouping.in_words(found, {"results.losses=position": "tenth of the training"})
     assert worded.counted == "tenth of the training"
     assert isinstance(worded.axes[0].values[0], grouping.Word)
-
-
-def test_pairs_at_random_have_a_panel_each_too():
-    runs = [make_run({"a": n, "b": n * n, "seed": 0}, {"loss": float(n)}) for n in range(6)]
-    (plot,) = plot_results(find_results(tabulate(runs), ["a", "b"], ["loss"])).values()
-    assert len(plot.figure.axes) == 2
-    assert plot.caption == "Each point is a configuration, and stands once in each panel: single runs."
 
 
 def test_all_that_failed_is_drawn_as_nothing_without_a_warning():
@@ -362,26 +357,26 @@ def test_results_that_are_not_there_or_no_numbers_are_refused():
         "": "expected a recorded result; got ''",
     }.items():
         with pytest.raises(PlotError, match=message):
-            find_results(frame, varied, [shown])
+            summarize_results(frame, varied, [shown])
     with pytest.raises(PlotError, match="expected runs to show; got none"):
-        find_results(frame[:0], ["a"], ["loss.end"])
+        summarize_results(frame[:0], ["a"], ["loss.end"])
     with pytest.raises(PlotError, match="expected a table with the parameter b"):
-        find_results(frame, ["b"], ["loss.end"])
+        summarize_results(frame, ["b"], ["loss.end"])
 
 
 def test_without_a_word_what_can_be_drawn_is_shown():
     results = {"n": 1, "c": [1], "t": ["x"], "s": "x", "d": [[1]], "share": {"0.1": 0.5}}
     frame, varied, _ = swept({"a": [1]}, lambda *_: results, [])
-    assert [each.label for each in find_results(frame, varied, [])] == ["share.0.1", "n", "c"]
+    assert [each.label for each in summarize_results(frame, varied, [])] == ["share.0.1", "n", "c"]
     frame, varied, _ = swept({"a": [1]}, lambda *_: {"s": "x"}, [])
     with pytest.raises(PlotError, match="expected a number, or a list of numbers, among"):
-        find_results(frame, varied, [])
+        summarize_results(frame, varied, [])
 
 
 def test_names_of_figures_are_safe_and_differ():
     found = {"A b": 1.0, "a_b": 2.0, "1": 3.0, "share": {"0.1": 2.0}}
     shown = ["results.A b", "a_b", "1", "results.share.0.1"]
-    names = list(plot_results(find_results(*swept({"a": [1]}, lambda *_: found, shown))))
+    names = list(plot_results(summarize_results(*swept({"a": [1]}, lambda *_: found, shown))))
     assert names == ["a_b", "a_b_", "result_1", "share_0_1"]
 
 
@@ -392,7 +387,7 @@ def test_equal_runs_are_equal_texts():
     assert "<dc:date>" not in first
 
 
-def test_drawing_leaves_the_style_of_others_alone_and_needs_no_display():
+def test_drawing_leaves_other_styles_alone_and_needs_no_display():
     before = dict(rcParams)
     assert drawn({}, lambda _, s: {"loss": s}, ["loss"]).svg().startswith("<?xml")
     assert dict(rcParams) == before
@@ -431,5 +426,5 @@ def test_integers_of_any_size_are_drawn_as_floats():
 
 def test_numbers_that_python_takes_for_equal_are_told_apart():
     runs = [make_run({"a": a, "seed": s}, {"loss": 1.0}) for a in (1, True, "1") for s in range(2)]
-    (found,) = find_results(tabulate(runs), ["a", "seed"], ["loss"])
-    assert [len(group.found) for group in found.parts] == [2, 2, 2]
+    (found,) = summarize_results(tabulate(runs), ["a", "seed"], ["loss"])
+    assert [group.n for group in found.parts] == [2, 2, 2]

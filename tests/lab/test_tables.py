@@ -92,7 +92,7 @@ def test_a_row_a_run_and_a_dotted_name_a_result(tmp_path):
     assert Store(tmp_path).lookup(by_seed.loc[0, "run"]).parameters["seed"] == 0
 
 
-def test_a_sweep_is_tabulated_in_its_order_with_failures_where_nothing_finished(tmp_path):
+def test_a_sweep_is_tabulated_in_its_order_failures_too(tmp_path):
     runs = [make_run({"seed": seed}, error="no" if seed == 1 else None) for seed in (3, 1, 2, 9, 4)]
     put(tmp_path, runs[:4])
     wanted = [{"request": run.request, "title": run.title} for run in runs if run.parameters["seed"] != 9]
@@ -139,7 +139,7 @@ def test_an_empty_store_has_the_columns_that_every_store_has(tmp_path, in_parque
         ([datetime(2026, 1, 1)], "object"),  # without a zone, as a parameter may be
     ],
 )
-def test_a_column_has_the_type_of_its_values_and_keeps_them(values, dtype):
+def test_a_column_keeps_its_values_and_their_type(values, dtype):
     series = as_series(values)
     assert str(series.dtype) == dtype
     kept = values_of(series)
@@ -210,7 +210,7 @@ ANYTHING = st.recursive(
 # A file takes a tenth of a second, so each example has several columns.
 @settings(max_examples=20)
 @given(st.lists(st.lists(ANYTHING, min_size=4, max_size=4), min_size=6, max_size=6))
-def test_whatever_was_recorded_the_table_keeps_it_and_files_take_it(recorded):
+def test_tables_and_files_keep_all_recorded_values(recorded):
     found = frame_of(*({f"x{n}": value for n, value in enumerate(row)} for row in zip(*recorded)))
     for n, values in enumerate(recorded):
         kept = values_of(found[f"results.x{n}"])
@@ -250,7 +250,7 @@ def test_csv_has_every_digit():
     assert rows[1]["results.loss"] == ""
 
 
-def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path):
+def test_a_file_is_replaced_in_one_step_or_not(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("old")
     with pytest.raises(AttributeError):
@@ -281,7 +281,7 @@ def test_what_is_no_ordinary_file_is_written_into(tmp_path):
     assert pipe.is_fifo()
 
 
-def test_duckdb_finds_a_table_by_its_name_as_the_chapter_has_it(tmp_path, monkeypatch):
+def test_duckdb_finds_a_table_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = [{"hidden_gradient_scale": scale, "unroll_lengths": [1, 5]} for scale in (1.0, 0.5)]
     runs = [make_run({"seed": 0} | setting, {"loss_after": 1.5}) for setting in settings]

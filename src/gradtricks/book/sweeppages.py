@@ -5,7 +5,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,15 @@ from gradtricks.book.origins import costs_of, origin_of, period_of
 from gradtricks.book.tabs import FRAMEWORKS
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.results import tables
-from gradtricks.lab.results.captions import summary_columns
+from gradtricks.lab.results.captions import listed, summary_columns
 from gradtricks.lab.results.columns import split_name
 from gradtricks.lab.results.grouping import (
-    Curve,
-    Found,
     Group,
+    ResultSummary,
     Word,
-    find_results,
     in_words,
     key_of,
+    summarize_results,
     text_of,
     varying,
 )
@@ -57,9 +55,9 @@ def sweep_files(sweep: Sweep, runs: Sequence[StoredRun], pages: Path) -> dict[Pa
     page = f"{sweep.name}-sweep"
     frame = tables.tabulate(runs, sweep.cases)
     done = any(run.status == "finished" for run in runs)
-    found = find_results(frame, sweep.varied, sweep.shown) if done else []
-    plots = plot_results(in_words(each, _labels(sweep)) for each in found)
-    card = json.dumps(_summary(sweep, runs, found, plots), indent=1, ensure_ascii=False, allow_nan=False)
+    results = summarize_results(frame, sweep.varied, sweep.shown) if done else []
+    plots = plot_results(in_words(each, _labels(sweep)) for each in results)
+    card = json.dumps(_summary(sweep, runs, results, plots), indent=1, ensure_ascii=False, allow_nan=False)
     return {
         **{pages / page / f"{name}.svg": plot.svg() for name, plot in plots.items()},
         pages / page / "runs.csv": tables.as_csv(frame),
@@ -75,13 +73,13 @@ def _labels(sweep: Sweep) -> dict[str, str]:
 
 
 def _summary(
-    sweep: Sweep, runs: Sequence[StoredRun], found: Sequence[Found], plots: Mapping[str, PlotResult]
+    sweep: Sweep, runs: Sequence[StoredRun], results: Sequence[ResultSummary], plots: Mapping[str, PlotResult]
 ) -> dict[str, Any]:
     """Collect the numbers that other pages quote as ``name/sweep/…``, and what its card says."""
     quoted: dict[str, Any] = {}
-    for each, plot in zip(found, plots.values()):
+    for each, plot in zip(results, plots.values()):
         label = each.label if each.label not in quoted else each.column
-        quoted[label] = dict(_quoted(each, plot.found.parts))
+        quoted[label] = dict(_quoted(each, plot.result.parts))
     records = [run.record for run in runs]
     counts = {"planned": len(_meant(sweep, runs)), **_counted(runs), **costs_of(records)}
     parameters = runs[0].parameters if runs else {}
@@ -98,23 +96,16 @@ def _summary(
     }
 
 
-def _quoted(found: Found, shown: Sequence[Group | Curve]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _quoted(result: ResultSummary, shown: Sequence[Group]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name the configurations, such as ``scale=0.5``, and yield their numbers, as they are shown."""
     taken: set[str] = set()
-    parts: Sequence[Group | Curve] = found.parts
-    for named, part in zip(parts, shown):
-        values = zip(found.axes, named.values)
+    for named, part in zip(result.parts, shown):
+        values = zip(result.axes, named.values)
         name = ",".join(f"{axis.name}={text_of(value)}" for axis, value in values) or "all"
         while name in taken:  # 1 and "1" look the same
             name += "_"
         taken.add(name)
-        yield name, _numbers(part)
-
-
-def _numbers(part: Group | Curve) -> dict[str, Any]:
-    if isinstance(part, Curve):
-        return {name: getattr(part, name) for name in ("mean", "low", "high", "n", "lost")}
-    return asdict(part.summary) | {"failed": part.failed, "missing": part.missing}
+        yield name, part.numbers()
 
 
 def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResult]) -> Iterator[str]:
@@ -127,11 +118,11 @@ def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResul
     if sweep.cases and runs:
         yield _named(sweep, runs)
     for name, plot in plots.items():
-        yield f"## {escape(plot.found.title)}"
-        if meaning := sweep.meanings.get(".".join(split_name(plot.found.column))):
+        yield f"## {escape(plot.result.title)}"
+        if meaning := sweep.meanings.get(".".join(split_name(plot.result.column))):
             yield escape(meaning)
         yield f"```{{run-figure}} {sweep.name}/sweep/{name}\n{escape(plot.caption)}\n```"
-        yield _values_table(plot.found)
+        yield _values_table(plot.result)
     if any(run.status == "failed" for run in runs):
         yield f"## Runs that failed\n\n{_failures(runs)}"
     download = f"{{download}}`CSV <{sweep.name}-sweep/runs.csv>`"
@@ -139,15 +130,15 @@ def _page(sweep: Sweep, runs: Sequence[StoredRun], plots: Mapping[str, PlotResul
     yield f"## Where this came from\n\n```{{run-card}} {sweep.name}/sweep\n```"
 
 
-def _values_table(found: Found) -> str:
+def _values_table(result: ResultSummary) -> str:
     """Write what a figure shows as a table: the first hundred configurations, a line each."""
     columns = {
-        escape(axis.name): [_value_text(part.values[place]) for part in found.parts]
-        for place, axis in enumerate(found.axes)
+        escape(axis.name): [_value_text(part.values[place]) for part in result.parts]
+        for place, axis in enumerate(result.axes)
     }
-    columns |= summary_columns(found, number_text)
+    columns |= summary_columns(result, number_text)
     table = markdown_table([list(columns), *zip(*columns.values())][: _MOST_ROWS + 1])
-    left_out = len(found.parts) - _MOST_ROWS
+    left_out = len(result.parts) - _MOST_ROWS
     return f"{table}\n\nAnd {left_out} more, which the download holds." if left_out > 0 else table
 
 
@@ -172,7 +163,7 @@ def _said(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
         f"{escape(_labels(sweep).get(name, name))} ({len({key_of(value) for value in values})} values)"
         for name, values in _varied(sweep, meant).items()
     ]
-    different = f" with different {_joined(varied)}" if varied else ""
+    different = f" with different {listed(varied)}" if varied else ""
     counts["not run yet"] = len(meant) - sum(counts.values())
     said = [f"{count} {what}" for what, count in counts.items() if count or what == "finished"]
     notebook = code(_from_root(sweep, sweep.notebook))
@@ -204,10 +195,6 @@ def _published(sweep: Sweep, runs: Sequence[StoredRun]) -> str:
 def _varied(sweep: Sweep, runs: Sequence[Spec | StoredRun]) -> dict[str, Sequence[Any]]:
     cases = [sweep.cases.get(run.request, "") for run in runs]
     return varying({name: [run.parameters.get(name) for run in runs] for name in sweep.varied}, cases)
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def _named(sweep: Sweep, runs: Sequence[StoredRun]) -> str:

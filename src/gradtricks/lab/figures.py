@@ -35,6 +35,7 @@ __all__ = [
     "shade",
     "show_picture",
     "use_style",
+    "with_minus",
 ]
 
 GREY = "#68717d"  # of what is only context; the style's colour of text and axes
@@ -71,18 +72,22 @@ def draw_band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, color: 
     axes.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
 
 
-def shade(axes: Axes, begin: float, end: float) -> None:
-    """Mark a part of the x axis as another phase."""
+def shade(axes: Axes, begin: float, end: float, name: str = "") -> None:
+    """Mark a part of the x axis as another phase, and write its name at the upper left."""
     axes.axvspan(begin, end, color=GREY, alpha=0.12, linewidth=0)
+    if name:
+        corner: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
+        axes.annotate(name, (begin, 1), (4, -2), color=GREY, fontsize=SMALLEST, **corner)
 
 
-def _with_minus(text: str) -> str:
-    return re.sub(r"(?<!\w)-(?=[\d.])|(?<=e)-(?=\d)", "\N{MINUS SIGN}", text)
+def with_minus(text: str) -> str:
+    """Write numbers in a text with minus signs instead of hyphens."""
+    return re.sub(r"(?<!\w)-(?=[\d.])|(?<=\de)-(?=\d)", "\N{MINUS SIGN}", text)
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Name what is drawn at y = 0, 1, ..., from above downwards."""
-    axes.set_yticks(range(len(names)), [_with_minus(name) for name in names])
+    axes.set_yticks(range(len(names)), [with_minus(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
 
@@ -93,7 +98,7 @@ def draw_bars(
     """Draw a horizontal bar for each name, with its value at its end, written as ``form`` says."""
     name_rows(axes, list(bars))
     drawn = axes.barh(range(len(bars)), list(bars.values()), 0.6, color=color, **options)
-    said = [_with_minus(form.format(value)) for value in bars.values()]
+    said = [with_minus(form.format(value)) for value in bars.values()]
     axes.bar_label(drawn, said, padding=7, color=color, fontsize=SMALLEST)
     axes.margins(x=0.15)
 
@@ -113,7 +118,7 @@ def set_ticks(axes: Axes, **values: Sequence[float]) -> None:
     """Put ticks at these numbers and nowhere else, written out, on ``x`` and ``y`` of linear and log axes."""
     for side, ticks in values.items():
         axis = getattr(axes, f"{side}axis")
-        axis.set_ticks(list(ticks), [_with_minus(f"{tick:,.6g}") for tick in ticks])
+        axis.set_ticks(list(ticks), [with_minus(f"{tick:,.6g}") for tick in ticks])
         axis.set_ticks([], minor=True)
 
 

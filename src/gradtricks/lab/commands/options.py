@@ -1,4 +1,4 @@
-"""How a command is declared: the application, a command's options, and the manual at the end of its help."""
+"""Declarations of commands: the application, its options, and the manual at the end of each help."""
 
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
@@ -39,9 +39,9 @@ def manual(*examples: str) -> str:
 def main() -> None:
     """Rerun, sweep and reproduce the notebooks of gradtricks, and build the book that shows them.
 
-    What is finished is kept in a store, and not done again while its cells, its
-    parameters, the modules that it imported and their libraries mean the same.
-    What is interrupted or killed goes on with the same command.
+    Finished runs are kept in a store, and not done again while their cells and
+    parameters, the modules that they imported and the libraries mean the same.
+    A command that was interrupted or killed goes on when it is given again.
     """
 
 

@@ -93,7 +93,7 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
         **options: Of `sweep`.
 
     Yields:
-        What came of each.
+        The outcome of each.
 
     Raises:
         ParameterError: A file is wrong, or doesn't say that its runs are published.

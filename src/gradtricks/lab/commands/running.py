@@ -144,7 +144,7 @@ def forecast(planned: "Sweep", *, store: str, workers: int | None) -> Renderable
         rows.append((str(number), *values, "done" if each.request in finished else ""))
     at_once = workers or count_workers(planned.specs)
     seconds = estimate_s(missing, opened, at_once)
-    known = f"about {duration(seconds)}" if seconds is not None else "nobody knows how long"
+    known = f"about {duration(seconds)}" if seconds is not None else "an unknown time"
     left = f" The others take {known}, {at_once} at once." if missing else ""
     said = f"{len(rows)} runs, {len(finished)} of them done.{left}"
     return Group(table(("run", *planned.varied, ""), rows, right={0}), Text(said))

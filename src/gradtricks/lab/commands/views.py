@@ -18,7 +18,7 @@ from gradtricks.lab.storage import DEFAULT_STORE
 if TYPE_CHECKING:
     import pandas
 
-    from gradtricks.lab.results.grouping import Found
+    from gradtricks.lab.results.grouping import ResultSummary
     from gradtricks.lab.storage.records import StoredRun
 
 _NO_ROOM = ("lowest", "highest")  # columns that only a page has room for
@@ -45,20 +45,20 @@ def table(
     path: given.Output = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
-    """Tabulate what a sweep found: the mean, its interval and the number of runs of each configuration.
+    """Tabulate the results of a sweep: the mean, its interval and the number of runs of each configuration.
 
     Without a sweep, list the runs of the store. --all and files have a row for each run,
     with the columns run, status, error, stem, parameters.NAME, results.NAME,
     varying.NAME, provenance.NAME, started and duration_s.
     """
-    from gradtricks.lab.sweeps.reading import found
+    from gradtricks.lab.sweeps.reading import summarize
 
     frame = lab.table(sweep_name, store=store)
     if everything or to or path:
         yield from write(frame, to, path)
     else:
         sweep = None if frame.empty else sweep_name
-        yield summary_of(frame, found(sweep, frame, store=store) if sweep else ())
+        yield summary_of(frame, summarize(sweep, frame, store=store) if sweep else ())
 
 
 @command("Results", "gradtricks plot unrolling", "gradtricks plot unrolling --show results.loss_after")
@@ -67,7 +67,7 @@ def plot(
     shown: given.Results = None,
     store: given.StoreLocation = DEFAULT_STORE,
 ) -> Printed:
-    """Draw what a sweep has found so far, as SVG, in the folder sweeps beside the store."""
+    """Draw the results of a sweep so far, as SVG, in the folder sweeps beside the store."""
     yield from map(str, lab.plot(sweep_name, shown=shown or (), store=store))
 
 
@@ -80,18 +80,18 @@ def show(name: given.StoredName, store: given.StoreLocation = DEFAULT_STORE) -> 
         yield f"Notebook: {near(stored.location)}/notebook.ipynb"
 
 
-def summary_of(frame: "pandas.DataFrame", found: "Sequence[Found]") -> RenderableType:
+def summary_of(frame: "pandas.DataFrame", results: "Sequence[ResultSummary]") -> RenderableType:
     """Show runs as people read them: a table of each result of a sweep, or a line for each of the runs."""
     from gradtricks.lab.results.captions import number, summary_columns
 
     count = f"{len(frame)} runs"
-    if not found:
+    if not results:
         runs = zip(frame["run"], frame["status"], map(duration, frame["duration_s"]))
         every = laid_out(("run", "status", "took"), runs, right={2})
         return Group(every, Text(f"{count}. --all shows what is known of them."))
     parts: list[RenderableType] = []
     names: list[str] = []
-    for each in found:
+    for each in results:
         columns = {
             axis.name: [axis.spell(part.values[place]) for part in each.parts]
             for place, axis in enumerate(each.axes)

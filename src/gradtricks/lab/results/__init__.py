@@ -1,1 +1,1 @@
-"""What many runs found: tables, statistics, figures."""
+"""Results of many runs: tables, statistics, figures."""

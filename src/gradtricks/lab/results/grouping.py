@@ -1,4 +1,4 @@
-"""What a sweep found: the runs of each configuration, for each result that is to be shown."""
+"""Results of a sweep by configuration: its runs, their mean and its interval."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ import numpy as np
 
 from gradtricks.lab.notebooks.schema import ParameterError
 from gradtricks.lab.results.columns import kind_of, split_name
-from gradtricks.lab.results.statistics import Summary, bootstrap_interval, interquartile_mean, summarize
+from gradtricks.lab.results.statistics import bootstrap_interval, interquartile_mean
 from gradtricks.lab.results.tables import one_line, values_of
 from gradtricks.lab.storage.manifests import CASE
 
@@ -26,11 +26,11 @@ _CHOSEN = 4  # results of a sweep that doesn't say which
 
 
 class PlotError(ParameterError):
-    """What is to be shown can't be; the message says what can."""
+    """A result that was asked for can't be shown; the message says which can."""
 
 
 class Word(str):
-    """What a value is called on a page, in place of the value."""
+    """A word that stands on a page for a value."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class Axis:
 
     @cached_property
     def ranks(self) -> dict[str, int]:
-        """Which of the values it is, by its `key_of`."""
+        """Number the values, by their `key_of`."""
         return {key_of(value): rank for rank, value in enumerate(self.values)}
 
     @cached_property
@@ -60,56 +60,63 @@ class Axis:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one configuration; ``values`` are those of the axes."""
+    """The runs of one configuration and what they recorded under one name; ``values`` are of the axes."""
 
     values: tuple[Any, ...]
-    found: tuple[Any, ...]  # by each finished run, under one name: a float, or a list of floats
+    data: np.ndarray  # finite numbers [n]; of lists of them [n, length], as far as all go
     failed: int
     missing: int  # finished runs that didn't record it
-
-    @cached_property
-    def summary(self) -> Summary:
-        """What the numbers came to."""
-        return summarize(self.found)
+    non_finite: int  # runs that recorded NaN, infinity, or an empty list
+    cut: int = 0  # runs whose list goes on for longer
 
     @property
     def n(self) -> int:
-        """How many of the numbers are finite."""
-        return self.summary.n
+        """Count the runs that are part of the mean."""
+        return len(self.data)
+
+    @cached_property
+    def mean(self) -> Any:
+        """Take the interquartile mean, of lists at each place; NaN without a run."""
+        return interquartile_mean(self.data)
+
+    @cached_property
+    def interval(self) -> tuple[Any, Any]:
+        """Take the mean's bootstrap interval; NaN where there are too few runs."""
+        return bootstrap_interval(self.data)
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """Return the lowest and the highest number; NaN without a run."""
+        return min(self.data, default=math.nan), max(self.data, default=math.nan)
+
+    def numbers(self) -> dict[str, Any]:
+        """Name all numbers, as pages quote them."""
+        numbers = {"mean": self.mean, "low": self.interval[0], "high": self.interval[1], "n": self.n}
+        if self.data.ndim == 1:
+            numbers |= dict(zip(("lowest", "highest"), self.extremes))
+        return numbers | {"failed": self.failed, "missing": self.missing, "non_finite": self.non_finite}
 
 
 @dataclass(frozen=True)
-class Curve:
-    """The interquartile mean of a group's curves, as far as all of them go, and its interval."""
-
-    values: tuple[Any, ...]
-    mean: np.ndarray
-    low: np.ndarray  # NaN with too few runs for an interval
-    high: np.ndarray
-    n: int  # runs that are part of it
-    lost: int  # runs that failed, recorded nothing or a number that isn't finite
-    cut: int  # runs that are part of it and go on for longer
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a sweep found under one name: groups or curves by configuration."""
+class ResultSummary:
+    """One result of a sweep, by configuration."""
 
     column: str  # of the table, such as ``results.growth.end``
     axes: Sequence[Axis]  # what was varied besides the seed
-    parts: Sequence[Group] | Sequence[Curve]
+    parts: Sequence[Group]
+    curves: bool = False  # lists of numbers
     words: str = ""  # that stand for its name
     counted: str = "place in the list, counted from 1"  # by the axis of curves
 
     @property
     def label(self) -> str:
-        """The name for people, such as ``growth.end``."""
+        """Shorten the name for people, such as ``growth.end``."""
         group, *rest = split_name(self.column)
         return ".".join(rest) or group
 
     @property
     def title(self) -> str:
-        """The name in words, such as ``Growth, end``, with its unit, ``Training (s)``."""
+        """Write the name in words, such as ``Growth, end``, with its unit, ``Training (s)``."""
         if self.words:
             return self.words
         group, *rest = split_name(self.column)
@@ -120,12 +127,14 @@ class Found:
         return said[:1].upper() + said[1:]
 
 
-def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequence[str]) -> list[Found]:
+def summarize_results(
+    frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequence[str]
+) -> list[ResultSummary]:
     """Sort the runs of a sweep, a table, by configuration.
 
-    It returns what there is of each result that is ``shown``, ``results.loss`` or ``loss``; none means the
-    first few that are numbers or lists of numbers. A PlotError says that there are no runs, or that a result
-    isn't there or isn't made of numbers.
+    ``shown`` names the results, as ``results.loss`` or ``loss``; without names, the first few that are
+    numbers or lists of numbers are taken. A PlotError says that there are no runs, or that a result isn't
+    there or isn't made of numbers.
     """
     if frame.empty:
         raise PlotError(
@@ -135,20 +144,19 @@ def find_results(frame: "pandas.DataFrame", varied: Iterable[str], shown: Sequen
     wanted = shown or _choose(frame)
     if not wanted:
         raise PlotError("expected a number, or a list of numbers, among the results; got none")
-    axes, found = axes_of(frame, varied), []
+    axes, summaries = axes_of(frame, varied), []
     for column in (column_of(frame, name) for name in wanted):
         curves = _is_curve(frame, column)  # refuses what isn't made of numbers
-        groups = groups_of(frame, axes, column)
-        found.append(Found(column, axes, [*map(curve_of, groups)] if curves else groups))
-    return found
+        summaries.append(ResultSummary(column, axes, groups_of(frame, axes, column, curves), curves))
+    return summaries
 
 
 def axes_of(frame: "pandas.DataFrame", varied: Iterable[str]) -> list[Axis]:
     """Describe what was varied besides the seed."""
     cases = values_of(frame[CASE]) if CASE in frame.columns else []
-    found = varying({name: _parameter(frame, name) for name in varied if name != "seed"}, cases)
+    values_by_name = varying({name: _parameter(frame, name) for name in varied if name != "seed"}, cases)
     axes = []
-    for name, values in found.items():
+    for name, values in values_by_name.items():
         distinct = {key_of(value): value for value in values}
         numeric = all(type(v) in (int, float) and math.isfinite(_floats(v)) for v in distinct.values())
         ordered = sorted(distinct.values()) if numeric else distinct.values()
@@ -165,40 +173,34 @@ def varying(values: Mapping[str, Sequence[Any]], cases: Sequence[str]) -> dict[s
     return {CASE: cases} | within
 
 
-def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str) -> list[Group]:
+def groups_of(frame: "pandas.DataFrame", axes: Sequence[Axis], column: str, curves: bool) -> list[Group]:
     """Sort what runs recorded by configuration, in the order of the axes."""
     configurations = list(zip(*(_parameter(frame, axis.name) for axis in axes))) or [()] * len(frame)
     places: dict[tuple[str, ...], list[int]] = {}
     for place, values in enumerate(configurations):
         places.setdefault(tuple(map(key_of, values)), []).append(place)
     ordered = sorted(places, key=lambda keys: [axis.ranks[key] for axis, key in zip(axes, keys)])
-    found, status = values_of(frame[column]), values_of(frame["status"])
+    results, status = values_of(frame[column]), values_of(frame["status"])
 
     def group(rows: list[int]) -> Group:
         finished = [row for row in rows if status[row] == "finished"]
-        there = [row for row in finished if found[row] is not None]
+        there = [_floats(results[row]) for row in finished if results[row] is not None]
+        whole = [each for each in there if np.size(each) and np.isfinite(each).all()]
+        length = min(map(len, whole), default=0) if curves else 0
+        kept = [each[:length] for each in whole] if curves else whole
         return Group(
-            values=tuple(configurations[rows[0]]),
-            found=tuple(_floats(found[row]) for row in there),
+            tuple(configurations[rows[0]]),
+            np.reshape(kept, (len(kept), length) if curves else -1),
             failed=len(rows) - len(finished),
             missing=len(finished) - len(there),
+            non_finite=len(there) - len(whole),
+            cut=sum(len(each) > length for each in whole) if curves else 0,
         )
 
     return [group(places[keys]) for keys in ordered]
 
 
-def curve_of(group: Group) -> Curve:
-    """Summarize the lists of numbers that the runs of a group recorded."""
-    whole = [curve for curve in group.found if curve and all(map(math.isfinite, curve))]
-    length = min(map(len, whole), default=0)
-    values = np.array([curve[:length] for curve in whole], float).reshape(len(whole), length)
-    low, high = bootstrap_interval(values)
-    lost = group.failed + group.missing + len(group.found) - len(whole)
-    cut = sum(len(curve) > length for curve in whole)
-    return Curve(group.values, interquartile_mean(values), low, high, len(whole), lost, cut)
-
-
-def in_words(found: Found, labels: Mapping[str, str]) -> Found:
+def in_words(result: ResultSummary, labels: Mapping[str, str]) -> ResultSummary:
     """Put words in place of names and values: ``{"rate": "learning rate", "rate=0.1": "ours"}``."""
 
     def worded(axis: Axis, value: Any) -> Any:
@@ -206,13 +208,13 @@ def in_words(found: Found, labels: Mapping[str, str]) -> Found:
         return value if word is None else Word(word)
 
     axes = []
-    for axis in found.axes:
+    for axis in result.axes:
         values = tuple(worded(axis, value) for value in axis.values)
         axes.append(Axis(labels.get(axis.name, axis.name), values, axis.numeric and values == axis.values))
-    parts: Any = [replace(p, values=tuple(map(worded, found.axes, p.values))) for p in found.parts]
-    name = ".".join(split_name(found.column))
-    counted = labels.get(f"{name}=position", found.counted)
-    return replace(found, axes=axes, parts=parts, words=labels.get(name, ""), counted=counted)
+    parts = [replace(p, values=tuple(map(worded, result.axes, p.values))) for p in result.parts]
+    name = ".".join(split_name(result.column))
+    counted = labels.get(f"{name}=position", result.counted)
+    return replace(result, axes=axes, parts=parts, words=labels.get(name, ""), counted=counted)
 
 
 def column_of(frame: "pandas.DataFrame", name: str) -> str:
@@ -226,16 +228,6 @@ def column_of(frame: "pandas.DataFrame", name: str) -> str:
     listed = (parts or there)[:_LISTED] or ["none"]
     more = ", …" if len(parts or there) > _LISTED else ""
     raise PlotError(f"expected a recorded result; got {name!r}; there are: {', '.join(listed)}{more}")
-
-
-def wants_logarithm(values: Iterable[float]) -> bool:
-    """Say whether numbers are positive, span a factor of 20, and lie more evenly on a logarithmic axis."""
-    array = np.sort(np.asarray([*values], dtype=np.float64))
-    if array.size < 3 or array[0] <= 0 or array[-1] < 20 * array[0]:
-        return False
-    # How far the median lies from the middle of the range, relative to the range.
-    plain, logarithmic = (abs((np.median(a) - a[0]) / (a[-1] - a[0]) - 0.5) for a in (array, np.log(array)))
-    return bool(logarithmic < plain)
 
 
 def text_of(value: Any) -> str:
@@ -279,14 +271,14 @@ def _is_curve(frame: "pandas.DataFrame", column: str) -> bool:
     return kinds == {True}
 
 
-def _floats(found: Any) -> Any:
+def _floats(number: Any) -> Any:
     """Make floats of a number or of a list of numbers; those beyond all floats are infinite."""
-    if isinstance(found, list):
-        return [*map(_floats, found)]
+    if isinstance(number, list):
+        return [*map(_floats, number)]
     try:
-        return float(found)
+        return float(number)
     except OverflowError:
-        return math.inf if found > 0 else -math.inf
+        return math.inf if number > 0 else -math.inf
 
 
 def _parameter(frame: "pandas.DataFrame", name: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What many runs say together: interquartile mean and bootstrap intervals."""
+"""Statistics over runs: interquartile mean and bootstrap intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _ENDS = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
 
 @dataclass(frozen=True)
 class Summary:
-    """What one result came to over several runs; NaN where there are too few finite values to say it."""
+    """One result over several runs; NaN where there are too few finite values."""
 
     mean: float  # interquartile mean of the finite values
     low: float  # lower end of its interval, which takes `FEWEST_RUNS` finite values

@@ -28,7 +28,7 @@ _LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 
 
 class Plan(BaseModel):
-    """What a store keeps of a sweep, as far as tables and plots need it."""
+    """The part of a sweep's plan that tables and plots need."""
 
     runs: tuple[Planned, ...]
     shown: tuple[str, ...] = ()  # results
@@ -38,7 +38,7 @@ class Plan(BaseModel):
 
 
 def read_plan(plan: Any) -> Plan:
-    """Read the plan of a sweep; a StoreError says if somebody edited it."""
+    """Read the plan of a sweep; a StoreError says if it was edited."""
     try:
         return Plan.model_validate(plan)
     except ValidationError as error:
@@ -57,7 +57,7 @@ def table(store: "Store | Published", plan: Plan | None = None) -> "pandas.DataF
 
 
 def runs_of(store: "Store | Published", runs: Sequence[Requested]) -> list[StoredRun]:
-    """Look up what became of runs, in their order: finished and valid, or published; else their failures."""
+    """Look up the records of runs, in their order: finished and valid, or published; else their failures."""
     finished = store.find_all(runs)
     found = finished | store.find_all((run for run in runs if run.request not in finished), "failed")
     return [found[run.request] for run in runs if run.request in found]
@@ -68,7 +68,7 @@ def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) 
 
     The columns are ``case`` where configurations have names, ``run``, ``status``, ``error``, ``stem``,
     ``parameters.<name>``, ``results.<name>``, ``varying.<name>``, ``provenance.<name>``, ``started`` and
-    ``duration_s``. Nested results have dotted names, lists stay lists. What a run lacks is missing there,
+    ``duration_s``. Nested results have dotted names, lists stay lists. A value that a run lacks is missing,
     which isn't NaN.
     """
     import pandas as pd
@@ -86,7 +86,7 @@ def tabulate(runs: Iterable[StoredRun], cases: Mapping[str, str] | None = None) 
 
 
 def _groups(runs: Sequence[StoredRun]) -> Iterator[list[dict[str, Any]]]:
-    """Yield what each run has by the names of its columns, a group of columns after another."""
+    """Yield each run's values by the names of their columns, a group of columns after another."""
     # A dict is a parameter's value as it is.
     yield [{f"parameters.{name}": value for name, value in run.parameters.items()} for run in runs]
     yield [dict(flattened(run.results, "results")) for run in runs]

@@ -25,7 +25,7 @@ from gradtricks.lab.sweeps.reading import opened
 
 @dataclass(frozen=True)
 class Description:
-    """A notebook's title, which is its first heading, its parameters and its settings."""
+    """A notebook's title, its first heading, with its parameters and settings."""
 
     title: str
     parameters: tuple[Parameter, ...]
@@ -35,7 +35,7 @@ class Description:
 class Experiment(NamedTuple):
     """A notebook or a sweep's file."""
 
-    notebook: Path  # or a sweep's file of which nobody can tell whose it is
+    notebook: Path  # or a sweep's file that names none
     question: str  # its title, or what is wrong with it
     expected: str  # how long a run is said to take
     finished: int  # runs
@@ -43,7 +43,7 @@ class Experiment(NamedTuple):
 
 
 class SweepStatus(NamedTuple):
-    """How many runs a sweep has, and how far they are."""
+    """The number of a sweep's runs, and how far they are."""
 
     sweep: str
     runs: int
@@ -69,7 +69,7 @@ def list_experiments(
 ) -> list[Experiment]:
     """List the notebooks of a folder by name, with their sweeps and how many runs in the store are finished.
 
-    Sweep files of which nobody can tell whose they are come last.
+    Sweep files that name no notebook come last.
 
     Raises:
         FileNotFoundError: The folder holds no notebook.
@@ -78,7 +78,7 @@ def list_experiments(
     if not notebooks:
         raise FileNotFoundError(f"expected notebooks in {folder}; got none; remedy: name their folder")
     finished = Counter(run.record["stem"] for run in open_store(store).runs() if run.status == "finished")
-    # What else is wrong in a sweep's file, running it says.
+    # Other faults of a sweep's file are told when it is run.
     sweeps = {path: read_file(path)[1:] for path in _files(folder, ENDING)}
     found = []
     for path in notebooks:

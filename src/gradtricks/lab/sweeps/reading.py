@@ -16,7 +16,7 @@ from gradtricks.lab.sweeps.files import ENDING
 if TYPE_CHECKING:
     import pandas
 
-    from gradtricks.lab.results.grouping import Found
+    from gradtricks.lab.results.grouping import ResultSummary
 
 
 def table(sweep: str | None = None, *, store: str | Path = DEFAULT_STORE) -> "pandas.DataFrame":
@@ -34,21 +34,21 @@ def table(sweep: str | None = None, *, store: str | Path = DEFAULT_STORE) -> "pa
     return tables.table(there, None if sweep is None else _find_plan(there, sweep)[1])
 
 
-def found(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[Found]":
-    """Sort a sweep's runs, at least one, by what it shows, or by how long they took if that isn't there."""
+def summarize(sweep: str, frame: "pandas.DataFrame", *, store: str | Path) -> "list[ResultSummary]":
+    """Summarize the results that a sweep shows, of at least one run, or else how long its runs took."""
     from gradtricks.lab.results import grouping
 
     _, plan = _find_plan(opened(store), sweep)
     try:
-        return grouping.find_results(frame, plan.varied, plan.shown)
+        return grouping.summarize_results(frame, plan.varied, plan.shown)
     except grouping.PlotError:
-        return grouping.find_results(frame, plan.varied, ["duration_s"])
+        return grouping.summarize_results(frame, plan.varied, ["duration_s"])
 
 
 def plot(
     sweep: str | Path | None = None, *, shown: Sequence[str] = (), store: str | Path = DEFAULT_STORE
 ) -> list[Path]:
-    """Draw what a sweep has found so far, each result as SVG in ``sweeps/<name>`` beside the store.
+    """Draw the results of a sweep so far, each as SVG in ``sweeps/<name>`` beside the store.
 
     Args:
         sweep: Its name or its file; None means the only one of the store.
@@ -66,7 +66,7 @@ def plot(
 
     there = opened(store)
     name, plan = _find_plan(there, sweep)
-    results = grouping.find_results(tables.table(there, plan), plan.varied, shown or plan.shown)
+    results = grouping.summarize_results(tables.table(there, plan), plan.varied, shown or plan.shown)
     from gradtricks.lab.results.plots import plot_results  # with matplotlib, where there is something to draw
 
     drawn = plot_results(results)
