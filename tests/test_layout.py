@@ -260,7 +260,7 @@ MOST_LINES = {
     "src/gradtricks/_core": 1_346,
     "src/gradtricks/doctor": 4_182,
     "src/gradtricks/agents": 4_197,
-    "src/gradtricks/lab": 9_064,
+    "src/gradtricks/lab": 9_200,
     "src/gradtricks/book": 2_634,
     "tests": 25_448,
 }
@@ -422,6 +422,9 @@ def test_the_version_is_the_same_everywhere():
 
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == gradtricks.__version__
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+    for key, name in (("url", "Documentation"), ("repository-code", "Repository")):
+        assert citation.get(key) == urls.get(name), "CITATION.cff says where [project.urls] says it is"
     cited = " ".join((ROOT / "book" / "citing.md").read_text().split())
     assert cited.count(citation["title"]) == 2
     for said in ("(version {version})", "version = {{{version}}}", "date = {{{date-released}}}"):

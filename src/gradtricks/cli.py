@@ -9,8 +9,8 @@ try:
     import typer
 except ModuleNotFoundError as missing:
     raise SystemExit(
-        "expected the packages that gradtricks' commands need; got no typer; remedy: install gradtricks with "
-        "its extra [lab] too, as in pip install '.[torch,lab]' from a checkout"
+        "expected typer, which gradtricks' commands need; got none installed; remedy: install gradtricks "
+        "with its extra [lab] too, or for the doctor alone with [doctor], as in pip install '.[torch,doctor]'"
     ) from missing
 
 from gradtricks.lab.commands.options import Printed, StoreLocation, Workers, app, command, manual
