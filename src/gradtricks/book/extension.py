@@ -15,7 +15,7 @@ from sphinx.config import Config
 __all__ = ["notebook_of", "setup"]
 
 _PARTS = (
-    *("cards", "copying", "drawings", "entries", "formulas", "images"),
+    *("cards", "copying", "drawings", "entries", "findings", "formulas", "images"),
     *("margins", "moving", "names", "quotes", "tabs"),
 )
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
