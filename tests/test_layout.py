@@ -112,7 +112,10 @@ def contract():
 
 @pytest.mark.parametrize("framework", BACKENDS)
 def test_each_framework_has_the_names_and_arguments_of_the_contract(framework):
-    for room, expected, classes in ((PACKAGE, contract(), CLASSES), (DOCTOR, OF_THE_DOCTOR, ())):
+    for room, expected, classes in (
+        (PACKAGE, contract(), CLASSES),
+        (DOCTOR, OF_THE_DOCTOR, {"FlightRecorder"}),
+    ):
         modules = stub(room / framework)
         assert {*modules} == {*expected, *classes}
         assert {name: signatures(room / framework, modules[name])[name] for name in expected} == expected
@@ -258,11 +261,11 @@ MOST_LINES = {
     "src/gradtricks/tensorflow": 3_909,
     "src/gradtricks/reference": 1_398,
     "src/gradtricks/_core": 1_346,
-    "src/gradtricks/doctor": 4_182,
+    "src/gradtricks/doctor": 5_000,
     "src/gradtricks/agents": 4_197,
     "src/gradtricks/lab": 9_200,
-    "src/gradtricks/book": 2_634,
-    "tests": 25_448,
+    "src/gradtricks/book": 2_700,
+    "tests": 26_100,
 }
 
 

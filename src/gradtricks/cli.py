@@ -180,6 +180,9 @@ def doctor(
         bool, typer.Option("--json", help="Print JSON; what the script prints goes to stderr.")
     ] = False,
     sarif: Annotated[Path | None, typer.Option(help="Also write a SARIF file, for code hosts.")] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Watch one step: the one that a FlightRecorder kept in this file.")
+    ] = None,
     explain: Annotated[
         str, typer.Option(help="Print what a finding means, by id or kind, with a wrong and a right script.")
     ] = "",
@@ -208,7 +211,7 @@ def doctor(
             raise ValueError("expected a training script; got none; remedy: gradtricks doctor train.py")
         chosen = exporting.choose(select, ignore, baseline.read_text(encoding="utf-8") if baseline else "")
         with redirect_stdout(sys.stderr if json else sys.stdout):
-            found = examine(script, context.args, updates, timeout)
+            found = examine(script, context.args, updates, timeout, replay)
         found = replace(found, diagnosis=chosen(found.diagnosis))
         if sarif:
             sarif.write_text(exporting.as_sarif(found.diagnosis, __version__), encoding="utf-8")

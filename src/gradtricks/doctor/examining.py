@@ -8,12 +8,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradtricks.doctor.diagnosing import diagnosed
+from gradtricks.doctor.flight import ReplayedError, replayed
 from gradtricks.doctor.reports import Diagnosis
 
 _FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
@@ -66,35 +67,50 @@ class Examination:
 
 
 def examine(
-    script: Path, arguments: Sequence[str], num_updates: int, timeout_s: float | None = None
+    script: Path,
+    arguments: Sequence[str],
+    num_updates: int,
+    timeout_s: float | None = None,
+    replay: Path | None = None,
 ) -> Examination:
     """Run a script until its optimizers have made some updates each, and say what is wrong with them.
 
     The script is given the arguments in ``sys.argv[1:]``, and left after so many updates. Its models and
     optimizers are noticed when they are used. Where it fails, or is stopped after ``timeout_s`` seconds, what
     was seen until then is told. Where it forks, a child that comes to its end ends there, and tells nothing.
+    With ``replay``, a snapshot that a `FlightRecorder` kept, only the step is watched that the script gives
+    its recorder first, from that snapshot.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It isn't Python, or imports neither framework or both.
     """
+    if replay and not replay.is_file():
+        raise FileNotFoundError(f"replay must be a snapshot's file; got {replay}, which isn't there")
     if not script.is_file():
         raise FileNotFoundError(f"script must be a file; got {script}, which isn't there")
     framework = _framework_of(script)
     doctor = importlib.import_module(f"gradtricks.doctor.{framework}.diagnosing")
     watch, failure, process = doctor.Watch(limit=num_updates), None, os.getpid()
     before = sys.argv, sys.path
+    replayed.set(replay)
     sys.argv, sys.path = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
     try:
-        with watch, _limited(timeout_s):
+        with nullcontext() if replay else watch, _limited(timeout_s):
             runpy.run_path(str(script), run_name="__main__")
+    except ReplayedError as error:
+        return Examination(error.diagnosis)
     except BaseException as error:  # whatever a script ends itself with
         failure = error
     finally:
         sys.argv, sys.path = before
+        replayed.set(None)
     if os.getpid() != process:  # pragma: no cover  # in a process of its own, as the test has it
         sys.stdout.flush()
         os._exit(failure is not None)
+    if replay:
+        failure = failure or SystemExit(f"the script came to its end without a recorder's step from {replay}")
+        return Examination(Diagnosis((), 0), failure)
     history, failure = watch.history, failure if watch.history.stopped else None
     trained = bool(history.updates or history.skips or history.backwards or history.unwell)
     return Examination(diagnosed(history.of_held(), doctor.REMEDIES), failure, trained)
