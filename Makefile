@@ -44,7 +44,7 @@ test-newest:
 # A wheel and an sdist for the index, but not of a project that doesn't say where it lives.
 dist:
 	@grep -q '^\[project.urls\]' pyproject.toml || { echo "expected the project's address; got no [project.urls] in \
-	pyproject.toml; remedy: write Homepage and Repository there"; exit 2; }
+	pyproject.toml; remedy: write Documentation and Repository there"; exit 2; }
 	$(PYTHON) -m venv --clear .venv-dist
 	.venv-dist/bin/pip install --disable-pip-version-check --quiet build
 	rm -rf dist

@@ -1,6 +1,8 @@
 """The command ``gradtricks``: those of the lab, those of the book, and those that play or diagnose."""
 
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,10 +11,11 @@ try:
     import typer
 except ModuleNotFoundError as missing:
     raise SystemExit(
-        "expected the packages that gradtricks' commands need; got no typer; remedy: install gradtricks with "
-        "its extra [lab] too, as in pip install '.[torch,lab]' from a checkout"
+        "expected typer, which gradtricks' commands need; got none installed; remedy: install gradtricks "
+        "with its extra [lab] too, or for the doctor alone with [doctor], as in pip install '.[torch,doctor]'"
     ) from missing
 
+from gradtricks import __version__
 from gradtricks.lab.commands.options import Printed, StoreLocation, Workers, app, command, manual
 from gradtricks.lab.storage import DEFAULT_STORE
 
@@ -113,12 +116,38 @@ def evaluate(
 @app.command(
     rich_help_panel="Run",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=manual("gradtricks doctor train.py", "gradtricks doctor --updates 5 train.py --epochs 1"),
+    epilog=manual(
+        "gradtricks doctor train.py",
+        "gradtricks doctor --updates 5 train.py --epochs 1",
+        "gradtricks doctor --explain GT305",
+        "gradtricks doctor --json train.py > baseline.json",
+        "gradtricks doctor --baseline baseline.json --sarif findings.sarif train.py",
+    ),
 )
 def doctor(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="A training script; what follows is given to it.")],
+    script: Annotated[
+        Path | None, typer.Argument(help="A training script; what follows is given to it.")
+    ] = None,
     updates: Annotated[int, typer.Option(min=2, help="After how many of each optimizer to stop.")] = 3,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds after which the script is stopped in any case.")
+    ] = None,
+    select: Annotated[str, typer.Option(help="Ids to report, or beginnings: GT3,GT202.")] = "",
+    ignore: Annotated[str, typer.Option(help="Ids not to report, or beginnings.")] = "",
+    baseline: Annotated[
+        Path | None, typer.Option(help="What --json printed before; what is in it isn't reported again.")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; what the script prints goes to stderr.")
+    ] = False,
+    sarif: Annotated[Path | None, typer.Option(help="Also write a SARIF file, for code hosts.")] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Watch one step: the one that a FlightRecorder kept in this file.")
+    ] = None,
+    explain: Annotated[
+        str, typer.Option(help="Print what a finding means, by id or kind, with a wrong and a right script.")
+    ] = "",
 ) -> None:
     """Run a training script for some updates; say what is wrong with its gradients, where, and what to do.
 
@@ -127,19 +156,36 @@ def doctor(
     until then.
 
     Exit codes: 0, nothing was found; 1, something was; 2, the command can't be carried out; 3, the script
-    raised an error, or left with a code of its own though nothing was found.
+    raised an error, or left with a code of its own though nothing was found; 4, it trains nothing; 124, it
+    was stopped by --timeout, and nothing was found until then.
     """
+    from contextlib import redirect_stdout
+
+    from gradtricks.doctor import exporting, rules
     from gradtricks.doctor.examining import examine
     from gradtricks.lab.commands.terminal import show
 
     try:
-        found = examine(script, context.args, updates)
-    except (FileNotFoundError, ValueError) as error:
+        if explain:
+            show(rules.explain(explain))
+            return
+        if script is None:
+            raise ValueError("expected a training script; got none; remedy: gradtricks doctor train.py")
+        chosen = exporting.choose(select, ignore, baseline.read_text(encoding="utf-8") if baseline else "")
+        with redirect_stdout(sys.stderr if json else sys.stdout):
+            found = examine(script, context.args, updates, timeout, replay)
+        found = replace(found, diagnosis=chosen(found.diagnosis))
+        if sarif:
+            sarif.write_text(exporting.as_sarif(found.diagnosis, __version__), encoding="utf-8")
+    except (OSError, ValueError) as error:
         typer.secho(str(error), err=True, fg="red")
         raise typer.Exit(2) from error
-    if found.trace:
-        typer.echo(found.trace, err=True)
-    show(str(found.diagnosis))
+    if json:
+        show(exporting.as_json(found.diagnosis, found.trace))
+    else:
+        if found.trace:
+            typer.echo(found.trace, err=True)
+        show(str(found.diagnosis))
     raise typer.Exit(found.exit_code)
 
 

@@ -188,15 +188,16 @@ this
 }
 
 
-REPOSITORY = {"repository_url": "https://github.com/someone/tricks", "repository_branch": "trunk"}
+URLS = f"""[project.urls]
+Documentation = "{BASE}/"
+Repository = "https://github.com/someone/tricks"
+"""
 
 
 def write_book(root):
     """Write a book with the project's own configuration, an address and a repository."""
-    config = yaml.safe_load((ROOT / "_config.yml").read_text())
-    config["html"]["baseurl"] = f"{BASE}/"
-    config["sphinx"]["config"]["html_theme_options"] |= REPOSITORY
-    (root / "_config.yml").write_text(yaml.safe_dump(config))
+    shutil.copyfile(ROOT / "_config.yml", root / "_config.yml")
+    (root / "pyproject.toml").write_text(URLS)
     (root / "experiments").mkdir()
     for name in ("CHANGELOG.md", "experiments/masking.ipynb"):
         shutil.copyfile(ROOT / name, root / name)
@@ -329,8 +330,8 @@ def launches(site):
 def test_notebooks_open_in_binder_and_colab_given_a_repository(twice):
     path = "experiments/masking.ipynb"
     addresses = [
-        f"https://mybinder.org/v2/gh/someone/tricks/trunk?labpath={path}",
-        f"https://colab.research.google.com/github/someone/tricks/blob/trunk/{path}",
+        f"https://mybinder.org/v2/gh/someone/tricks/main?labpath={path}",
+        f"https://colab.research.google.com/github/someone/tricks/blob/main/{path}",
     ]
     assert launches(twice[0]) == {f"{EXECUTED}.html": addresses, "masking.html": addresses}
     assert (ROOT / path).is_file()

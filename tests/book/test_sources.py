@@ -238,10 +238,11 @@ def small_book(tmp_path, monkeypatch, forks):
     monkeypatch.chdir(tmp_path)
     Path("book").mkdir()
     config = "title: small\nauthor: nobody\nonly_build_toc_files: true\nbibtex_bibfiles: [references.bib]\n"
-    config += "html: {baseurl: https://book.example/}\nexecute: {execute_notebooks: 'off'}\n"
+    config += "execute: {execute_notebooks: 'off'}\n"
     config += "sphinx: {config: {myst_heading_anchors: 3}, extra_extensions: [gradtricks.book.extension]}\n"
     files = {
         "_config.yml": config,
+        "pyproject.toml": "[project.urls]\nDocumentation = 'https://book.example/'\n",
         "book/_toc.yml": "format: jb-book\nroot: index\nchapters:\n"
         "- file: other\n- file: sources\n- file: executed\n",
         "book/index.md": "# First\n\nRead {doc}`other`, and [its end](other.md#the-end).\n",

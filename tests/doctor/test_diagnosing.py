@@ -347,7 +347,7 @@ def test_a_script_of_skipped_steps_is_left(backend, tmp_path):
     result = looped(tmp_path, backend, name)
     assert result.exit_code == 1
     assert "0 updates watched, 3 skipped by the scaling of the loss, 2 found\n1. not fin" in result.stdout
-    assert "\n2. skipped updates: " in result.stdout
+    assert "\n2. skipped updates [GT204]: " in result.stdout
     assert "seen: no update was made: gradients were NaN" in result.stdout
 
 
@@ -493,7 +493,7 @@ def test_a_diagnosis_prints_like_a_compiler():
     assert not diagnosis.healthy
     assert str(diagnosis).splitlines() == [
         "1 update watched, 1 found",
-        "1. exploding: layer0.weight",
+        "1. exploding [GT208]: layer0.weight",
         "  seen: from the last to the first of 7 layers the gradient grows 1.0e+06 times",
         "  remedy: remedy",
     ]
@@ -504,7 +504,7 @@ def test_many_names_are_counted():
     updates = updated(Weight("v", "float32"))
     history = History([f"w{i}" for i in range(6)], events=events, updates=updates)
     text = str(diagnosed(history, REMEDIES))
-    assert "cut by a checkpoint: w0, w1, w2, w3 and 2 more\n" in text
+    assert "cut by a checkpoint [GT104]: w0, w1, w2, w3 and 2 more\n" in text
     assert "  --> train.py:7, in step\n" in text
 
 

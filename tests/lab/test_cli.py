@@ -396,7 +396,7 @@ WITHOUT = "import sys; sys.modules[sys.argv.pop(1)] = None; from gradtricks.cli 
 @pytest.mark.parametrize(
     ("missing", "line", "message"),
     [
-        ("typer", "list", "got no typer; remedy: install gradtricks with its extra [lab] too"),
+        ("typer", "list", "expected typer, which gradtricks' commands need; got none installed; remedy: "),
         (
             "papermill",
             "run experiments/small.ipynb",
@@ -410,6 +410,25 @@ def test_a_package_that_is_missing_is_named_in_a_sentence(project, missing, line
     assert said.returncode in (1, 2)
     assert message in said.stderr
     assert "Traceback" not in said.stderr
+
+
+LAB = ("nbformat", "numba", "pandas", "papermill", "psutil", "yaml")
+WITHOUT_LAB = f"import sys; sys.modules |= dict.fromkeys({LAB}); from gradtricks.cli import app; app()"
+
+
+@pytest.mark.parametrize(
+    ("line", "exits", "message"),
+    [
+        ("--help", 0, ""),
+        ("doctor none.py", 2, "script must be a file; got none.py, which isn't there\n"),
+        ("list", 2, "expected nbformat, which this command needs; got none installed; remedy: install "),
+        ("book", 2, "expected a checkout of gradtricks, with book/_toc.yml; got none in "),
+    ],
+)
+def test_without_the_lab_there_is_the_doctor(project, line, exits, message):
+    command = [sys.executable, "-c", WITHOUT_LAB, *line.split()]
+    said = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr[: len(message)]) == (exits, message)
 
 
 @pytest.mark.parametrize("name", ["book", "pdf"])

@@ -25,7 +25,8 @@ from gradtricks.lab.notebooks.schema import (
     read_notebook,
     read_parameters,
 )
-from gradtricks.lab.notebooks.texts import Plain, as_json, literal, read_yaml
+from gradtricks.lab.notebooks.texts import Plain, as_json, literal
+from gradtricks.lab.sweeps.plain_yaml import read_yaml
 from notebooks import write_notebook
 
 RANGES = """\

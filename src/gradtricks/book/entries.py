@@ -39,11 +39,12 @@ class InBoth(SphinxDirective):
     """``{in-both} autofunction name``: what both frameworks' modules say of a name, side by side.
 
     The page is named after the stem, and so are the modules. ``:members:`` are methods of a class; one that
-    only one framework has is written ``torch.forward``. ``:room: doctor`` is for modules in that folder.
+    only one framework has is written ``torch.forward``. ``:room: doctor`` is for modules in that folder, and
+    ``:module: _flight`` for a name that stands in another module than the stem's.
     """
 
     required_arguments = 2
-    option_spec: ClassVar[dict] = {"members": directives.unchanged, "room": directives.unchanged}
+    option_spec: ClassVar[dict] = dict.fromkeys(("members", "module", "room"), directives.unchanged)
 
     def run(self) -> list[nodes.Node]:
         """Build the links, both signatures, and a tab for what each framework says."""
@@ -74,7 +75,8 @@ class InBoth(SphinxDirective):
     def _entry(self, framework: str) -> Iterator[str]:
         """Write in Sphinx's own directives what autodoc would."""
         kind, name = self.arguments[0].removeprefix("auto"), self.arguments[1]
-        path = Path(self.env.srcdir).parent / f"src/{self.package}/{framework}/{self.stem}.py"
+        module = self.options.get("module", self.stem)
+        path = Path(self.env.srcdir).parent / f"src/{self.package}/{framework}/{module}.py"
         node = self._defined(path, name)
         yield from self._described(framework, kind, name, node)
         given = re.findall(r"[\w.]+", self.options.get("members", ""))

@@ -1,5 +1,6 @@
 """Sphinx extension of the book: what its pages quote from runs, and what describes them to programs."""
 
+import tomllib
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -14,7 +15,7 @@ from sphinx.config import Config
 __all__ = ["notebook_of", "setup"]
 
 _PARTS = (
-    *("cards", "copying", "drawings", "entries", "formulas", "images"),
+    *("cards", "copying", "drawings", "entries", "findings", "formulas", "images"),
     *("margins", "moving", "names", "quotes", "tabs"),
 )
 _DESCRIPTION = "og:description"  # under which sphinxext-opengraph looks for it in a page's metadata
@@ -28,7 +29,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", _describe)
     app.connect("html-page-context", _announce)
     app.connect("build-finished", _finish)
-    if app.config.html_baseurl:  # neither has anything to say of a book without an address
+    urls = _urls(Path(app.srcdir).parent)
+    if "Repository" in urls:
+        app.config.html_theme_options = app.config.html_theme_options | {"repository_url": urls["Repository"]}
+    if "Documentation" in urls:
+        app.config.html_baseurl = urls["Documentation"]
+        # Neither has anything to say of a book without an address.
         app.setup_extension("sphinx_sitemap")
         app.setup_extension("sphinxext.opengraph")
         app.connect("config-inited", _use_address)
@@ -40,6 +46,13 @@ def notebook_of(project: Path, page: str) -> str | None:
     stem = page.removeprefix("experiments/")
     notebook = f"experiments/{stem}.ipynb"
     return notebook if "/" not in stem and (project / notebook).is_file() else None
+
+
+def _urls(project: Path) -> dict[str, str]:
+    """Read where the project is published: the one place that says so is ``[project.urls]``."""
+    if not (settings := project / "pyproject.toml").is_file():
+        return {}
+    return tomllib.loads(settings.read_text(encoding="utf-8"))["project"].get("urls", {})
 
 
 def _announce(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:

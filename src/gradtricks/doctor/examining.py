@@ -4,17 +4,25 @@ import ast
 import importlib
 import os
 import runpy
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gradtricks.doctor.diagnosing import diagnosed
+from gradtricks.doctor.flight import ReplayedError, replayed
 from gradtricks.doctor.reports import Diagnosis
 
 _FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 _OURS = (f"{Path(__file__).parents[1]}{os.sep}", "<frozen runpy>")
+
+
+class OutOfTimeError(BaseException):
+    """The script took too long; no handler of its own is meant to catch this."""
 
 
 @dataclass(frozen=True)
@@ -24,54 +32,107 @@ class Examination:
     Attributes:
         diagnosis: What is wrong with its gradients, as far as it came.
         failure: What it failed of, where it did: an exception, or leaving with another code than 0.
+        trained: Whether there was a backward pass or an update.
     """
 
     diagnosis: Diagnosis
     failure: BaseException | None = None
+    trained: bool = True
 
     @property
     def exit_code(self) -> int:
-        """0 where all is well, 1 where something was found, 3 where the script failed of something else."""
+        """0 all is well, 1 something was found, 3 the script failed, 4 it trains nothing, 124 out of time."""
         # A guard that leaves does so because of what was found; what raises is told first.
-        if self.failure is None or (isinstance(self.failure, SystemExit) and not self.diagnosis.healthy):
-            return 0 if self.diagnosis.healthy else 1
-        return 3
+        ended = isinstance(self.failure, SystemExit | OutOfTimeError)
+        if not self.diagnosis.healthy and (self.failure is None or ended):
+            return 1
+        if self.failure is not None:
+            return 124 if isinstance(self.failure, OutOfTimeError) else 3
+        return 0 if self.trained else 4
 
     @property
     def trace(self) -> str:
         """The script's own failure, as Python would have shown it; our own frames left out."""
+        if isinstance(self.failure, OutOfTimeError):
+            return str(self.failure)
         if isinstance(self.failure, SystemExit):
             code = self.failure.code
             return code if isinstance(code, str) else f"the script left with exit code {code}"
+        if self.exit_code == 4:
+            return (
+                "expected a training; got a script without a backward pass and without an update; "
+                "remedy: give the one that trains, or where that is another process, call diagnose there"
+            )
         return "" if self.failure is None else "".join(_without_ours(self.failure).format()).rstrip()
 
 
-def examine(script: Path, arguments: Sequence[str], num_updates: int) -> Examination:
+def examine(
+    script: Path,
+    arguments: Sequence[str],
+    num_updates: int,
+    timeout_s: float | None = None,
+    replay: Path | None = None,
+) -> Examination:
     """Run a script until its optimizers have made some updates each, and say what is wrong with them.
 
     The script is given the arguments in ``sys.argv[1:]``, and left after so many updates. Its models and
-    optimizers are noticed when they are used. Where it fails, what was seen until then is told.
+    optimizers are noticed when they are used. Where it fails, or is stopped after ``timeout_s`` seconds, what
+    was seen until then is told. Where it forks, a child that comes to its end ends there, and tells nothing.
+    With ``replay``, a snapshot that a `FlightRecorder` kept, only the step is watched that the script gives
+    its recorder first, from that snapshot.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It isn't Python, or imports neither framework or both.
     """
+    if replay and not replay.is_file():
+        raise FileNotFoundError(f"replay must be a snapshot's file; got {replay}, which isn't there")
     if not script.is_file():
         raise FileNotFoundError(f"script must be a file; got {script}, which isn't there")
     framework = _framework_of(script)
     doctor = importlib.import_module(f"gradtricks.doctor.{framework}.diagnosing")
-    watch, failure = doctor.Watch(limit=num_updates), None
+    watch, failure, process = doctor.Watch(limit=num_updates), None, os.getpid()
     before = sys.argv, sys.path
+    replayed.set(replay)
     sys.argv, sys.path = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
     try:
-        with watch:
+        with nullcontext() if replay else watch, _limited(timeout_s):
             runpy.run_path(str(script), run_name="__main__")
+    except ReplayedError as error:
+        return Examination(error.diagnosis)
     except BaseException as error:  # whatever a script ends itself with
         failure = error
     finally:
         sys.argv, sys.path = before
-    failure = failure if watch.history.stopped else None
-    return Examination(diagnosed(watch.history.of_held(), doctor.REMEDIES), failure)
+        replayed.set(None)
+    if os.getpid() != process:  # pragma: no cover  # in a process of its own, as the test has it
+        sys.stdout.flush()
+        os._exit(failure is not None)
+    if replay:
+        failure = failure or SystemExit(f"the script came to its end without a recorder's step from {replay}")
+        return Examination(Diagnosis((), 0), failure)
+    history, failure = watch.history, failure if watch.history.stopped else None
+    trained = bool(history.updates or history.skips or history.backwards or history.unwell)
+    return Examination(diagnosed(history.of_held(), doctor.REMEDIES), failure, trained)
+
+
+@contextmanager
+def _limited(timeout_s: float | None) -> Iterator[None]:
+    """Raise `OutOfTimeError` in what runs too long, as soon as Python gets to it."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise OutOfTimeError(f"the script was stopped after {timeout_s:g} s, before all updates were made")
+
+    if timeout_s is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _without_ours(error: BaseException) -> traceback.TracebackException:

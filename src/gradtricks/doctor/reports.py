@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradtricks.doctor.operations import SourceLine
+from gradtricks.doctor.rules import IDS
 
 _SHOWN = 3  # findings of each input
 _NAMED = 4  # parameters or layers of each cause
@@ -149,11 +150,16 @@ class Cause:
     place: SourceLine | None
     remedy: str = ""
 
+    @property
+    def id(self) -> str:
+        """What stands for the kind in options and in other programs, such as ``"GT305"``."""
+        return IDS[self.kind]
+
     def lines(self) -> Iterator[str]:
         """Yield the cause as lines of text."""
         more = len(self.subjects) - _NAMED
         names = ", ".join(self.subjects[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        yield f"{self.kind}: {names}" if names else self.kind
+        yield f"{self.kind} [{self.id}]: {names}" if names else f"{self.kind} [{self.id}]"
         yield f"  seen: {self.seen}"
         yield from self.place.lines() if self.place else ()
         yield f"  remedy: {self.remedy}"

@@ -14,6 +14,8 @@ from rich.text import Text
 _WIDE = 10_000  # letters, where it is no terminal: a file or another program wants whole lines
 _MOST_ROWS = 20  # rows of a long table
 _LONGEST = 120  # letters of a value
+_EXIT_CODES = {"FileNotFoundError": 2, "ParameterError": 2, "Interrupted": 130}
+_EXIT_CODES |= dict.fromkeys(("OSError", "RunError", "SchedulerError", "StoreError"), 1)
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -109,16 +111,10 @@ def _complain(said: object, style: str) -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    # Imported when something went wrong: a command that only reads a notebook does without papermill.
-    from gradtricks.lab.notebooks.schema import ParameterError
-    from gradtricks.lab.runs.execution import RunError
-    from gradtricks.lab.runs.many import Interrupted
-    from gradtricks.lab.runs.schedulers import SchedulerError
-    from gradtricks.lab.storage.places import StoreError
-
-    codes: dict[int, Any] = {  # subclasses first
-        2: (FileNotFoundError, ParameterError),
-        1: (RunError, SchedulerError, StoreError, OSError),
-        130: Interrupted,
-    }
-    return next((code for code, kinds in codes.items() if isinstance(error, kinds)), None)
+    # By names: imports take time, and fail where the packages of other commands are missing.
+    ours = (
+        kind.__name__
+        for kind in type(error).__mro__
+        if kind.__module__.startswith(("builtins", "gradtricks."))
+    )
+    return next((_EXIT_CODES[name] for name in ours if name in _EXIT_CODES), None)

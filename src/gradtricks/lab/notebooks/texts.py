@@ -11,8 +11,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import yaml
-
 _LONGEST = 120  # characters of a wrong value
 _JSON = {"None": "null", "True": "true", "False": "false"}  # as Python writes them
 _JSON |= {".nan": "NaN", ".inf": "Infinity", "-.inf": "-Infinity"}  # and YAML
@@ -108,7 +106,7 @@ def as_json(written: Any) -> str:
     if kind is Plain:
         text = _JSON.get(written, written)
         try:
-            json.loads(text, parse_int=str, object_pairs_hook=_without_twins)
+            json.loads(text, parse_int=str, object_pairs_hook=without_twins)
         except RecursionError as error:
             raise ValueError("nested too deep") from error
         if text.lstrip()[:1] == '"':
@@ -131,19 +129,6 @@ def _item(written: Any) -> str:
         with suppress(ValueError):
             return json.dumps(float(written))
         return json.dumps(written)
-
-
-def read_yaml(text: str) -> Any:
-    """Read YAML; unquoted scalars stay texts, as `Plain`.
-
-    Tags and aliases are refused, so a file can neither make objects nor grow when it is read.
-    """
-    try:
-        return yaml.load(text, _Loader)  # noqa: S506  # it makes texts, lists and dicts of texts only
-    except yaml.YAMLError as error:
-        raise ParameterError(" ".join(str(error).split())) from error
-    except RecursionError:
-        raise ParameterError("expected YAML; got something nested too deep") from None
 
 
 def literal(value: Any) -> str:
@@ -182,31 +167,9 @@ def literal(value: Any) -> str:
     )
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of pairs; ValueError if a name is given twice."""
     twins = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
     if twins:
         raise ValueError(f"given twice: {', '.join(twins)}")
     return dict(pairs)
-
-
-class _Loader(yaml.BaseLoader):
-    """Makes a text of everything but lists and mappings."""
-
-    def compose_node(self, parent: Any, index: Any) -> yaml.Node:
-        event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent) or event.anchor or event.tag:
-            raise ParameterError(
-                f"line {event.start_mark.line + 1}: anchors, aliases and tags aren't allowed; "
-                "remedy: write the value out"
-            )
-        return super().compose_node(parent, index)
-
-    def construct_scalar(self, node: yaml.Node) -> str:
-        return Plain(node.value) if node.style is None else node.value
-
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[str, Any]:
-        pairs = [(self.construct_object(key), self.construct_object(value)) for key, value in node.value]
-        try:
-            return _without_twins([(str(key), value) for key, value in pairs])
-        except ValueError as error:
-            raise ParameterError(f"line {node.start_mark.line + 1}: {error}") from error

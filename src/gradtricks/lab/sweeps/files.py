@@ -13,8 +13,9 @@ from pydantic import BaseModel, Field, ValidationError, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from gradtricks.lab.notebooks.schema import ParameterError, excerpt, faults
-from gradtricks.lab.notebooks.texts import Problems, read_yaml
+from gradtricks.lab.notebooks.texts import Problems
 from gradtricks.lab.storage.manifests import CASE
+from gradtricks.lab.sweeps.plain_yaml import read_yaml
 
 ENDING = ".sweep.yaml"
 MAX_RUNS = 100_000

@@ -17,11 +17,12 @@ from gradtricks.lab.notebooks.schema import (
     excerpt,
     find_parameter,
 )
-from gradtricks.lab.notebooks.texts import Plain, Problems, literal, read_yaml, together
+from gradtricks.lab.notebooks.texts import Plain, Problems, literal, together
 from gradtricks.lab.runs.planning import Spec, make_title, parse_notebook, plan_runs
 from gradtricks.lab.storage.manifests import Witness
 from gradtricks.lab.storage.store import Store
 from gradtricks.lab.sweeps.files import MAX_RUNS, SweepFile, read_file, understand, unreadable
+from gradtricks.lab.sweeps.plain_yaml import read_yaml
 
 Configuration = dict[str, Any]
 _ITS_NAME = ""  # no parameter is called so

@@ -1,0 +1,140 @@
+"""A flight recorder: looks at each step's gradients, and does a broken step again under full observation."""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gradtricks._core.checks import check_callable, check_integer
+from gradtricks.doctor.reports import Diagnosis
+
+_KEPT = 10_000  # norms
+
+# A snapshot that the next recorded step is to be done from, instead of its own batch.
+replayed: ContextVar[Path | None] = ContextVar("replayed", default=None)
+
+
+class BrokenTrainingError(ArithmeticError):
+    """A step's gradient isn't finite. Nothing was updated by it; print the error for the cause.
+
+    Attributes:
+        diagnosis: As ``diagnose`` returns it, of the broken step alone.
+        snapshot: A file from which ``gradtricks doctor --replay`` does the step again; None if none was kept.
+    """
+
+    def __init__(self, diagnosis: Diagnosis, step: int, snapshot: Path | None) -> None:
+        kept = f"; gradtricks doctor --replay {snapshot} SCRIPT does it again" if snapshot else ""
+        super().__init__(f"the gradient of step {step} isn't finite, and wasn't used{kept}\n{diagnosis}")
+        self.diagnosis, self.snapshot = diagnosis, snapshot
+
+
+class ReplayedError(BaseException):
+    """Leaves a program whose recorded step was done again; no handler of its own is meant to catch it."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        super().__init__()
+        self.diagnosis = diagnosis
+
+
+class Stop(BaseException):
+    """Leaves a step before its gradient is used."""
+
+
+class Recording:
+    """The base of both frameworks' recorders.
+
+    Attributes:
+        norms: The norms of the gradients at the last 10,000 looks, before any clipping by the optimizer.
+        num_steps: How many steps went well.
+    """
+
+    def __init__(self, every: int, folder: Path | str | None) -> None:
+        check_integer("every", every, low=1)
+        self.every, self.folder = every, None if folder is None else Path(folder)
+        self.num_steps = 0
+        self.norms: deque[float] = deque(maxlen=_KEPT)
+        self.observing = False
+
+    def step(self, function: Callable[..., Any], *batch: Any) -> Any:
+        """Take a training step, and look at its gradients before they are used.
+
+        Args:
+            function: Takes one whole step: forward, backward, update. It must do the same when it is called
+                again with the same batch, weights and random numbers.
+            *batch: What it is given. What a snapshot is to keep of it is saved as the framework saves things.
+
+        Returns:
+            What the function returned.
+
+        Raises:
+            BrokenTrainingError: The gradient isn't finite. Weights, buffers and random numbers are those of
+                before the step, and there are no gradients, so whoever catches it may leave the batch out.
+        """
+        check_callable("function", function)
+        if (file := replayed.get()) is not None:
+            batch = self._load(file)
+            raise ReplayedError(self._observe(function, batch))
+        self._keep()
+        try:
+            result = function(*batch)
+        except Stop:
+            broken = True
+        else:
+            broken = self._broken()
+        if not broken:
+            self.num_steps += 1
+            return result
+        self._restore()
+        snapshot = None
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            snapshot = self._save(self.folder / f"step-{self.num_steps}", batch)
+        diagnosis = self._observe(function, batch)
+        self._restore()
+        raise BrokenTrainingError(diagnosis, self.num_steps, snapshot)
+
+    @property
+    def _due(self) -> bool:
+        """Whether this step is looked at."""
+        return self.num_steps % self.every == 0
+
+    @abstractmethod
+    def _broken(self) -> bool:
+        """Say whether the step that has just ended was given a gradient that isn't finite."""
+
+    @abstractmethod
+    def _keep(self) -> None:
+        """Keep what a step changes besides weights: buffers and random numbers."""
+
+    @abstractmethod
+    def _restore(self) -> None:
+        """Put that back, and drop all gradients."""
+
+    @abstractmethod
+    def _save(self, path: Path, batch: tuple[Any, ...]) -> Path:
+        """Write what a step begins with; return the file."""
+
+    @abstractmethod
+    def _load(self, path: Path) -> tuple[Any, ...]:
+        """Read that back into models, optimizers and random states; return the batch."""
+
+    @abstractmethod
+    def _observe(self, function: Callable[..., Any], batch: tuple[Any, ...]) -> Diagnosis:
+        """Do a step under full observation, but for its update."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Look no more."""
+
+    def __enter__(self) -> Self:
+        """Return the recorder itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Look no more."""
+        self.close()

@@ -1,0 +1,288 @@
+"""The flight recorder: it changes nothing, and says what broke a step before its gradient was used."""
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gradtricks.cli import app
+from gradtricks.doctor.flight import BrokenTrainingError
+
+DATA = np.random.default_rng(0).normal(size=(6, 8, 4)).astype(np.float32)
+BAD = DATA[0] - 100  # the root of something negative
+
+
+def torch_training(backend, *, scaled=False):
+    """Train with batch normalization, dropout and a draw of Python's; ``state`` is compared."""
+    torch = backend.framework
+    torch.manual_seed(0)
+    random.seed(0)
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=scaled)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (random.random() * model(x).square() + x.sum().clamp(max=0) + 100).sqrt().mean()  # noqa: S311
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+    def state():
+        moments = [value for s in optimizer.state_dict()["state"].values() for value in s.values()]
+        tensors = [*model.state_dict().values(), *moments, torch.get_rng_state()]
+        return [random.getstate(), *(tensor.tolist() for tensor in tensors)]
+
+    return SimpleNamespace(model=model, optimizer=optimizer, scaler=scaler, step=step, state=state)
+
+
+def tensorflow_training(backend, *, in_graph=False):
+    tf = backend.framework
+    layers = tf.keras.layers
+    tf.keras.utils.set_random_seed(0)
+    dropout = layers.Dropout(0.3, seed=1)
+    model = tf.keras.Sequential(
+        [layers.Input([4]), layers.Dense(8), layers.BatchNormalization(), dropout, layers.Dense(1)]
+    )
+    optimizer = tf.keras.optimizers.Adam(0.1)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            loss = tf.reduce_mean(tf.sqrt(outputs**2 + tf.minimum(tf.reduce_sum(x), 0) + 100))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    def state():
+        generator = tf.random.get_global_generator().state
+        variables = [*model.variables, *optimizer.variables, generator]
+        return [random.getstate(), *(v.numpy().tolist() for v in variables)]
+
+    step = tf.function(step) if in_graph else step
+    return SimpleNamespace(model=model, optimizer=optimizer, step=step, state=state)
+
+
+def made(backend, **options):
+    make = {"torch": torch_training, "tensorflow": tensorflow_training}[backend.name]
+    return make(backend, **options)
+
+
+def check_nothing_changes(backend, **options):
+    plain, watched = made(backend, **options), None
+    for batch in DATA:
+        plain.step(backend.tensor(batch))
+    expected = plain.state()
+    watched = made(backend, **options)
+    more = {"scaler": watched.scaler} if options.get("scaled") else {}
+    with backend.doctor.FlightRecorder(watched.model, watched.optimizer, folder=None, **more) as recorder:
+        for batch in DATA:
+            recorder.step(watched.step, backend.tensor(batch))
+    assert watched.state() == expected
+    assert recorder.num_steps == len(recorder.norms) == 6
+    assert all(0 < norm < 1e6 for norm in recorder.norms)
+
+
+def test_nothing_of_a_training_changes(backend):
+    check_nothing_changes(backend)
+
+
+def test_nothing_of_a_scaled_training_changes_in_torch(in_torch):
+    check_nothing_changes(in_torch, scaled=True)
+
+
+def test_nothing_of_a_training_in_a_graph_changes_in_tensorflow(in_tensorflow):
+    check_nothing_changes(in_tensorflow, in_graph=True)
+
+
+def check_broken_step(backend, tmp_path, **options):
+    training = made(backend, **options)
+    with backend.doctor.FlightRecorder(training.model, training.optimizer, folder=tmp_path) as recorder:
+        for batch in DATA[:3]:
+            recorder.step(training.step, backend.tensor(batch))
+        before = training.state()
+        with pytest.raises(
+            BrokenTrainingError, match=r"gradient of step 3 isn't finite, .*\n1 update"
+        ) as raised:
+            recorder.step(training.step, backend.tensor(BAD))
+        assert training.state() == before
+        assert not np.isfinite(recorder.norms.pop())
+        # Who leaves the batch out goes on.
+        recorder.step(training.step, backend.tensor(DATA[3]))
+    assert recorder.num_steps == 4
+    (cause,) = raised.value.diagnosis.causes
+    assert (cause.id, "sqrt" in cause.place.code) == ("GT201", True)
+    assert raised.value.snapshot.parent == tmp_path
+    return recorder, training, raised.value
+
+
+def test_a_broken_step_is_named_before_its_gradient_is_used(backend, tmp_path):
+    check_broken_step(backend, tmp_path)
+
+
+def test_a_broken_step_of_a_graph_is_named_in_tensorflow(in_tensorflow, tmp_path):
+    check_broken_step(in_tensorflow, tmp_path, in_graph=True)
+
+
+def test_a_closed_recorder_looks_no_more(backend):
+    training = made(backend)
+    recorder = backend.doctor.FlightRecorder(training.model, training.optimizer, folder=None)
+    recorder.close()
+    recorder.step(training.step, backend.tensor(BAD))
+    assert not recorder.norms
+
+
+def test_steps_between_looks_go_by(backend):
+    training = made(backend)
+    with backend.doctor.FlightRecorder(training.model, training.optimizer, every=2, folder=None) as recorder:
+        for batch in DATA:
+            recorder.step(training.step, backend.tensor(batch))
+        recorder.num_steps += 1
+        recorder.step(training.step, backend.tensor(BAD))
+    assert len(recorder.norms) == 3
+
+
+def test_large_finite_gradients_are_fine(backend):
+    training = made(backend)
+    parameter = backend.parameter(np.ones(2), "float32")
+    gradient = np.full(2, 3e38, np.float32)
+    if backend.name == "torch":
+        optimizer = backend.framework.optim.SGD([parameter], 0.0)
+    else:
+        optimizer = backend.framework.keras.optimizers.SGD(0.0)
+    with backend.doctor.FlightRecorder(training.model, optimizer, folder=None) as recorder:
+        recorder.step(lambda: backend.apply(optimizer, parameter, gradient))
+    assert recorder.num_steps == 1
+    assert list(recorder.norms) == [np.inf]
+
+
+def test_sparse_gradients_are_looked_at_too(backend):
+    training = made(backend)
+    table = backend.parameter(np.ones((3, 2)), "float32")
+    gradient = backend.sparse_gradient(table, np.array([0, 2]))
+    if backend.name == "torch":
+        optimizer = backend.framework.optim.SGD([table], 0.0)
+
+        def step():
+            table.grad = gradient
+            optimizer.step()
+    else:
+        optimizer = backend.framework.keras.optimizers.SGD(0.0)
+
+        def step():
+            optimizer.apply([gradient], [table])
+
+    with backend.doctor.FlightRecorder(training.model, optimizer, folder=None) as recorder:
+        recorder.step(step)
+    assert list(recorder.norms) == [2.0]
+
+
+def test_an_update_that_the_scaler_leaves_out_is_its_own_in_torch(in_torch):
+    torch = in_torch.framework
+    training = made(in_torch, scaled=True)
+    with in_torch.doctor.FlightRecorder(
+        training.model, training.optimizer, scaler=training.scaler, folder=None
+    ) as recorder:
+        recorder.step(training.step, in_torch.tensor(BAD))
+        assert not recorder.norms
+        assert training.scaler.get_scale() == 32
+        for _ in range(18):
+            recorder.step(training.step, in_torch.tensor(BAD))
+        with pytest.raises(BrokenTrainingError, match="not finite, forward") as raised:
+            recorder.step(training.step, in_torch.tensor(BAD))
+    assert "skipped updates" in raised.value.diagnosis.kinds
+    assert training.scaler.get_scale() == 64 / 2**19
+    training.optimizer.found_inf = torch.ones(())
+    recorder._look(training.optimizer, (), {})
+    assert not recorder.norms
+
+
+def test_devices_random_states_are_kept_too_in_torch(in_torch, monkeypatch):
+    cuda, put_back = in_torch.framework.cuda, []
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "get_rng_state_all", lambda: ["a state"])
+    monkeypatch.setattr(cuda, "set_rng_state_all", put_back.append)
+    training = made(in_torch, scaled=True)
+    recorder = in_torch.doctor.FlightRecorder(training.model, training.optimizer, scaler=training.scaler)
+    recorder.step(training.step, in_torch.tensor(DATA[0]))
+    training.scaler.update(7.0)
+    recorder._restore()
+    assert put_back == [["a state"]]
+    assert training.scaler.get_scale() == 64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": 3}, "model must be a .*, or several; got int"),
+        ({"optimizer": 3}, "optimizer must be a .*, or several; got int"),
+        ({"every": 0}, "every must be at least 1; got 0"),
+    ],
+)
+def test_a_recorder_checks_what_it_is_given(backend, change, message):
+    training = made(backend)
+    given = {"model": training.model, "optimizer": training.optimizer} | change
+    with pytest.raises((TypeError, ValueError), match=message):
+        backend.doctor.FlightRecorder(given.pop("model"), given.pop("optimizer"), **given)
+    recorder = backend.doctor.FlightRecorder(training.model, training.optimizer)
+    with pytest.raises(TypeError, match="function must be callable; got int"):
+        recorder.step(3)
+    recorder.close()
+
+
+# The command.
+
+SCRIPT = """
+import {framework}
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, {tests!r})
+import backends, test_flight as tests
+
+backend = backends.{kind}()
+training = tests.made(backend{options})
+recorder = backend.doctor.FlightRecorder(training.model, training.optimizer{more}, folder=sys.argv[1])
+for batch in [*tests.DATA[:2], tests.BAD]:
+    recorder.step(training.step, backend.tensor(batch))
+"""
+
+
+def check_replay(backend, tmp_path, *, options="", more=""):
+    said = {"framework": backend.name, "tests": str(Path(__file__).parent), "kind": type(backend).__name__}
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(options=options, more=more, **said))
+    failed = CliRunner().invoke(app, ["doctor", str(script), str(tmp_path)])
+    assert "BrokenTrainingError: the gradient of step 2 isn't finite" in failed.stderr
+    (snapshot,) = tmp_path.glob("step-2.*")
+    result = CliRunner().invoke(
+        app, ["doctor", "--json", "--replay", str(snapshot), str(script), str(tmp_path)]
+    )
+    assert result.exit_code == 1, result.stderr
+    assert [cause["id"] for cause in json.loads(result.stdout)["causes"]] == ["GT201"]
+    script.write_text(f"import {backend.name}")
+    idle = CliRunner().invoke(app, ["doctor", "--replay", str(snapshot), str(script)])
+    assert idle.exit_code == 3
+    assert idle.stderr.startswith("the script came to its end without a recorder's step from ")
+    nothing = CliRunner().invoke(app, ["doctor", "--replay", "nowhere", str(script)])
+    assert (nothing.exit_code, nothing.stderr) == (
+        2,
+        "replay must be a snapshot's file; got nowhere, which isn't there\n",
+    )
+
+
+def test_a_snapshot_is_replayed(backend, tmp_path):
+    check_replay(backend, tmp_path)
+
+
+def test_a_snapshot_with_a_scaler_is_replayed_in_torch(in_torch, tmp_path):
+    check_replay(in_torch, tmp_path, more=", scaler=training.scaler")
+
+
+def test_a_snapshot_of_a_graph_is_replayed_in_tensorflow(in_tensorflow, tmp_path):
+    check_replay(in_tensorflow, tmp_path, options=", in_graph=True")
