@@ -1,18 +1,21 @@
 """Agents that learned with and without the two scales of MuZero's unroll: which of many runs are which."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from pandas import DataFrame, Series
 
 # The scale of the state's gradient, and that of the later losses, where None is 1/K.
 CORNERS = {"both": (0.5, None), "loss_only": (1.0, None), "state_only": (0.5, 1.0), "neither": (1.0, 1.0)}
 LABELS = {"both": "both scales", "loss_only": "1/K only", "state_only": "0.5 only", "neither": "neither"}
 # Their colours, markers and lines: a configuration looks alike in all figures, `unrolling.ipynb` included.
-LOOKS = dict(zip(CORNERS, (("C3", "D", "-"), ("C1", "s", "--"), ("C2", "^", "-."), ("C0", "o", ":"))))
+_LOOKS = ("C3", "D", "-"), ("C1", "s", "--"), ("C2", "^", "-."), ("C0", "o", ":")
+LOOKS = {name: dict(zip(("color", "marker", "ls"), look)) for name, look in zip(CORNERS, _LOOKS)}
 
 
 def choose(runs: "DataFrame", steps: int, state_scale: float, loss_scale: float | None = None) -> "DataFrame":
@@ -41,3 +44,9 @@ def learning_curve(run: "Series") -> NDArray[np.float64]:
     returns = np.array(run["results.curve.mean_return"], float)
     times, ended = np.arange(len(returns)), ~np.isnan(returns)
     return np.interp(times, times[ended], returns[ended])
+
+
+def draw_means(axes: "Axes", places: ArrayLike, found: Sequence[Any], **look: Any) -> None:
+    """Draw means with their intervals, those of the lab's `summarize`; ``look`` is for `Axes.errorbar`."""
+    means, low, high = np.array([(each.mean, each.low, each.high) for each in found]).T
+    axes.errorbar(places, means, [means - low, high - means], ms=4, elinewidth=1.2, **look)
