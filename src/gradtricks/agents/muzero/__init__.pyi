@@ -5,7 +5,7 @@ from .loop import History, NotFiniteError, Options, train
 from .network import SearchNetwork, draw_weights
 from .players import find_lost_ends, meet
 from .replay import ReplayBuffer, value_targets
-from .scales import CORNERS, LABELS, LOOKS, choose, draw_means, learning_curve
+from .scales import CORNERS, LABELS, LOOKS, choose, learning_curve
 from .searching import RootFnOutput, search
 from .selfplay import SearchOptions, play_to_the_end
 from .supports import Support, transform_value
@@ -30,7 +30,6 @@ __all__ = [
     "Support",
     "choose",
     "collect_episodes",
-    "draw_means",
     "draw_weights",
     "find_lost_ends",
     "learning_curve",

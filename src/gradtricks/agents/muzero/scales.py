@@ -1,13 +1,11 @@
 """Agents that learned with and without the two scales of MuZero's unroll: which of many runs are which."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from pandas import DataFrame, Series
 
 # The scale of the state's gradient, and that of the later losses, where None is 1/K.
@@ -44,9 +42,3 @@ def learning_curve(run: "Series") -> NDArray[np.float64]:
     returns = np.array(run["results.curve.mean_return"], float)
     times, ended = np.arange(len(returns)), ~np.isnan(returns)
     return np.interp(times, times[ended], returns[ended])
-
-
-def draw_means(axes: "Axes", places: ArrayLike, found: Sequence[Any], **look: Any) -> None:
-    """Draw means with their intervals, those of the lab's `summarize`; ``look`` is for `Axes.errorbar`."""
-    means, low, high = np.array([(each.mean, each.low, each.high) for each in found]).T
-    axes.errorbar(places, means, [means - low, high - means], ms=4, elinewidth=1.2, **look)
