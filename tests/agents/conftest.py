@@ -17,7 +17,7 @@ def agents(backend):
 
 @pytest.fixture
 def gradtricks():
-    """What does as the command does, and returns what it said; an error that has a traceback is raised."""
+    """Run the command in this process, and return what it printed; an unexpected error is raised."""
 
     def invoke(*arguments, **environment):
         words = list(map(str, arguments))

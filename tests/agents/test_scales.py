@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from gradtricks.agents.muzero.scales import CORNERS, LOOKS, choose, learning_curve
+from gradtricks.lab import check_claims
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -53,7 +54,13 @@ def test_a_configuration_looks_alike_in_all_figures():
         r"^settings = \{(.*?)^\}.*?^styles = (.*?)$", source_of("unrolling"), re.M | re.S
     ).groups()
     drawn = zip(re.findall(r'"(\w+)":', settings), re.findall(r'"(\S)-"', styles), strict=True)
-    looks = {name: look[:2] for name, look in LOOKS.items()}
+    looks = {name: (look["color"], look["marker"]) for name, look in LOOKS.items()}
     assert {name: (f"C{place}", marker) for place, (name, marker) in enumerate(drawn)} == looks
     for notebook in ("scales_with_adam", "scales_with_momentum", "scales_on_boards"):
         assert 'f"C{' not in source_of(notebook), "by LOOKS"
+
+
+def test_claims_that_are_not_true_are_named():
+    check_claims({"one": True})
+    with pytest.raises(ValueError, match=r"expected the chapters to be true; got \['two'\]; remedy: rewrite"):
+        check_claims({"one": True, "two": False})

@@ -87,6 +87,8 @@ def test_a_difference_is_paired_by_seed():
     # A seed moves all configurations alike, by far more than they differ.
     seeds = 100 * np.random.default_rng(6).normal(size=10)
     assert paired_difference([seeds + 3, seeds + 1], [seeds]) == pytest.approx((2, 2, 2))
+    assert f"{paired_difference([seeds - 2.5], [seeds]):+.1f}" == "−2.5 (−2.5 to −2.5)"
+    assert [paired_difference([seeds + shift], [seeds]).sign for shift in (-1, 0, 1)] == [-1, 0, 1]
     _, low, high = paired_difference([seeds], [seeds[::-1]])
     assert high - low > 10
 

@@ -42,7 +42,7 @@ class Evaluation(NamedTuple):
 
 
 class Film(NamedTuple):
-    """What was on the screen of one game, and what came of it.
+    """One game: the screens that were shown, and its rewards.
 
     Attributes:
         screens: ``[T, 210, 160]``, luminance, one for each decision.

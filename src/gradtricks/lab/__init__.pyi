@@ -3,6 +3,7 @@ from .commands.publishing import reproduce as reproduce
 from .commands.publishing import reproduce_book as reproduce_book
 from .figures import use_style as use_style
 from .films import record_film as record_film
+from .recording import check_claims as check_claims
 from .recording import checkpoint_folder as checkpoint_folder
 from .recording import record as record
 from .recording import record_figure as record_figure
@@ -22,6 +23,7 @@ from .sweeps.sweep import read_sweep as read_sweep
 
 __all__ = [
     "SweepResult",
+    "check_claims",
     "checkpoint_folder",
     "describe",
     "list_experiments",

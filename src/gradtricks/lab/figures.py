@@ -27,6 +27,7 @@ __all__ = [
     "GREY",
     "draw_band",
     "draw_bars",
+    "draw_means",
     "draw_ranges",
     "label_lines",
     "name_rows",
@@ -112,6 +113,15 @@ def draw_ranges(
     for row, ((middle, low, high), own) in enumerate(zip(ranges.values(), colors, strict=True)):
         axes.plot([low, high], [row, row], color=own)
         axes.plot([middle], [row], "o", color=own)
+
+
+def draw_means(axes: Axes, places: ArrayLike, found: Sequence[Any], **look: Any) -> None:
+    """Draw means with their intervals, as `gradtricks.lab.results.statistics.summarize` returns them.
+
+    ``look`` is for `matplotlib.axes.Axes.errorbar`, such as ``label="Adam"``.
+    """
+    means, low, high = np.array([(each.mean, each.low, each.high) for each in found]).T
+    axes.errorbar(places, means, [means - low, high - means], ms=4, elinewidth=1.2, **look)
 
 
 def set_ticks(axes: Axes, **values: Sequence[float]) -> None:

@@ -195,6 +195,13 @@ def _show_results(results: dict[str, Any], mime: str) -> None:
     show({mime: encoded, "text/plain": text})
 
 
+def check_claims(claims: dict[str, bool]) -> None:
+    """Raise ValueError unless each sentence of the chapters about these results is true."""
+    untrue = [sentence for sentence, true in claims.items() if not true]
+    if untrue:
+        raise ValueError(f"expected the chapters to be true; got {untrue}; remedy: rewrite these sentences")
+
+
 def show(data: dict[str, Any], about: dict[str, Any] | None = None) -> None:
     """Show something in the notebook, with metadata; in plain Python, print its text."""
     if InteractiveShell.initialized():

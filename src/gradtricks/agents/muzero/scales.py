@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 CORNERS = {"both": (0.5, None), "loss_only": (1.0, None), "state_only": (0.5, 1.0), "neither": (1.0, 1.0)}
 LABELS = {"both": "both scales", "loss_only": "1/K only", "state_only": "0.5 only", "neither": "neither"}
 # Their colours, markers and lines: a configuration looks alike in all figures, `unrolling.ipynb` included.
-LOOKS = dict(zip(CORNERS, (("C3", "D", "-"), ("C1", "s", "--"), ("C2", "^", "-."), ("C0", "o", ":"))))
+_LOOKS = ("C3", "D", "-"), ("C1", "s", "--"), ("C2", "^", "-."), ("C0", "o", ":")
+LOOKS = {name: dict(zip(("color", "marker", "ls"), look)) for name, look in zip(CORNERS, _LOOKS)}
 
 
 def choose(runs: "DataFrame", steps: int, state_scale: float, loss_scale: float | None = None) -> "DataFrame":

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +24,24 @@ class Summary:
     highest: float
     n: int  # finite values
     non_finite: int  # NaN or infinite; they aren't part of the mean, so say this number too
+
+
+class Difference(NamedTuple):
+    """A difference and its interval; as text ``+3 (+1 to +5)``, each number as the format says."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval leaves out 0, and 0 where it doesn't."""
+        return int(self.low > 0) - int(self.high < 0)
+
+    def __format__(self, form: str) -> str:
+        """Write the difference and its interval."""
+        mean, low, high = (format(part, form).replace("-", "\N{MINUS SIGN}") for part in self)
+        return f"{mean} ({low} to {high})"
 
 
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
@@ -86,7 +104,7 @@ def summarize(values: ArrayLike) -> Summary:
 
 def paired_difference(
     these: Sequence[ArrayLike], those: Sequence[ArrayLike], *, resamples: int = 10_000
-) -> tuple[float, float, float]:
+) -> Difference:
     """Compare two groups of configurations whose runs have the same seeds.
 
     Of each configuration the interquartile mean is taken, and of a group their mean. Runs of one seed are
@@ -107,10 +125,10 @@ def paired_difference(
     mean, other = (np.mean([interquartile_mean(results) for results in group]) for group in groups)
     [n] = sizes
     if n < FEWEST_RUNS:
-        return float(mean - other), np.nan, np.nan
+        return Difference(float(mean - other), np.nan, np.nan)
     drawn = np.random.default_rng(0).integers(n, size=(resamples, n))
     means, others = (
         np.mean([interquartile_mean(results[drawn], axis=1) for results in group], axis=0) for group in groups
     )
     low, high = np.quantile(means - others, _ENDS)
-    return float(mean - other), float(low), float(high)
+    return Difference(float(mean - other), float(low), float(high))
