@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gradtricks.lab.commands.publishing import plan_book
-from gradtricks.lab.kernels.choosing import inject
-from gradtricks.lab.kernels.imports import modules_of
+from gradtricks.lab.notebooks.injection import inject
+from gradtricks.warm.imports import modules_of
 
 FRAMEWORKS = {"torch", "tensorflow"}
 ROOT = Path(__file__).resolve().parents[1]
