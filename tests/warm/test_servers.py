@@ -132,6 +132,13 @@ def test_a_module_beside_the_notebook_may_be_called_as_a_standard_one(tmp_path, 
     assert text(node.cells[0]) == "2"
 
 
+def test_a_module_beside_the_notebook_is_imported_from_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for own in (1, 2):
+        Path("yaml.py").write_text(f"own = {own}")  # as an installed one is called
+        assert text(execute(notebook("import yaml\nyaml.own"), tmp_path / "a.ipynb").cells[0]) == str(own)
+
+
 def test_a_server_that_cannot_start_says_why(tmp_path, monkeypatch):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no such library >&2\nexit 1\n")

@@ -94,12 +94,14 @@ class WarmProvisioner(KernelProvisionerBase):
         manager = self.parent
         environment = default_environment() | kwargs["env"]
         own = {name: environment.pop(name) for name in list(environment) if name.startswith(_OF_SESSION)}
+        folder = Path(kwargs.get("cwd") or ".").absolute()
+        modules = with_late(name for name in self.modules if not _is_beside(folder, name))
         order = Order(
             arguments=cmd[cmd.index(_LAUNCHER) + 1 :],
-            modules=with_late(self.modules) if sys.platform == "linux" else (),
+            modules=modules if sys.platform == "linux" else (),
             environment=environment,
             variables={**own, **self.variables},
-            folder=str(Path(kwargs.get("cwd") or ".").absolute()),
+            folder=str(folder),
             log=self.log,
             state=self.state,
         )
@@ -133,3 +135,9 @@ class WarmProvisioner(KernelProvisionerBase):
 
     def _servers(self) -> Servers:
         return self.servers or shared()
+
+
+def _is_beside(folder: Path, name: str) -> bool:
+    """Say whether a notebook in a folder imports a file of that folder by this name, which may be edited."""
+    place = folder / name.partition(".")[0]
+    return place.with_suffix(".py").exists() or (place / "__init__.py").exists()
