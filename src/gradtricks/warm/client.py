@@ -51,6 +51,14 @@ class WarmKernelManager(AsyncKernelManager):
     def _client_factory_default(self) -> type:
         return WarmKernelClient
 
+    async def _async_cleanup_resources(self, restart: bool = False) -> None:
+        """Clean up; jupyter_client waits for 0.1 s that messages reach a kernel that is gone."""
+        if not restart:
+            self.context.destroy(linger=0)
+        await super()._async_cleanup_resources(restart=restart)
+
+    cleanup_resources = _async_cleanup_resources
+
     async def _async_wait(self, pollinterval: float = _POLL_S) -> None:
         while await self.is_alive():
             await asyncio.sleep(_POLL_S)

@@ -71,9 +71,9 @@ def draw_anew() -> None:
     for module, library in _imported():
         if library.draw:
             library.draw(module)
-    for name in list(sys.modules):
-        if LIBRARIES.get(name.partition(".")[0], Library()).per_fork:
-            del sys.modules[name]
+    per_fork = {name for name, library in LIBRARIES.items() if library.per_fork}
+    for name in [name for name in sys.modules if name.partition(".")[0] in per_fork]:
+        del sys.modules[name]
 
 
 def _imported() -> list[tuple[Any, Library]]:

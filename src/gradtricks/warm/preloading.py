@@ -13,10 +13,15 @@ from traitlets.config import Config
 # What a kernel imports while it starts, and at its first cell. None of it may start a thread.
 _OF_KERNEL = (
     "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.logger",
+    "IPython.extensions.storemagic",
     "ipykernel.debugger",
     "ipykernel.ipkernel",
     "ipykernel.kernelapp",
     "ipykernel.parentpoller",
+    "sqlite3",
+    "tornado.platform.asyncio",
 )
 
 
