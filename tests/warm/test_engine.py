@@ -319,6 +319,14 @@ def test_options_of_papermill_are_heeded(tmp_path, monkeypatch, caplog):
     assert text(papermill.execute_notebook(notebook("1 + 1"), None, **options).cells[0]) == "2"
 
 
+def test_the_users_profile_is_heeded(tmp_path, monkeypatch):
+    (tmp_path / "profile_default").mkdir()
+    config = "c.IPKernelApp.exec_lines = ['of_profile = 3']"
+    (tmp_path / "profile_default" / "ipython_kernel_config.py").write_text(config)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    assert text(execute(notebook("of_profile"), tmp_path / "a.ipynb").cells[0]) == "3"
+
+
 def test_a_kernel_that_is_not_this_python_s_is_left_to_papermill(tmp_path, monkeypatch):
     folder = tmp_path / "kernels" / "other"
     folder.mkdir(parents=True)

@@ -31,7 +31,7 @@ _LONGEST_FOLDER = 50  # bytes: systems allow about a hundred for the name of a s
 _OF_MANAGER = ("output_path", "progress_bar", "log_output", "autosave_cell_every")  # papermill's options
 _NOT_OF_CLIENT = ("input_path", "output_path", "progress_bar", "autosave_cell_every")
 # After ``exit()`` a kernel ends within a tenth of a second, amid any next cell: here it waits to be told.
-_EXIT_LATER = "--IPKernelApp.exec_lines=get_ipython().unobserve_all('exit_now')"
+_EXIT_LATER = "shell.unobserve_all('exit_now')"
 # Errors are raised here, which says more; what a notebook prints is logged as papermill does.
 _LOGGER = logger.getChild("warm")
 _LOGGER.addFilter(lambda said: said.levelno < logging.ERROR)
@@ -46,6 +46,7 @@ def execute_notebook(
     environment: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
     state: Hashable = (),
+    lines: Iterable[str] = (),
     log: int = 2,
     timeout_s: float | None = None,
     reports: bool = False,
@@ -64,6 +65,7 @@ def execute_notebook(
         environment: Of the kernel; None means this process's.
         variables: More variables, of this kernel alone, which no library reads when it is imported.
         state: Another state means another process that forks.
+        lines: Python to be run before the first cell, in a namespace of its own with the kernel's ``shell``.
         log: Descriptor that gets what is printed past the kernel.
         timeout_s: Seconds after which the run and all that it started is ended, counted from its first cell;
             None for no limit.
@@ -93,11 +95,10 @@ def execute_notebook(
     )
     provisioner.modules = list(modules_of(nb) if modules is None else modules)
     provisioner.servers, provisioner.variables = servers, variables or {}
-    provisioner.state, provisioner.log = state, log
+    provisioner.state, provisioner.log, provisioner.lines = state, log, (_EXIT_LATER, *lines)
     kernels.provisioner = provisioner
     traits = {name: value for name, value in options.items() if name not in _NOT_OF_CLIENT}
     traits |= {"timeout": execution_timeout or options.get("timeout"), "startup_timeout": start_timeout}
-    traits["extra_arguments"] = [*traits.get("extra_arguments", ()), _EXIT_LATER]
     client = _Client(manager, km=kernels, kernel_name=kernel_name, log=_LOGGER, **traits)
     client.timeout_s, client.reports = timeout_s, reports
     manager.notebook_start()

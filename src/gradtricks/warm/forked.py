@@ -33,8 +33,8 @@ def ask_system(option: int, value: int) -> None:
 def become_kernel(channel: socket.socket, log: int, chances: Chances) -> NoReturn:
     """Be a kernel, in a session of its own, until it is shut down.
 
-    A line of JSON arrives through the channel: its ``arguments``, ``folder`` and ``environment``. An ``r``
-    goes back when it listens to the ports that it has written into the connection file.
+    A line of JSON arrives through the channel: its ``arguments``, ``folder``, ``environment`` and ``lines``.
+    An ``r`` goes back when it listens to the ports that it has written into the connection file.
     """
     status = 1
     try:
@@ -57,6 +57,8 @@ def become_kernel(channel: socket.socket, log: int, chances: Chances) -> NoRetur
         sys.argv = [str(_LAUNCHER and _LAUNCHER.origin), *order["arguments"]]
         app = IPKernelApp.instance(parent_handle=os.getppid(), log_level=logging.ERROR)
         app.initialize(order["arguments"])
+        for line in order["lines"]:
+            exec(line, {"shell": app.shell})  # noqa: S102  ours, or the caller's
         channel.sendall(b"r")
         channel.close()
         app.start()

@@ -35,6 +35,7 @@ class WarmProvisioner(KernelProvisionerBase):
     servers: Servers | None = None  # those that this process shares
     variables: Mapping[str, str] = {}  # of this kernel alone
     state: Hashable = ()
+    lines: tuple[str, ...] = ()
     log = 2
     kernel: Kernel | None = None  # the last one
     _has_process = False
@@ -102,6 +103,7 @@ class WarmProvisioner(KernelProvisionerBase):
             environment=environment,
             variables={**own, **self.variables},
             folder=str(folder),
+            lines=self.lines,
             log=self.log,
             state=self.state,
         )

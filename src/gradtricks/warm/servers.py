@@ -46,6 +46,7 @@ class Order:
         environment: Of the process that forks, which libraries read when they are imported.
         variables: Added to it in the fork.
         folder: In which the kernel works.
+        lines: Python to be run before the first cell, in a namespace of its own with the kernel's ``shell``.
         log: Descriptor that gets what is printed past the kernel, and how it crashed.
         state: Another state means another process that forks.
     """
@@ -55,6 +56,7 @@ class Order:
     environment: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
     folder: str = "."
+    lines: tuple[str, ...] = ()
     log: int = 2
     state: Hashable = ()
 
@@ -117,7 +119,7 @@ class _Server:
                 channel.close()
         if not pid:
             return None
-        about: dict[str, Any] = {"arguments": order.arguments, "folder": order.folder}
+        about: dict[str, Any] = {"arguments": order.arguments, "folder": order.folder, "lines": order.lines}
         about["environment"] = {**order.environment, **order.variables}
         with suppress(OSError):  # that it has ended is noticed later
             channel.sendall(json.dumps(about).encode() + b"\n")

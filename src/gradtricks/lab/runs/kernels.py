@@ -31,8 +31,7 @@ _PINNED = default_environment() | {
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait quarter the speed of a busy machine
 }
 _RECORDING = "gradtricks.lab.recording"  # the one module of this package that may be there before a fork
-# Before the first cell, and without a name that the notebook would see.
-_WATCH = '__import__("gradtricks.lab.identity", fromlist=["SOURCES"]).SOURCES.watch()'
+_WATCH = "from gradtricks.lab.identity import SOURCES; SOURCES.watch()"
 
 
 class Kernels:
@@ -88,7 +87,7 @@ class Kernels:
                 state=_package_state() if modules else (),
                 environment={**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), **_PINNED},
                 variables={FILES: str(kept), CHECKPOINTS: str(left.absolute())},
-                extra_arguments=[f"--IPKernelApp.exec_lines={_WATCH}"],
+                lines=[_WATCH],
                 log=log.fileno(),
                 timeout_s=timeout_s,
                 reports=True,
