@@ -112,7 +112,7 @@ def store(tmp_path):
 @pytest.fixture(scope="session")
 def kernels():
     """Warm processes, kept from test to test."""
-    from gradtricks.lab.kernels.choosing import Kernels
+    from gradtricks.lab.runs.kernels import Kernels
 
     with closing(Kernels()) as kernels:
         yield kernels
@@ -121,7 +121,7 @@ def kernels():
 @pytest.fixture
 def warm(kernels, monkeypatch):
     """Let commands that run in this process fork from the warm processes of other tests."""
-    from gradtricks.lab.kernels.choosing import Kernels
+    from gradtricks.lab.runs.kernels import Kernels
 
     class Lent(Kernels):
         def __init__(self):

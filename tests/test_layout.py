@@ -251,8 +251,8 @@ def test_compiled_loops_are_asked_for_by_the_names_of_their_files(monkeypatch):
     assert not hasattr(kernels, "gone")
 
 
-def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
-    stems = [path.stem for room in ("lab", "book") for path in (PACKAGE / room).rglob("[a-z]*.py")]
+def test_no_two_modules_of_the_lab_the_engine_and_the_book_share_a_name():
+    stems = [path.stem for room in ("lab", "warm", "book") for path in (PACKAGE / room).rglob("[a-z]*.py")]
     assert sorted(stem for stem in set(stems) if stems.count(stem) > 1) == []
 
 
@@ -263,10 +263,11 @@ MOST_LINES = {
     "src/gradtricks/reference": 1_398,
     "src/gradtricks/_core": 1_346,
     "src/gradtricks/doctor": 4_910,
-    "src/gradtricks/agents": 4_197,
-    "src/gradtricks/lab": 8_701,
+    "src/gradtricks/agents": 4_198,
+    "src/gradtricks/warm": 1_447,
+    "src/gradtricks/lab": 7_604,
     "src/gradtricks/book": 2_665,
-    "tests": 25_990,
+    "tests": 26_313,
 }
 
 
@@ -287,7 +288,6 @@ ROOMS = [
     "figures",
     "notebooks",
     "storage",
-    "kernels",
     "runs",
     "results",
     "sweeps",
@@ -296,18 +296,22 @@ ROOMS = [
 ]
 
 
-# The rooms of which each may use itself and these: the doctor uses the tricks, and none of them the doctor.
+# The rooms of which each may use itself and these: the doctor uses the tricks, and none of them the doctor;
+# the engine knows nothing of the lab, which uses it.
 BELOW = {
     "_core": set(),
     "reference": {"_core"},
     "torch": {"_core", "_load"},
     "tensorflow": {"_core", "_load"},
     "doctor": {"_core", "_load", "torch", "tensorflow"},
+    "warm": set(),
+    "lab": {"warm"},
+    "book": {"lab"},
 }
 
 
 @pytest.mark.parametrize("room", BELOW)
-def test_the_tricks_and_the_doctor_use_only_what_is_below_them(room):
+def test_a_room_uses_only_what_is_below_it(room):
     names = [name.split(".") for path in (PACKAGE / room).rglob("*.py") for name in imports_of(path)]
     used = {second for first, second, *_ in names if first == "gradtricks"}
     assert used <= {room, *BELOW[room]}
@@ -378,6 +382,11 @@ def test_the_oldest_versions_are_those_that_pip_asks_for():
     assert {name: str(declared()[name].specifier) for name in oldest} == {
         name: f">={version}" for name, version in oldest.items()
     }
+
+
+def test_the_lab_needs_all_that_the_engine_needs():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*extras["warm"]} < {*extras["lab"]}
 
 
 def pinned():

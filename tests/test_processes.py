@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gradtricks.lab.commands.publishing import plan_book
-from gradtricks.lab.kernels.choosing import inject
-from gradtricks.lab.kernels.imports import modules_of
+from gradtricks.lab.notebooks.injection import inject
+from gradtricks.lab.runs.kernels import _modules_of
 
 FRAMEWORKS = {"torch", "tensorflow"}
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,9 +102,10 @@ def test_what_fails_with_either_framework_fails(run, failing, status):
 def test_no_process_that_forks_for_the_book_has_both_frameworks():
     specs = plan_book(ROOT / "experiments")
     preloaded = {
-        spec.title: FRAMEWORKS & {*modules_of(inject(spec.source, spec.parameters))} for spec in specs
+        spec.title: FRAMEWORKS & {*_modules_of(inject(spec.source, spec.parameters))} for spec in specs
     }
     assert len(preloaded) > 50
+    assert set().union(*preloaded.values()) == FRAMEWORKS
     assert [title for title, found in preloaded.items() if len(found) > 1] == []
 
 

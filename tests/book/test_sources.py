@@ -51,7 +51,7 @@ ALONE = "seed: int = 0  # seeds nothing\nbackend: str = 'mine'  # no framework"
 @pytest.fixture
 def notebook(tmp_path, monkeypatch):
     """Return the path of a small experiment in a project of its own, which needs no framework."""
-    monkeypatch.setattr("gradtricks.lab.kernels.imports._FRAMEWORKS", {})
+    monkeypatch.setattr("gradtricks.lab.runs.kernels.LIBRARIES", {})
     return write_notebook(tmp_path / "experiments" / "small.ipynb")
 
 

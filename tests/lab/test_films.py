@@ -150,7 +150,7 @@ def stored(tmp_path_factory, kernels):
     folder = tmp_path_factory.mktemp("films")
     notebook = write_notebook(folder / "experiments" / "small.ipynb", body=BODY)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradtricks.lab.kernels.imports._FRAMEWORKS", {})  # it needs no framework
+        patch.setattr("gradtricks.lab.runs.kernels.LIBRARIES", {})  # it needs no framework
         return execute_run(plan_run(notebook, {}), Store(folder / "runs"), kernels)
 
 

@@ -52,7 +52,7 @@ def find_victim(kind, driver, cluster, dice):
     parents = [process.pid for process in cluster.workers.values()] if "cluster" in kind else [driver.pid]
     with contextlib.suppress(psutil.NoSuchProcess):
         below = [child for pid in parents for child in psutil.Process(pid).children(recursive=True)]
-        servers = [p for p in below if "gradtricks.lab.kernels.forkserver" in p.cmdline()]
+        servers = [p for p in below if any("gradtricks.warm.forkserver" in each for each in p.cmdline())]
         pids = {server.pid for server in servers}
         kernels = [p for p in servers if p.ppid() in pids]
         found = kernels if "kernel" in kind else [p for p in servers if p.ppid() not in pids]

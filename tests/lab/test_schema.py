@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from gradtricks.lab.kernels import INJECTED
-from gradtricks.lab.kernels.choosing import inject
+from gradtricks.lab.notebooks.injection import INJECTED, inject
 from gradtricks.lab.notebooks.schema import (
     ParameterError,
     check_parameters,

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from gradtricks.book.site import BuildError, tools
 from gradtricks.book.sweeppages import sweep_files
 from gradtricks.book.tabs import FRAMEWORKS, merge
-from gradtricks.lab.kernels import INJECTED
+from gradtricks.lab.notebooks.injection import INJECTED
 from gradtricks.lab.recording import FILES_MIME, RESULTS_MIME, VARYING_MIME
 from gradtricks.lab.results.grouping import PlotError
 from gradtricks.lab.runs.many import Run

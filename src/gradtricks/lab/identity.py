@@ -12,7 +12,6 @@ import site
 import sys
 import sysconfig
 import tempfile
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,16 +21,17 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from typing import Any
 
+from gradtricks.warm.imports import parse
+
 PACKAGE = Path(__file__).resolve().parents[1]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 _OURS = f"{PACKAGE}{os.sep}"
-_TOOLS = tuple(str(PACKAGE / name) for name in ("lab/", "book/", "cli.py"))  # compute no result
+_TOOLS = tuple(str(PACKAGE / name) for name in ("lab/", "warm/", "book/", "cli.py"))  # compute no result
 _PATHS = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _PATHS += [*site.getsitepackages(), site.getusersitepackages()]
 _PATHS += [sys.prefix] if sys.prefix != sys.base_prefix else []
 _INSTALLED = tuple(f"{path}{os.sep}" for path in dict.fromkeys(_PATHS) if path)
-_PARSING = threading.Lock()
 _WRITES = os.O_WRONLY | os.O_RDWR
 _AS = re.compile(r"\s+as\s+\w+|[;#].*")
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\w+)|import[ \t]+(.+))", re.MULTILINE)
@@ -94,12 +94,6 @@ class Meaning:
 
     digest: str
     imports: frozenset[str]  # first names of the modules that it imports, wherever it does
-
-
-def parse(source: str | bytes) -> ast.Module:
-    """Parse Python; Python 3.11 counts the depths of two threads' trees together, and refuses both."""
-    with _PARSING:
-        return ast.parse(source)
 
 
 @lru_cache(maxsize=4096)

@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gradtricks.lab.commands.terminal import short, table
-from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import ParameterError, read_settings
 from gradtricks.lab.notebooks.texts import together
 from gradtricks.lab.runs.execution import RunError
+from gradtricks.lab.runs.kernels import Kernels
 from gradtricks.lab.runs.planning import Spec, parse_notebook, plan_runs
 from gradtricks.lab.runs.progress import execute_shown
 from gradtricks.lab.runs.provenance import describe_source

@@ -20,8 +20,8 @@ from pydantic import (
     ValidationInfo,
 )
 
-from gradtricks.lab.identity import parse
 from gradtricks.lab.notebooks.texts import ParameterError
+from gradtricks.warm.imports import parse
 
 _WORDS = {
     "gt": "above {}",

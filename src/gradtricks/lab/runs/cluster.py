@@ -21,14 +21,15 @@ from distributed import Client, KilledWorker, get_worker
 from distributed.comm.core import CommClosedError
 
 from gradtricks.lab.identity import PACKAGE, bytes_below
-from gradtricks.lab.kernels.choosing import Kernels, KernelsClosed
-from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.runs.execution import execute_run
+from gradtricks.lab.runs.kernels import Kernels
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.places import explained
 from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.warm.processes import KernelLostError
+from gradtricks.warm.servers import ServersClosed
 
 _TOPIC = "gradtricks"
 _OF_SCHEDULER = ("python", "dask", "distributed", "gradtricks.lab as imported")
@@ -241,7 +242,7 @@ def _lent(sweep: str) -> Iterator[Kernels]:
     """Lend the kernels of a sweep; close those of sweeps that run nothing here, to make room."""
     with _lock:
         if sweep in _ended:
-            raise KernelsClosed("the sweep was ended")
+            raise ServersClosed("the sweep was ended")
         if sweep not in _kernels:
             for idle in [name for name in _kernels if not _busy[name]]:
                 _kernels.pop(idle).close()
@@ -279,4 +280,4 @@ def environment() -> dict[str, str]:
 
 
 # A worker lives long: what it has imported may be older than what is in the files by now.
-_IMPORTED = bytes_below(PACKAGE / "lab")
+_IMPORTED = bytes_below(PACKAGE / "lab") + bytes_below(PACKAGE / "warm")

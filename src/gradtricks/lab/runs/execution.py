@@ -14,16 +14,16 @@ from papermill.exceptions import PapermillExecutionError
 
 from gradtricks.lab.encoding import encode
 from gradtricks.lab.identity import PYTHON, anything_near
-from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.notebooks.schema import excerpt
 from gradtricks.lab.recording import REPORT_CELL
+from gradtricks.lab.runs.kernels import Kernels
 from gradtricks.lab.runs.outputs import OutputError, finish
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.provenance import describe_libraries, describe_machine
 from gradtricks.lab.storage.places import KEPT, checkpoints_of, is_trouble, trouble
 from gradtricks.lab.storage.records import SCHEMA_VERSION, StoredRun, write_record
 from gradtricks.lab.storage.store import Store
+from gradtricks.warm.processes import KernelLostError
 
 # What a notebook, its process or its time can do to a run: not an interruption, and no mistake of the lab's.
 FAILURES = (PapermillExecutionError, DeadKernelError, OSError, OutputError)

@@ -9,11 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gradtricks.lab.kernels.choosing import Kernels
-from gradtricks.lab.kernels.warm import KernelLostError
 from gradtricks.lab.runs import execution
+from gradtricks.lab.runs.kernels import Kernels
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.warm.processes import KernelLostError
 
 _CLOSE_TIMEOUT_S = 5.0  # for runs that were ended
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "MICROSECONDS PERIOD", or "max PERIOD"

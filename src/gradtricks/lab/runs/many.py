@@ -12,13 +12,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gradtricks.lab.kernels.choosing import KernelsClosed
 from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.local import LocalPool
 from gradtricks.lab.runs.planning import Spec
 from gradtricks.lab.runs.schedulers import Scheduler, SchedulerError
 from gradtricks.lab.storage.places import StoreError
 from gradtricks.lab.storage.store import Store, StoredRun
+from gradtricks.warm.servers import ServersClosed
 
 if TYPE_CHECKING:
     from gradtricks.lab.runs.cluster import Cluster
@@ -240,7 +240,7 @@ class _Driver:
         run.seconds = monotonic() - run.began
         try:
             run.stored = future.result()
-        except KernelsClosed:  # by us: that isn't a failure, and must not be shown as one
+        except ServersClosed:  # by us: that isn't a failure, and must not be shown as one
             return
         except CancelledError:  # by us, or because the scheduler is gone
             if self.signals:

@@ -37,7 +37,7 @@ def finish(output: Path) -> dict[str, dict[str, Any]]:
     if report is None:
         raise OutputError(
             "expected gradtricks.lab.recording.report() to say at the end what the run used; got nothing; "
-            "remedy: don't exit in a cell, and leave the lab's modules and IPython's display as they are"
+            "remedy: leave the lab's modules and IPython's display as they are"
         )
     parts = _collect(node)
     node.metadata.get("papermill", {}).pop("output_path", None)  # it won't stay there
@@ -74,10 +74,11 @@ def _collect(node: NotebookNode) -> dict[str, dict[str, Any]]:
             new = data.get(mime, {})
             _refuse_twice(new.keys() & {*results, *varying})
             kept.update(new)
-        for scrap in (data[mime] for mime in _SCRAPS if mime in data):
+        for mime, scrap in ((mime, data[mime]) for mime in _SCRAPS if mime in data):
             match scrap:
                 case {"name": str(name), "data": value}:
-                    scraps[name] = value  # of the same name the last one counts
+                    # Of the same name the last one counts.
+                    scraps[name] = _with_floats(value) if mime == _SCRAPS[0] else value
                 case _:
                     raise OutputError(
                         f"expected a scrap's name and data; got {scrap!r:.80}; remedy: call scrapbook's glue"
@@ -103,6 +104,19 @@ def _figure_file(name: str, data: NotebookNode) -> dict[str, bytes]:
         return {f"{name}.png": b64decode(data[_PNG])} if _PNG in data else {}
     except binascii.Error:
         return {}
+
+
+def _with_floats(value: Any) -> Any:
+    """Read what JSON has no number for, of which Jupyter's kernel makes texts."""
+    match value:
+        case "nan" | "inf" | "-inf":
+            return float(value)
+        case list():
+            return [_with_floats(each) for each in value]
+        case dict():
+            return {name: _with_floats(each) for name, each in value.items()}
+        case _:
+            return value
 
 
 def _refuse_twice(names: set[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from nbformat import NotebookNode
 
-from gradtricks.lab.kernels import INJECTED
+from gradtricks.lab.notebooks.injection import INJECTED
 from gradtricks.lab.notebooks.schema import (
     Parameter,
     ParameterError,
@@ -194,7 +194,7 @@ def _has_own_kernel(node: NotebookNode) -> bool:
     name = about.get("name") if isinstance(about, dict) else None
     if not isinstance(name, str) or name in ("python3", "python"):
         return True
-    from gradtricks.lab.kernels.cells import is_own_kernel  # with papermill, which takes its time
+    from gradtricks.warm.specs import is_own_kernel  # with Jupyter's client, which takes its time
 
     return is_own_kernel(name)
 

@@ -11,9 +11,9 @@ from typing import Any
 from nbformat import NotebookNode
 
 from gradtricks.lab.encoding import decode
-from gradtricks.lab.kernels.choosing import Kernels
 from gradtricks.lab.notebooks.schema import read_settings
 from gradtricks.lab.runs.execution import FAILURES, RunError, reason_of
+from gradtricks.lab.runs.kernels import Kernels
 from gradtricks.lab.runs.outputs import finish
 from gradtricks.lab.runs.planning import digests, note_reads, source_digest
 from gradtricks.lab.runs.provenance import describe_machine

@@ -1,9 +1,10 @@
 """What a fresh process draws by chance when it imports something, and a fork has to draw anew."""
 
 import random
-import sys
 from types import TracebackType
 from typing import Any, Self
+
+from gradtricks.warm.libraries import draw_anew
 
 _SEED = random.Random.seed
 
@@ -12,8 +13,7 @@ class Chances:
     """Notes which generators take their seed from the system while modules are imported.
 
     Without it all forks would draw the same numbers from them, which no fresh process does. What was given a
-    seed keeps it. NumPy's and PyTorch's generators are compiled: of those it knows the global ones. Those of
-    TensorFlow and Keras are made when they are first used, and so in the fork.
+    seed keeps it. Generators that are compiled, such as NumPy's, are those of `libraries`.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Chances:
             else:
                 unseeded.pop(id(self), None)
 
-        random.Random.seed = seed  # type: ignore[method-assign]  # whoever makes one is to be heard
+        random.Random.seed = seed  # type: ignore[method-assign]  # every one that is made is to be heard
         return self
 
     def __exit__(
@@ -44,7 +44,4 @@ class Chances:
         random.seed()
         for generator in self._unseeded.values():
             generator.seed()
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()
-        if "torch" in sys.modules:
-            sys.modules["torch"].default_generator.seed()
+        draw_anew()

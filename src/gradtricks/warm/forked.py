@@ -1,0 +1,82 @@
+"""A forked process that becomes a kernel: ipykernel's own application, with nothing inherited but imports."""
+
+import atexit
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+from ipykernel.kernelapp import IPKernelApp
+
+from gradtricks.warm.chances import Chances
+
+PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG = 1
+_STOP_TIMEOUT_S = 2.0  # for the thread that was asked to end the kernel
+_LAUNCHER = find_spec("ipykernel_launcher")
+
+
+def ask_system(option: int, value: int) -> None:
+    """Ask Linux for something; other systems lack it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
+
+
+def become_kernel(channel: socket.socket, log: int, chances: Chances) -> NoReturn:
+    """Be a kernel, in a session of its own, until it is shut down.
+
+    A line of JSON arrives through the channel: its ``arguments``, ``folder``, ``environment`` and ``lines``.
+    An ``r`` goes back when it listens to the ports that it has written into the connection file.
+    """
+    status = 1
+    try:
+        os.setsid()
+        ask_system(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ask_system(PR_SET_CHILD_SUBREAPER, 1)  # so that what it started can be found at the end
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if faulthandler.is_enabled():
+            faulthandler.enable(os.dup(log))  # the kernel reads its own standard error, and dies with it
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        atexit._clear()
+        order = json.loads(channel.makefile("rb").readline())
+        os.chdir(order["folder"])
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        chances.draw()
+        sys.argv = [str(_LAUNCHER and _LAUNCHER.origin), *order["arguments"]]
+        app = IPKernelApp.instance(parent_handle=os.getppid(), log_level=logging.ERROR)
+        app.initialize(order["arguments"])
+        for line in order["lines"]:
+            exec(line, {"shell": app.shell})  # noqa: S102  ours, or the caller's
+        channel.sendall(b"r")
+        channel.close()
+        app.start()
+        _finish(app)
+        status = 0
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(status)
+
+
+def _finish(app: Any) -> None:
+    """Call exit functions and close files; threads of the notebook aren't waited for.
+
+    Without joining the thread that was asked to end the kernel first, ipykernel waits for it for seconds.
+    """
+    with suppress(RuntimeError):  # it has ended
+        app.control_thread.stop()
+    app.control_thread.join(_STOP_TIMEOUT_S)
+    atexit._run_exitfuncs()
+    app.shell.user_ns.clear()
