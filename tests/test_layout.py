@@ -258,16 +258,16 @@ def test_no_two_modules_of_the_lab_the_engine_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 3_947,
-    "src/gradtricks/tensorflow": 3_909,
-    "src/gradtricks/reference": 1_398,
-    "src/gradtricks/_core": 1_346,
+    "src/gradtricks/torch": 4_093,
+    "src/gradtricks/tensorflow": 4_058,
+    "src/gradtricks/reference": 1_462,
+    "src/gradtricks/_core": 1_358,
     "src/gradtricks/doctor": 4_910,
     "src/gradtricks/agents": 4_198,
     "src/gradtricks/warm": 1_447,
     "src/gradtricks/lab": 7_604,
     "src/gradtricks/book": 2_665,
-    "tests": 26_313,
+    "tests": 26_472,
 }
 
 

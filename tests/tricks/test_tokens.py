@@ -1,4 +1,6 @@
-"""group_advantages, token_policy_loss, kl_penalty and average_tokens."""
+"""group_advantages, token_policy_loss, kl_penalty, importance_weights and average_tokens."""
+
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from suites import Domains, Loss, Row, Suite
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 RATIOS, NORMALIZATIONS = ["token", "sequence", "sequence_mean", "none"], ["token", "sequence", "batch"]
+LEVELS, ESTIMATORS = RATIOS[:3], ["k1", "k2", "k3"]
 BASELINES, SCALES = ["mean", "leave_one_out", "none"], ["none", "group", "batch"]
 
 
@@ -40,19 +43,37 @@ def two(random, shape):
     return [*(-6 * random.random((2, *shape)))]
 
 
+def three(random, shape):
+    return [*(-6 * random.random((3, *shape)))]
+
+
 def impossible(random, shape):
     never = random.random(shape) < 0.5
     return [np.where(never, -np.inf, x) for x in two(random, shape)]
 
 
+def far_apart(random, shape):
+    """Draw log-probabilities so far apart that ratios overflow, and impossible ones."""
+    return [random.choice([-np.inf, -2000.0, -900.0, -3.0, 0.0], shape) for _ in range(3)]
+
+
 NORMALIZE = {"normalize": choice(*NORMALIZATIONS)}
 OF_LOSS = {"log_probs": floating(), "old_log_probs": floating("log_probs"), "mask": mask}
 OF_LOSS |= {"advantages": floating("log_probs without its last axis"), "ratio": choice(*RATIOS)}
-OF_LOSS |= {"clip": number(0, tensor=SCALAR)} | NORMALIZE
+OF_LOSS |= {"clip": number(0, tensor=SCALAR), "surrogate": choice("ppo", "cispo")} | NORMALIZE
 OF_PENALTY = {"log_probs": floating(), "reference_log_probs": floating("log_probs")}
-OF_PENALTY |= dict.fromkeys(["estimator", "slope"], choice("k1", "k2", "k3"))
+OF_PENALTY |= dict.fromkeys(["estimator", "slope"], choice(*ESTIMATORS))
+OF_PENALTY |= {"old_log_probs": floating("log_probs"), "ratio": choice("constant", "differentiated")}
+OF_WEIGHTS = {name: OF_LOSS[name] for name in ("log_probs", "old_log_probs", "mask")}
+OF_WEIGHTS |= {"level": choice(*LEVELS), "truncate": number(0)}
 AVERAGED = {"tensors": 4, "ranks": (1, 3), "empties": False}
 CHOICES = [("sequence", (0.1, 0.3), "sequence"), ("sequence_mean", None, "batch"), ("none", None, "token")]
+CHOICES += [("token", (0.1, 0.3, 1.5), "token"), ("sequence", (0.2, 0.2, 0.5), "sequence")]
+CISPO = [
+    ("token", (1.0, 0.5), "token"),
+    ("sequence_mean", 0.2, "sequence"),
+    ("sequence", (0.1, 2.0), "batch"),
+]
 
 
 class TestLosses(Loss):
@@ -62,7 +83,8 @@ class TestLosses(Loss):
             Row("token_policy_loss", by_token, options={"ratio": r, "clip": c, "normalize": n}, **AVERAGED)
             for r, c, n in CHOICES
         ),
-        Row("kl_penalty", two, tensors=2, domains=OF_PENALTY),
+        Row("kl_penalty", two, tensors=2),
+        *(Row("kl_penalty", three, 1, 3, {"estimator": e}, {"ratio": "differentiated"}) for e in ESTIMATORS),
         Row("kl_penalty", two, tensors=2, options={"estimator": "k1"}, of_gradient={"slope": "k2"}),
         Row("kl_penalty", two, tensors=2, options={"estimator": "k2"}, of_gradient={"slope": "k1"}),
     )
@@ -72,10 +94,57 @@ def weighed(random, shape):
     return [random.normal(size=shape), random.choice([0.0, 1.0, 0.25], shape)]
 
 
-class TestCorners(Suite):
-    rows = tuple(
-        Row("kl_penalty", impossible, tensors=2, options={"estimator": e}) for e in ("k1", "k2", "k3")
+class TestConstants(Suite):
+    """Constants and substituted slopes have no second derivative that differences of the oracle show."""
+
+    rows = (
+        *(
+            Row(
+                "token_policy_loss",
+                by_token,
+                options={"ratio": r, "clip": c, "normalize": n, "surrogate": "cispo"},
+                **AVERAGED,
+            )
+            for r, c, n in CISPO
+        ),
+        Row("kl_penalty", three, tensors=3, domains=OF_PENALTY),
+        Row("kl_penalty", three, 1, 3, {"estimator": "k3"}, {"ratio": "differentiated", "slope": "k2"}),
     )
+
+
+class TestCorners(Suite):
+    rows = (
+        *(Row("kl_penalty", impossible, tensors=2, options={"estimator": e}) for e in ESTIMATORS),
+        *(
+            Row("kl_penalty", far_apart, 1, 3, {"estimator": e}, {"ratio": r}, rtol=1e-8)
+            for e in ESTIMATORS
+            for r in ("constant", "differentiated")
+        ),
+    )
+
+
+def far_apart_with_mask(random, shape):
+    return [*far_apart(random, shape)[:2], random.choice([0.0, 1.0, 0.25], shape)]
+
+
+BOUNDS = [{}, {"truncate": 1.5}, {"mask_outside": (0.5, 2.0)}, {"truncate": 2.0, "mask_outside": (0.1, 9.0)}]
+
+
+class TestWeights(Domains):
+    rows = tuple(
+        Row("importance_weights", draw, tensors=3, options={"level": level} | bounds, domains=OF_WEIGHTS)
+        for draw in (lambda *drawn: [*two(*drawn), weighed(*drawn)[1]], far_apart_with_mask)
+        for level in LEVELS
+        for bounds in BOUNDS
+    )
+
+    def test_weights_agree_with_the_reference_and_are_finite(self, backend, row):
+        for seed in range(10):
+            arguments = row.example((2, 3), np.random.default_rng(seed))
+            trick, tensors = row.calls(backend.tricks), [backend.tensor(x) for x in arguments]
+            for found in (trick(*tensors), backend.in_graph(trick)(*tensors)):
+                np.testing.assert_allclose(backend.array(found), row.expected(arguments), rtol=1e-8)
+                assert np.isfinite(backend.array(found)).all()
 
 
 class TestAverages(Loss):
@@ -113,18 +182,89 @@ def test_advantages_agree_with_the_reference(backend, rewards, baseline, scale):
 
 
 def test_differentiated_ratios_give_k3_the_slope_of_k2(backend):
-    log_probs, old, *_ = drawn()
-    other, cotangent, ratio = drawn(seed=1)[0], np.cos(log_probs), np.exp(log_probs - old)
-    value, (slope,) = backend.value_and_vjp(
-        lambda x: (
-            backend.framework.exp(x - backend.tensor(old))
-            * backend.tricks.kl_penalty(x, backend.tensor(other))
-        ),
-        [log_probs],
-        cotangent,
+    arguments = three(np.random.default_rng(0), (3, 2, 4))
+    others, penalty = [backend.tensor(x) for x in arguments[1:]], backend.tricks.kl_penalty
+    value, (slope,), wanted, (constant,) = (
+        part
+        for options in ({"ratio": "differentiated"}, {"slope": "k2"})
+        for part in backend.value_and_vjp(
+            partial(lambda options, x: penalty(x, *others, **options), options),
+            arguments[:1],
+            np.cos(arguments[0]),
+        )
     )
-    wanted = reference.kl_penalty_vjp(cotangent * ratio, log_probs, other, slope="k2")
-    assert_close([value, slope], [ratio * reference.kl_penalty(log_probs, other), wanted])
+    assert_close([value, slope], [wanted, constant])
+
+
+def test_a_ratio_of_one_has_a_slope_if_differentiated(backend):
+    log_probs, other, _ = three(np.random.default_rng(0), (4,))
+    _, (slope,) = backend.value_and_vjp(
+        lambda x: backend.tricks.kl_penalty(x, backend.tensor(other), x, ratio="differentiated"),
+        [log_probs],
+        np.ones(4),
+    )
+    np.testing.assert_allclose(slope, log_probs - other)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_weights_have_no_gradient_and_padding_may_hold_anything(backend, level):
+    log_probs, old, _, mask = drawn()
+    spoilt = np.where(mask, log_probs, np.nan)
+    weights = backend.tricks.importance_weights
+    found = weights(backend.tensor(spoilt), backend.tensor(old), backend.tensor(mask), level=level)
+    wanted = reference.importance_weights(log_probs, old, mask, level=level)
+    np.testing.assert_allclose(backend.array(found), wanted)
+    assert not backend.array(found)[~mask].any()
+    _, (gradient,) = backend.value_and_vjp(
+        lambda x: x + weights(x, backend.tensor(old), backend.tensor(mask), level=level),
+        [log_probs],
+        np.ones_like(log_probs),
+    )
+    assert (gradient == 1).all()
+
+
+def test_a_clipped_token_learns_with_cispo_alone(backend):
+    old, advantages = np.full((1, 2), -2.0), np.array([[1.0, -1.0]])
+    others = [backend.tensor(x) for x in (old, advantages, np.ones((1, 2)))]
+
+    def slope(**options):
+        loss = backend.tricks.token_policy_loss
+        return backend.value_and_vjp(
+            lambda x: loss(x, *others, normalize="batch", **options), [old + np.log([[3.0, 8.0]])], 1.0
+        )[1][0]
+
+    np.testing.assert_allclose(slope(clip=(0.2, 0.5)), [[0, 8]])
+    np.testing.assert_allclose(slope(clip=(0.2, 0.5, 2.0)), [[0, 0]])  # dual: a punished ratio of 3 at most
+    np.testing.assert_allclose(slope(clip=(0.2, 0.5), surrogate="cispo"), [[-1.5, 1.5]])
+
+
+def test_a_ratio_that_overflows_weighs_its_bound_with_cispo(backend):
+    others = [backend.tensor(np.array([x])) for x in ([-900.0, -1.0], [1.0, -1.0], [1.0, 1.0])]
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.token_policy_loss(x, *others, clip=(1.0, 4.0), surrogate="cispo"),
+        [np.array([[-1.0, -900.0]])],
+        1.0,
+    )
+    assert value == pytest.approx(2.5)
+    np.testing.assert_allclose(gradient, [[-2.5, 0.0]])
+
+
+def test_gspo_by_token_is_gspo_with_one_advantage_each(backend):
+    log_probs, old, advantages, mask = drawn()
+    old_ratio = reference.importance_weights(log_probs, old, mask, level="sequence_mean")
+
+    def gradient(loss):
+        return backend.value_and_vjp(loss, [log_probs], 1.0)[1][0]
+
+    options, others = {"normalize": "sequence"}, [backend.tensor(x) for x in (old, advantages, mask)]
+    of_answers = gradient(
+        lambda x: backend.tricks.token_policy_loss(x, *others, ratio="sequence_mean", **options)
+    )
+    by_token = backend.tensor(advantages[..., None] * old_ratio)
+    of_tokens = gradient(
+        lambda x: backend.tricks.token_policy_loss(x, others[0], by_token, others[2], ratio="none", **options)
+    )
+    np.testing.assert_allclose(of_tokens, of_answers, atol=1e-12)
 
 
 def test_a_groups_loss_is_zero_without_a_zero_gradient(backend):
@@ -259,7 +399,7 @@ def test_nothing_that_counts_gives_zero(backend):
         assert float(loss) == 0
 
 
-X, TOKENS = np.zeros((2, 3)), "token_policy_loss"
+X, TOKENS, WEIGHTS = np.zeros((2, 3)), "token_policy_loss", "importance_weights"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +412,25 @@ X, TOKENS = np.zeros((2, 3)), "token_policy_loss"
             {"baseline": "leave_one_out"},
             "groups of at least 2 answers; got 1",
         ),
-        (TOKENS, [X] * 4, {"clip": (0.1, 0.2, 0.3)}, "clip must be a number or a pair of them; got 3"),
+        (TOKENS, [X] * 4, {"clip": (0.1,)}, "clip must be a number or two or three of them; got 1"),
+        (
+            TOKENS,
+            [X] * 4,
+            {"clip": (0.1, 0.2, 0.3), "surrogate": "cispo"},
+            "clip must be a number or two of them; got 3",
+        ),
+        (TOKENS, [X] * 4, {"surrogate": "cispo"}, "must have a ratio and a clip, .*; got ratio='token' and"),
+        (
+            TOKENS,
+            [X] * 4,
+            {"surrogate": "cispo", "ratio": "none", "clip": 0.2},
+            "must have a ratio and a clip, .*; got ratio='none' and clip=0.2",
+        ),
+        ("kl_penalty", [X] * 2, {"ratio": "differentiated"}, "must have old_log_probs; got None; remedy: "),
+        (WEIGHTS, [X] * 3, {"mask_outside": (2.0, 1.0)}, r"a pair \(low, high\) with low <= high; got \(2.0"),
+        (WEIGHTS, [X] * 3, {"mask_outside": 2.0}, "mask_outside must be a pair of numbers; got 2.0"),
+        (WEIGHTS, [X] * 3, {"mask_outside": (-1.0, 2.0)}, "mask_outside must lie in .*; got -1.0"),
+        (WEIGHTS, [X[:0]] * 3, {}, "log_probs must have at least one axis and one element"),
         (TOKENS, [X] * 4, {"ratio": "none", "clip": 0.2}, 'clip must be None with ratio="none"'),
         ("average_tokens", [X[:0], X[:0]], {}, "x must have at least one axis and one element"),
     ],

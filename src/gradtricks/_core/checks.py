@@ -24,6 +24,18 @@ def check_number(name: str, value: object, *, low: float = -math.inf, high: floa
     return number
 
 
+def check_interval(name: str, value: object, *, low: float = -math.inf) -> tuple[float, float]:
+    """Return a pair of numbers, the lower one first; None has no bound above."""
+    if value is None:
+        return low, math.inf
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ValueError(f"{name} must be a pair of numbers; got {value!r}")
+    lowest, highest = (check_number(name, bound, low=low) for bound in value)
+    if lowest > highest:
+        raise ValueError(f"{name} must be a pair (low, high) with low <= high; got {value!r}")
+    return lowest, highest
+
+
 def check_integer(name: str, value: object, *, low: int, high: int | None = None) -> int:
     """Return an integer within bounds, of which ``high`` may be missing; refuse all else, bools too."""
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -69,6 +69,7 @@ from .sensitivities import input_jacobians_vjp as input_jacobians_vjp
 from .tokens import average_tokens as average_tokens
 from .tokens import average_tokens_vjp as average_tokens_vjp
 from .tokens import group_advantages as group_advantages
+from .tokens import importance_weights as importance_weights
 from .tokens import kl_penalty as kl_penalty
 from .tokens import kl_penalty_vjp as kl_penalty_vjp
 from .tokens import token_policy_loss as token_policy_loss

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from gradtricks.reference._arrays import as_floating
 
 Array = NDArray[np.floating]
-Clip = float | tuple[float, float] | None
+Bools = NDArray[np.bool_]
+Clip = float | tuple[float, ...] | None
 
 
 def group_advantages(rewards: ArrayLike, *, baseline: str = "mean", scale: str = "none") -> Array:
@@ -35,9 +36,13 @@ def token_policy_loss(
     ratio: str = "token",
     clip: Clip = None,
     normalize: str = "token",
+    surrogate: str = "ppo",
 ) -> np.floating:
-    """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward."""
-    factor, _ = _factor(log_probs, old_log_probs, advantages, mask, ratio, clip)
+    """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
+
+    With ``surrogate="cispo"`` average ``-clip(rho) A log pi``, of which only ``log pi`` moves.
+    """
+    factor, _ = _factor(log_probs, old_log_probs, advantages, mask, ratio, clip, surrogate)
     return -average_tokens(factor * _by_token(advantages, factor), mask, normalize=normalize)
 
 
@@ -51,12 +56,13 @@ def token_policy_loss_vjp(
     ratio: str = "token",
     clip: Clip = None,
     normalize: str = "token",
+    surrogate: str = "ppo",
 ) -> Array:
     """Return the gradient that reaches ``log_probs``: ``-rho A`` by token, 0 where it is clipped."""
-    factor, slope = _factor(log_probs, old_log_probs, advantages, mask, ratio, clip)
+    factor, slope = _factor(log_probs, old_log_probs, advantages, mask, ratio, clip, surrogate)
     to_factor = -average_tokens_vjp(cotangent, factor, mask, normalize=normalize)
     to_log_ratio = to_factor * _by_token(advantages, factor) * slope
-    if ratio in ("token", "none"):
+    if ratio in ("token", "none") or surrogate == "cispo":
         return to_log_ratio
     # Each token of an answer has part in the ratio of all of them.
     counted = np.asarray(mask) != 0
@@ -64,31 +70,84 @@ def token_policy_loss_vjp(
     return counted * to_log_ratio.sum(-1, keepdims=True) / count
 
 
-def kl_penalty(log_probs: ArrayLike, reference_log_probs: ArrayLike, *, estimator: str = "k3") -> Array:
-    """Estimate the divergence of the policy from a reference, sample by sample."""
-    d, _ = _compared(log_probs, reference_log_probs)
-    return {"k1": d, "k2": d**2 / 2, "k3": np.expm1(-d) + d}[estimator]
+def kl_penalty(
+    log_probs: ArrayLike,
+    reference_log_probs: ArrayLike,
+    old_log_probs: ArrayLike | None = None,
+    *,
+    estimator: str = "k3",
+) -> Array:
+    """Estimate the divergence of the policy from a reference, sample by sample, times the ratio if any."""
+    d, _, rho, _ = _weighed(log_probs, reference_log_probs, old_log_probs)
+    return rho * {"k1": d, "k2": d**2 / 2, "k3": np.expm1(-d) + d}[estimator]
 
 
 def kl_penalty_vjp(
     cotangent: ArrayLike,
     log_probs: ArrayLike,
     reference_log_probs: ArrayLike,
+    old_log_probs: ArrayLike | None = None,
     *,
     estimator: str = "k3",
     slope: str | None = None,
+    ratio: str = "constant",
 ) -> Array:
-    """Return the gradient that reaches ``log_probs``: the slope of ``slope``, or of ``estimator`` if None."""
-    d, possible = _compared(log_probs, reference_log_probs)
-    slopes = {"k1": possible.astype(d.dtype), "k2": d, "k3": -np.expm1(-d)}
-    return np.asarray(cotangent) * slopes[slope or estimator]
+    """Return the gradient that reaches ``log_probs``: the slope of ``slope``, or of ``estimator`` if None.
+
+    A ratio that is differentiated has a slope too.
+    """
+    d, moves, rho, ratio_moves = _weighed(log_probs, reference_log_probs, old_log_probs)
+    slopes = {"k1": np.ones_like(d), "k2": d, "k3": -np.expm1(-d)}
+    of_penalty = np.where(moves, rho * slopes[slope or estimator], 0)
+    penalty = kl_penalty(log_probs, reference_log_probs, old_log_probs, estimator=estimator)
+    of_ratio = np.where(ratio_moves, penalty, 0) if ratio == "differentiated" else 0.0
+    return np.asarray(cotangent) * (of_penalty + of_ratio)
 
 
-def _compared(log_probs: ArrayLike, reference_log_probs: ArrayLike) -> tuple[Array, Array]:
+def _weighed(
+    log_probs: ArrayLike, reference_log_probs: ArrayLike, old_log_probs: ArrayLike | None
+) -> tuple[Array, Bools, Array, Bools]:
+    # The difference to the reference and the ratio, each with whether it moves with log_probs.
+    d, moves = _compared(log_probs, reference_log_probs)
+    if old_log_probs is None:
+        return d, moves, np.ones_like(d), np.zeros_like(moves)
+    log_ratio, ratio_moves = _compared(log_probs, old_log_probs)
+    (d, inside), (log_ratio, ratio_inside) = _bounded(d), _bounded(log_ratio)
+    return d, moves & inside, np.exp(log_ratio), ratio_moves & ratio_inside
+
+
+def _compared(log_probs: ArrayLike, other_log_probs: ArrayLike) -> tuple[Array, Bools]:
     # The difference of logarithms, and whether what happened is possible to either.
-    log_pi, reference = as_floating(log_probs), as_floating(reference_log_probs)
-    possible = ~((log_pi == reference) & np.isinf(log_pi))
-    return np.where(possible, log_pi, 0) - np.where(possible, reference, 0), possible
+    log_pi, other = as_floating(log_probs), as_floating(other_log_probs)
+    possible = ~((log_pi == other) & np.isinf(log_pi))
+    return np.where(possible, log_pi, 0) - np.where(possible, other, 0), possible
+
+
+def _bounded(d: Array) -> tuple[Array, Bools]:
+    # Products of what is between the root of the largest number and its inverse don't overflow.
+    limit = np.log(np.finfo(d.dtype).max) / 2
+    return np.clip(d, -limit, limit), np.abs(d) <= limit
+
+
+def importance_weights(
+    log_probs: ArrayLike,
+    old_log_probs: ArrayLike,
+    mask: ArrayLike,
+    *,
+    level: str = "token",
+    truncate: float | None = None,
+    mask_outside: tuple[float, float] | None = None,
+) -> Array:
+    """Say how much likelier each token, or each answer, is to the policy than to what drew it."""
+    counted = np.asarray(mask) != 0
+    log_ratio, _ = _bounded(np.where(counted, _compared(log_probs, old_log_probs)[0], 0))
+    if level != "token":
+        count = np.maximum(counted.sum(-1, keepdims=True), 1) if level == "sequence_mean" else 1
+        log_ratio = np.broadcast_to(log_ratio.sum(-1, keepdims=True) / count, log_ratio.shape)
+    rho = np.exp(_bounded(log_ratio)[0])
+    low, high = (0, np.inf) if mask_outside is None else mask_outside
+    kept = counted & (low <= rho) & (rho <= high)
+    return np.where(kept, np.minimum(rho, np.inf if truncate is None else truncate), 0)
 
 
 def average_tokens(x: ArrayLike, mask: ArrayLike, *, normalize: str = "token") -> np.floating:
@@ -116,8 +175,9 @@ def _factor(
     mask: ArrayLike,
     ratio: str,
     clip: Clip,
+    surrogate: str,
 ) -> tuple[Array, Array]:
-    # What the advantage is multiplied with, and its slope in the logarithm of the ratio.
+    # What the advantage is multiplied with, and its slope in the logarithm of the ratio, or of the policy.
     log_pi, counted = as_floating(log_probs), np.asarray(mask) != 0
     d = np.where(counted, log_pi - as_floating(old_log_probs), 0)
     if ratio == "none":
@@ -128,8 +188,12 @@ def _factor(
     rho = np.exp(d)
     if clip is None:
         return rho, rho
-    low, high = clip if isinstance(clip, tuple) else (clip, clip)
-    bound = np.where(_by_token(advantages, d) < 0, np.maximum(rho, 1 - low), np.minimum(rho, 1 + high))
+    low, high, *dual = clip if isinstance(clip, tuple) else (clip, clip)
+    if surrogate == "cispo":
+        weight = np.clip(rho, 1 - low, 1 + high)
+        return weight * np.where(counted, log_pi, 0), weight
+    punished = np.clip(rho, 1 - low, 1 + dual[0] if dual else np.inf)
+    bound = np.where(_by_token(advantages, d) < 0, punished, np.minimum(rho, 1 + high))
     factor = np.where(_by_token(advantages, d) == 0, rho, bound)
     return factor, np.where(factor == rho, rho, 0)
 

@@ -39,6 +39,7 @@ from .sensitivities import input_gradients as input_gradients
 from .sensitivities import input_jacobians as input_jacobians
 from .tokens import average_tokens as average_tokens
 from .tokens import group_advantages as group_advantages
+from .tokens import importance_weights as importance_weights
 from .tokens import kl_penalty as kl_penalty
 from .tokens import token_policy_loss as token_policy_loss
 from .unrolling import muzero_loss as muzero_loss

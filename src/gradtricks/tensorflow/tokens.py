@@ -4,24 +4,18 @@ With the advantage ``A = (r - baseline) / scale`` the loss is the average of ``-
 tokens, where ``rho`` is ``exp(log pi - log pi_old)`` of a token, or of the sum or mean over an answer.
 """
 
-from typing import Any
+import math
 
 import tensorflow as tf
 
-from gradtricks._core.checks import check_choice, check_shape
+from gradtricks._core.checks import check_choice, check_interval, check_number
+from gradtricks.tensorflow import _tokens
 from gradtricks.tensorflow._edits import substitute
-from gradtricks.tensorflow._tensors import (
-    as_floating,
-    as_ranked,
-    as_scalar,
-    as_tensor,
-    at_least_float32,
-    finfo,
-    nonzero,
-)
+from gradtricks.tensorflow._tensors import as_floating, as_ranked, at_least_float32, finfo, nonzero
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
-_RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
+_LEVELS = ("token", "sequence", "sequence_mean")
+_RATIOS, _NORMALIZATIONS = (*_LEVELS, "none"), ("token", "sequence", "batch")
 _ESTIMATORS = {"k1": lambda d: d, "k2": lambda d: tf.square(d) / 2, "k3": lambda d: tf.math.expm1(-d) + d}
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -57,7 +51,7 @@ def group_advantages(rewards: tf.Tensor, *, baseline: str = "mean", scale: str =
     rewards = as_ranked("rewards", rewards)
     check_choice("baseline", baseline, _BASELINES)
     check_choice("scale", scale, _SCALES)
-    _check_axis("rewards", rewards)
+    _tokens.check_axis("rewards", rewards)
     wide = tf.stop_gradient(at_least_float32(rewards))
     advantages = wide if baseline == "none" else _centered(wide, -1)
     if baseline == "leave_one_out":
@@ -77,8 +71,9 @@ def token_policy_loss(
     mask: tf.Tensor,
     *,
     ratio: str = "token",
-    clip: float | tf.Tensor | tuple[float | tf.Tensor, float | tf.Tensor] | None = None,
+    clip: float | tf.Tensor | tuple[float | tf.Tensor, ...] | None = None,
     normalize: str = "token",
+    surrogate: str = "ppo",
 ) -> tf.Tensor:
     """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
 
@@ -96,6 +91,8 @@ def token_policy_loss(
     DAPO             ``"token"``          (0.2, 0.28)   ``"token"``
     Dr. GRPO         ``"token"``          0.2           ``"batch"``
     GSPO             ``"sequence_mean"``  (3e-4, 4e-4)  ``"sequence"``
+    LUSPO            ``"sequence_mean"``  (3e-4, 4e-4)  ``"batch"``
+    CISPO            ``"token"``          (1.0, 4.0)    ``"token"``
     ===============  ===================  ============  ==============
 
     Args:
@@ -107,14 +104,18 @@ def token_policy_loss(
         ratio: Of each token; of the whole answer, the product; its geometric mean; or ``"none"``: ``log pi``
             instead of ``rho``. Combine an answer's with ``normalize="sequence"``, which counts it once.
         clip: By how far a ratio may leave 1 before its gradient stops; a number or a tensor ``[]``, or a pair
-            of them, for below and above; None with ``ratio="none"``.
+            of them, for below (where an advantage is negative) and above (where it is positive). A third is
+            the dual clip: above, where it is negative. None with ``ratio="none"``.
         normalize: As in `average_tokens`. For Dr. GRPO's constant divide the loss by it.
+        surrogate: ``"cispo"`` averages ``-stop(clip(rho)) A log pi`` instead, clipped on both sides whatever
+            the advantage: every token learns, with a weight that is bounded. It needs a clip and a ratio.
 
     Returns:
         A scalar, in the dtype of ``log_probs`` or float32 if that is wider.
 
     References:
-        arXiv 1707.06347 (PPO), 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2503.14476 (DAPO), 2507.18071.
+        arXiv 1707.06347 (PPO), 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2503.14476 (DAPO),
+        2507.18071 (GSPO), 1912.09729 (dual clip), 2506.13585 (CISPO); github.com/murphy4122/luspo.
 
     Example:
         >>> log_probs, advantages = tf.fill((2, 2), -1.0), tf.constant([1.0, -1.0])
@@ -127,36 +128,40 @@ def token_policy_loss(
     """
     check_choice("ratio", ratio, _RATIOS)
     check_choice("normalize", normalize, _NORMALIZATIONS)
-    given = as_ranked("log_probs", log_probs)
-    _check_axis("log_probs", given)
-    log_pi, weight = at_least_float32(given), _as_mask(mask, given)
-    counted, old = weight != 0, _as_other("old_log_probs", old_log_probs, given)
-    advantages = as_ranked("advantages", advantages)
-    if advantages.shape.rank < given.shape.rank:
-        check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
-        advantages = tf.broadcast_to(advantages[..., None], tf.shape(given))
-    costs = tf.where(counted, -_as_other("advantages", advantages, given), 0)
+    _tokens.check_surrogate(surrogate, ratio, clip)
+    given = _tokens.as_tokens("log_probs", log_probs)
+    log_pi, weight = at_least_float32(given), _tokens.as_mask(mask, given)
+    counted, old = weight != 0, _tokens.as_other("old_log_probs", old_log_probs, given)
+    costs = _tokens.costs_of(advantages, counted, given)
     if ratio == "none":
-        if clip is not None:
-            raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
-        return _averaged(tf.where(costs != 0, log_pi, 0) * costs, weight, normalize)
-    log_ratio = log_pi - old  # of what doesn't count too; but that costs nothing
-    if ratio != "token":
-        log_ratio = tf.reduce_sum(tf.where(counted, log_ratio, 0), -1, keepdims=True)
-    if ratio == "sequence_mean":
-        log_ratio /= nonzero(tf.reduce_sum(tf.cast(counted, log_pi.dtype), -1, keepdims=True))
-    return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
+        return _tokens.averaged(tf.where(costs != 0, log_pi, 0) * costs, weight, normalize)
+    # Of what doesn\'t count too; but that costs nothing.
+    log_ratio = _tokens.of_answers(log_pi - old, counted, ratio)
+    if surrogate == "cispo":
+        log_pi, log_ratio = (tf.where(costs != 0, x, 0) for x in (log_pi, log_ratio))
+        return _tokens.averaged(log_pi * costs * _tokens.clipped_weight(log_ratio, clip), weight, normalize)
+    return _tokens.averaged(_tokens.clipped_ratio(log_ratio, costs, clip) * costs, weight, normalize)
 
 
 def kl_penalty(
-    log_probs: tf.Tensor, reference_log_probs: tf.Tensor, *, estimator: str = "k3", slope: str | None = None
+    log_probs: tf.Tensor,
+    reference_log_probs: tf.Tensor,
+    old_log_probs: tf.Tensor | None = None,
+    *,
+    estimator: str = "k3",
+    slope: str | None = None,
+    ratio: str = "constant",
 ) -> tf.Tensor:
     """Estimate the divergence of the policy from a reference, sample by sample: ``KL(pi || reference)``.
 
     With ``d = log pi - log reference``, ``k1`` is ``d``, ``k2`` is ``d**2 / 2`` and ``k3`` is
     ``exp(-d) - 1 + d``. Over samples of the policy, ``k1`` and ``k3`` have that mean. But the expected
     gradient of ``k1`` is 0, that of ``k3`` is of ``KL(reference || pi)``, and only that of ``k2`` is of
-    ``KL(pi || reference)``. Times a ratio that is differentiated too, that of ``k1`` and of ``k3`` is.
+    ``KL(pi || reference)``.
+
+    If an older policy drew the samples, each is multiplied by ``rho = exp(log pi - log old)``. While that is
+    a constant, the same holds. If it is differentiated, the gradients of ``k1`` and ``k3`` are of
+    ``KL(pi || reference)``, and that of ``k2`` isn't; so also at ``rho = 1``, which has a slope.
 
     That holds for whole answers, whose log-probabilities are sums over tokens. A loss token by token leaves
     out that a token leads to later ones; ``k1`` in the reward doesn't.
@@ -164,11 +169,14 @@ def kl_penalty(
     Args:
         log_probs: Any shape, floating-point: log-probabilities of tokens, or their sums.
         reference_log_probs: Likewise, of the reference; no gradient.
+        old_log_probs: Likewise, of the policy that drew the samples; no gradient. None is no ratio at all.
         estimator: Gives the value, and the slope too unless ``slope`` does.
         slope: The estimator whose slope is substituted.
+        ratio: ``"constant"``, or ``"differentiated"``, which needs ``old_log_probs``.
 
     Returns:
-        Shape of ``log_probs``, in its dtype or float32 if that is wider.
+        Shape of ``log_probs``, in its dtype or float32 if that is wider. Beside a ratio ``d`` and ``log rho``
+        are bounded to half of what the exponential can take, so nothing is infinite.
 
     References:
         http://joschu.net/blog/kl-approx.html; https://github.com/OpenRLHF/OpenRLHF/pull/1309.
@@ -182,16 +190,70 @@ def kl_penalty(
         (2.0, 2.0)
     """
     check_choice("estimator", estimator, [*_ESTIMATORS])
+    check_choice("slope", estimator if slope is None else slope, [*_ESTIMATORS])
+    check_choice("ratio", ratio, ("constant", "differentiated"))
+    if old_log_probs is None and ratio == "differentiated":
+        raise ValueError('ratio="differentiated" must have old_log_probs; got None; remedy: log_probs itself')
     log_pi = at_least_float32(as_floating("log_probs", log_probs))
-    reference = _as_other("reference_log_probs", reference_log_probs, log_pi)
-    impossible = (log_pi == reference) & tf.math.is_inf(log_pi)  # to both: no difference, and no gradient
-    log_pi, reference = (tf.where(~impossible, x, 0) for x in (log_pi, reference))
-    d = log_pi - reference
-    value = _ESTIMATORS[estimator](d)
-    if slope is None:
-        return value
-    check_choice("slope", slope, [*_ESTIMATORS])
-    return substitute(value, _ESTIMATORS[slope](d))
+    d = _tokens.difference(log_pi, _tokens.as_other("reference_log_probs", reference_log_probs, log_pi))
+    if old_log_probs is None:
+        return _estimated(d, estimator, slope)
+    rho = tf.exp(
+        _tokens.bounded(_tokens.difference(log_pi, _tokens.as_other("old_log_probs", old_log_probs, log_pi)))
+    )
+    rho = rho if ratio == "differentiated" else tf.stop_gradient(rho)
+    return rho * _estimated(_tokens.bounded(d), estimator, slope)
+
+
+def importance_weights(
+    log_probs: tf.Tensor,
+    old_log_probs: tf.Tensor,
+    mask: tf.Tensor,
+    *,
+    level: str = "token",
+    truncate: float | None = None,
+    mask_outside: tuple[float, float] | None = None,
+) -> tf.Tensor:
+    """Say how much likelier each token, or each answer, is to the policy than to what drew it; no gradient.
+
+    Multiply advantages with these weights where answers come from another program, or from another policy
+    than ``old_log_probs`` of `token_policy_loss`: ``advantages[..., None] * weights``. Two calls may be
+    multiplied: truncated by token, masked by answer.
+
+    Args:
+        log_probs: ``[..., T]``, log-probability of each token to the policy, floating-point.
+        old_log_probs: The same to what drew it, after its temperature and whatever else it applied.
+        mask: As in `token_policy_loss`.
+        level: The ratio of each token; of the whole answer, the product, which alone has no bias; or its
+            geometric mean.
+        truncate: A weight is at most that (TIS, truncated importance sampling).
+        mask_outside: A pair; a weight outside of it is 0 (MIS, masked importance sampling).
+
+    Returns:
+        Shape of ``log_probs``, in its dtype or float32 if that is wider; 0 where a token doesn't count. The
+        logarithm of a weight is bounded to half of what the exponential can take.
+
+    References:
+        https://fengyao.notion.site/off-policy-rl (TIS); arXiv 2510.18855 (MIS by token).
+
+    Example:
+        >>> old, mask = tf.constant([[-1.0, -2.0]]), tf.constant([[True, True]])
+        >>> log_probs = old + tf.math.log([[2.0, 8.0]])
+        >>> importance_weights(log_probs, old, mask, truncate=4.0).numpy()
+        array([[2., 4.]], dtype=float32)
+        >>> importance_weights(log_probs, old, mask, mask_outside=(0.5, 5.0)).numpy()
+        array([[2., 0.]], dtype=float32)
+    """
+    check_choice("level", level, _LEVELS)
+    highest = math.inf if truncate is None else check_number("truncate", truncate, low=0)
+    low, high = check_interval("mask_outside", mask_outside, low=0)
+    given = _tokens.as_tokens("log_probs", log_probs)
+    log_pi, counted = tf.stop_gradient(at_least_float32(given)), _tokens.as_mask(mask, given) != 0
+    old = _tokens.as_other("old_log_probs", old_log_probs, given)
+    log_ratio = tf.where(counted, _tokens.bounded(_tokens.difference(log_pi, old)), 0)
+    log_ratio = _tokens.of_answers(log_ratio, counted, level)
+    rho = tf.exp(_tokens.bounded(log_ratio))
+    return tf.where(counted & (rho >= low) & (rho <= high), tf.minimum(rho, highest), 0)
 
 
 def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -> tf.Tensor:
@@ -215,30 +277,14 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
         [3.0, 3.5, 4.5]
     """
     check_choice("normalize", normalize, _NORMALIZATIONS)
-    given = as_ranked("x", x)
-    _check_axis("x", given)
-    weight = _as_mask(mask, given)
-    return _averaged(tf.where(weight != 0, at_least_float32(given), 0), weight, normalize)
+    given = _tokens.as_tokens("x", x)
+    weight = _tokens.as_mask(mask, given)
+    return _tokens.averaged(tf.where(weight != 0, at_least_float32(given), 0), weight, normalize)
 
 
-def _averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
-    sums, weights = tf.reduce_sum(x * weight, -1), tf.reduce_sum(weight, -1)
-    if normalize == "token":
-        return tf.reduce_sum(sums) / nonzero(tf.reduce_sum(weights))
-    return tf.reduce_mean(sums / nonzero(weights) if normalize == "sequence" else sums)
-
-
-def _clipped(log_ratio: tf.Tensor, costs: tf.Tensor, clip: Any) -> tf.Tensor:
-    # Bounded before the exponential, which may be infinite: 0 times that is NaN.
-    log_ratio = tf.where(costs != 0, log_ratio, 0)
-    if clip is not None:
-        both = tuple(clip) if isinstance(clip, tuple | list) else (clip, clip)
-        if len(both) != 2:
-            raise ValueError(f"clip must be a number or a pair of them; got {len(both)} of them")
-        low, high = (as_scalar("clip", bound, log_ratio, low=0) for bound in both)
-        lowest, highest = tf.math.log1p(-tf.minimum(low, 1)), tf.math.log1p(high)
-        log_ratio = tf.where(costs < 0, tf.minimum(log_ratio, highest), tf.maximum(log_ratio, lowest))
-    return tf.exp(log_ratio)
+def _estimated(d: tf.Tensor, estimator: str, slope: str | None) -> tf.Tensor:
+    value = _ESTIMATORS[estimator](d)
+    return value if slope is None else substitute(value, _ESTIMATORS[slope](d))
 
 
 def _centered(x: tf.Tensor, axis: int) -> tf.Tensor:
@@ -252,23 +298,3 @@ def _deviation(x: tf.Tensor, axis: int) -> tf.Tensor:
     largest = nonzero(tf.reduce_max(tf.abs(centered), axis, keepdims=True))  # squares would overflow
     std = tf.sqrt(tf.reduce_mean(tf.square(centered / largest), axis, keepdims=True)) * largest
     return tf.where(std > _ROUNDING * finfo(x.dtype).eps * magnitude, std, 0)
-
-
-def _check_axis(name: str, x: tf.Tensor) -> None:
-    if x.shape.rank == 0 or x.shape.num_elements() == 0:
-        raise ValueError(f"{name} must have at least one axis and one element; got {tuple(x.shape)}")
-
-
-def _as_mask(mask: Any, given: tf.Tensor) -> tf.Tensor:
-    mask = as_tensor("mask", mask)
-    if mask.dtype != tf.bool and not mask.dtype.is_floating:
-        remedy = "tf.cast(mask, tf.bool)"
-        raise TypeError(f"mask must be bool or floating-point; got {mask.dtype.name}; remedy: {remedy}")
-    check_shape("mask", mask.shape, given.shape, "the tokens")
-    return tf.stop_gradient(tf.cast(mask, at_least_float32(given).dtype))
-
-
-def _as_other(name: str, value: Any, given: tf.Tensor) -> tf.Tensor:
-    value = as_floating(name, value)
-    check_shape(name, value.shape, given.shape, "log_probs")
-    return tf.stop_gradient(tf.cast(value, at_least_float32(given).dtype))

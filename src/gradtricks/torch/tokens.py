@@ -4,17 +4,19 @@ With the advantage ``A = (r - baseline) / scale`` the loss is the average of ``-
 tokens, where ``rho`` is ``exp(log pi - log pi_old)`` of a token, or of the sum or mean over an answer.
 """
 
-from typing import Any
+import math
 
 import torch
 
-from gradtricks._core.checks import check_choice, check_shape
+from gradtricks._core.checks import check_choice, check_interval, check_number
+from gradtricks.torch import _tokens
 from gradtricks.torch._edits import substitute
 from gradtricks.torch._modes import stopped
-from gradtricks.torch._tensors import as_floating, as_scalar, as_tensor, at_least_float32, nonzero
+from gradtricks.torch._tensors import as_floating, at_least_float32, nonzero
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
-_RATIOS, _NORMALIZATIONS = ("token", "sequence", "sequence_mean", "none"), ("token", "sequence", "batch")
+_LEVELS = ("token", "sequence", "sequence_mean")
+_RATIOS, _NORMALIZATIONS = (*_LEVELS, "none"), ("token", "sequence", "batch")
 _ESTIMATORS = {"k1": lambda d: d, "k2": lambda d: d.square() / 2, "k3": lambda d: (-d).expm1() + d}
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
@@ -50,7 +52,7 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
     rewards = as_floating("rewards", rewards)
     check_choice("baseline", baseline, _BASELINES)
     check_choice("scale", scale, _SCALES)
-    _check_axis("rewards", rewards)
+    _tokens.check_axis("rewards", rewards)
     wide, size = stopped(at_least_float32(rewards)), rewards.shape[-1]
     advantages = wide if baseline == "none" else _centered(wide, -1)
     if baseline == "leave_one_out":
@@ -70,8 +72,9 @@ def token_policy_loss(
     mask: torch.Tensor,
     *,
     ratio: str = "token",
-    clip: float | torch.Tensor | tuple[float | torch.Tensor, float | torch.Tensor] | None = None,
+    clip: float | torch.Tensor | tuple[float | torch.Tensor, ...] | None = None,
     normalize: str = "token",
+    surrogate: str = "ppo",
 ) -> torch.Tensor:
     """Average ``-min(rho A, clip(rho) A)`` over the tokens that count; minimising it raises the reward.
 
@@ -89,6 +92,8 @@ def token_policy_loss(
     DAPO             ``"token"``          (0.2, 0.28)   ``"token"``
     Dr. GRPO         ``"token"``          0.2           ``"batch"``
     GSPO             ``"sequence_mean"``  (3e-4, 4e-4)  ``"sequence"``
+    LUSPO            ``"sequence_mean"``  (3e-4, 4e-4)  ``"batch"``
+    CISPO            ``"token"``          (1.0, 4.0)    ``"token"``
     ===============  ===================  ============  ==============
 
     Args:
@@ -100,14 +105,18 @@ def token_policy_loss(
         ratio: Of each token; of the whole answer, the product; its geometric mean; or ``"none"``: ``log pi``
             instead of ``rho``. Combine an answer's with ``normalize="sequence"``, which counts it once.
         clip: By how far a ratio may leave 1 before its gradient stops; a number or a tensor ``[]``, or a pair
-            of them, for below and above; None with ``ratio="none"``.
+            of them, for below (where an advantage is negative) and above (where it is positive). A third is
+            the dual clip: above, where it is negative. None with ``ratio="none"``.
         normalize: As in `average_tokens`. For Dr. GRPO's constant divide the loss by it.
+        surrogate: ``"cispo"`` averages ``-stop(clip(rho)) A log pi`` instead, clipped on both sides whatever
+            the advantage: every token learns, with a weight that is bounded. It needs a clip and a ratio.
 
     Returns:
         A scalar, in the dtype of ``log_probs`` or float32 if that is wider.
 
     References:
-        arXiv 1707.06347 (PPO), 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2503.14476 (DAPO), 2507.18071.
+        arXiv 1707.06347 (PPO), 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2503.14476 (DAPO),
+        2507.18071 (GSPO), 1912.09729 (dual clip), 2506.13585 (CISPO); github.com/murphy4122/luspo.
 
     Example:
         >>> log_probs, advantages = torch.full((2, 2), -1.0, requires_grad=True), torch.tensor([1.0, -1.0])
@@ -118,39 +127,40 @@ def token_policy_loss(
     """
     check_choice("ratio", ratio, _RATIOS)
     check_choice("normalize", normalize, _NORMALIZATIONS)
-    given = as_floating("log_probs", log_probs)
-    _check_axis("log_probs", given)
-    log_pi, weight = at_least_float32(given), _as_mask(mask, given)
-    counted, old = weight != 0, _as_other("old_log_probs", old_log_probs, given)
-    if as_floating("advantages", advantages).ndim < given.ndim:
-        check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
-        advantages = advantages.unsqueeze(-1).expand(given.shape)
-    costs = torch.where(counted, -_as_other("advantages", advantages, given), 0)
+    _tokens.check_surrogate(surrogate, ratio, clip)
+    given = _tokens.as_tokens("log_probs", log_probs)
+    log_pi, weight = at_least_float32(given), _tokens.as_mask(mask, given)
+    counted, old = weight != 0, _tokens.as_other("old_log_probs", old_log_probs, given)
+    costs = _tokens.costs_of(advantages, counted, given)
     if ratio == "none":
-        if clip is not None:
-            raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
-        return _averaged(torch.where(costs == 0, 0, log_pi) * costs, weight, normalize)
-    log_ratio = log_pi - old  # of what doesn't count too; but that costs nothing
-    if ratio != "token":
-        log_ratio = torch.where(counted, log_ratio, 0).sum(-1, keepdim=True)
-    if ratio == "sequence_mean":
-        log_ratio = log_ratio / nonzero(counted.to(log_pi.dtype).sum(-1, keepdim=True))
-    return _averaged(_clipped(log_ratio, costs, clip) * costs, weight, normalize)
+        return _tokens.averaged(torch.where(costs == 0, 0, log_pi) * costs, weight, normalize)
+    # Of what doesn\'t count too; but that costs nothing.
+    log_ratio = _tokens.of_answers(log_pi - old, counted, ratio)
+    if surrogate == "cispo":
+        log_pi, log_ratio = (torch.where(costs == 0, 0, x) for x in (log_pi, log_ratio))
+        return _tokens.averaged(log_pi * costs * _tokens.clipped_weight(log_ratio, clip), weight, normalize)
+    return _tokens.averaged(_tokens.clipped_ratio(log_ratio, costs, clip) * costs, weight, normalize)
 
 
 def kl_penalty(
     log_probs: torch.Tensor,
     reference_log_probs: torch.Tensor,
+    old_log_probs: torch.Tensor | None = None,
     *,
     estimator: str = "k3",
     slope: str | None = None,
+    ratio: str = "constant",
 ) -> torch.Tensor:
     """Estimate the divergence of the policy from a reference, sample by sample: ``KL(pi || reference)``.
 
     With ``d = log pi - log reference``, ``k1`` is ``d``, ``k2`` is ``d**2 / 2`` and ``k3`` is
     ``exp(-d) - 1 + d``. Over samples of the policy, ``k1`` and ``k3`` have that mean. But the expected
     gradient of ``k1`` is 0, that of ``k3`` is of ``KL(reference || pi)``, and only that of ``k2`` is of
-    ``KL(pi || reference)``. Times a ratio that is differentiated too, that of ``k1`` and of ``k3`` is.
+    ``KL(pi || reference)``.
+
+    If an older policy drew the samples, each is multiplied by ``rho = exp(log pi - log old)``. While that is
+    a constant, the same holds. If it is differentiated, the gradients of ``k1`` and ``k3`` are of
+    ``KL(pi || reference)``, and that of ``k2`` isn't; so also at ``rho = 1``, which has a slope.
 
     That holds for whole answers, whose log-probabilities are sums over tokens. A loss token by token leaves
     out that a token leads to later ones; ``k1`` in the reward doesn't.
@@ -158,11 +168,14 @@ def kl_penalty(
     Args:
         log_probs: Any shape, floating-point: log-probabilities of tokens, or their sums.
         reference_log_probs: Likewise, of the reference; no gradient.
+        old_log_probs: Likewise, of the policy that drew the samples; no gradient. None is no ratio at all.
         estimator: Gives the value, and the slope too unless ``slope`` does.
         slope: The estimator whose slope is substituted.
+        ratio: ``"constant"``, or ``"differentiated"``, which needs ``old_log_probs``.
 
     Returns:
-        Shape of ``log_probs``, in its dtype or float32 if that is wider.
+        Shape of ``log_probs``, in its dtype or float32 if that is wider. Beside a ratio ``d`` and ``log rho``
+        are bounded to half of what the exponential can take, so nothing is infinite.
 
     References:
         http://joschu.net/blog/kl-approx.html; https://github.com/OpenRLHF/OpenRLHF/pull/1309.
@@ -174,16 +187,70 @@ def kl_penalty(
         (2.0, 2.0)
     """
     check_choice("estimator", estimator, [*_ESTIMATORS])
+    check_choice("slope", estimator if slope is None else slope, [*_ESTIMATORS])
+    check_choice("ratio", ratio, ("constant", "differentiated"))
+    if old_log_probs is None and ratio == "differentiated":
+        raise ValueError('ratio="differentiated" must have old_log_probs; got None; remedy: log_probs itself')
     log_pi = at_least_float32(as_floating("log_probs", log_probs))
-    reference = _as_other("reference_log_probs", reference_log_probs, log_pi)
-    impossible = (log_pi == reference) & log_pi.isinf()  # to both: no difference, and no gradient
-    log_pi, reference = (torch.where(impossible, 0, x) for x in (log_pi, reference))
-    d = log_pi - reference
-    value = _ESTIMATORS[estimator](d)
-    if slope is None:
-        return value
-    check_choice("slope", slope, [*_ESTIMATORS])
-    return substitute(value, _ESTIMATORS[slope](d))
+    d = _tokens.difference(log_pi, _tokens.as_other("reference_log_probs", reference_log_probs, log_pi))
+    if old_log_probs is None:
+        return _estimated(d, estimator, slope)
+    rho = _tokens.bounded(
+        _tokens.difference(log_pi, _tokens.as_other("old_log_probs", old_log_probs, log_pi))
+    ).exp()
+    rho = rho if ratio == "differentiated" else stopped(rho)
+    return rho * _estimated(_tokens.bounded(d), estimator, slope)
+
+
+def importance_weights(
+    log_probs: torch.Tensor,
+    old_log_probs: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    level: str = "token",
+    truncate: float | None = None,
+    mask_outside: tuple[float, float] | None = None,
+) -> torch.Tensor:
+    """Say how much likelier each token, or each answer, is to the policy than to what drew it; no gradient.
+
+    Multiply advantages with these weights where answers come from another program, or from another policy
+    than ``old_log_probs`` of `token_policy_loss`: ``advantages[..., None] * weights``. Two calls may be
+    multiplied: truncated by token, masked by answer.
+
+    Args:
+        log_probs: ``[..., T]``, log-probability of each token to the policy, floating-point.
+        old_log_probs: The same to what drew it, after its temperature and whatever else it applied.
+        mask: As in `token_policy_loss`.
+        level: The ratio of each token; of the whole answer, the product, which alone has no bias; or its
+            geometric mean.
+        truncate: A weight is at most that (TIS, truncated importance sampling).
+        mask_outside: A pair; a weight outside of it is 0 (MIS, masked importance sampling).
+
+    Returns:
+        Shape of ``log_probs``, in its dtype or float32 if that is wider; 0 where a token doesn't count. The
+        logarithm of a weight is bounded to half of what the exponential can take.
+
+    References:
+        https://fengyao.notion.site/off-policy-rl (TIS); arXiv 2510.18855 (MIS by token).
+
+    Example:
+        >>> old, mask = torch.tensor([[-1.0, -2.0]]), torch.tensor([[True, True]])
+        >>> log_probs = old + torch.tensor([[2.0, 8.0]]).log()
+        >>> importance_weights(log_probs, old, mask, truncate=4.0)
+        tensor([[2., 4.]])
+        >>> importance_weights(log_probs, old, mask, mask_outside=(0.5, 5.0))
+        tensor([[2., 0.]])
+    """
+    check_choice("level", level, _LEVELS)
+    highest = math.inf if truncate is None else check_number("truncate", truncate, low=0)
+    low, high = check_interval("mask_outside", mask_outside, low=0)
+    given = _tokens.as_tokens("log_probs", log_probs)
+    log_pi, counted = stopped(at_least_float32(given)), _tokens.as_mask(mask, given) != 0
+    old = _tokens.as_other("old_log_probs", old_log_probs, given)
+    log_ratio = torch.where(counted, _tokens.bounded(_tokens.difference(log_pi, old)), 0)
+    log_ratio = _tokens.of_answers(log_ratio, counted, level)
+    rho = _tokens.bounded(log_ratio).exp()
+    return torch.where(counted & (rho >= low) & (rho <= high), rho.clamp(max=highest), 0)
 
 
 def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "token") -> torch.Tensor:
@@ -207,32 +274,14 @@ def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "tok
         [3.0, 3.5, 4.5]
     """
     check_choice("normalize", normalize, _NORMALIZATIONS)
-    given = as_floating("x", x)
-    _check_axis("x", given)
-    weight = _as_mask(mask, given)
-    return _averaged(torch.where(weight != 0, at_least_float32(given), 0), weight, normalize)
+    given = _tokens.as_tokens("x", x)
+    weight = _tokens.as_mask(mask, given)
+    return _tokens.averaged(torch.where(weight != 0, at_least_float32(given), 0), weight, normalize)
 
 
-def _averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
-    sums, weights = (x * weight).sum(-1), weight.sum(-1)
-    if normalize == "token":
-        return sums.sum() / nonzero(weights.sum())
-    return (sums / nonzero(weights) if normalize == "sequence" else sums).mean()
-
-
-def _clipped(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.Tensor:
-    # Bounded before the exponential, which may be infinite: 0 times that is NaN.
-    log_ratio = torch.where(costs == 0, 0, log_ratio)
-    if clip is not None:
-        both = tuple(clip) if isinstance(clip, tuple | list) else (clip, clip)
-        if len(both) != 2:
-            raise ValueError(f"clip must be a number or a pair of them; got {len(both)} of them")
-        low, high = (as_scalar("clip", bound, log_ratio, low=0) for bound in both)
-        lowest, highest = (-low.clamp(max=1)).log1p(), high.log1p()
-        bound = torch.where(costs < 0, highest, lowest)
-        beyond = torch.where(costs < 0, log_ratio > bound, log_ratio < bound)
-        log_ratio = torch.where(beyond, bound, log_ratio)  # the slope of torch.clamp at a bound has changed
-    return log_ratio.exp()
+def _estimated(d: torch.Tensor, estimator: str, slope: str | None) -> torch.Tensor:
+    value = _ESTIMATORS[estimator](d)
+    return value if slope is None else substitute(value, _ESTIMATORS[slope](d))
 
 
 def _centered(x: torch.Tensor, axis: int) -> torch.Tensor:
@@ -246,22 +295,3 @@ def _deviation(x: torch.Tensor, axis: int) -> torch.Tensor:
     largest = nonzero(centered.abs().amax(axis, keepdim=True))  # squares would overflow
     std = (centered / largest).square().mean(axis, keepdim=True).sqrt() * largest
     return torch.where(std <= _ROUNDING * torch.finfo(x.dtype).eps * magnitude, 0, std)
-
-
-def _check_axis(name: str, x: torch.Tensor) -> None:
-    if x.ndim == 0 or x.numel() == 0:
-        raise ValueError(f"{name} must have at least one axis and one element; got {tuple(x.shape)}")
-
-
-def _as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
-    mask = as_tensor("mask", mask)
-    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
-        raise TypeError(f"mask must be bool or floating-point; got {mask.dtype}; remedy: mask.bool()")
-    check_shape("mask", mask.shape, given.shape, "the tokens")
-    return stopped(mask).to(at_least_float32(given).dtype)
-
-
-def _as_other(name: str, value: object, given: torch.Tensor) -> torch.Tensor:
-    value = as_floating(name, value)
-    check_shape(name, value.shape, given.shape, "log_probs")
-    return stopped(value).to(at_least_float32(given).dtype)

@@ -1,0 +1,116 @@
+"""Shared by what averages over tokens: masks, differences of log-probabilities, clipped ratios, averages."""
+
+import math
+from typing import Any
+
+import torch
+
+from gradtricks._core.checks import check_choice, check_shape
+from gradtricks.torch._modes import stopped
+from gradtricks.torch._tensors import as_floating, as_scalar, as_tensor, at_least_float32, clamped, nonzero
+
+
+def averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
+    """Average over the last axis and over the others, as `average_tokens` says."""
+    sums, weights = (x * weight).sum(-1), weight.sum(-1)
+    if normalize == "token":
+        return sums.sum() / nonzero(weights.sum())
+    return (sums / nonzero(weights) if normalize == "sequence" else sums).mean()
+
+
+def of_answers(log_ratio: torch.Tensor, counted: torch.Tensor, level: str) -> torch.Tensor:
+    """Return the logarithm of the ratio of each token, of its answer, or its mean over the answer."""
+    if level == "token":
+        return log_ratio
+    sums = torch.where(counted, log_ratio, 0).sum(-1, keepdim=True)
+    return sums if level == "sequence" else sums / nonzero(counted.to(sums.dtype).sum(-1, keepdim=True))
+
+
+def clipped_ratio(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.Tensor:
+    """Return the ratio that costs are multiplied with: bounded on the side to which they push it."""
+    # Bounded before the exponential, which may be infinite: 0 times that is NaN.
+    log_ratio = torch.where(costs == 0, 0, log_ratio)
+    if clip is not None:
+        lowest, highest, *most = _bounds(clip, log_ratio, "two or three", (2, 3))
+        bound = torch.where(costs < 0, highest, lowest)
+        beyond = torch.where(costs < 0, log_ratio > bound, log_ratio < bound)
+        log_ratio = torch.where(beyond, bound, log_ratio)  # the slope of torch.clamp at a bound has changed
+        for bound in most:
+            log_ratio = torch.where((costs > 0) & (log_ratio > bound), bound, log_ratio)
+    return log_ratio.exp()
+
+
+def clipped_weight(log_ratio: torch.Tensor, clip: Any) -> torch.Tensor:
+    """Return the ratio as a constant, bounded on both sides."""
+    lowest, highest = _bounds(clip, log_ratio, "two", (2,))
+    return stopped(torch.where(log_ratio > highest, highest, torch.maximum(log_ratio, lowest))).exp()
+
+
+def difference(log_pi: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Subtract log-probabilities; 0, without a gradient, where both say that it is impossible."""
+    impossible = (log_pi == other) & log_pi.isinf()
+    log_pi, other = (torch.where(impossible, 0, x) for x in (log_pi, other))
+    return log_pi - other
+
+
+def bounded(d: torch.Tensor) -> torch.Tensor:
+    """Bound logarithms, so that products of two exponentials don't overflow."""
+    limit = math.log(torch.finfo(d.dtype).max) / 2
+    return clamped(d, -limit, limit)
+
+
+def check_surrogate(surrogate: object, ratio: str, clip: object) -> None:
+    """Raise unless clip and ratio are those of the surrogate."""
+    check_choice("surrogate", surrogate, ("ppo", "cispo"))
+    if surrogate == "cispo" and (clip is None or ratio == "none"):
+        needed = 'surrogate="cispo" must have a ratio and a clip, as in clip=(1.0, 4.0)'
+        raise ValueError(f"{needed}; got ratio={ratio!r} and clip={clip}")
+    if ratio == "none" and clip is not None:
+        raise ValueError(f'clip must be None with ratio="none", which has no ratio; got {clip}')
+
+
+def check_axis(name: str, x: torch.Tensor) -> None:
+    """Raise unless there is a last axis, and something in it."""
+    if x.ndim == 0 or x.numel() == 0:
+        raise ValueError(f"{name} must have at least one axis and one element; got {tuple(x.shape)}")
+
+
+def as_tokens(name: str, x: object) -> torch.Tensor:
+    """Return a floating-point tensor that has a last axis, and something in it."""
+    given = as_floating(name, x)
+    check_axis(name, given)
+    return given
+
+
+def as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
+    """Return a mask as weights of the tokens, without a gradient."""
+    mask = as_tensor("mask", mask)
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        raise TypeError(f"mask must be bool or floating-point; got {mask.dtype}; remedy: mask.bool()")
+    check_shape("mask", mask.shape, given.shape, "the tokens")
+    return stopped(mask).to(at_least_float32(given).dtype)
+
+
+def as_other(name: str, value: object, given: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the shape of ``log_probs``, without a gradient."""
+    value = as_floating(name, value)
+    check_shape(name, value.shape, given.shape, "log_probs")
+    return stopped(value).to(at_least_float32(given).dtype)
+
+
+def costs_of(advantages: object, counted: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Return minus the advantage of each token that counts, from one for each answer or for each token."""
+    advantages = as_floating("advantages", advantages)
+    if advantages.ndim < given.ndim:
+        check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
+        advantages = advantages.unsqueeze(-1).expand(given.shape)
+    return torch.where(counted, -as_other("advantages", advantages, given), 0)
+
+
+def _bounds(clip: Any, log_ratio: torch.Tensor, words: str, counts: tuple[int, ...]) -> list[torch.Tensor]:
+    # The logarithms of 1 - low, of 1 + high, and of 1 + the bound of a dual clip.
+    bounds = tuple(clip) if isinstance(clip, tuple | list) else (clip, clip)
+    if len(bounds) not in counts:
+        raise ValueError(f"clip must be a number or {words} of them; got {len(bounds)} of them")
+    low, *others = (as_scalar("clip", bound, log_ratio, low=0) for bound in bounds)
+    return [(-low.clamp(max=1)).log1p(), *(bound.log1p() for bound in others)]
