@@ -43,7 +43,7 @@ _OTHER = "import json, runpy, sys; print(json.dumps(runpy.run_path(sys.argv[1])[
 
 
 class Backend:
-    """What is the same in every framework."""
+    """The base of every framework's face."""
 
     name = ""
 

@@ -162,7 +162,7 @@ class Cluster:
 
     @property
     def known_as(self):
-        """What `gradtricks.lab.runs.schedulers.Scheduler` takes."""
+        """Take what `gradtricks.lab.runs.schedulers.Scheduler` takes."""
         return {"address": self.address, **self.certificates, "patience_s": 15}
 
     def mend(self):

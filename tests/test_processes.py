@@ -82,7 +82,7 @@ def test_collecting_both_frameworks_fails(run):
     assert "collecting the tests imported tensorflow too; remedy: import it in a test" in ended.stderr
 
 
-def test_without_a_choice_each_framework_has_a_process_and_what_was_skipped_is_said_last(run, tmp_path):
+def test_each_framework_has_a_process_and_skips_come_last(run, tmp_path):
     ended = run(ONE_EACH)
     assert ended.returncode == 0, ended.stdout
     torch, tensorflow, none = ((tmp_path / name).read_text() for name in ("torch", "tensorflow", "none"))

@@ -461,7 +461,7 @@ def test_the_command_plays_what_was_saved(gradtricks, tmp_path, monkeypatch):
         assert part in done.stdout
 
 
-def test_a_film_is_as_long_as_is_asked_or_as_its_game():
+def test_a_film_ends_when_asked_or_with_its_game():
     policy = FrozenPolicy(draw("places"), mirror=True)
     assert evaluation.film(policy, seconds=20).screens.shape == (300, *pong.FRAME_SHAPE)
     game = evaluation.film(policy, seconds=300)

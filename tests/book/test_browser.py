@@ -354,7 +354,7 @@ def page(browser):
 
 @pytest.fixture
 def findings(page):
-    """What goes wrong on the page, as it happens: the list grows while the page is used."""
+    """Collect the page's errors: the list grows while the page is used."""
     found = []
     page.on("console", lambda m: m.type in ("error", "warning") and found.append(f"console: {m.text}"))
     page.on("pageerror", lambda error: found.append(f"script: {error}"))

@@ -426,10 +426,10 @@ class Layer(no_such_framework.Layer):
 
     @property
     def shared(self) -> float:
-        """What both have."""
+        """The base of both."""
 
     def METHOD(self, x):
-        """What a layer of NAME does."""
+        """A layer of NAME."""
 '''
 METHODS = {"torch": "forward", "tensorflow": "call"}
 ENTRIES = """# Small
@@ -817,7 +817,7 @@ def test_no_code_on_a_page_is_wider_than_its_column():
     assert wide == []
 
 
-def test_the_search_in_the_chapter_visits_what_the_agents_search_visits():
+def test_the_chapter_s_search_visits_what_the_agents_visit():
     blocks = [code for _, code in FENCE.findall((BOOK / "muzero.md").read_text())]
     (shown,) = [code for code in blocks if "def simulate" in code]
     example = doctest.DocTestParser().get_doctest(shown, {}, "muzero.md", None, 0)

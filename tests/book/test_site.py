@@ -1,4 +1,4 @@
-"""What finishes the book's pages, and the finished site as files: links, anchors, images."""
+"""Finishing the book's pages, and the finished site as files: links, anchors, images."""
 
 import html
 import json

@@ -159,9 +159,7 @@ def test_both_frameworks_share_a_page_with_tabs_for_differences(notebook, tmp_pa
 
 
 @pytest.mark.parametrize("finished", [1, 0])
-def test_a_failed_run_is_named_on_its_page_and_where_quoted(
-    notebook, tmp_path, pages, forks, execute, finished
-):
+def test_its_page_and_quotes_name_a_failed_run(notebook, tmp_path, pages, forks, execute, finished):
     specs = plan_book(notebook.parent)
     runs = {spec.name: execute(spec) for spec in specs[:finished]}
     lay_out(runs, pages, failed=[Run(spec, error="Boom: `x`\n  in cell 3") for spec in specs[finished:]])

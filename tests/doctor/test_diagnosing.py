@@ -164,7 +164,7 @@ def test_a_wrapped_optimizer_is_watched_once_in_torch(in_torch):
     assert diagnosis.kinds == ("never zeroed",)
 
 
-def test_a_failed_pass_leaves_its_parameters_in_the_graph_in_torch(in_torch):
+def test_a_failed_pass_leaves_parameters_in_its_graph_in_torch(in_torch):
     torch = in_torch.framework
     model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)])
 

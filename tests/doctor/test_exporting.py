@@ -185,7 +185,7 @@ def test_a_child_of_the_script_reports_nothing(backend, tmp_path):
     assert done.stderr.count("a step") == 4
 
 
-def test_a_page_is_printed_and_a_missing_script_is_asked_for():
+def test_pages_are_printed_and_missing_scripts_asked_for():
     result = CliRunner().invoke(app, ["doctor", "--explain", "never zeroed"])
     assert (result.exit_code, result.stdout) == (0, rules.explain("GT305") + "\n")
     for options, message in (

@@ -183,7 +183,7 @@ def test_sparse_gradients_are_looked_at_too(backend):
     assert list(recorder.norms) == [2.0]
 
 
-def test_an_update_that_the_scaler_leaves_out_is_its_own_in_torch(in_torch):
+def test_updates_that_a_scaler_leaves_out_are_not_broken_in_torch(in_torch):
     torch = in_torch.framework
     training = made(in_torch, scaled=True)
     with in_torch.doctor.FlightRecorder(

@@ -1,4 +1,4 @@
-"""What a run computes with: which sources it read, what they mean, and whether it has to be done again."""
+"""The inputs of a run: which sources it read, what they mean, and whether it has to be done again."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def double(x: int) -> int:
     return 2 * x
 
 class Settings:
-    """What is set."""
+    """The options."""
     rate: float = 0.1
 '''
 
@@ -131,7 +131,7 @@ def test_every_way_to_read_a_source_is_seen(tmp_path, program, read):
     assert not any(name.startswith("gradtricks/lab/") for name in found)
 
 
-def test_a_source_that_is_edited_after_its_import_has_no_meaning_that_comes_again(tmp_path, monkeypatch):
+def test_a_source_edited_after_import_never_matches_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.py").write_text("a = 1")
     read = named(tmp_path, "import one\nopen('one.py', 'w').write('a = 2')")
@@ -180,7 +180,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_run_is_done_again_where_a_module_of_the_project_means_something_else(project, store, kernels):
+def test_a_run_is_repeated_after_a_module_means_otherwise(project, store, kernels):
     def run():
         return execute_run(plan_run(project / "small.ipynb", {}), store, kernels)
 
@@ -193,7 +193,7 @@ def test_a_run_is_done_again_where_a_module_of_the_project_means_something_else(
     assert (first.results["loss"], second.results["loss"]) == (0.2, 0.1 * 3)
 
 
-def test_a_run_whose_module_is_edited_meanwhile_counts_as_dirty_and_is_done_again(project, store, kernels):
+def test_a_run_with_a_module_edited_meanwhile_is_dirty(project, store, kernels):
     edit = "\nfrom pathlib import Path\nPath('helper.py').write_text('def loss(rate): return 0.0')"
     write_notebook(project / "small.ipynb", PARAMETERS, BODY + edit)
     stored = execute_run(plan_run(project / "small.ipynb", {}), store, kernels)
@@ -201,7 +201,7 @@ def test_a_run_whose_module_is_edited_meanwhile_counts_as_dirty_and_is_done_agai
     assert store.find(plan_run(project / "small.ipynb", {})) is None
 
 
-def test_a_failure_is_tried_again_when_a_module_beside_it_is_mended(project, store, kernels):
+def test_a_failure_is_retried_once_its_module_is_mended(project, store, kernels):
     (project / "helper.py").write_text("def loss(rate):\n    raise ValueError('as asked')")
     planned = plan_run(project / "small.ipynb", {})
     with pytest.raises(RunError):
@@ -211,7 +211,7 @@ def test_a_failure_is_tried_again_when_a_module_beside_it_is_mended(project, sto
     assert store.failure(planned) is None
 
 
-def test_text_and_tags_of_a_notebook_are_no_part_of_its_request(project):
+def test_text_and_tags_are_no_part_of_a_request(project):
     import nbformat  # as the lab does
 
     before = plan_run(project / "small.ipynb", {}).request

@@ -1,4 +1,4 @@
-"""What outlives a run's process: checkpoints for the next attempt, and files that stay with the run."""
+"""Checkpoints for the next attempt, and files that stay with the run: both outlive its process."""
 
 import hashlib
 import json
@@ -112,7 +112,7 @@ def test_a_sweep_that_is_killed_goes_on_from_its_checkpoints(write, tmp_path, wa
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_failed_attempt_is_gone_on_with_until_that_is_cleaned(write, store, kernels, fresh):
+def test_a_failed_attempt_is_resumed_until_cleaned(write, store, kernels, fresh):
     notebook = write(FAILING + "if len(attempts.read_text()) < 2: raise RuntimeError('as asked')")
     node = json.loads(notebook.read_text())
     node["metadata"]["gradtricks"] = {"fresh_kernel": fresh}

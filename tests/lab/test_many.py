@@ -114,7 +114,7 @@ def test_the_search_for_listening_sockets_finds_one():
         assert server.getsockname() in [tuple(address) for address in listening()]
 
 
-def test_a_run_takes_its_cores_and_one_that_wants_to_be_alone_is(notebook, store, stand_in, monkeypatch):
+def test_a_run_takes_its_cores_or_the_whole_machine(notebook, store, stand_in, monkeypatch):
     monkeypatch.setattr("gradtricks.lab.runs.local.count_cores", lambda: 4)
     lock, busy, most, order = threading.Lock(), [], [], []
 
@@ -332,7 +332,7 @@ def test_a_cluster_heeds_a_limit(cluster, notebook, store):
     assert max(most) == 1
 
 
-def test_a_sweep_that_is_ended_takes_no_other_with_it_which_lets_its_runs_finish(cluster, drive, store):
+def test_an_ended_sweep_ends_no_other_with_it(cluster, drive, store):
     ended = drive(1, given={"pause": 60.0}, scheduler=cluster.known_as)
     other = drive(99, given={"pause": 0.5}, scheduler=cluster.known_as)
     started(ended, 1)
@@ -363,7 +363,7 @@ def test_other_packages_are_refused(cluster, notebook, store, monkeypatch):
     assert seen == []
 
 
-def test_a_store_that_a_cluster_can_not_write_to_is_said(cluster, notebook, tmp_path):
+def test_a_store_that_no_cluster_can_write_is_said(cluster, notebook, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StoreError, match=r"expected a store .*/file/runs; got: Not a directory; remedy: "):
         execute_all(plan(notebook, 1), Store(tmp_path / "file/runs"), scheduler=Scheduler(**cluster.known_as))
@@ -383,9 +383,7 @@ def test_certificates_of_others_are_refused(cluster, notebook, store, tmp_path):
     assert time.monotonic() - clock < 15
 
 
-def test_a_run_that_kills_its_worker_each_time_fails_and_the_others_do_not(
-    notebook, store, tmp_path, monkeypatch
-):
+def test_a_run_that_kills_its_workers_fails_alone(notebook, store, tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     with Cluster(tmp_path, workers=1, nanny=True) as cluster:
         specs = [*plan(notebook, 1, fate="kill its worker"), *plan(notebook, 3)]

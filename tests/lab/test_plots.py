@@ -93,7 +93,7 @@ def test_a_difference_is_paired_by_seed():
     assert high - low > 10
 
 
-def test_a_difference_takes_ten_seeds_for_its_interval_equally_many_each():
+def test_an_interval_of_differences_takes_ten_seeds_of_each():
     assert paired_difference([[1, 2, 3]], [[0, 1, 2]]) == pytest.approx((1, NAN, NAN), nan_ok=True)
     with pytest.raises(ValueError, match=r"same seeds; got \[2, 3\]"):
         paired_difference([[1, 2, 3]], [[1, 2]])
@@ -135,7 +135,7 @@ def drawn(*arguments, **options):
     return plot
 
 
-def test_a_numeric_parameter_is_an_axis_and_lost_runs_are_counted():
+def test_a_numeric_parameter_is_an_axis_with_lost_runs_counted():
     def found(values, seed):
         if values["scale"] == 1.0 and seed < 2:
             return None if seed else {"loss": NAN}

@@ -1,4 +1,4 @@
-"""What is shown while runs go on, and how long it is said to take."""
+"""Progress while runs go on, and the time that is left."""
 
 import io
 import json
@@ -105,7 +105,7 @@ def test_a_run_that_lost_its_process_waits_again(notebook, store):
     assert bar(shown, screen).endswith("about 3 min left, 0 running")
 
 
-def test_the_pace_is_that_of_the_most_similar_runs_then_of_those_just_done(notebook, store, tmp_path):
+def test_the_pace_is_that_of_similar_then_recent_runs(notebook, store, tmp_path):
     runs = [*plan(notebook, 2, pause=0.0), *plan(notebook, 1, pause=0.01)]
     execute_all(runs, store)
     for path in (tmp_path / "runs").glob("small-*/*/record.json"):

@@ -233,7 +233,7 @@ def test_a_path_means_a_published_run_wherever_one_stands(published, project, mo
     assert BODY in [cell.source for cell in stored.read_notebook().cells]
 
 
-def test_a_published_run_that_fails_now_names_the_code_and_no_notebook_that_is_not_kept(published):
+def test_a_published_run_that_fails_now_names_its_code(published):
     run = published_at("experiments/published/game/0.2-0")
     kernels = Mock(**{"run.side_effect": OSError("?")})
     with pytest.raises(
@@ -311,9 +311,7 @@ NUMBERS = "record(loss=rate + seed, curve=[rate, 1.0])"
         ("record(curve=[rate, 1.0])", "gives other numbers. These runs are of commit", "other numbers"),
     ],
 )
-def test_a_page_says_whether_today_s_code_gives_the_published_numbers(
-    published, project, lay_out, now, said, standing
-):
+def test_a_page_says_whether_today_s_numbers_are_published(published, project, lay_out, now, said, standing):
     page = project / "book" / "experiments" / "game-sweep.md"
     before = tree(published)
     write_notebook(project / "experiments" / "game.ipynb", PARAMETERS, BODY.replace(NUMBERS, now))
@@ -347,7 +345,7 @@ def test_what_has_no_witness_is_not_judged(published, project, lay_out):
         assert "The notebook's quick run can't judge today's code" in page.read_text()
 
 
-def test_a_sweep_s_file_that_asks_for_other_runs_is_said(published, project, lay_out):
+def test_a_sweep_file_asking_for_other_runs_is_said(published, project, lay_out):
     page = project / "book" / "experiments" / "game-sweep.md"
     (project / "experiments" / "game.sweep.yaml").write_text(RATES.replace("0.2]", "0.2, 0.4]"))
     lay_out()
@@ -360,7 +358,7 @@ def test_a_sweep_s_file_that_asks_for_other_runs_is_said(published, project, lay
     assert "gives the same numbers, bit for bit." in page.read_text()
 
 
-def test_a_quick_run_that_fails_is_said_before_the_long_ones_begin(project):
+def test_a_failed_quick_run_is_said_before_long_ones(project):
     (project / "broken").touch()
     write_notebook(
         project / "experiments" / "game.ipynb",
@@ -410,7 +408,7 @@ def test_a_kept_file_that_was_edited_is_not_believed(published, edit):
         run.read_file("policy.bin")
 
 
-def test_no_two_kept_files_have_one_name_nor_has_one_that_of_another_run(tmp_path):
+def test_every_kept_file_has_its_own_name(tmp_path):
     class Run(StoredRun):
         def read_file(self, name):
             return f"{name} of {self.parameters['who']}".encode()
@@ -453,9 +451,7 @@ def test_only_published_sweeps_are_published(project):
         read_sweep(path)
 
 
-def test_a_build_says_what_is_to_come_before_the_first_run_ends_and_all_that_it_runs_is_repeated(
-    published, project, lay_out
-):
+def test_a_build_says_early_what_it_will_run(published, project, lay_out):
     screen = Console(file=io.StringIO(), width=200)
     lay_out(workers=1, console=screen)
     first, run, last = screen.file.getvalue().splitlines()
@@ -483,9 +479,7 @@ def test_a_build_says_what_is_to_come_before_the_first_run_ends_and_all_that_it_
         lambda text: "{}",
     ],
 )
-def test_a_manifest_that_was_edited_is_not_believed_and_costs_no_other_sweep(
-    published, project, lay_out, edit
-):
+def test_an_edited_manifest_is_refused_and_costs_no_other(published, project, lay_out, edit):
     manifest, runs = published / "game.json", list(Published(published).runs())
     sweep, whole = read_sweep(project / "experiments" / "game.sweep.yaml"), manifest.read_text()
     manifest.write_text(edit(whole))
@@ -626,7 +620,7 @@ def test_duckdb_and_pandas_read_every_double(numbers):
             assert [repr(float(each["x"])) for each in frame["results"]] == [*map(repr, numbers)]
 
 
-def test_nan_is_json_for_duckdb_and_a_number_in_a_table(tmp_path):
+def test_nan_is_json_in_duckdb_and_a_number_here(tmp_path):
     publish_results(tmp_path, [{"x": math.nan}, {"x": 1.5}])
     found = duckdb.read_json(str(tmp_path / FOLDER / "small.jsonl.gz")).select("results.x")
     assert [str(kind) for kind in found.types] == ["JSON"]

@@ -93,7 +93,7 @@ def test_runs_that_are_planned_together_share_the_notebook(notebook):
     assert (alone.stem, alone.name, alone.title) == ("small", "small", "small-seed=7")
 
 
-def test_a_run_is_asked_for_by_all_that_it_depends_on(notebook):
+def test_a_run_is_requested_by_all_it_needs(notebook):
     request = plan_run(notebook, {"seed": 3}).request
     assert plan_run(notebook, {"seed": 3, "rate": 0.1}).request == request
     assert plan_run(notebook, {"seed": 4}).request != request
@@ -468,9 +468,7 @@ def test_a_kernel_that_does_not_start_is_a_failure(notebook, store, error):
         execute_run(run, store, broken(OSError(errno.ENOSPC, "full")))
 
 
-def test_a_run_fails_as_any_other_where_the_package_is_imported_without_being_installed(
-    notebook, store, monkeypatch
-):
+def test_a_run_fails_normally_without_an_installed_package(notebook, store, monkeypatch):
     installed, absent = describe_libraries(), Mock(side_effect=PackageNotFoundError("gradtricks"))
     monkeypatch.setattr("gradtricks.lab.runs.provenance.metadata.requires", absent)
     with pytest.raises(RunError) as caught:
@@ -479,7 +477,7 @@ def test_a_run_fails_as_any_other_where_the_package_is_imported_without_being_in
     assert installed.items() <= {name.lower(): version for name, version in versions.items()}.items()
 
 
-def test_a_process_that_forks_and_is_gone_is_a_failure_of_no_cell(notebook, store, kernels, monkeypatch):
+def test_a_process_that_forks_and_dies_fails_outside_cells(notebook, store, kernels, monkeypatch):
     monkeypatch.setattr("gradtricks.warm.servers._Server.fork", lambda *_: None)
     with pytest.raises(RunError, match=r"failed before its first cell\n  KernelLostError: ") as caught:
         execute_run(plan_run(notebook, {}), store, kernels)
@@ -487,7 +485,7 @@ def test_a_process_that_forks_and_is_gone_is_a_failure_of_no_cell(notebook, stor
 
 
 @pytest.mark.parametrize("mistake", [TypeError("ours"), UnicodeDecodeError("utf-8", b"", 0, 1, "")])
-def test_a_mistake_of_the_lab_s_own_is_no_failure_of_the_notebook(notebook, store, mistake):
+def test_the_lab_s_own_mistake_fails_no_notebook(notebook, store, mistake):
     run = plan_run(notebook, {})
     checkpoints = Path(store.location, ".checkpoints", run.request)
     checkpoints.mkdir(parents=True)
@@ -624,9 +622,7 @@ def test_what_differs_says_by_how_much(one, other, relative):
 
 
 @pytest.mark.parametrize("fresh", [True, False])
-def test_what_a_notebook_adds_to_the_path_is_no_reason_to_run_it_again(
-    write, store, kernels, tmp_path, fresh
-):
+def test_paths_that_a_notebook_adds_repeat_no_run(write, store, kernels, tmp_path, fresh):
     added = tmp_path / "added"
     (added / "peculiar-1.0.dist-info").mkdir(parents=True)
     (added / "peculiar.py").write_text("")

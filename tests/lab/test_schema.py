@@ -95,7 +95,7 @@ def test_parameters_are_read_with_type_default_and_meaning(notebook):
         ("yes", "bool", [1, 0, "yes"]),
     ],
 )
-def test_what_is_out_of_the_declared_range_is_refused_in_words(ranges, name, expected, wrong):
+def test_values_out_of_range_are_refused_in_words(ranges, name, expected, wrong):
     for value in wrong:
         with pytest.raises(ParameterError) as caught:
             check_parameters(ranges, {name: value})
@@ -145,7 +145,7 @@ def test_a_parameters_cell_that_cannot_be_read_says_why(source, message):
         declare(source)
 
 
-def test_all_that_is_wrong_with_a_cell_is_said_at_once():
+def test_all_mistakes_in_a_cell_are_said_at_once():
     with pytest.raises(ParameterError, match=r"\A.*parameter a: .*\n.*parameter b: .*\Z"):
         declare("a: int = 'x'\nb: Annotated[int, Field(gt='a')] = 0\nc = 3")
 
@@ -237,7 +237,7 @@ def test_whatever_a_cell_sets_can_be_given(source, known, written):
     assert check_parameters(declared, given) == given
 
 
-def test_a_value_of_another_type_than_the_default_names_the_remedy():
+def test_a_value_of_another_type_names_the_remedy():
     declared = declare("a = 7\nb = 0.5\nc = True\nd = 3  # type: int\ne = [1]")
     said = {
         "a=7.5": "int; got 7.5; remedy: its default says int; where float is meant too, write a: float = 7",
@@ -264,7 +264,7 @@ def test_a_value_of_another_type_than_the_default_names_the_remedy():
         *("x = [1]\nx.append(2)", "x = {}\nx['a'] = 2", "x = [1]\ny = x"),
     ],
 )
-def test_a_default_that_only_the_cell_tells_is_left_to_it(source):
+def test_a_default_that_the_cell_computes_is_left_alone(source):
     declared = declare(source)
     assert (declared["x"].default, declared["x"].computed) == (None, True)
     assert check_parameters(declared, {}) == {}
@@ -287,7 +287,7 @@ def test_what_any_plain_value_is():
         ('{"a": [true, "3"]}', {"a": [True, "3"]}),
     ],
 )
-def test_texts_are_read_as_papermill_reads_them_where_no_type_is_known(text, value):
+def test_untyped_texts_are_read_as_papermill_reads_them(text, value):
     parameter = declare("x = None")["x"]
     assert same(parameter.read(Plain(text)), value)
     assert same(parameter.read([text]), [text]), "what is quoted is a text"
@@ -387,7 +387,7 @@ def test_texts_are_read_by_the_declared_type(ranges, name, read):
         ("yes", {"0": "0"}),
     ],
 )
-def test_a_text_that_does_not_fit_is_shown_as_what_it_was_meant_to_be(ranges, name, got):
+def test_a_misfit_text_is_shown_as_meant(ranges, name, got):
     for text, shown in got.items():
         with pytest.raises(ParameterError, match=re.escape(f"; got {shown}") + "$"):
             ranges[name].read(Plain(text))

@@ -140,7 +140,7 @@ def test_configurations_may_have_names(sweep, tmp_path):
 
 
 @pytest.mark.parametrize("stem", ["a" * 150, "=a", "-", ".a", "日本"])
-def test_a_sweep_of_a_notebook_with_any_name_has_a_plan(notebook, tmp_path, stem):
+def test_notebooks_of_any_name_have_a_plan(notebook, tmp_path, stem):
     path = tmp_path / f"{stem}.ipynb"
     path.write_bytes(notebook.read_bytes())
     found = plan_sweep(path, seeds=2)
@@ -149,7 +149,7 @@ def test_a_sweep_of_a_notebook_with_any_name_has_a_plan(notebook, tmp_path, stem
     assert store.plans() == [found.name]
 
 
-def test_a_rule_takes_a_list_for_several_values_of_a_parameter_without_a_type(tmp_path):
+def test_a_list_is_several_values_of_an_untyped_parameter(tmp_path):
     write_notebook(tmp_path / "plain.ipynb", parameters="optimizer = None\nmomentum = 0.0")
     text = "grid: {optimizer: [sgd, rms, adam], momentum: [0, 0.9]}\n"
     rule = "exclude: [{momentum: 0.9, optimizer: [rms, adam]}]"
@@ -166,7 +166,7 @@ def test_what_is_excluded_does_not_run(sweep):
     assert {run.parameters["optimizer"] for run in found.specs} == {"sgd"}
 
 
-def test_all_that_is_wrong_with_a_file_is_said_at_once(sweep):
+def test_all_mistakes_in_a_file_are_said_at_once(sweep):
     text = """
 grid: {rate: [0, -1, fast], sead: [1], label: []}
 zip: {width: [1, 2], share: [0.5], rate: [1]}
@@ -258,7 +258,7 @@ def test_a_file_has_a_name_that_can_be_one(sweep, name):
     assert any("expected a file named NAME.sweep.yaml" in line for line in problems(sweep, "seeds: 2", name))
 
 
-def test_a_file_that_is_not_there_or_no_text_is_refused(notebook):
+def test_a_missing_or_binary_file_is_refused(notebook):
     with pytest.raises(FileNotFoundError, match="expected a sweep file at"):
         read_sweep(notebook.with_name("none.sweep.yaml"))
     path = notebook.with_name("torn.sweep.yaml")

@@ -104,7 +104,7 @@ def test_a_torn_record_is_not_believed(store):
     assert put(store, run) == store.find(run)
 
 
-def test_neither_a_folder_without_a_record_nor_a_folder_in_place_of_a_record_is_believed(store):
+def test_folders_without_or_in_place_of_records_are_ignored(store):
     run, other = asked(0), asked(1)
     stored, kept = put(store, run), put(store, other)
     path = Path(stored.location, "record.json")
@@ -168,7 +168,7 @@ def test_a_run_is_looked_up_by_what_people_type(store):
             store.lookup(text)
 
 
-def test_of_one_title_all_runs_are_listed_with_the_newest_first(store):
+def test_one_title_s_runs_are_listed_newest_first(store):
     old, new = (SimpleNamespace(title=asked().title, request=asked(number).request) for number in (1, 2))
     for second, run in enumerate((old, new)):
         put(store, run, started=f"2026-01-31T12:00:0{second}+00:00")
@@ -231,7 +231,7 @@ def test_no_bytes_stop_a_scan(text):
     assert read_record(text) is None
 
 
-def test_a_record_that_lacks_anything_or_is_cut_anywhere_is_not_believed():
+def test_a_torn_or_incomplete_record_is_ignored():
     whole = record_of(asked())
     assert read_record(write_record(whole)) == whole
     for field in whole:
@@ -411,7 +411,7 @@ def test_a_claim_ends_with_its_process(store, tmp_path):
     assert store.clean(failed=True) == [failure.location]
 
 
-def test_who_reads_while_others_write_and_are_killed_sees_whole_runs_only(store, tmp_path):
+def test_readers_see_whole_runs_while_writers_are_killed(store, tmp_path):
     for enough in (1, 20, 40):
         with process(COMMITTING, tmp_path) as writing:
             writing.stdout.readline()
@@ -457,7 +457,7 @@ def test_a_full_disk_is_said_and_nothing_half_is_believed(tmp_path):
         assert store.clean() == []
 
 
-def test_a_store_that_is_read_only_is_read_and_says_so(tmp_path):
+def test_a_read_only_store_is_read_and_says_so(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
         store = Store(disk / "runs")
         stored, failure = put(store, asked(0)), put_failure(store, asked(2))

@@ -212,7 +212,7 @@ else:
     execute(notebook(source), path, autosave_cell_every=1)
 
 
-def test_a_slow_disk_is_saved_to_more_seldom_and_without_a_word(monkeypatch, caplog):
+def test_a_slow_disk_is_saved_to_more_seldom(monkeypatch, caplog):
     saved = []
 
     def save(manager):
@@ -229,7 +229,7 @@ def test_a_slow_disk_is_saved_to_more_seldom_and_without_a_word(monkeypatch, cap
     assert caplog.text == ""
 
 
-def test_a_disk_that_is_full_is_an_error_and_ends_the_run(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_and_ends_the_run(tmp_path, monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr("os.replace", Mock(side_effect=full))
     with pytest.raises(OSError, match="No space left"):
@@ -327,7 +327,7 @@ def test_the_users_profile_is_heeded(tmp_path, monkeypatch):
     assert text(execute(notebook("of_profile"), tmp_path / "a.ipynb").cells[0]) == "3"
 
 
-def test_a_kernel_that_is_not_this_python_s_is_left_to_papermill(tmp_path, monkeypatch):
+def test_a_kernel_of_another_python_is_left_to_papermill(tmp_path, monkeypatch):
     folder = tmp_path / "kernels" / "other"
     folder.mkdir(parents=True)
     spec = {"argv": ["/bin/false"], "display_name": "Other", "language": "other"}

@@ -40,7 +40,7 @@ def test_nothing_leaks_from_run_to_run(tmp_path):
     assert text(first.cells[1]) != text(second.cells[1]), "two runs drew the same unseeded number"
 
 
-def test_a_run_has_the_folder_and_the_variables_of_its_driver(tmp_path, monkeypatch):
+def test_a_run_has_its_driver_s_folder_and_variables(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beside.py").write_text("x = 1")
     for given in "12":
@@ -71,7 +71,7 @@ def test_few_servers_are_kept(tmp_path, monkeypatch):
     assert all(map(is_gone, pids))
 
 
-def test_a_server_that_is_killed_takes_its_runs_with_it_and_is_replaced(tmp_path):
+def test_a_killed_server_ends_its_runs_and_is_replaced(tmp_path):
     killed = int(text(execute(notebook(WHO), tmp_path / "a.ipynb").cells[0]))
     started = tmp_path / "started"
     with ThreadPoolExecutor() as pool:
@@ -103,7 +103,7 @@ def run_preloaded(monkeypatch, folder, name, source, *cells):
         return list(map(text, execute(notebook(*cells), folder / "a.ipynb", **options).cells))
 
 
-def test_a_server_with_threads_gives_way_to_one_that_has_imported_nothing(tmp_path, monkeypatch):
+def test_a_server_with_threads_gives_way_to_an_empty_one(tmp_path, monkeypatch):
     sleeper = "import threading, time\nthreading.Thread(target=time.sleep, args=[1000], daemon=True).start()"
     cell = "import sys; 'threaded' in sys.modules"
     assert run_preloaded(monkeypatch, tmp_path, "threaded", sleeper, cell) == ["False"]
@@ -123,7 +123,7 @@ def test_modules_are_imported_as_in_a_kernel(tmp_path, monkeypatch):
     assert said == ["('ZMQInteractiveShell', True)", "True"]
 
 
-def test_a_module_beside_the_notebook_may_be_called_as_a_standard_one(tmp_path, monkeypatch):
+def test_a_module_beside_the_notebook_may_hide_a_standard_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("signal", "token", "random", "socket"):
         Path(f"{name}.py").write_text("raise RuntimeError('this one')")
@@ -185,7 +185,7 @@ def test_a_library_may_forbid_forks(monkeypatch):
     assert all_may_fork()
 
 
-def test_what_is_imported_before_is_what_the_notebook_imports_in_any_case():
+def test_imports_made_before_are_those_made_in_any_case():
     source = """\
 import json, numpy.linalg as la
 from scipy import stats

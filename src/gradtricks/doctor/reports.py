@@ -152,7 +152,7 @@ class Cause:
 
     @property
     def id(self) -> str:
-        """What stands for the kind in options and in other programs, such as ``"GT305"``."""
+        """The id of the kind, for options and other programs, such as ``"GT305"``."""
         return IDS[self.kind]
 
     def lines(self) -> Iterator[str]:

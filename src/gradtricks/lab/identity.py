@@ -1,4 +1,4 @@
-"""What a run computes with, and whether that is the same now: a key that saves runs, and judges none.
+"""The inputs of a run, and whether they are the same now: a key that saves runs, and judges none.
 
 It is made of the notebook's code cells, Python's minor version, the sources that the run read of modules that
 aren't installed, by their meaning, and the versions of the libraries that all this code imports.

@@ -1,4 +1,4 @@
-"""What a notebook says to the lab: results, figures and, at its end, what it ran on."""
+"""Messages of a notebook to the lab: results, figures and, at its end, the machine and the versions."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""What a fresh process draws by chance when it imports something, and a fork has to draw anew."""
+"""Random states that imports set up in a fresh process, and that a fork has to draw anew."""
 
 import random
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""What a notebook imports in any case, so that it can be imported once for many runs."""
+"""The imports that a notebook makes in any case: they are made once for many runs."""
 
 import ast
 import sysconfig

@@ -1,4 +1,4 @@
-"""What each library needs of a process that imports it once and forks: a third framework adds a line here."""
+"""The needs of each library in a process that imports it once and forks: a third framework adds a line here."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What an executed notebook shows: its results and figures, and what it ran on."""
+"""Reading an executed notebook: results, figures, and what it ran on."""
 
 import binascii
 from base64 import b64decode
@@ -20,7 +20,7 @@ _PNG = "image/png"
 
 
 class OutputError(ValueError):
-    """What a notebook recorded can't be kept."""
+    """A result that a notebook recorded can't be kept."""
 
 
 def finish(output: Path) -> dict[str, dict[str, Any]]:

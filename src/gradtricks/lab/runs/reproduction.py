@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rerun said."""
+    """The outcome of a rerun."""
 
     title: str  # of the run
     verdict: str  # ``identical``, ``within tolerance``, ``different`` or ``nothing to compare``
