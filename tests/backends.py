@@ -43,7 +43,7 @@ _OTHER = "import json, runpy, sys; print(json.dumps(runpy.run_path(sys.argv[1])[
 
 
 class Backend:
-    """The base of every framework's face."""
+    """Behaviour that is the same in every framework."""
 
     name = ""
 

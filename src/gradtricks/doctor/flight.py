@@ -71,7 +71,7 @@ class Recording:
 
         Raises:
             BrokenTrainingError: The gradient isn't finite. Weights, buffers and random numbers are those of
-                before the step, and there are no gradients, so whoever catches it may leave the batch out.
+                before the step, and there are no gradients, so a handler may leave the batch out.
         """
         check_callable("function", function)
         if (file := replayed.get()) is not None:

@@ -34,7 +34,7 @@ CHECKPOINTS = "GRADTRICKS_CHECKPOINTS"
 FILES = "GRADTRICKS_FILES"
 BEGUN = "begun.json"  # beside the state: the sources that the first attempt had read
 
-# What a notebook adds to it later, whoever looks for the run again can't see.
+# sys.path before the notebook runs: later lookups won't have what it adds.
 _PATH = list(sys.path)
 _SHOWN = 6  # elements of a list
 FIGURE_NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -211,7 +211,7 @@ def is_readable(x: tf.Tensor) -> bool:
 def reverse_only(gradient: tf.Tensor) -> tf.Tensor:
     """The gradient itself; raise where an accumulator around a `tf.function` would differentiate its rule."""
     if tf.executing_eagerly():
-        return gradient  # there, whoever has a tangent is known when the rule is declared
+        return gradient  # there, tangents are known when the rule is declared
 
     @tf.custom_gradient
     def declared(gradient: tf.Tensor) -> tuple[tf.Tensor, Rule]:

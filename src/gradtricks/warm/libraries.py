@@ -1,4 +1,4 @@
-"""The needs of each library in a process that imports it once and forks: a third framework adds a line here."""
+"""The needs of each library in a process that imports it once and forks; a third framework adds a line."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping

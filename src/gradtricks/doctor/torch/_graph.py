@@ -121,7 +121,7 @@ def statuses_of(tensors: Sequence[torch.Tensor | None]) -> list[tuple[str, float
 
 
 def same_draws() -> AbstractContextManager[None]:
-    """Differentiate once more, and leave the random numbers as they were for whoever draws next."""
+    """Differentiate once more, and leave the random numbers as they were."""
     return torch.random.fork_rng(range(torch.cuda.device_count()))
 
 

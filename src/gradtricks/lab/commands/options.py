@@ -145,7 +145,7 @@ SchedulerAddress = Annotated[
 TlsCa = Annotated[Path | None, _cluster("--tls-ca", help="Certificate of the authority.")]
 TlsCert = Annotated[Path | None, _cluster("--tls-cert", help="Our certificate.")]
 TlsKey = Annotated[Path | None, _cluster("--tls-key", help="Its private key.")]
-PlainTcp = Annotated[bool, _cluster("--plain-tcp", help="Trust whoever reaches a scheduler at tcp://.")]
+PlainTcp = Annotated[bool, _cluster("--plain-tcp", help="Trust anybody who reaches a scheduler at tcp://.")]
 
 Experiments = Annotated[Path, _where("--experiments", help="Folder of the source notebooks.")]
 StoreLocation = Annotated[str, _where("--store", help="Folder of the runs; plots go beside it.")]

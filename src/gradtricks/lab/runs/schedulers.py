@@ -46,7 +46,7 @@ class Scheduler:
             raise ValueError(f"certificates are for tls://; got {self.address!r}")
         elif not self.plain_tcp and not _is_loopback(parts[2] or parts[3]):
             raise ValueError(
-                f"{self.address}: over tcp:// whoever reaches the scheduler or a worker can run any code "
+                f"{self.address}: over tcp:// anybody who reaches the scheduler or a worker can run any code "
                 "there; remedy: tls:// with certificates, an SSH tunnel to 127.0.0.1, or plain_tcp=True "
                 "(--plain-tcp) where every machine of the network is trusted"
             )

@@ -21,7 +21,7 @@ RUN = re.compile(r"[^/.][^/]*-[0-9a-f]{12}/(?:[0-9a-f]{12}|failed)")  # all else
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TAKEN_AWAY = re.compile(RUN.pattern.replace("}/(", "}-("))
-# How one begins, whoever edited it since.
+# A manifest's first two keys; enough to recognise one that was edited.
 _MANIFEST = re.compile(rb'\{\s*"title":\s*"(?:[^"\\]|\\.)*",\s*"question":')
 _CHECKPOINTS = ".checkpoints"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
@@ -104,7 +104,7 @@ class Place:
                 yield folder
             finally:
                 _delete(folder)
-                lock.unlink(missing_ok=True)  # whoever waits for it notices, and makes a new one
+                lock.unlink(missing_ok=True)  # a process that waits for it notices, and makes a new one
 
     def claimed(self) -> set[str]:
         """List the keys that processes have claimed now."""
@@ -184,7 +184,10 @@ def _is_locked(lock: Path) -> bool:
     """Look whether a process holds a lock, without keeping others from it."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):  # another user's; whoever claims it too will hear of that
+    except (
+        FileNotFoundError,
+        PermissionError,
+    ):  # another user's; who claims it too hears of it
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

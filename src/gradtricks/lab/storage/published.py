@@ -55,7 +55,7 @@ class PublishedRun(StoredRun):
 
 
 class Published:
-    """The published runs in a folder, for whoever reads a store: they count whatever has changed since."""
+    """The published runs in a folder, read as a store: they count whatever has changed since."""
 
     def __init__(self, location: str | Path) -> None:
         self.location = str(location)
@@ -146,7 +146,7 @@ def as_lines(runs: Iterable[PublishedRun]) -> bytes:
 
 
 def _read(path: Path, digest: str) -> bytes:
-    """Read a file; refuse another one than is meant, as where whoever published was killed meanwhile."""
+    """Read a file; refuse another one than is meant, as after a publication that was killed."""
     data = path.read_bytes() if path.is_file() else None
     if data is None or hashlib.sha256(data).hexdigest() != digest:
         raise StoreError(

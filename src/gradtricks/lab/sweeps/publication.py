@@ -32,7 +32,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_.=+]+")
 def keep(sweep: Sweep, runs: Iterable[StoredRun], quick: Iterable[StoredRun] = ()) -> Path:
     """Publish all runs of a sweep instead of its former ones: their records and files, not their notebooks.
 
-    The quick runs of its notebook are what later code is judged by. Whoever is killed meanwhile may leave
+    The quick runs of its notebook are what later code is judged by. A killed process may leave
     files of both: they aren't believed, and publishing again mends it. Returned is the file of the records.
     A StoreError says that the folder can't be written to, or that a file of a run isn't what it was.
     """
@@ -117,7 +117,7 @@ def _folder(sweep: Sweep) -> Path:
 
 @contextmanager
 def _beside(root: Path, sweep: str) -> Iterator[Path]:
-    """Make a folder for what isn't in its place yet, on the same disk; delete that of whoever was killed."""
+    """Make a folder for what isn't in its place yet, on the same disk; delete that of a killed process."""
     root.mkdir(parents=True, exist_ok=True)
     with FileLock(root / LOCK):  # who else publishes waits
         for left in root.glob(f".{sweep}.*"):
