@@ -89,7 +89,7 @@ def execute_notebook(
     manager = Manager(nb, **{name: options[name] for name in _OF_MANAGER if name in options})
     kernels = WarmKernelManager(kernel_name=kernel_name, kernel_id=uuid.uuid4().hex)
     if len(os.fsencode((servers or shared()).folder)) < _LONGEST_FOLDER:
-        kernels.transport = "ipc"  # so that nothing listens on a port
+        kernels.transport = "ipc"  # so that no port takes code
     provisioner = WarmProvisioner(
         kernel_id=kernels.kernel_id, kernel_spec=kernels.kernel_spec, parent=kernels
     )
