@@ -73,6 +73,7 @@ CELLS = {
     "exit": "sys.exit(3)",
     "error": "1 / 0",
     "syntax error": "1 +",
+    "error in the standard library": "os.environ['NO']",
     "group": "raise ExceptionGroup('g', [ValueError(1)])",
     "handler": (
         "get_ipython().set_custom_exc((KeyError,), lambda *_, **__: print('handled'))\nraise KeyError(2)"
