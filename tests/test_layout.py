@@ -264,10 +264,10 @@ MOST_LINES = {
     "src/gradtricks/_core": 1_358,
     "src/gradtricks/doctor": 4_910,
     "src/gradtricks/agents": 4_198,
-    "src/gradtricks/warm": 1_447,
-    "src/gradtricks/lab": 7_604,
+    "src/gradtricks/warm": 1_460,
+    "src/gradtricks/lab": 7_607,
     "src/gradtricks/book": 2_665,
-    "tests": 26_458,
+    "tests": 26_460,
 }
 
 

@@ -98,7 +98,7 @@ def test_a_run_ends_with_all_that_it_started(tmp_path, end, failure):
 
 
 @pytest.mark.parametrize(("longest", "transport"), [(0, "tcp"), (100, "ipc")])
-def test_nothing_listens_where_sockets_can_have_names(tmp_path, monkeypatch, longest, transport):
+def test_no_port_takes_code_where_sockets_can_have_names(tmp_path, monkeypatch, longest, transport):
     monkeypatch.setattr("gradtricks.warm.engine._LONGEST_FOLDER", longest)
     about = (
         "from ipykernel.connect import get_connection_info as about; print(about(unpack=True)['transport'])"

@@ -97,8 +97,10 @@ class WarmProvisioner(KernelProvisionerBase):
         own = {name: environment.pop(name) for name in list(environment) if name.startswith(_OF_SESSION)}
         folder = Path(kwargs.get("cwd") or ".").absolute()
         modules = with_late(name for name in self.modules if not _is_beside(folder, name))
+        launcher = cmd.index(_LAUNCHER)
         order = Order(
-            arguments=cmd[cmd.index(_LAUNCHER) + 1 :],
+            options=tuple(option for option in cmd[1:launcher] if option != "-m"),
+            arguments=cmd[launcher + 1 :],
             modules=modules if sys.platform == "linux" else (),
             environment=environment,
             variables={**own, **self.variables},

@@ -41,6 +41,7 @@ class Order:
     """A kernel that is wanted.
 
     Args:
+        options: Of Python, as the kernel's specification has them.
         arguments: Of ipykernel's application, such as ``-f FILE``.
         modules: To be imported before the fork; ``module:function`` is called too.
         environment: Of the process that forks, which libraries read when they are imported.
@@ -51,6 +52,7 @@ class Order:
         state: Another state means another process that forks.
     """
 
+    options: tuple[str, ...]
     arguments: list[str]
     modules: tuple[str, ...]
     environment: Mapping[str, str]
@@ -64,17 +66,16 @@ class Order:
 class _Server:
     """One process that forks. Nothing but this object can reach it, and it ends with it."""
 
-    def __init__(self, modules: tuple[str, ...], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(self, modules: tuple[str, ...], order: Order, folder: Path) -> None:
         self.users = 0
         self._lock, self._ready = threading.Lock(), False
         self._control, theirs = socket.socketpair()
-        command = [sys.executable, "-Xfrozen_modules=off", "-c", _MAIN]  # as Jupyter starts a kernel
-        command += [str(theirs.fileno()), str(folder)]
+        command = [sys.executable, *order.options, "-c", _MAIN, str(theirs.fileno()), str(folder)]
         none, self._errors = subprocess.DEVNULL, tempfile.TemporaryFile()  # noqa: SIM115  as long as this
         with theirs:
             self._process = subprocess.Popen(
                 [*command, *modules],
-                env=environment,
+                env=order.environment,
                 pass_fds=[theirs.fileno()],
                 stdin=none,
                 stdout=none,
@@ -198,7 +199,7 @@ class Servers:
 
     @contextmanager
     def _server(self, modules: tuple[str, ...], order: Order) -> Iterator[_Server]:
-        key = modules, frozenset(order.environment.items()), order.state
+        key = modules, order.options, frozenset(order.environment.items()), order.state
         with self._lock:
             self.refuse_closed()
             server = self._servers.pop(key, None)
@@ -206,7 +207,7 @@ class Servers:
                 server.close()
                 server = None
             # The last one used comes last.
-            self._servers[key] = server = server or _Server(modules, order.environment, self.folder)
+            self._servers[key] = server = server or _Server(modules, order, self.folder)
             server.users += 1
             idle = [key for key, other in self._servers.items() if not other.users]
             for key in idle[: max(0, len(self._servers) - _SERVERS)]:
