@@ -260,7 +260,7 @@ MOST_LINES = {
     "src/gradtricks/_core": 1_346,
     "src/gradtricks/doctor": 4_182,
     "src/gradtricks/agents": 4_197,
-    "src/gradtricks/warm": 1_451,
+    "src/gradtricks/warm": 1_460,
     "src/gradtricks/lab": 7_932,
     "src/gradtricks/book": 2_634,
     "tests": 25_572,

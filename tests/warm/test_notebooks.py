@@ -162,7 +162,7 @@ PRINTED = {
     "too long": (
         "import sys\nfor i in range(60):\n    print(str(i % 10) * 99_999)\nprint('end', file=sys.stderr)"
     ),
-    "flushed": "for i in range(1_000):\n    print(i, flush=True)",
+    "flushed": "for i in range(5_000):\n    print(i, flush=True)",
     "room again": (
         "from IPython.display import clear_output\n"
         f"print('x' * {TEXT_LIMIT + 1}); clear_output(); print('there is room again')"
@@ -178,5 +178,5 @@ def test_what_a_cell_prints_is_put_together_and_bounded(tmp_path):
     assert TEXT_LIMIT < len(printed) < TEXT_LIMIT + 200
     assert "[left out: 4,000,004 more characters; a cell may print 2,000,000]\n" in printed
     (flushed,) = cells["flushed"].outputs
-    assert flushed.text.split() == [str(i) for i in range(1_000)]
+    assert flushed.text.split() == [str(i) for i in range(5_000)]
     assert text(cells["room again"]) == "there is room again\n"

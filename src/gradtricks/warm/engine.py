@@ -27,6 +27,7 @@ from gradtricks.warm.servers import Servers, shared
 from gradtricks.warm.specs import is_own_kernel
 
 TEXT_LIMIT = 2_000_000  # characters that a cell may print: one that prints for ever would fill the disk
+_DRAIN_TIMEOUT_S = 60  # for outputs that are on their way when a cell has ended
 _LONGEST_FOLDER = 50  # bytes: systems allow about a hundred for the name of a socket in it
 _OF_MANAGER = ("output_path", "progress_bar", "log_output", "autosave_cell_every")  # papermill's options
 _NOT_OF_CLIENT = ("input_path", "output_path", "progress_bar", "autosave_cell_every")
@@ -97,7 +98,8 @@ def execute_notebook(
     provisioner.servers, provisioner.variables = servers, variables or {}
     provisioner.state, provisioner.log, provisioner.lines = state, log, (_EXIT_LATER, *lines)
     kernels.provisioner = provisioner
-    traits = {name: value for name, value in options.items() if name not in _NOT_OF_CLIENT}
+    traits = {"iopub_timeout": _DRAIN_TIMEOUT_S}
+    traits |= {name: value for name, value in options.items() if name not in _NOT_OF_CLIENT}
     traits |= {"timeout": execution_timeout or options.get("timeout"), "startup_timeout": start_timeout}
     client = _Client(manager, km=kernels, kernel_name=kernel_name, log=_LOGGER, **traits)
     client.timeout_s, client.reports = timeout_s, reports

@@ -56,6 +56,7 @@ def become_kernel(channel: socket.socket, log: int, chances: Chances) -> NoRetur
         chances.draw()
         sys.argv = [str(_LAUNCHER and _LAUNCHER.origin), *order["arguments"]]
         app = IPKernelApp.instance(parent_handle=os.getppid(), log_level=logging.ERROR)
+        app.init_iopub = lambda context: _init_iopub(app, context)
         app.initialize(order["arguments"])
         for line in order["lines"]:
             exec(line, {"shell": app.shell})  # noqa: S102  ours, or the caller's
@@ -68,6 +69,12 @@ def become_kernel(channel: socket.socket, log: int, chances: Chances) -> NoRetur
         traceback.print_exc(file=sys.__stderr__)
     finally:
         os._exit(status)
+
+
+def _init_iopub(app: Any, context: Any) -> None:
+    """Make the socket for outputs; by itself it would drop what a thousand messages wait before."""
+    context.sndhwm = 0
+    IPKernelApp.init_iopub(app, context)
 
 
 def _finish(app: Any) -> None:
