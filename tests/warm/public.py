@@ -142,6 +142,8 @@ def compare(notebook):
         if CLOSENESS[name](one) != CLOSENESS[name](other):
             different.append([number, one, other])
     stable = [name for name in ("classes", "message") if plain[name] == again[name]]
+    if "classes" not in stable:  # nothing can be said of such a notebook
+        different.append(["ends otherwise by itself", plain["classes"][0], again["classes"][0]])
     # An error of ours may be a class derived from the one that papermill raises.
     if "classes" in stable and plain["classes"][0] not in warm["classes"]:
         different.append(["ends", plain["classes"][0], warm["classes"][0]])
