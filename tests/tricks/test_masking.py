@@ -632,7 +632,12 @@ def test_gradient_scalers_of_pytorch(in_torch):
         assert moved == [[True, False, True], [False] * 3, [True, False, True]]
 
 
-def test_threads_share_many_elements_without_rounding(in_torch):
+@pytest.mark.parametrize("has_openmp", [True, False])
+def test_threads_share_many_elements_without_rounding(in_torch, monkeypatch, has_openmp):
+    from gradtricks.torch import _in_place
+
+    if not has_openmp:
+        monkeypatch.setattr(_in_place, "_parallel_region", lambda: None)
     torch, tricks = in_torch.framework, in_torch.tricks
     threads = torch.get_num_threads()
     random = np.random.default_rng(0)
@@ -657,6 +662,53 @@ def test_threads_share_many_elements_without_rounding(in_torch):
     np.testing.assert_allclose(values[0], wanted[-1], rtol=1e-5, atol=1e-6)
 
 
+def test_without_openmp_there_is_no_region_of_pytorch_s(in_torch, monkeypatch):
+    from gradtricks.torch import _in_place
+
+    _in_place._parallel_region.cache_clear()
+    monkeypatch.setattr(_in_place, "Path", lambda _: in_torch.framework.zeros(0))  # which has no parent
+    assert _in_place._parallel_region() is None
+    _in_place._parallel_region.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_many_parameters_take_the_steps_that_each_takes_alone(in_torch, kind):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    sizes, dtype = [0, 1, 7, 40_000, 3, 20_000], getattr(torch, kind)
+    torch.manual_seed(0)
+    start = [torch.randn(size, dtype=dtype) for size in sizes]
+    together, alone = ([torch.nn.Parameter(x.clone()) for x in start] for _ in range(2))
+    optimizers = [tricks.MaskedAdam(together, RATE, amsgrad=True)]
+    optimizers += [tricks.MaskedAdam([p], RATE, amsgrad=True) for p in alone]
+    for step in range(4):
+        for index, (one, other) in enumerate(zip(together, alone, strict=True)):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+            if index % 2 and step % 2:  # so that some have steps of their own, and some have none
+                mask = torch.rand_like(one) < 0.5
+                optimizers[0].set_trainable_mask(one, mask)
+                optimizers[1 + index].set_trainable_mask(other, mask)
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_step_count_of_another_dtype_goes_by_tensors(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    paths = []
+    for dtype in (torch.float32, torch.int64):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = tricks.MaskedAdam([parameter], 0.1)
+        parameter.grad = torch.ones(3)
+        optimizer.step()
+        optimizer.state[parameter]["step"] = optimizer.state[parameter]["step"].to(dtype)
+        optimizer.step()
+        assert optimizer.state[parameter]["step"] == 2
+        paths.append(parameter.detach())
+    torch.testing.assert_close(*paths)
+
+
 @pytest.mark.skipif(COMPILER != "inductor", reason="takes a C++ compiler")
 def test_the_compiled_step_of_a_gpu_on_a_cpu(in_torch, monkeypatch):
     from gradtricks.torch import _in_place
@@ -666,6 +718,7 @@ def test_the_compiled_step_of_a_gpu_on_a_cpu(in_torch, monkeypatch):
     gradients, masks = random.normal(size=(5, 2, 3)), random.random((5, 2, 3)) < 0.5
     masks[:2] = True
     paths = []
+    monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
     for way in (_in_place._compiled, _in_place._by_tensors):
         monkeypatch.setattr(_in_place, "_way_of", lambda *_, way=way: way)
         torch._dynamo.utils.counters.clear()

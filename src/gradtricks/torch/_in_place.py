@@ -1,8 +1,10 @@
-"""A step of Adam under a mask, in place: in one pass on a CPU, compiled on a GPU, by tensors elsewhere."""
+"""Steps of Adam under masks, in place: all in one pass on a CPU, compiled on a GPU, by tensors elsewhere."""
 
+import ctypes
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,19 +14,17 @@ from gradtricks.torch._tensors import at_least_float32
 
 _LARGE = 2**16  # elements from which on a GPU a compiled step is worth its compilation
 
+_PLAIN = torch.Tensor, torch.nn.Parameter
+_LOOPED = torch.float32, torch.float64
+
 Adam = Callable[..., Any]
 
 
-def step_in_place(
-    adam: Adam,
-    parameter: torch.Tensor,
-    gradient: torch.Tensor,
-    state: dict[str, Any],
-    group: dict[str, Any],
-) -> None:
-    """Take the step of a parameter as ``adam`` takes it, which is `masked_adam_step`."""
-    moments = state["exp_avg"], state["exp_avg_sq"], state["max_exp_avg_sq"] if group["amsgrad"] else None
-    tensors = [parameter, gradient, *moments, state.get("own_steps"), state["trainable_mask"]]
+def step_in_place(adam: Adam, states: dict[torch.Tensor, dict[str, Any]], group: dict[str, Any]) -> None:
+    """Take the step of a group's parameters, of which each has its state, as ``adam`` takes it.
+
+    ``adam`` is `masked_adam_step`.
+    """
     # NumPy's numbers would stay as narrow as they are, so that 1 - lr * weight_decay may be 1.
     beta_1, beta_2, epsilon, weight_decay = map(float, (*group["betas"], group["eps"], group["weight_decay"]))
     # What is added to the gradient, and what shrinks the parameter by itself; one of them is 0.
@@ -32,32 +32,73 @@ def step_in_place(
     options = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "l2": l2, "weight_decay": decay}
     options["maximize"] = group["maximize"]
     rate = group["lr"].reshape(()) if isinstance(group["lr"], torch.Tensor) else group["lr"]
-    _way_of(tensors)(adam, tensors, state["step"], rate, options)
+    loops: dict[torch.dtype, list[list[Any]]] = {}
+    for parameter, state in states.items():
+        largest = state["max_exp_avg_sq"] if group["amsgrad"] else None
+        tensors = [parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], largest]
+        tensors += [state.get("own_steps"), state["trainable_mask"]]
+        if _fits_the_loop(tensors, state["step"]):
+            loops.setdefault(parameter.dtype, []).append([*tensors, state["step"]])
+        else:
+            _way_of(tensors)(adam, tensors, state["step"], rate, options)
+            state["step"] += 1
+    for dtype, rows in loops.items():
+        _in_one_pass(dtype, rows, rate, options)
 
 
-def _way_of(tensors: list[Any]) -> Callable[..., None]:
-    parameter, _, m, *_ = known = [t for t in tensors if t is not None]
-    plain = all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in known)
-    gaps = not all(t.is_contiguous() for t in known if t is not tensors[1])
-    if torch.compiler.is_compiling() or gaps or not plain:
-        return _by_tensors
-    if parameter.is_cuda:
-        return _compiled if parameter.numel() >= _LARGE and _can_compile() else _by_tensors
-    # The loop can't in half precision.
-    wide = m.dtype == parameter.dtype and parameter.dtype in (torch.float32, torch.float64)
-    return _in_one_pass if wide and parameter.device.type == "cpu" else _by_tensors
+def _fits_the_loop(tensors: list[Any], step: torch.Tensor) -> bool:
+    if torch.compiler.is_compiling() or step.dtype != torch.float32 or not step.is_cpu:
+        return False
+    dtype = tensors[0].dtype  # the loop can't in half precision
+    if dtype not in _LOOPED or tensors[2].dtype != dtype:
+        return False
+    known = [tensor for tensor in tensors if tensor is not None]
+    # A gradient with gaps, or of another dtype, is copied.
+    whole = all(tensor.is_contiguous() for tensor in known if tensor is not tensors[1])
+    return whole and all(tensor.is_cpu and type(tensor) in _PLAIN for tensor in known)
 
 
 def _in_one_pass(
-    adam: Adam, tensors: list[Any], step: torch.Tensor, rate: float | torch.Tensor, options: dict[str, Any]
+    dtype: torch.dtype,
+    rows: list[list[Any]],
+    rate: float | torch.Tensor,
+    options: dict[str, Any],
 ) -> None:
-    parameter, gradient, *others = tensors
-    gradient = gradient.to(parameter.dtype).resolve_neg().contiguous()
-    arrays = [None if t is None else t.detach().numpy().reshape(-1) for t in (parameter, gradient, *others)]
-    numbers = {"step": int(step) + 1, "learning_rate": float(rate), "threads": torch.get_num_threads()}
-    kernels.masking.masked_adam_step(arrays, **numbers, **options)
-    # Autograd must notice that the parameter was edited.
-    torch.autograd.graph.increment_version(parameter)
+    addresses = []
+    for row in rows:
+        gradient = row[1] = row[1].to(dtype).resolve_neg().contiguous()  # kept until the loop has ended
+        addresses.append([gradient.numel(), *(0 if t is None else t.data_ptr() for t in row)])
+    kernels.masking.masked_adam_steps(
+        addresses,
+        str(dtype).removeprefix("torch."),
+        learning_rate=float(rate),
+        threads=torch.get_num_threads(),
+        parallel=_parallel_region(),
+        **options,
+    )
+    # Autograd must notice that the parameters were edited.
+    torch.autograd.graph.increment_version([row[0] for row in rows])
+
+
+@cache
+def _parallel_region() -> Callable[[int, int, int, int], None] | None:
+    # PyTorch's own threads: after a backward pass they spin for a while, and others would wait for a core.
+    try:
+        region = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so")).GOMP_parallel
+    except (OSError, AttributeError):  # another system, or PyTorch without OpenMP
+        return None
+    region.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    region.restype = None
+    return region
+
+
+def _way_of(tensors: list[Any]) -> Callable[..., None]:
+    parameter, *_ = known = [t for t in tensors if t is not None]
+    plain = all(type(t) in _PLAIN for t in known)
+    gaps = not all(t.is_contiguous() for t in known if t is not tensors[1])
+    if torch.compiler.is_compiling() or gaps or not plain or not parameter.is_cuda:
+        return _by_tensors
+    return _compiled if parameter.numel() >= _LARGE and _can_compile() else _by_tensors
 
 
 def _compiled(

@@ -189,9 +189,9 @@ class MaskedAdam(torch.optim.Optimizer):
         loss = loss_of(closure)
         for group in self.param_groups:
             check_rate(group["lr"])
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+            given = [parameter for parameter in group["params"] if parameter.grad is not None]
+            states = {parameter: self._checked_state_of(parameter, group) for parameter in given}
+            step_in_place(masked_adam_step, states, group)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -213,9 +213,11 @@ class MaskedAdam(torch.optim.Optimizer):
             for parameter, index in zip(group["params"], saved_group["params"], strict=True):
                 for name, value in state_dict["state"].get(index, {}).items():
                     saved = torch.as_tensor(value)
-                    wide = saved.dtype.is_floating_point and name != "step"
-                    place = saved.device if name == "step" else parameter.device
-                    dtype = _wide_dtype(parameter) if wide else saved.dtype
+                    place, dtype = parameter.device, saved.dtype
+                    if name == "step":
+                        place, dtype = torch.device("cpu"), torch.float32  # as a step makes it
+                    elif dtype.is_floating_point:
+                        dtype = _wide_dtype(parameter)
                     self.state[parameter][name] = saved.detach().to(place, dtype, copy=True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -223,19 +225,19 @@ class MaskedAdam(torch.optim.Optimizer):
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # the base class adds it, for optimizers that have it
 
-    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+    def _checked_state_of(self, parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        dense(parameter.grad)
         state = self._state_of(parameter)
         if group["amsgrad"] and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
         check_state(_SHAPED, state, parameter)  # the loop would read and write past its end
-        step_in_place(masked_adam_step, parameter, dense(gradient), state, group)
-        state["step"] += 1
+        return state
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
         state = self.state[parameter]
         if not state:
             as_floating("every parameter", parameter)
-            state["step"] = torch.tensor(0.0, device="cpu")
+            state["step"] = torch.tensor(0.0, dtype=torch.float32, device="cpu")
             state["exp_avg"] = torch.zeros_like(parameter, dtype=_wide_dtype(parameter), requires_grad=False)
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         if "trainable_mask" not in state:  # nor has the state of torch.optim.Adam
