@@ -37,6 +37,7 @@ class Row:
     empties: bool = True
     rtol: float = 1e-10
     atol: float = 1e-10
+    waits: bool = False  # for the device, to compute on the CPU
     widens: bool = True  # a loss in half precision comes out in float32
     part: object = staticmethod(lambda value: value)  # of what it returns, which has the gradients
 
@@ -130,6 +131,16 @@ class Suite(Domains):
                 assert "known rank; got " in str(error)  # noqa: PT017 (others are computed)
             else:
                 np.testing.assert_allclose(found, expected, rtol=row.rtol, atol=row.atol)
+
+    def test_data_stays_on_its_device_in_torch(self, in_torch, row):
+        from devices import on_a_device
+
+        called, arrays = of_arrays(row.calls(in_torch.tricks), row.example())
+        if row.waits:
+            with pytest.raises(AssertionError, match="goes to the CPU"):
+                on_a_device(called, arrays, row.inputs)
+        else:
+            on_a_device(called, arrays, row.inputs)
 
 
 class InGraph:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from agreeing import assert_agrees, assert_agrees_twice, assert_close, assert_refused
+from backends import made
 from domains import ARRAY, SCALAR, floating, integers, number
 from gradtricks import reference
 from suites import Loss, Recursion, Row, Suite
-from transforms import TorchForwardOverReverse, TorchJvp
+from transforms import FIRST_ORDER, TorchForwardOverReverse, TorchJvp
 
 LIKE_REWARDS = "have the shape of r_t"
 DISCOUNT, LIKE_ACTIONS = number(0, 1, tensor=LIKE_REWARDS), floating("logits_t without its last axis")
@@ -33,6 +34,45 @@ class TestRecursions(Recursion):
         Row("discounted_returns", lambda r, shape: [r.normal(size=shape), 0.9, -2.0], **once),
         Row("truncated_generalized_advantage_estimation", estimated, inputs=4, domains=of_estimates, **once),
     )
+
+
+BEYOND = {"compile", "vmap of func.vjp", "func.jvp"}
+BEYOND = [way for way in FIRST_ORDER if way.framework == "torch" and way.name in BEYOND]
+
+
+def by_doubling(monkeypatch):
+    """Have recursions on the CPU computed as on a device."""
+    monkeypatch.setattr("gradtricks.torch._loops.on_cpu", lambda x: False)
+
+
+class TestDoubling:
+    rows = TestRecursions.rows
+
+    def test_values_and_gradients_are_those_of_the_reference(self, in_torch, row, monkeypatch):
+        by_doubling(monkeypatch)
+        for seed in range(30):
+            row.assert_agrees(in_torch, row.drawn(seed))
+        row.assert_agrees(in_torch, row.example((257, 3)))
+
+    @pytest.mark.parametrize("way", BEYOND, ids=lambda way: way.id)
+    def test_other_ways_of_differentiating_agree(self, way, row, monkeypatch):
+        by_doubling(monkeypatch)
+        row.assert_agrees(way(made(way.framework)), row.example())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("steps", [0, 1, 2, 7, 300])
+def test_infinities_go_as_far_as_step_by_step_in_torch(in_torch, steps, transposed):
+    from gradtricks._core import kernels
+    from gradtricks.torch._recursions import doubled
+
+    random = np.random.default_rng(0)
+    x = random.choice([1.0, -2.0, np.inf, -np.inf, np.nan], (steps, 5), p=[0.5, 0.47, 0.01, 0.01, 0.01])
+    carry = random.choice([0.0, 1e-30, 0.9, np.nan], (steps, 5), p=[0.02, 0.48, 0.49, 0.01])
+    for factor in (carry, np.array(0.0), np.array(1e-30), np.array(0.9)):
+        found = doubled(in_torch.tensor(x), in_torch.tensor(factor), transposed)
+        expected = kernels.policy_gradients.accumulate(x, factor, transposed)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def chosen(random, shape):

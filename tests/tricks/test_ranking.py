@@ -36,7 +36,8 @@ def alone(draw):
     return lambda *drawn: draw(*drawn)[:1]
 
 
-STRENGTH, ROWS = {"regularization_strength": 0.3}, {"ranks": (1, 3), "rtol": 1e-9, "atol": 1e-9}
+STRENGTH = {"regularization_strength": 0.3}
+ROWS = {"ranks": (1, 3), "rtol": 1e-9, "atol": 1e-9, "waits": True}
 OF_RANKS = {"x": floating(), "regularization_strength": number(SMALLEST, tensor=SCALAR)}
 OF_RANKS |= {"axis": axes(2, several=False)}
 OF_BOTH, BOTH = OF_RANKS | {"y": floating("x"), "soft_y": flag}, ROWS | {"tensors": 2}

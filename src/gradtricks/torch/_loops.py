@@ -16,6 +16,7 @@ def as_operation(
     shapes: Callable[..., Any],
     *,
     batch_axis: int = 0,
+    elsewhere: Callable[..., torch.Tensor] | None = None,
 ) -> Callable[..., Any]:
     """Make an operation of a compiled loop, for every device, tracer and batch.
 
@@ -26,6 +27,8 @@ def as_operation(
             is one of those that came in.
         shapes: Takes tensors without values and options, and returns such tensors.
         batch_axis: Where the loop takes a batch, 0 or -1. A scalar that isn't batched stays one.
+        elsewhere: The same in PyTorch's operations, for tensors that aren't on the CPU. Without it they are
+            copied there and back, which a CUDA graph can't do.
 
     Returns:
         A function of tensors and options. What it returns is in the dtype of the first tensor, unless it
@@ -36,7 +39,8 @@ def as_operation(
         arrays = (at_least_float32(a).numpy(force=True) if isinstance(a, torch.Tensor) else a for a in args)
         return _each(lambda array: _as_tensor(array, args[0]), loop(*arrays))
 
-    operation = torch.library.custom_op(f"gradtricks::{name}", run, mutates_args=(), schema=schema)
+    tags = () if elsewhere else (torch.Tag.cudagraph_unsafe,)
+    operation = torch.library.custom_op(f"gradtricks::{name}", run, mutates_args=(), schema=schema, tags=tags)
     operation.register_fake(shapes)
 
     @operation.register_vmap
@@ -54,12 +58,19 @@ def as_operation(
         return results, _each(lambda result: batch_axis % result.ndim, results)
 
     def called(*args: Any) -> Any:
+        if elsewhere is not None and not on_cpu(args[0]):
+            return elsewhere(*args)
         # PyTorch's dispatcher takes longer than a short loop.
         readable = is_readable(*[arg for arg in args if isinstance(arg, torch.Tensor)])
         return (run if readable else operation)(*args)
 
     vars(called)["register_autograd"] = operation.register_autograd
     return called
+
+
+def on_cpu(x: torch.Tensor) -> bool:
+    """Say whether a compiled loop can reach ``x`` without a copy."""
+    return x.is_cpu
 
 
 def _each(function: Callable[[Any], Any], results: Any) -> Any:

@@ -12,7 +12,7 @@ from gradtricks._core.checks import check_shape
 from gradtricks.torch._edits import with_slope
 from gradtricks.torch._loops import as_operation
 from gradtricks.torch._tensors import as_coefficient as as_number
-from gradtricks.torch._tensors import as_floating, at_least_float32
+from gradtricks.torch._tensors import as_floating, at_least_float32, beside
 
 
 def _cotangents(
@@ -39,6 +39,36 @@ def _tangent(
     return accumulate(of_x + of_carry * bounded(_later(y), carry), carry, transposed)
 
 
+def doubled(x: torch.Tensor, carry: torch.Tensor, transposed: bool) -> torch.Tensor:
+    """Return what the compiled loop does, in log T passes of ordinary operations.
+
+    After each pass a step knows what comes of the next 2, 4, 8 steps and so on. A ``carry`` that
+    isn't finite makes NaN of the step that it carries to.
+    """
+    y, distance, scalar = x, 1, carry.ndim == 0
+    if not scalar:
+        # Products of several carries would spread it over zeros.
+        carry = carry[:-1]
+        broken = torch.where(carry.isfinite(), 0, math.nan)
+        none = torch.zeros_like(x[:1])
+        y = y + torch.cat([none, broken] if transposed else [broken, none])
+        carry = torch.where(carry.isfinite(), carry, 1)
+    cut = carry == 0
+    while distance < len(x):
+        early, late = y[:-distance], y[distance:]
+        source, target = (early, late) if transposed else (late, early)
+        # Far apart, a product of carries may be 0 where none of them is, and an infinity is carried on.
+        moved = target + torch.where(source.isfinite(), carry * source, torch.where(cut, 0, source))
+        y = torch.cat([y[:distance], moved] if transposed else [moved, y[-distance:]])
+        if scalar:
+            carry = carry * carry
+        else:
+            cut = cut[:-distance] | cut[distance:]
+            carry = carry[:-distance] * carry[distance:]
+        distance *= 2
+    return y.clone() if y is x else y
+
+
 accumulate = with_slope(
     as_operation(
         "accumulate",
@@ -46,6 +76,7 @@ accumulate = with_slope(
         lambda *args: kernels.policy_gradients.accumulate(*args),
         lambda x, carry, transposed: torch.empty_like(x, memory_format=torch.contiguous_format),
         batch_axis=-1,  # time stays the first
+        elsewhere=doubled,
     ),
     _cotangents,
     _tangent,
@@ -76,5 +107,5 @@ def as_coefficient(
     if isinstance(value, torch.Tensor):
         if as_floating(name, value).ndim:
             check_shape(name, value.shape, r_t.shape, "r_t")
-        return value.to(at_least_float32(r_t).dtype).expand(r_t.shape)
+        return beside(name, value.to(at_least_float32(r_t).dtype), r_t).expand(r_t.shape)
     return as_number(name, value, r_t, low=low, high=high)

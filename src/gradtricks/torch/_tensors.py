@@ -62,7 +62,7 @@ def as_coefficient(
 
     A compiler takes a number so without compiling for each value. A number within ``[low, high]`` but beyond
     the dtype becomes the largest there is; the elements of a tensor, which broadcasts to the shape of ``x``,
-    aren't checked. In the dtype of ``x``, float32 at least.
+    aren't checked. In the dtype of ``x``, float32 at least, and on its device.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     if not isinstance(value, torch.Tensor):
@@ -71,7 +71,20 @@ def as_coefficient(
         return filled(number, dtype, x.device)
     value = as_floating(name, value)
     check_broadcast(name, value.shape, x.shape, "x")
-    return stopped(value).to(dtype)
+    return beside(name, stopped(value).to(dtype), x)
+
+
+def beside(name: str, value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return ``value``, on the device of ``x``; of tensors elsewhere only a scalar on the CPU is taken."""
+    if value.device == x.device:
+        return value
+    if value.ndim or not value.is_cpu:
+        raise ValueError(
+            f"{name} must be on the device of the data, {x.device}; got {value.device}; "
+            f"remedy: {name}.to({str(x.device)!r})"
+        )
+    # A kernel takes a number on the CPU as its argument, which doesn't wait for the device as a copy would.
+    return value + torch.full((), -0.0, dtype=value.dtype, device=x.device)
 
 
 def filled(number: float, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:

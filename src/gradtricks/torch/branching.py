@@ -13,7 +13,7 @@ import torch
 from gradtricks._core.branching import WhereGradients
 from gradtricks._core.checks import check_broadcast, check_number, check_shape
 from gradtricks.torch._modes import stopped
-from gradtricks.torch._tensors import as_floating, as_tensor, filled
+from gradtricks.torch._tensors import as_floating, as_tensor, beside, filled
 from gradtricks.torch._vjp import vjp
 
 
@@ -135,7 +135,7 @@ def _checked(
 
 def _as_fallback(fallback: float | torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     if isinstance(fallback, Real) and not isinstance(fallback, bool):
-        return filled(float(fallback), torch.float64).to(result)  # beyond its dtype it becomes infinite
+        return filled(float(fallback), torch.float64, result.device).to(result.dtype)  # may become infinite
     fallback = as_floating("fallback", fallback)
     check_broadcast("fallback", fallback.shape, result.shape, "x")
-    return fallback.to(result.dtype)
+    return beside("fallback", fallback.to(result.dtype), result)

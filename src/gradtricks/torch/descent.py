@@ -10,7 +10,7 @@ import torch
 
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks._core.structures import pairs, rebuilt
-from gradtricks.torch._tensors import as_floating, at_least_float32, filled
+from gradtricks.torch._tensors import as_floating, at_least_float32, beside, filled
 
 
 def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float | torch.Tensor) -> Any:
@@ -56,7 +56,8 @@ def _stepped(
     check_shape(f"gradients{place}", gradient.shape, parameter.shape, f"parameters{place}")
     gradient = gradient.to_dense() if gradient.is_sparse else gradient
     wide = at_least_float32(parameter)
-    return (wide - rate.to(wide) * gradient.to(wide)).to(parameter.dtype)
+    rate = beside("learning_rate", rate.to(wide.dtype), wide)
+    return (wide - rate * gradient.to(wide)).to(parameter.dtype)
 
 
 def _as_rate(learning_rate: float | torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,8 @@ def soft_rank(
         axis: The elements along it are ranked against each other.
 
     Returns:
-        Shape and dtype of ``x``, computed in float64. On a GPU, ``x`` makes the way to the CPU and back.
+        Shape and dtype of ``x``, computed in float64. Waits for the device:
+        ranks are found on the CPU, so a CUDA graph leaves them out.
 
     References:
         Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
@@ -79,7 +80,7 @@ def spearman_correlation(
     Returns:
         Shape of ``x`` without ``axis``, in the dtype of ``x`` or float32 if that is wider. Within [-1, 1] up
         to rounding. Where all elements of ``x`` or of ``y`` are equal, the value and the gradient are 0;
-        where one of them is NaN or infinite, NaN.
+        where one of them is NaN or infinite, NaN. Waits for the device, as `soft_rank` does.
 
     Example:
         >>> x, y = torch.tensor([0.0, 1.0, 3.0, 9.0]), torch.tensor([1.0, 2.0, 4.0, 3.0])
