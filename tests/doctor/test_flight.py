@@ -183,7 +183,7 @@ def test_sparse_gradients_are_looked_at_too(backend):
     assert list(recorder.norms) == [2.0]
 
 
-def test_updates_that_a_scaler_leaves_out_are_not_broken_in_torch(in_torch):
+def test_updates_left_out_by_a_scaler_are_fine_in_torch(in_torch):
     torch = in_torch.framework
     training = made(in_torch, scaled=True)
     with in_torch.doctor.FlightRecorder(
