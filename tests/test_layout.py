@@ -254,10 +254,10 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 3_990,
+    "src/gradtricks/torch": 3_998,
     "src/gradtricks/tensorflow": 3_909,
     "src/gradtricks/reference": 1_398,
-    "src/gradtricks/_core": 1_460,
+    "src/gradtricks/_core": 1_459,
     "src/gradtricks/doctor": 4_182,
     "src/gradtricks/agents": 4_197,
     "src/gradtricks/lab": 9_064,

@@ -151,5 +151,8 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
 def check_state(names: Iterable[str], state: dict[str, Any], parameter: torch.Tensor) -> None:
     """Raise unless what stands in a state under these names has the shape of its parameter."""
     for name in names:
-        if name in state and (shape := torch.as_tensor(state[name]).shape) != parameter.shape:
-            check_shape(name, shape, parameter.shape, "its parameter")
+        if name in state:
+            value = state[name]
+            shape = value.shape if isinstance(value, torch.Tensor) else torch.as_tensor(value).shape
+            if shape != parameter.shape:
+                check_shape(name, shape, parameter.shape, "its parameter")
