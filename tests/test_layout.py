@@ -254,7 +254,7 @@ def test_no_two_modules_of_the_lab_and_the_book_share_a_name():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 3_998,
+    "src/gradtricks/torch": 3_999,
     "src/gradtricks/tensorflow": 3_909,
     "src/gradtricks/reference": 1_398,
     "src/gradtricks/_core": 1_459,

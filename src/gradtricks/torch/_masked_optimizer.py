@@ -131,7 +131,8 @@ def check_rate(rate: object) -> None:
 
 def check_given(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
     """Raise unless ``parameter`` is one of an optimizer's parameters."""
-    if not any(parameter is p for group in optimizer.param_groups for p in group["params"]):
+    known = isinstance(parameter, torch.Tensor) and parameter in optimizer.state  # without a long search
+    if not known and not any(parameter is p for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("parameter must be one that the optimizer was given; got another tensor")
 
 
