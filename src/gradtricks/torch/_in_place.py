@@ -20,10 +20,12 @@ _LOOPED = torch.float32, torch.float64
 Adam = Callable[..., Any]
 
 
-def step_in_place(adam: Adam, states: dict[torch.Tensor, dict[str, Any]], group: dict[str, Any]) -> None:
-    """Take the step of a group's parameters, of which each has its state, as ``adam`` takes it.
+def step_in_place(
+    adam: Adam, given: list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]], group: dict[str, Any]
+) -> None:
+    """Take a group's step as ``adam``, which is `masked_adam_step`, takes that of each parameter.
 
-    ``adam`` is `masked_adam_step`.
+    ``given``: each parameter with its gradient and state.
     """
     # NumPy's numbers would stay as narrow as they are, so that 1 - lr * weight_decay may be 1.
     beta_1, beta_2, epsilon, weight_decay = map(float, (*group["betas"], group["eps"], group["weight_decay"]))
@@ -33,9 +35,9 @@ def step_in_place(adam: Adam, states: dict[torch.Tensor, dict[str, Any]], group:
     options["maximize"] = group["maximize"]
     rate = group["lr"].reshape(()) if isinstance(group["lr"], torch.Tensor) else group["lr"]
     loops: dict[torch.dtype, list[list[Any]]] = {}
-    for parameter, state in states.items():
+    for parameter, gradient, state in given:
         largest = state["max_exp_avg_sq"] if group["amsgrad"] else None
-        tensors = [parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], largest]
+        tensors = [parameter, gradient, state["exp_avg"], state["exp_avg_sq"], largest]
         tensors += [state.get("own_steps"), state["trainable_mask"]]
         if _fits_the_loop(tensors, state["step"]):
             loops.setdefault(parameter.dtype, []).append([*tensors, state["step"]])
@@ -52,10 +54,14 @@ def _fits_the_loop(tensors: list[Any], step: torch.Tensor) -> bool:
     dtype = tensors[0].dtype  # the loop can't in half precision
     if dtype not in _LOOPED or tensors[2].dtype != dtype:
         return False
-    known = [tensor for tensor in tensors if tensor is not None]
-    # A gradient with gaps, or of another dtype, is copied.
-    whole = all(tensor.is_contiguous() for tensor in known if tensor is not tensors[1])
-    return whole and all(tensor.is_cpu and type(tensor) in _PLAIN for tensor in known)
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        # A gradient with gaps, or of another dtype, is copied.
+        whole = tensor is tensors[1] or tensor.is_contiguous()
+        if type(tensor) not in _PLAIN or not tensor.is_cpu or not whole:
+            return False
+    return True
 
 
 def _in_one_pass(

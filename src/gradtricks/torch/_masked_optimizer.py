@@ -131,7 +131,8 @@ def check_rate(rate: object) -> None:
 
 def check_given(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
     """Raise unless ``parameter`` is one of an optimizer's parameters."""
-    if not any(parameter is p for group in optimizer.param_groups for p in group["params"]):
+    known = isinstance(parameter, torch.Tensor) and parameter in optimizer.state  # without a long search
+    if not known and not any(parameter is p for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("parameter must be one that the optimizer was given; got another tensor")
 
 
@@ -151,5 +152,8 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
 def check_state(names: Iterable[str], state: dict[str, Any], parameter: torch.Tensor) -> None:
     """Raise unless what stands in a state under these names has the shape of its parameter."""
     for name in names:
-        if name in state and (shape := torch.as_tensor(state[name]).shape) != parameter.shape:
-            check_shape(name, shape, parameter.shape, "its parameter")
+        if name in state:
+            value = state[name]
+            shape = value.shape if isinstance(value, torch.Tensor) else torch.as_tensor(value).shape
+            if shape != parameter.shape:
+                check_shape(name, shape, parameter.shape, "its parameter")

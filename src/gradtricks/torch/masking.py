@@ -189,9 +189,9 @@ class MaskedAdam(torch.optim.Optimizer):
         loss = loss_of(closure)
         for group in self.param_groups:
             check_rate(group["lr"])
-            given = [parameter for parameter in group["params"] if parameter.grad is not None]
-            states = {parameter: self._checked_state_of(parameter, group) for parameter in given}
-            step_in_place(masked_adam_step, states, group)
+            pairs = [(p, gradient) for p in group["params"] if (gradient := p.grad) is not None]
+            given = [(p, dense(gradient), self._checked_state_of(p, group)) for p, gradient in pairs]
+            step_in_place(masked_adam_step, given, group)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -226,7 +226,6 @@ class MaskedAdam(torch.optim.Optimizer):
         self.defaults.pop("differentiable", None)  # the base class adds it, for optimizers that have it
 
     def _checked_state_of(self, parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, Any]:
-        dense(parameter.grad)
         state = self._state_of(parameter)
         if group["amsgrad"] and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])

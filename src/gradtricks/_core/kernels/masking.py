@@ -6,7 +6,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -76,8 +75,8 @@ def masked_adam_steps(
 def _next_turn(typing: Any, address: Any) -> Any:
     # Numba has no atomic numbers on a CPU.
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        counter = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", counter, ir.Constant(ir.IntType(64), 1), "monotonic")
+        counter = builder.inttoptr(arguments[0], cgutils.intp_t.as_pointer())
+        return builder.atomic_rmw("add", counter, cgutils.intp_t(1), "monotonic")
 
     return types.int64(types.int64), generate
 
