@@ -306,7 +306,7 @@ BELOW = {
     "doctor": {"_core", "_load", "torch", "tensorflow"},
     "warm": set(),
     "lab": {"warm"},
-    "book": {"lab"},
+    "book": {"lab", "doctor"},  # of the doctor the pages of its findings
 }
 
 
