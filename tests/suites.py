@@ -133,7 +133,7 @@ class Suite(Domains):
                 np.testing.assert_allclose(found, expected, rtol=row.rtol, atol=row.atol)
 
     def test_data_stays_on_its_device_in_torch(self, in_torch, row):
-        from devices import on_a_device
+        from devices_torch import on_a_device
 
         called, arrays = of_arrays(row.calls(in_torch.tricks), row.example())
         if row.waits:

@@ -28,7 +28,7 @@ def called_with(tricks, name, scalars):
 
 @pytest.mark.parametrize("name", SCALARS)
 def test_scalars_on_the_cpu_are_taken_in_torch(in_torch, name):
-    from devices import on_a_device
+    from devices_torch import on_a_device
 
     torch = in_torch.framework
     scalars = {scalar: torch.tensor(0.5, requires_grad=True) for scalar in SCALARS[name][1]}
@@ -37,7 +37,7 @@ def test_scalars_on_the_cpu_are_taken_in_torch(in_torch, name):
 
 @pytest.mark.parametrize("name", ["scale_gradient", "discounted_returns", "safe_where"])
 def test_other_tensors_on_the_cpu_are_refused_in_torch(in_torch, name):
-    from devices import on_a_device
+    from devices_torch import on_a_device
 
     scalar = SCALARS[name][1][0]
     called, arrays = called_with(in_torch.tricks, name, {scalar: in_torch.tensor(MATRIX)})
@@ -46,6 +46,6 @@ def test_other_tensors_on_the_cpu_are_refused_in_torch(in_torch, name):
 
 
 def test_a_layer_edits_on_the_device_in_torch(in_torch):
-    from devices import on_a_device
+    from devices_torch import on_a_device
 
     on_a_device(in_torch.tricks.ScaleGradient(0.5), [MATRIX], inputs=1)
