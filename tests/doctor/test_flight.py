@@ -4,6 +4,7 @@ import json
 import random
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -128,6 +129,15 @@ def test_a_broken_step_is_named_before_its_gradient_is_used(backend, tmp_path):
 
 def test_a_broken_step_of_a_graph_is_named_in_tensorflow(in_tensorflow, tmp_path):
     check_broken_step(in_tensorflow, tmp_path, in_graph=True)
+
+
+def test_determinism_may_forbid_a_global_generator_in_tensorflow(in_tensorflow, monkeypatch):
+    refused = Mock(side_effect=RuntimeError("cannot be called if determinism is enabled"))
+    training = made(in_tensorflow)
+    monkeypatch.setattr(in_tensorflow.framework.random, "get_global_generator", refused)
+    with in_tensorflow.doctor.FlightRecorder(training.model, training.optimizer, folder=None) as recorder:
+        recorder.step(training.step, in_tensorflow.tensor(DATA[0]))
+    assert recorder.num_steps == 1
 
 
 def test_a_closed_recorder_looks_no_more(backend):

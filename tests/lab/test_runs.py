@@ -23,6 +23,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nbclient.exceptions import DeadKernelError
+from packaging.utils import canonicalize_name
 
 from gradtricks.lab.encoding import decode, encode
 from gradtricks.lab.notebooks.injection import inject
@@ -474,7 +475,9 @@ def test_a_run_fails_normally_without_an_installed_package(notebook, store, monk
     with pytest.raises(RunError) as caught:
         execute_run(plan_run(notebook, {}), store, broken(OSError("?")))
     versions = caught.value.stored.record["inputs"]["versions"]
-    assert installed.items() <= {name.lower(): version for name, version in versions.items()}.items()
+    assert (
+        installed.items() <= {canonicalize_name(name): version for name, version in versions.items()}.items()
+    )
 
 
 def test_a_process_that_forks_and_dies_fails_outside_cells(notebook, store, kernels, monkeypatch):

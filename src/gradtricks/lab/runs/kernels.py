@@ -31,6 +31,10 @@ _PINNED = default_environment() | {
     "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait quarter the speed of a busy machine
 }
 _RECORDING = "gradtricks.lab.recording"  # the one module of this package that may be there before a fork
+# To TensorFlow a kernel is a terminal, where it logs to stdout; pages leave out stderr alone.
+_LOG_TO_STDERR = """if tf := __import__("sys").modules.get("tensorflow"):
+    for handler in tf.get_logger().handlers:
+        handler.setStream(__import__("sys").stderr)"""
 _WATCH = "from gradtricks.lab.identity import SOURCES; SOURCES.watch()"
 
 
@@ -87,7 +91,7 @@ class Kernels:
                 state=_package_state() if modules else (),
                 environment={**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), **_PINNED},
                 variables={FILES: str(kept), CHECKPOINTS: str(left.absolute())},
-                lines=[_WATCH],
+                lines=[_WATCH, _LOG_TO_STDERR],
                 log=log.fileno(),
                 timeout_s=timeout_s,
                 reports=True,
