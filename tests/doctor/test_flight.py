@@ -76,7 +76,7 @@ def made(backend, **options):
 
 
 def check_nothing_changes(backend, **options):
-    plain, watched = made(backend, **options), None
+    plain = made(backend, **options)
     for batch in DATA:
         plain.step(backend.tensor(batch))
     expected = plain.state()

@@ -133,7 +133,7 @@ def shown(cell):
 
 def tidy(said):
     """Leave out what is another one in each process."""
-    said = re.sub(r"ipykernel_\d+/\d+|0x[0-9a-f]+|kernel-\S+json|/tmp/tmp\S+json", "*", said)
+    said = re.sub(r"ipykernel_\d+/\d+|0x[0-9a-f]+|kernel-\S+json|\S+tmp\w+[.]json", "*", said)
     return re.sub(r"<dc:date>.*?<|(?<=id=.)\w+|(?<=#)\w+|url\(#\w+\)", "", said)
 
 

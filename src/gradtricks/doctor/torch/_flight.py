@@ -27,8 +27,7 @@ class FlightRecorder(Recording):
 
     Before each update it takes the norm of all gradients, with one wait for the device. Where that isn't
     finite, the update isn't made: the step is done again with the same batch, weights and random numbers, as
-    `diagnose` watches one, and its cause is raised. Nothing else of the training changes, bit for bit. Each
-    process of a distributed training has a recorder of its own.
+    `diagnose` watches one, and its cause is raised. Nothing else of the training changes, bit for bit.
 
     Args:
         model: The modules that are trained.
