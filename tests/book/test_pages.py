@@ -805,6 +805,37 @@ def test_the_examples_on_pages_run(page, code):
     assert not report, "".join(report)
 
 
+def shown_lines(page, word):
+    """Return what a page's example defines, found by a word in it."""
+    (shown,) = [code for _, code in FENCE.findall((BOOK / page).read_text()) if word in code]
+    example = doctest.DocTestParser().get_doctest(shown, {}, page, None, 0)
+    doctest.DocTestRunner(verbose=False).run(example, clear_globs=False)
+    return example.globs
+
+
+def test_the_chapter_s_thirty_lines_differentiate_as_frameworks_do(backend):
+    lines, random = shown_lines("backpropagation.md", "class Value"), np.random.default_rng(0)
+    cut = backend.tricks.scale_gradient
+    for _ in range(20):
+        numbers, places = random.normal(size=3), random.integers(0, 3, (8, 3))
+
+        def loss(x, tanh, cut, places=places):
+            values = list(x)
+            for kind, first, second in places:
+                a, b = values[-1 - first], values[-1 - second]
+                values.append([a + b * a, tanh(a * b), cut(a) * b + 2][kind])
+            return values[-1] + values[-2] * values[0] + 0 * (x[0] + x[1] + x[2])
+
+        ours = [lines["Value"](number) for number in numbers]
+        found = loss(ours, lines["tanh"], lines["detach"])
+        lines["backward"](found)
+        value, gradients = backend.value_and_vjp(
+            lambda *x: loss(x, backend.framework.tanh, lambda a: cut(a, 0.0)), list(numbers), np.float64(1)
+        )
+        assert found.number == pytest.approx(float(value))
+        assert [each.grad for each in ours] == pytest.approx([float(gradient) for gradient in gradients])
+
+
 def test_no_code_on_a_page_is_wider_than_its_column():
     block = re.compile(r"^(`{3,})(?:\{code-block\} )?\w+\n(.*?)^\1 *$", re.MULTILINE | re.DOTALL)
     wide = []
@@ -818,11 +849,7 @@ def test_no_code_on_a_page_is_wider_than_its_column():
 
 
 def test_the_chapter_s_search_visits_what_the_agents_visit():
-    blocks = [code for _, code in FENCE.findall((BOOK / "muzero.md").read_text())]
-    (shown,) = [code for code in blocks if "def simulate" in code]
-    example = doctest.DocTestParser().get_doctest(shown, {}, "muzero.md", None, 0)
-    doctest.DocTestRunner(verbose=False).run(example, clear_globs=False)
-    lines = example.globs
+    lines = shown_lines("muzero.md", "def simulate")
 
     def dynamics(state, action):
         return math.sin(3 * state + action), math.cos(5 * state + 2 * action)

@@ -95,6 +95,12 @@ def check_callable(name: str, value: object) -> None:
         raise TypeError(f"{name} must be callable; got {type(value).__name__}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False; got {type(value).__name__}")
+
+
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     if value not in choices:

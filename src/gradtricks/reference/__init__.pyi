@@ -4,6 +4,10 @@ from .branching import safe_where_vjp as safe_where_vjp
 from .branching import where_gradients as where_gradients
 from .branching import where_gradients_vjp as where_gradients_vjp
 from .checking import check_gradient as check_gradient
+from .choosing import gumbel_softmax as gumbel_softmax
+from .choosing import gumbel_softmax_vjp as gumbel_softmax_vjp
+from .choosing import rotation_trick as rotation_trick
+from .choosing import rotation_trick_vjp as rotation_trick_vjp
 from .clipping import clip_by_global_norm as clip_by_global_norm
 from .clipping import clip_by_global_norm_vjp as clip_by_global_norm_vjp
 from .clipping import clip_gradient as clip_gradient

@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from gradtricks._core import kernels
-from gradtricks._core.checks import check_axis, check_number, check_shape
+from gradtricks._core.checks import check_axis, check_flag, check_number, check_shape
 from gradtricks.tensorflow._edits import as_constant, intercept, with_slope
 from gradtricks.tensorflow._pooling import deviations_by_operations, gap_by_operations, pooled_by_rounds
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_ranked, at_least_float32
@@ -89,8 +89,7 @@ def spearman_correlation(
     x, y = as_ranked("x", x), as_ranked("y", y)
     check_shape("y", y.shape, x.shape, "x")
     strength = None if regularization_strength is None else _as_strength(regularization_strength)
-    if not isinstance(soft_y, bool):
-        raise TypeError(f"soft_y must be True or False; got {type(soft_y).__name__}")
+    check_flag("soft_y", soft_y)
     (axis,) = check_axis("axis", (axis,), x.shape.rank)
     dtype = at_least_float32(x).dtype
     x, y = (tf.cast(_move_axis(tensor, axis, -1), tf.float64) for tensor in (x, y))

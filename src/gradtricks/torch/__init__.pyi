@@ -2,6 +2,8 @@ from .accumulating import accumulate_gradients as accumulate_gradients
 from .branching import safe_where as safe_where
 from .branching import where_gradients as where_gradients
 from .checking import check_gradient as check_gradient
+from .choosing import gumbel_softmax as gumbel_softmax
+from .choosing import rotation_trick as rotation_trick
 from .clipping import clip_by_global_norm as clip_by_global_norm
 from .clipping import clip_gradient as clip_gradient
 from .clipping import clip_gradient_norm as clip_gradient_norm

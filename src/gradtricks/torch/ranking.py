@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from gradtricks._core import kernels
-from gradtricks._core.checks import check_axis, check_number, check_shape
+from gradtricks._core.checks import check_axis, check_flag, check_number, check_shape
 from gradtricks.torch._edits import intercept, with_slope
 from gradtricks.torch._loops import as_operation
 from gradtricks.torch._modes import stopped
@@ -90,8 +90,7 @@ def spearman_correlation(
     x, y = as_floating("x", x), as_floating("y", y)
     check_shape("y", y.shape, x.shape, "x")
     strength = None if regularization_strength is None else _as_strength(regularization_strength)
-    if not isinstance(soft_y, bool):
-        raise TypeError(f"soft_y must be True or False; got {type(soft_y).__name__}")
+    check_flag("soft_y", soft_y)
     (axis,) = check_axis("axis", (axis,), x.ndim)
     dtype = at_least_float32(x).dtype
     x, y = x.movedim(axis, -1).double(), y.movedim(axis, -1).double()
