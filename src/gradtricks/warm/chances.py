@@ -13,7 +13,8 @@ class Chances:
     """Notes which generators take their seed from the system while modules are imported.
 
     Without it all forks would draw the same numbers from them, which no fresh process does. What was given a
-    seed keeps it. Generators that are compiled, such as NumPy's, are those of `libraries`.
+    seed keeps it. Of compiled generators, those that `libraries` names are drawn anew; one that a module has
+    made for itself, as by ``numpy.random.default_rng()``, isn't.
     """
 
     def __init__(self) -> None:

@@ -10,11 +10,13 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from ipykernel.kernelapp import IPKernelApp
+from traitlets.config import Config
 
 from gradtricks.warm.chances import Chances
 
@@ -30,11 +32,14 @@ def ask_system(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value)
 
 
-def become_kernel(channel: socket.socket, log: int, chances: Chances) -> NoReturn:
+def become_kernel(
+    channel: socket.socket, log: int, chances: Chances, by_imports: Mapping[str, str]
+) -> NoReturn:
     """Be a kernel, in a session of its own, until it is shut down.
 
     A line of JSON arrives through the channel: its ``arguments``, ``folder``, ``environment`` and ``lines``.
     An ``r`` goes back when it listens to the ports that it has written into the connection file.
+    Variables that imports have set, ``by_imports``, are set again, as the kernel would import that itself.
     """
     status = 1
     try:
@@ -52,11 +57,12 @@ def become_kernel(channel: socket.socket, log: int, chances: Chances) -> NoRetur
         order = json.loads(channel.makefile("rb").readline())
         os.chdir(order["folder"])
         os.environ.clear()
-        os.environ.update(order["environment"])
+        os.environ.update(order["environment"] | by_imports)
         chances.draw()
         sys.argv = [str(_LAUNCHER and _LAUNCHER.origin), *order["arguments"]]
         app = IPKernelApp.instance(parent_handle=os.getppid(), log_level=logging.ERROR)
         app.init_iopub = lambda context: _init_iopub(app, context)
+        app.parse_command_line = lambda arguments: _read_arguments(app, arguments)
         app.initialize(order["arguments"])
         for line in order["lines"]:
             exec(line, {"shell": app.shell})  # noqa: S102  ours, or the caller's
@@ -75,6 +81,16 @@ def _init_iopub(app: Any, context: Any) -> None:
     """Make the socket for outputs; by itself it would drop what a thousand messages wait before."""
     context.sndhwm = 0
     IPKernelApp.init_iopub(app, context)
+
+
+def _read_arguments(app: Any, arguments: list[str]) -> None:
+    """Read a kernel's arguments; a parser of all that there can be takes a sixth of its start."""
+    if len(arguments) == 2 and arguments[0] == "-f":
+        app.argv = arguments
+        app.cli_config = Config(IPKernelApp={"connection_file": arguments[1]})
+        app.update_config(app.cli_config)
+    else:
+        IPKernelApp.parse_command_line(app, arguments)
 
 
 def _finish(app: Any) -> None:

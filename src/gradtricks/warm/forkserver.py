@@ -29,8 +29,8 @@ _SIGNALS = (signal.SIGCHLD, _END)
 class _Forks:
     """Forks, and cleans up behind forks that have ended."""
 
-    def __init__(self, chances: Chances, folder: str) -> None:
-        self._chances, self._folder = chances, folder
+    def __init__(self, chances: Chances, by_imports: dict[str, str], folder: str) -> None:
+        self._chances, self._by_imports, self._folder = chances, by_imports, folder
         self._channels: dict[int, int] = {}
 
     def serve(self, control: socket.socket) -> NoReturn:
@@ -62,7 +62,7 @@ class _Forks:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            become_kernel(socket.socket(fileno=channel), log, self._chances)
+            become_kernel(socket.socket(fileno=channel), log, self._chances, self._by_imports)
         if child:
             self._channels[child] = os.dup(channel)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -106,12 +106,14 @@ def main() -> None:
     # A notebook imports this package itself, perhaps another one of that name.
     for name in [name for name in sys.modules if name.partition(".")[0] == __package__.partition(".")[0]]:
         del sys.modules[name]
+    before = dict(os.environ)
     with Chances() as chances:
         preload(modules)
+    by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
     sys.modules.pop("__mp_main__", None)  # it is this module, to multiprocessing
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that it looks at
-    _Forks(chances, folder).serve(control)
+    _Forks(chances, by_imports, folder).serve(control)
 
 
 def _end_tree(pid: int) -> None:

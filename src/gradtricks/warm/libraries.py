@@ -13,6 +13,7 @@ class Library:
     Args:
         late: Modules that it imports when it is first used, and that take long; imported with it.
         environment: Variables of the process that imports it, where they aren't set.
+        pinned: Variables with which its runs repeat, and are quiet.
         threads: Variables that say how many threads it may use.
         draw: Draws anew, in a fork, what the library drew by chance when it was imported; gets the module.
         may_fork: Whether a process that has imported it can be forked still; gets the module.
@@ -21,6 +22,7 @@ class Library:
 
     late: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    pinned: Mapping[str, str] = field(default_factory=dict)
     threads: tuple[str, ...] = ()
     draw: Callable[[Any], object] | None = None
     may_fork: Callable[[Any], bool] | None = None
@@ -35,11 +37,20 @@ LIBRARIES: dict[str, Library] = {
     # Its other generators, and those of TensorFlow and Keras, are made when they are first used.
     "torch": Library(
         late=("torch._dynamo",),
+        pinned={
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it, matrix products on a GPU aren't deterministic
+            # Threads that spin while they wait quarter the speed of a busy machine.
+            "OMP_WAIT_POLICY": "PASSIVE",
+        },
         threads=("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
         draw=lambda torch: torch.default_generator.seed(),
         may_fork=lambda torch: not torch.cuda.is_initialized(),
     ),
-    "tensorflow": Library(late=("keras",), threads=("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")),
+    "tensorflow": Library(
+        late=("keras",),
+        pinned={"TF_CPP_MIN_LOG_LEVEL": "3"},
+        threads=("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
+    ),
     "numba": Library(threads=("NUMBA_NUM_THREADS",)),
     "matplotlib": Library(
         late=("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
@@ -59,6 +70,13 @@ def with_late(modules: Iterable[str]) -> tuple[str, ...]:
 def default_environment() -> dict[str, str]:
     """Return the variables that libraries need where nobody has set them."""
     return {name: value for each in LIBRARIES.values() for name, value in each.environment.items()}
+
+
+def pinned_environment(threads: int) -> dict[str, str]:
+    """Return the variables with which runs repeat that may use so many threads."""
+    number_of = {name: str(threads) for each in LIBRARIES.values() for name in each.threads}
+    pinned = {name: value for each in LIBRARIES.values() for name, value in each.pinned.items()}
+    return default_environment() | number_of | pinned
 
 
 def all_may_fork() -> bool:

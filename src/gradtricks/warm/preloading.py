@@ -38,6 +38,7 @@ def preload(modules: Iterable[str]) -> None:
     config = Config({"HistoryManager": off, "HistoryAccessor": off, "IPKernelApp": {"connection_file": ""}})
     shell = ZMQInteractiveShell.instance(config=config)
     sys.stdout, sys.stderr = _Stream("stdout"), _Stream("stderr")
+    shell.transform_cell("0")  # compiles regular expressions
     with shell.builtin_trap:
         for each in modules:
             name, _, function = each.partition(":")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Hashable, Mapping
@@ -13,7 +14,7 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from jupyter_core.paths import secure_write
 from traitlets import List, Unicode
 
-from gradtricks.warm.libraries import default_environment, with_late
+from gradtricks.warm.libraries import with_late
 from gradtricks.warm.processes import Kernel
 from gradtricks.warm.servers import Order, Servers, shared
 
@@ -93,7 +94,8 @@ class WarmProvisioner(KernelProvisionerBase):
             DeadKernelError: The process ended.
         """
         manager = self.parent
-        environment = default_environment() | kwargs["env"]
+        # As jupyter_client says it to a process that it starts itself.
+        environment = {**kwargs["env"], "JPY_PARENT_PID": str(os.getpid())}
         own = {name: environment.pop(name) for name in list(environment) if name.startswith(_OF_SESSION)}
         folder = Path(kwargs.get("cwd") or ".").absolute()
         modules = with_late(name for name in self.modules if not _is_beside(folder, name))

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gradtricks.warm.libraries import default_environment
 from gradtricks.warm.processes import Kernel, KernelLostError
 
 _START_TIMEOUT_S = 300.0  # for a server to import all it has to
@@ -44,8 +45,9 @@ class Order:
         options: Of Python, as the kernel's specification has them.
         arguments: Of ipykernel's application, such as ``-f FILE``.
         modules: To be imported before the fork; ``module:function`` is called too.
-        environment: Of the process that forks, which libraries read when they are imported.
-        variables: Added to it in the fork.
+        environment: Of the kernel, and of the process that forks, since libraries read it when they are
+            imported; that one has `libraries.default_environment` besides.
+        variables: Of the kernel alone.
         folder: In which the kernel works.
         lines: Python to be run before the first cell, in a namespace of its own with the kernel's ``shell``.
         log: Descriptor that gets what is printed past the kernel, and how it crashed.
@@ -75,7 +77,7 @@ class _Server:
         with theirs:
             self._process = subprocess.Popen(
                 [*command, *modules],
-                env=order.environment,
+                env=default_environment() | dict(order.environment),
                 pass_fds=[theirs.fileno()],
                 stdin=none,
                 stdout=none,
