@@ -261,13 +261,13 @@ MOST_LINES = {
     "src/gradtricks/torch": 4_314,
     "src/gradtricks/tensorflow": 4_174,
     "src/gradtricks/reference": 1_512,
-    "src/gradtricks/_core": 1_477,
+    "src/gradtricks/_core": 1_479,
     "src/gradtricks/doctor": 4_909,
     "src/gradtricks/agents": 4_198,
     "src/gradtricks/warm": 1_504,
     "src/gradtricks/lab": 7_606,
     "src/gradtricks/book": 2_665,
-    "tests": 26_847,
+    "tests": 27_011,
 }
 
 

@@ -85,7 +85,9 @@ def check_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
 
 
 def remedy_of(name: str, value: object, conversion: str) -> str:
-    """Say what makes a tensor of ``value``: the framework's conversion, or a list, if it is an iterator."""
+    """Say what makes a tensor of ``value``: the framework's conversion, or what an iterator or Keras asks."""
+    if type(value).__name__ == "KerasTensor":  # under Keras on PyTorch; nobody else has imported Keras
+        return "keras.layers.Lambda around the function, or the call method of a keras.layers.Layer"
     return f"list({name})" if isinstance(value, Iterator) else conversion
 
 

@@ -12,7 +12,7 @@ from gradtricks._core.checks import check_broadcast, check_number, check_shape, 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
         f"gradtricks.tensorflow needs Keras on TensorFlow; Keras runs on {keras.backend.backend()}; "
-        "remedy: set KERAS_BACKEND=tensorflow before Python starts"
+        "remedy: set KERAS_BACKEND=tensorflow before Python starts, or on torch import gradtricks.torch"
     )
 
 TENSORS = (tf.Tensor, tf.Variable, keras.Variable, keras.KerasTensor)  # the last to be refused by as_tensor
