@@ -47,7 +47,9 @@ WORKING = {
     "gradient_descent_step": lambda g, ops, h: g.gradient_descent_step([h, h], [ops.exp(h), None], 0.1),
     "group_advantages": lambda g, ops, h: g.group_advantages(h, scale="group"),
     "hessian_vector_product": lambda g, ops, h: g.hessian_vector_product(total, h, ops.exp(h)),
-    "importance_weights": lambda g, ops, h: g.importance_weights(h, doubled(h), h > 0, truncate=2.0),
+    "importance_weights": lambda g, ops, h: g.importance_weights(
+        -ops.exp(h), -doubled(ops.exp(h)), h > 0, truncate=2.0
+    ),
     "input_gradients": lambda g, ops, h: g.input_gradients(first_squared, h),
     "input_jacobians": lambda g, ops, h: g.input_jacobians(cubed, h),
     "kl_penalty": lambda g, ops, h: g.kl_penalty(h, doubled(h), slope="k2"),

@@ -1,6 +1,7 @@
 """group_advantages, token_policy_loss, kl_penalty, importance_weights and average_tokens."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from agreeing import assert_close, assert_refused
 from domains import SCALAR, choice, floating, mask, number
 from gradtricks import reference
+from gradtricks.reference._arrays import log_softmax
 from suites import Domains, Loss, Row, Suite
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -224,7 +226,7 @@ def test_weights_have_no_gradient_and_padding_may_hold_anything(backend, level):
 
 
 def test_a_clipped_token_learns_with_cispo_alone(backend):
-    old, advantages = np.full((1, 2), -2.0), np.array([[1.0, -1.0]])
+    old, advantages = np.full((1, 2), -3.0), np.array([[1.0, -1.0]])
     others = [backend.tensor(x) for x in (old, advantages, np.ones((1, 2)))]
 
     def slope(**options):
@@ -246,7 +248,7 @@ def test_a_ratio_that_overflows_weighs_its_bound_with_cispo(backend):
         1.0,
     )
     assert value == pytest.approx(2.5)
-    np.testing.assert_allclose(gradient, [[-2.5, 0.0]])
+    np.testing.assert_allclose(gradient, [[-2.5, 0.0]], atol=1e-150)
 
 
 def test_gspo_by_token_is_gspo_with_one_advantage_each(backend):
@@ -314,6 +316,41 @@ def test_a_ratio_that_overflows_is_clipped_without_nan(backend):
     )
     assert value == pytest.approx(-(1.25 - 0.75) / 2)
     assert gradient.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("ratio", LEVELS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_ratio_is_infinite_without_a_clip(backend, ratio, dtype):
+    """Infinities of both signs would add up to NaN."""
+    log_probs, old = np.array(
+        [[[-1, -np.inf, -9e3], [-1, -1, -1]], [[-np.inf, -9e3, -1], [-2, -2, -2]]], dtype
+    )
+    mask = np.array([[1, 1, 1], [1, 0, 0]], dtype)
+    others = [backend.tensor(x) for x in (old, np.array([[1, -1, 2], [-1, -1, -1]], dtype), mask)]
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.token_policy_loss(x, *others, ratio=ratio), [log_probs], dtype(1)
+    )
+    assert np.isfinite([value, *gradient.ravel()]).all()
+    assert value == pytest.approx(
+        reference.token_policy_loss(log_probs, *map(backend.array, others), ratio=ratio)
+    )
+    wanted = reference.token_policy_loss_vjp(1.0, log_probs, *map(backend.array, others), ratio=ratio)
+    assert_close(gradient, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_no_penalty_is_nan_where_one_policy_excludes_a_token(backend, estimator):
+    log_probs, other = np.array([[-np.inf, -1.0, -np.inf, -3000.0], [-1.0, -np.inf, -np.inf, -1.0]])
+    value, (gradient,) = backend.value_and_vjp(
+        lambda x: backend.tricks.kl_penalty(x, backend.tensor(other), estimator=estimator),
+        [log_probs],
+        np.ones(4),
+    )
+    with np.errstate(over="ignore"):
+        wanted = reference.kl_penalty(log_probs, other, estimator=estimator)
+        slope = reference.kl_penalty_vjp(np.ones(4), log_probs, other, estimator=estimator)
+    assert not np.isnan([*value, *gradient]).any()
+    assert_close([value, np.nan_to_num(gradient)], [wanted, np.nan_to_num(slope)])
 
 
 def test_an_impossible_token_is_nothing_where_nothing_is_learned(backend):
@@ -397,6 +434,78 @@ def test_nothing_that_counts_gives_zero(backend):
             log_probs, old, advantages, mask & ~mask, ratio="sequence_mean", normalize=normalize
         )
         assert float(loss) == 0
+
+
+def test_groups_of_one_and_answers_of_no_token_teach_nothing(backend):
+    for scale in SCALES:
+        rewards = np.array([[2.0], [5.0]])
+        found = backend.array(backend.tricks.group_advantages(backend.tensor(rewards), scale=scale))
+        assert not found.any()
+        assert not reference.group_advantages(rewards, scale=scale).any()
+    log_probs, old, advantages, mask = drawn()
+    mask[1:] = False
+    others = [backend.tensor(x) for x in (old, advantages, mask)]
+    for ratio, normalize in product(RATIOS, NORMALIZATIONS):
+        loss = partial(backend.tricks.token_policy_loss, ratio=ratio, normalize=normalize)
+        value, (gradient,) = backend.value_and_vjp(
+            partial(lambda loss, x: loss(x, *others), loss), [log_probs], 1.0
+        )
+        assert np.isfinite(value)
+        assert np.isfinite(gradient).all()
+        assert not gradient[~mask].any()
+
+
+def test_a_group_of_unknown_size_may_be_one_in_tensorflow(in_tensorflow):
+    tf = in_tensorflow.framework
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None])])
+    def advantages(rewards):
+        return in_tensorflow.tricks.group_advantages(rewards, baseline="leave_one_out")
+
+    assert advantages([[3.0]]).numpy() == 0
+    np.testing.assert_allclose(advantages([[3.0, 1.0]]), [[2, -2]])
+
+
+REMEDY = "remedy: log_softmax of the logits, and of that the entry of each token"
+
+
+@pytest.mark.parametrize("name", ["token_policy_loss", "importance_weights"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_log_probabilities_above_zero_are_refused_where_they_count(backend, name, place):
+    log_probs, old, advantages, mask = drawn()
+    arguments = [log_probs, old, mask] if name == "importance_weights" else [log_probs, old, advantages, mask]
+    arguments[place] = np.where(mask, arguments[place], 7.0)  # in padding anything may be
+    trick, expected = getattr(backend.tricks, name), getattr(reference, name)
+    found = backend.array(trick(*map(backend.tensor, arguments)))
+    np.testing.assert_allclose(found, expected(*arguments))
+    arguments[place][1, 1, 1], mask[1, 1, 1] = 1e-6, True  # rounding
+    assert np.isfinite(backend.array(trick(*map(backend.tensor, arguments)))).all()
+    logits = np.array([0.25, 2.0])
+    arguments[place][1, 1, 1] = logits[0]
+    message = f"{('log_probs', 'old_log_probs')[place]} must be at most 0, .*; got 0.25; {REMEDY}"
+    for refusing in (lambda: trick(*map(backend.tensor, arguments)), lambda: expected(*arguments)):
+        with pytest.raises(ValueError, match=message):
+            refusing()
+    arguments[place][1, 1, 1] = log_softmax(logits)[0]
+    np.testing.assert_allclose(backend.array(trick(*map(backend.tensor, arguments))), expected(*arguments))
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 0)])
+def test_the_reference_refuses_what_is_empty_too(shape):
+    x, message = np.zeros(shape), "must have at least one axis and one element"
+    for refused in (
+        lambda: reference.group_advantages(x),
+        lambda: reference.average_tokens(x, x),
+        lambda: reference.token_policy_loss(x, x, x, x),
+        lambda: reference.importance_weights(x, x, x),
+    ):
+        with pytest.raises(ValueError, match=message):
+            refused()
+
+
+def test_the_reference_refuses_to_leave_one_of_one_out():
+    with pytest.raises(ValueError, match="groups of at least 2 answers; got 1"):
+        reference.group_advantages([[1.0]], baseline="leave_one_out")
 
 
 X, TOKENS, WEIGHTS = np.zeros((2, 3)), "token_policy_loss", "importance_weights"

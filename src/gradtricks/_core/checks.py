@@ -91,6 +91,13 @@ def remedy_of(name: str, value: object, conversion: str) -> str:
     return f"list({name})" if isinstance(value, Iterator) else conversion
 
 
+def check_log_probability(name: str, highest: float, eps: float) -> None:
+    """Raise if the highest log-probability is above 0 by more than a dtype of this ``eps`` rounds."""
+    if highest > max(1e-3, 16 * eps):
+        remedy = "log_softmax of the logits, and of that the entry of each token"
+        raise ValueError(f"{name} must be at most 0, as logarithms are; got {highest:.4g}; remedy: {remedy}")
+
+
 def check_callable(name: str, value: object) -> None:
     """Raise unless ``value`` can be called."""
     if not callable(value):

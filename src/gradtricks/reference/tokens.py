@@ -6,6 +6,7 @@ Shapes and options are those of the frameworks' functions.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gradtricks._core.checks import check_log_probability
 from gradtricks.reference._arrays import as_floating
 
 Array = NDArray[np.floating]
@@ -16,7 +17,10 @@ Clip = float | tuple[float, ...] | None
 def group_advantages(rewards: ArrayLike, *, baseline: str = "mean", scale: str = "none") -> Array:
     """Say how much better each answer was than the answers to the same prompt."""
     rewards = as_floating(rewards)
+    _check_axis("rewards", rewards)
     mean, size = rewards.mean(-1, keepdims=True), rewards.shape[-1]
+    if baseline == "leave_one_out" and size < 2:
+        raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
     others = (rewards.sum(-1, keepdims=True) - rewards) / max(size - 1, 1)
     advantages = rewards - {"mean": mean, "leave_one_out": others, "none": 0.0}[baseline]
     if scale == "none":
@@ -62,12 +66,11 @@ def token_policy_loss_vjp(
     factor, slope = _factor(log_probs, old_log_probs, advantages, mask, ratio, clip, surrogate)
     to_factor = -average_tokens_vjp(cotangent, factor, mask, normalize=normalize)
     to_log_ratio = to_factor * _by_token(advantages, factor) * slope
-    if ratio in ("token", "none") or surrogate == "cispo":
+    if ratio == "none" or surrogate == "cispo":
         return to_log_ratio
-    # Each token of an answer has part in the ratio of all of them.
-    counted = np.asarray(mask) != 0
-    count = np.maximum(counted.sum(-1, keepdims=True), 1) if ratio == "sequence_mean" else 1
-    return counted * to_log_ratio.sum(-1, keepdims=True) / count
+    if ratio != "token":  # each token of an answer has part in the ratio of all of them
+        to_log_ratio = to_log_ratio.sum(-1, keepdims=True)
+    return to_log_ratio * _log_ratio(log_probs, old_log_probs, np.asarray(mask) != 0, ratio)[1]
 
 
 def kl_penalty(
@@ -79,7 +82,8 @@ def kl_penalty(
 ) -> Array:
     """Estimate the divergence of the policy from a reference, sample by sample, times the ratio if any."""
     d, _, rho, _ = _weighed(log_probs, reference_log_probs, old_log_probs)
-    return rho * {"k1": d, "k2": d**2 / 2, "k3": np.expm1(-d) + d}[estimator]
+    above = np.maximum(d, -_limit(d))
+    return rho * {"k1": d, "k2": d**2 / 2, "k3": np.expm1(-above) + above}[estimator]
 
 
 def kl_penalty_vjp(
@@ -97,7 +101,12 @@ def kl_penalty_vjp(
     A ratio that is differentiated has a slope too.
     """
     d, moves, rho, ratio_moves = _weighed(log_probs, reference_log_probs, old_log_probs)
-    slopes = {"k1": np.ones_like(d), "k2": d, "k3": -np.expm1(-d)}
+    limit = _limit(d)
+    slopes = {
+        "k1": np.ones_like(d),
+        "k2": d,
+        "k3": np.where(d < -limit, 0, -np.expm1(-np.maximum(d, -limit))),
+    }
     of_penalty = np.where(moves, rho * slopes[slope or estimator], 0)
     penalty = kl_penalty(log_probs, reference_log_probs, old_log_probs, estimator=estimator)
     of_ratio = np.where(ratio_moves, penalty, 0) if ratio == "differentiated" else 0.0
@@ -117,16 +126,34 @@ def _weighed(
 
 
 def _compared(log_probs: ArrayLike, other_log_probs: ArrayLike) -> tuple[Array, Bools]:
-    # The difference of logarithms, and whether what happened is possible to either.
+    # The difference of logarithms, and whether what happened is possible to the policy.
     log_pi, other = as_floating(log_probs), as_floating(other_log_probs)
-    possible = ~((log_pi == other) & np.isinf(log_pi))
-    return np.where(possible, log_pi, 0) - np.where(possible, other, 0), possible
+    least = np.finfo(log_pi.dtype).min
+    return np.maximum(log_pi, least) - np.maximum(other, least), log_pi > -np.inf
 
 
 def _bounded(d: Array) -> tuple[Array, Bools]:
     # Products of what is between the root of the largest number and its inverse don't overflow.
-    limit = np.log(np.finfo(d.dtype).max) / 2
+    limit = _limit(d)
     return np.clip(d, -limit, limit), np.abs(d) <= limit
+
+
+def _limit(d: Array) -> float:
+    return float(np.log(np.finfo(d.dtype).max) / 2)
+
+
+def _log_ratio(
+    log_probs: ArrayLike, old_log_probs: ArrayLike, counted: Bools, level: str
+) -> tuple[Array, Array]:
+    # The logarithm of the ratio of each token, or of its answer, and its slope in that of each token.
+    d, possible = _compared(log_probs, old_log_probs)
+    d, inside = _bounded(np.where(counted, d, 0))
+    moves = counted & possible & inside
+    if level == "token":
+        return d, moves.astype(d.dtype)
+    count = np.maximum(counted.sum(-1, keepdims=True), 1) if level == "sequence_mean" else 1
+    of_answer, within = _bounded(np.broadcast_to(d.sum(-1, keepdims=True) / count, d.shape))
+    return of_answer, moves * within / count
 
 
 def importance_weights(
@@ -140,11 +167,8 @@ def importance_weights(
 ) -> Array:
     """Say how much likelier each token, or each answer, is to the policy than to what drew it."""
     counted = np.asarray(mask) != 0
-    log_ratio, _ = _bounded(np.where(counted, _compared(log_probs, old_log_probs)[0], 0))
-    if level != "token":
-        count = np.maximum(counted.sum(-1, keepdims=True), 1) if level == "sequence_mean" else 1
-        log_ratio = np.broadcast_to(log_ratio.sum(-1, keepdims=True) / count, log_ratio.shape)
-    rho = np.exp(_bounded(log_ratio)[0])
+    _check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
+    rho = np.exp(_log_ratio(log_probs, old_log_probs, counted, level)[0])
     low, high = (0, np.inf) if mask_outside is None else mask_outside
     kept = counted & (low <= rho) & (rho <= high)
     return np.where(kept, np.minimum(rho, np.inf if truncate is None else truncate), 0)
@@ -153,12 +177,25 @@ def importance_weights(
 def average_tokens(x: ArrayLike, mask: ArrayLike, *, normalize: str = "token") -> np.floating:
     """Average what tokens have over those that count."""
     x = as_floating(x)
+    _check_axis("x", x)
     return (np.where(np.asarray(mask) != 0, x, 0) * _share(x, mask, normalize)).sum()
 
 
 def average_tokens_vjp(cotangent: float, x: ArrayLike, mask: ArrayLike, *, normalize: str = "token") -> Array:
     """Return the gradient that reaches ``x``: what each token weighs."""
     return cotangent * _share(as_floating(x), mask, normalize)
+
+
+def _check_axis(name: str, x: Array) -> None:
+    if x.ndim == 0 or x.size == 0:
+        raise ValueError(f"{name} must have at least one axis and one element; got {x.shape}")
+
+
+def _check_log_probs(counted: Bools, **values: ArrayLike) -> None:
+    for name, value in values.items():
+        x = as_floating(value)
+        _check_axis(name, x)
+        check_log_probability(name, np.where(counted, x, -1).max(), float(np.finfo(x.dtype).eps))
 
 
 def _share(x: Array, mask: ArrayLike, normalize: str) -> Array:
@@ -179,12 +216,10 @@ def _factor(
 ) -> tuple[Array, Array]:
     # What the advantage is multiplied with, and its slope in the logarithm of the ratio, or of the policy.
     log_pi, counted = as_floating(log_probs), np.asarray(mask) != 0
-    d = np.where(counted, log_pi - as_floating(old_log_probs), 0)
+    _check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
     if ratio == "none":
-        return np.where(counted, log_pi, 0), np.ones_like(d)
-    if ratio != "token":
-        count = np.maximum(counted.sum(-1, keepdims=True), 1) if ratio == "sequence_mean" else 1
-        d = np.broadcast_to(d.sum(-1, keepdims=True) / count, d.shape)
+        return np.where(counted, log_pi, 0), np.ones_like(log_pi)
+    d = _log_ratio(log_pi, old_log_probs, counted, ratio)[0]
     rho = np.exp(d)
     if clip is None:
         return rho, rho

@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradtricks._core.checks import check_choice, check_shape
+from gradtricks._core.checks import check_choice, check_log_probability, check_shape
+from gradtricks.tensorflow._edits import is_readable, substitute
 from gradtricks.tensorflow._tensors import (
     as_floating,
     as_ranked,
@@ -25,19 +26,19 @@ def averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
     return tf.reduce_mean(sums / nonzero(weights) if normalize == "sequence" else sums)
 
 
-def of_answers(log_ratio: tf.Tensor, counted: tf.Tensor, level: str) -> tf.Tensor:
-    """Return the logarithm of the ratio of each token, of its answer, or its mean over the answer."""
+def log_ratio_of(log_pi: tf.Tensor, old: tf.Tensor, counted: tf.Tensor, level: str) -> tf.Tensor:
+    """Return the bounded logarithm of the ratio of each token, of its answer, or its mean over the answer."""
+    log_ratio = tf.where(counted, bounded(difference(log_pi, old)), 0)
     if level == "token":
         return log_ratio
-    sums = tf.reduce_sum(tf.where(counted, log_ratio, 0), -1, keepdims=True)
-    count = tf.reduce_sum(tf.cast(counted, sums.dtype), -1, keepdims=True)
-    return sums if level == "sequence" else sums / nonzero(count)
+    sums = tf.reduce_sum(log_ratio, -1, keepdims=True)
+    if level == "sequence_mean":
+        sums /= nonzero(tf.reduce_sum(tf.cast(counted, sums.dtype), -1, keepdims=True))
+    return bounded(sums)
 
 
 def clipped_ratio(log_ratio: tf.Tensor, costs: tf.Tensor, clip: Any) -> tf.Tensor:
     """Return the ratio that costs are multiplied with: bounded on the side to which they push it."""
-    # Bounded before the exponential, which may be infinite: 0 times that is NaN.
-    log_ratio = tf.where(costs != 0, log_ratio, 0)
     if clip is not None:
         lowest, highest, *most = _bounds(clip, log_ratio, "two or three", (2, 3))
         log_ratio = tf.where(costs < 0, tf.minimum(log_ratio, highest), tf.maximum(log_ratio, lowest))
@@ -53,16 +54,29 @@ def clipped_weight(log_ratio: tf.Tensor, clip: Any) -> tf.Tensor:
 
 
 def difference(log_pi: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Subtract log-probabilities; 0, without a gradient, where both say that it is impossible."""
-    impossible = (log_pi == other) & tf.math.is_inf(log_pi)
-    log_pi, other = (tf.where(~impossible, x, 0) for x in (log_pi, other))
-    return log_pi - other
+    """Subtract log-probabilities; an impossible one is the least number, and has no gradient."""
+    least = log_pi.dtype.min
+    return tf.maximum(log_pi, least) - tf.maximum(other, least)
 
 
-def bounded(d: tf.Tensor) -> tf.Tensor:
-    """Bound logarithms, so that products of two exponentials don't overflow."""
+def bounded(d: tf.Tensor, *, above: bool = True) -> tf.Tensor:
+    """Bound logarithms below, and above, so that products of two exponentials don't overflow."""
     limit = math.log(finfo(d.dtype).max) / 2
-    return tf.minimum(tf.maximum(d, -limit), limit)
+    return tf.minimum(tf.maximum(d, -limit), limit if above else math.inf)
+
+
+def _k3(d: tf.Tensor) -> tf.Tensor:
+    d = bounded(d, above=False)
+    return tf.math.expm1(-d) + d
+
+
+ESTIMATORS = {"k1": lambda d: d, "k2": lambda d: tf.square(d) / 2, "k3": _k3}
+
+
+def estimated(d: tf.Tensor, estimator: str, slope: str | None) -> tf.Tensor:
+    """Return the value of one estimator of a divergence, with the slope of another where it is named."""
+    value = ESTIMATORS[estimator](d)
+    return value if slope is None else substitute(value, ESTIMATORS[slope](d))
 
 
 def check_surrogate(surrogate: object, ratio: str, clip: object) -> None:
@@ -86,6 +100,15 @@ def as_tokens(name: str, x: object) -> tf.Tensor:
     given = as_ranked(name, x)
     check_axis(name, given)
     return given
+
+
+def check_log_probs(counted: tf.Tensor, **values: tf.Tensor) -> None:
+    """Raise if a token that counts has a log-probability above 0, where values can be looked at."""
+    for name, value in values.items():
+        x = tf.convert_to_tensor(value)
+        if is_readable(x):
+            highest = tf.reduce_max(tf.where(counted, x, -1))
+            check_log_probability(name, float(highest), finfo(x.dtype).eps)
 
 
 def as_mask(mask: Any, given: tf.Tensor) -> tf.Tensor:

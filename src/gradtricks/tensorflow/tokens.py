@@ -10,13 +10,11 @@ import tensorflow as tf
 
 from gradtricks._core.checks import check_choice, check_interval, check_number
 from gradtricks.tensorflow import _tokens
-from gradtricks.tensorflow._edits import substitute
 from gradtricks.tensorflow._tensors import as_floating, as_ranked, at_least_float32, finfo, nonzero
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _LEVELS = ("token", "sequence", "sequence_mean")
 _RATIOS, _NORMALIZATIONS = (*_LEVELS, "none"), ("token", "sequence", "batch")
-_ESTIMATORS = {"k1": lambda d: d, "k2": lambda d: tf.square(d) / 2, "k3": lambda d: tf.math.expm1(-d) + d}
 _ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
 
@@ -39,7 +37,7 @@ def group_advantages(rewards: tf.Tensor, *, baseline: str = "mean", scale: str =
             where all are equal, advantages are 0.
 
     Returns:
-        Shape and dtype of ``rewards``.
+        Shape and dtype of ``rewards``. A group of one teaches nothing: less its mean it is 0.
 
     References:
         arXiv 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2402.14740 (RLOO).
@@ -57,7 +55,8 @@ def group_advantages(rewards: tf.Tensor, *, baseline: str = "mean", scale: str =
     if baseline == "leave_one_out":
         if rewards.shape[-1] == 1:
             raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
-        advantages *= 1 + 1 / tf.cast(tf.shape(wide)[-1] - 1, wide.dtype)
+        others = tf.maximum(tf.shape(wide)[-1] - 1, 1)  # a graph may know the size only when it runs
+        advantages *= 1 + 1 / tf.cast(others, wide.dtype)
     if scale != "none":
         std = _deviation(wide, -1) if scale == "group" else _deviation(tf.reshape(wide, [-1]), 0)
         advantages = tf.where(std != 0, advantages / nonzero(std), 0)
@@ -111,7 +110,12 @@ def token_policy_loss(
             the advantage: every token learns, with a weight that is bounded. It needs a clip and a ratio.
 
     Returns:
-        A scalar, in the dtype of ``log_probs`` or float32 if that is wider.
+        A scalar, in the dtype of ``log_probs`` or float32 if that is wider; 0 if no token counts. The
+        logarithm of a ratio is bounded to half of what the exponential can take, and has no slope beyond.
+
+    Raises:
+        ValueError: A token that counts has a log-probability above 0. Densities, which may have one, go into
+            `clipped_surrogate_pg_loss`. A GPU's values aren't looked at, nor those in compiled code.
 
     References:
         arXiv 1707.06347 (PPO), 2402.03300 (GRPO), 2503.20783 (Dr. GRPO), 2503.14476 (DAPO),
@@ -132,14 +136,14 @@ def token_policy_loss(
     given = _tokens.as_tokens("log_probs", log_probs)
     log_pi, weight = at_least_float32(given), _tokens.as_mask(mask, given)
     counted, old = weight != 0, _tokens.as_other("old_log_probs", old_log_probs, given)
+    _tokens.check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
     costs = _tokens.costs_of(advantages, counted, given)
     if ratio == "none":
         return _tokens.averaged(tf.where(costs != 0, log_pi, 0) * costs, weight, normalize)
-    # Of what doesn\'t count too; but that costs nothing.
-    log_ratio = _tokens.of_answers(log_pi - old, counted, ratio)
+    log_ratio = _tokens.log_ratio_of(log_pi, old, counted, ratio)
     if surrogate == "cispo":
-        log_pi, log_ratio = (tf.where(costs != 0, x, 0) for x in (log_pi, log_ratio))
-        return _tokens.averaged(log_pi * costs * _tokens.clipped_weight(log_ratio, clip), weight, normalize)
+        costs_of_weights = _tokens.clipped_weight(log_ratio, clip) * costs
+        return _tokens.averaged(tf.where(costs != 0, log_pi, 0) * costs_of_weights, weight, normalize)
     return _tokens.averaged(_tokens.clipped_ratio(log_ratio, costs, clip) * costs, weight, normalize)
 
 
@@ -167,7 +171,7 @@ def kl_penalty(
     out that a token leads to later ones; ``k1`` in the reward doesn't.
 
     Args:
-        log_probs: Any shape, floating-point: log-probabilities of tokens, or their sums.
+        log_probs: Any shape, floating-point: log-probabilities of tokens, their sums, or log-densities.
         reference_log_probs: Likewise, of the reference; no gradient.
         old_log_probs: Likewise, of the policy that drew the samples; no gradient. None is no ratio at all.
         estimator: Gives the value, and the slope too unless ``slope`` does.
@@ -176,7 +180,8 @@ def kl_penalty(
 
     Returns:
         Shape of ``log_probs``, in its dtype or float32 if that is wider. Beside a ratio ``d`` and ``log rho``
-        are bounded to half of what the exponential can take, so nothing is infinite.
+        are bounded to half of what the exponential can take, and always the ``-d`` of ``k3``; there is no
+        slope beyond. So nothing is NaN, and nothing infinite beside a ratio.
 
     References:
         http://joschu.net/blog/kl-approx.html; https://github.com/OpenRLHF/OpenRLHF/pull/1309.
@@ -189,20 +194,20 @@ def kl_penalty(
         >>> float(penalty), float(tape.gradient(penalty, log_probs))
         (2.0, 2.0)
     """
-    check_choice("estimator", estimator, [*_ESTIMATORS])
-    check_choice("slope", estimator if slope is None else slope, [*_ESTIMATORS])
+    check_choice("estimator", estimator, [*_tokens.ESTIMATORS])
+    check_choice("slope", estimator if slope is None else slope, [*_tokens.ESTIMATORS])
     check_choice("ratio", ratio, ("constant", "differentiated"))
     if old_log_probs is None and ratio == "differentiated":
         raise ValueError('ratio="differentiated" must have old_log_probs; got None; remedy: log_probs itself')
     log_pi = at_least_float32(as_floating("log_probs", log_probs))
     d = _tokens.difference(log_pi, _tokens.as_other("reference_log_probs", reference_log_probs, log_pi))
     if old_log_probs is None:
-        return _estimated(d, estimator, slope)
+        return _tokens.estimated(d, estimator, slope)
     rho = tf.exp(
         _tokens.bounded(_tokens.difference(log_pi, _tokens.as_other("old_log_probs", old_log_probs, log_pi)))
     )
     rho = rho if ratio == "differentiated" else tf.stop_gradient(rho)
-    return rho * _estimated(_tokens.bounded(d), estimator, slope)
+    return rho * _tokens.estimated(_tokens.bounded(d), estimator, slope)
 
 
 def importance_weights(
@@ -221,7 +226,7 @@ def importance_weights(
     multiplied: truncated by token, masked by answer.
 
     Args:
-        log_probs: ``[..., T]``, log-probability of each token to the policy, floating-point.
+        log_probs: ``[..., T]``, log-probability of each token to the policy, floating-point, at most 0.
         old_log_probs: The same to what drew it, after its temperature and whatever else it applied.
         mask: As in `token_policy_loss`.
         level: The ratio of each token; of the whole answer, the product, which alone has no bias; or its
@@ -250,9 +255,8 @@ def importance_weights(
     given = _tokens.as_tokens("log_probs", log_probs)
     log_pi, counted = tf.stop_gradient(at_least_float32(given)), _tokens.as_mask(mask, given) != 0
     old = _tokens.as_other("old_log_probs", old_log_probs, given)
-    log_ratio = tf.where(counted, _tokens.bounded(_tokens.difference(log_pi, old)), 0)
-    log_ratio = _tokens.of_answers(log_ratio, counted, level)
-    rho = tf.exp(_tokens.bounded(log_ratio))
+    _tokens.check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
+    rho = tf.exp(_tokens.log_ratio_of(log_pi, old, counted, level))
     return tf.where(counted & (rho >= low) & (rho <= high), tf.minimum(rho, highest), 0)
 
 
@@ -280,11 +284,6 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
     given = _tokens.as_tokens("x", x)
     weight = _tokens.as_mask(mask, given)
     return _tokens.averaged(tf.where(weight != 0, at_least_float32(given), 0), weight, normalize)
-
-
-def _estimated(d: tf.Tensor, estimator: str, slope: str | None) -> tf.Tensor:
-    value = _ESTIMATORS[estimator](d)
-    return value if slope is None else substitute(value, _ESTIMATORS[slope](d))
 
 
 def _centered(x: tf.Tensor, axis: int) -> tf.Tensor:

@@ -5,9 +5,17 @@ from typing import Any
 
 import torch
 
-from gradtricks._core.checks import check_choice, check_shape
+from gradtricks._core.checks import check_choice, check_log_probability, check_shape
+from gradtricks.torch._edits import substitute
 from gradtricks.torch._modes import stopped
-from gradtricks.torch._tensors import as_floating, as_scalar, as_tensor, at_least_float32, clamped, nonzero
+from gradtricks.torch._tensors import (
+    as_floating,
+    as_scalar,
+    as_tensor,
+    at_least_float32,
+    is_readable,
+    nonzero,
+)
 
 
 def averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:
@@ -18,18 +26,19 @@ def averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Ten
     return (sums / nonzero(weights) if normalize == "sequence" else sums).mean()
 
 
-def of_answers(log_ratio: torch.Tensor, counted: torch.Tensor, level: str) -> torch.Tensor:
-    """Return the logarithm of the ratio of each token, of its answer, or its mean over the answer."""
+def log_ratio_of(log_pi: torch.Tensor, old: torch.Tensor, counted: torch.Tensor, level: str) -> torch.Tensor:
+    """Return the bounded logarithm of the ratio of each token, of its answer, or its mean over the answer."""
+    log_ratio = torch.where(counted, bounded(difference(log_pi, old)), 0)
     if level == "token":
         return log_ratio
-    sums = torch.where(counted, log_ratio, 0).sum(-1, keepdim=True)
-    return sums if level == "sequence" else sums / nonzero(counted.to(sums.dtype).sum(-1, keepdim=True))
+    sums = log_ratio.sum(-1, keepdim=True)
+    if level == "sequence_mean":
+        sums = sums / nonzero(counted.to(sums.dtype).sum(-1, keepdim=True))
+    return bounded(sums)
 
 
 def clipped_ratio(log_ratio: torch.Tensor, costs: torch.Tensor, clip: Any) -> torch.Tensor:
     """Return the ratio that costs are multiplied with: bounded on the side to which they push it."""
-    # Bounded before the exponential, which may be infinite: 0 times that is NaN.
-    log_ratio = torch.where(costs == 0, 0, log_ratio)
     if clip is not None:
         lowest, highest, *most = _bounds(clip, log_ratio, "two or three", (2, 3))
         bound = torch.where(costs < 0, highest, lowest)
@@ -47,16 +56,29 @@ def clipped_weight(log_ratio: torch.Tensor, clip: Any) -> torch.Tensor:
 
 
 def difference(log_pi: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Subtract log-probabilities; 0, without a gradient, where both say that it is impossible."""
-    impossible = (log_pi == other) & log_pi.isinf()
-    log_pi, other = (torch.where(impossible, 0, x) for x in (log_pi, other))
-    return log_pi - other
+    """Subtract log-probabilities; an impossible one is the least number, and has no gradient."""
+    least = torch.finfo(log_pi.dtype).min
+    return log_pi.clamp(min=least) - other.clamp(min=least)
 
 
-def bounded(d: torch.Tensor) -> torch.Tensor:
-    """Bound logarithms, so that products of two exponentials don't overflow."""
+def bounded(d: torch.Tensor, *, above: bool = True) -> torch.Tensor:
+    """Bound logarithms below, and above, so that products of two exponentials don't overflow."""
     limit = math.log(torch.finfo(d.dtype).max) / 2
-    return clamped(d, -limit, limit)
+    return d.clamp(-limit, limit if above else None)
+
+
+def _k3(d: torch.Tensor) -> torch.Tensor:
+    d = bounded(d, above=False)
+    return (-d).expm1() + d
+
+
+ESTIMATORS = {"k1": lambda d: d, "k2": lambda d: d.square() / 2, "k3": _k3}
+
+
+def estimated(d: torch.Tensor, estimator: str, slope: str | None) -> torch.Tensor:
+    """Return the value of one estimator of a divergence, with the slope of another where it is named."""
+    value = ESTIMATORS[estimator](d)
+    return value if slope is None else substitute(value, ESTIMATORS[slope](d))
 
 
 def check_surrogate(surrogate: object, ratio: str, clip: object) -> None:
@@ -80,6 +102,14 @@ def as_tokens(name: str, x: object) -> torch.Tensor:
     given = as_floating(name, x)
     check_axis(name, given)
     return given
+
+
+def check_log_probs(counted: torch.Tensor, **values: torch.Tensor) -> None:
+    """Raise if a token that counts has a log-probability above 0, where values can be looked at."""
+    for name, value in values.items():
+        if is_readable(value, counted) and not (known := stopped(value)).max() <= 0:  # padding may be NaN
+            highest = torch.where(counted, known, -1).max()
+            check_log_probability(name, float(highest), torch.finfo(value.dtype).eps)
 
 
 def as_mask(mask: object, given: torch.Tensor) -> torch.Tensor:
