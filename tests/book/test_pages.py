@@ -796,9 +796,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("page", "code"), EXAMPLES)
 def test_the_examples_on_pages_run(page, code):
-    for framework in BACKENDS:
-        if f"import {framework}" in code:
-            pytest.importorskip(framework)
+    for library in [*BACKENDS, "jax", "optax"]:
+        if f"import {library}" in code:
+            pytest.importorskip(library)
     example = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), 0)
     report = []
     doctest.DocTestRunner(verbose=False).run(example, out=report.append)
