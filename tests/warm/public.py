@@ -42,7 +42,7 @@ print(json.dumps(ended), file=open("ended.json", "w"))
 # These differ from process to process: addresses, kernels, folders, widgets; then times and dates.
 VARYING = re.compile(
     r"0x[0-9a-f]+|ipykernel_\d+|/tmp/[\w./+-]+|\b[0-9a-f]{32}\b|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
-    r"|\d[\d.]*(e-?\d+)? ?(ns|us|μs|µs|ms|s|min)\b|\d\d:\d\d:\d\d(\.\d+)?|\d{4}-\d\d-\d\d"
+    r"|\d[\d.]*(e-?\d+)? ?(ns|us|μs|µs|ms|s|min)\b|\d\d:\d\d:\d\d(\.\d+)?|\d{4}-\d\d-\d\d|[\d,]+ loops? each"
 )
 
 

@@ -41,6 +41,9 @@ CELLS = {
     ),
     "debugger": "%pdb on",
     "no debugger": "%pdb off",
+    "where no debugger goes": (
+        "[path for path in get_ipython().kernel._kernel_modules if '/numpy/' in path or '/pandas/' in path]"
+    ),
     "history": "get_ipython().history_manager.hist_file, len(In), In[2][:5]",
     "completion": "get_ipython().complete('prin')[1]",
     "table": "pd.DataFrame({'a': [1.5, None]})",
@@ -144,6 +147,7 @@ def test_what_both_show_is_right(both):
     assert text(cells["library"]) == "by C\n"
     assert text(cells["system"]) == "out\n"
     assert text(cells["columns"]) == "20"
+    assert text(cells["where no debugger goes"]) == "[]"
     assert text(cells["console"]) == "True"
     assert text(cells["late display"]) == "one\ntwo\n'new'"
     assert "image/png" in cells["figure"].outputs[-1].data

@@ -170,7 +170,7 @@ def report() -> None:
     installed = installed_versions()
     details = {
         "read": SOURCES.named(),
-        "versions": {name: installed[name] for name in list(sys.modules) if name in installed},
+        "versions": {name: version for name, version in installed.items() if name in sys.modules},
         "edited": _edited_since_begun(),
         "cpu_s": time.process_time(),
         "peak_memory_mib": usage.ru_maxrss * unit / 2**20,

@@ -7,12 +7,12 @@ A shell that calls ``papermill --engine warm`` again and again pays for the impo
 a process that outlives its caller would have to be found, trusted, aged and ended.
 
 In a fork runs ipykernel's own application, so a notebook's outputs are those of papermill's own engine, with
-these exceptions: of what a cell prints, two million characters are kept; an exception group fails the
-notebook; a cell whose kernel died or that took too long says so; ``exit()`` ends a notebook as
-``sys.exit(0)`` does; NumPy's own threads are off unless ``OPENBLAS_NUM_THREADS`` says how many, with
-which a process can't be forked and each kernel imports all it needs; and a library that calls
-``numpy.random.default_rng()`` without a seed while it is imported draws the same numbers in all forks. The
-generators of Python, NumPy and PyTorch themselves are seeded anew in each.
+these exceptions: of what a cell prints, two million characters are kept; an error that IPython only prints,
+such as an exception group or an unknown magic, is an error of its cell too; a cell whose kernel died or that
+took too long says so; ``exit()`` ends a notebook as ``sys.exit(0)`` does; NumPy's own threads are off unless
+``OPENBLAS_NUM_THREADS`` says how many, with which a process can't be forked and each kernel imports all it
+needs; and a library that calls ``numpy.random.default_rng()`` without a seed while it is imported draws the
+same numbers in all forks. The generators of Python, NumPy and PyTorch themselves are seeded anew in each.
 
 papermill imports this module, and each other one that registers an engine, whenever it is imported itself.
 """

@@ -13,8 +13,10 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from ipykernel import ipkernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets.config import Config
 
@@ -23,6 +25,7 @@ from gradtricks.warm.chances import Chances
 PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 _STOP_TIMEOUT_S = 2.0  # for the thread that was asked to end the kernel
+_OF_KERNEL = dict(sys.modules)
 _LAUNCHER = find_spec("ipykernel_launcher")
 
 
@@ -62,6 +65,7 @@ def become_kernel(
         sys.argv = [str(_LAUNCHER and _LAUNCHER.origin), *order["arguments"]]
         app = IPKernelApp.instance(parent_handle=os.getppid(), log_level=logging.ERROR)
         app.init_iopub = lambda context: _init_iopub(app, context)
+        app.init_kernel = lambda: _init_kernel(app)
         app.parse_command_line = lambda arguments: _read_arguments(app, arguments)
         app.initialize(order["arguments"])
         for line in order["lines"]:
@@ -81,6 +85,18 @@ def _init_iopub(app: Any, context: Any) -> None:
     """Make the socket for outputs; by itself it would drop what a thousand messages wait before."""
     context.sndhwm = 0
     IPKernelApp.init_iopub(app, context)
+
+
+def _init_kernel(app: Any) -> None:
+    """Make the kernel; what was imported before it is its own, and no debugger goes in there.
+
+    That isn't so of what a notebook imports, and a look at thousands of modules copies as many pages.
+    """
+    vars(ipkernel)["sys"] = SimpleNamespace(**vars(sys) | {"modules": _OF_KERNEL})
+    try:
+        IPKernelApp.init_kernel(app)
+    finally:
+        vars(ipkernel)["sys"] = sys
 
 
 def _read_arguments(app: Any, arguments: list[str]) -> None:

@@ -18,7 +18,7 @@ import psutil
 
 from gradtricks.warm.chances import Chances
 from gradtricks.warm.forked import PR_SET_CHILD_SUBREAPER, ask_system, become_kernel
-from gradtricks.warm.libraries import all_may_fork
+from gradtricks.warm.libraries import all_may_fork, forget_per_fork
 from gradtricks.warm.preloading import preload
 
 _STOP_TIMEOUT_S = 5.0  # for processes that were killed to be gone
@@ -109,6 +109,7 @@ def main() -> None:
     before = dict(os.environ)
     with Chances() as chances:
         preload(modules)
+    forget_per_fork()
     by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
     sys.modules.pop("__mp_main__", None)  # it is this module, to multiprocessing
     gc.collect()

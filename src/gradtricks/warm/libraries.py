@@ -85,10 +85,14 @@ def all_may_fork() -> bool:
 
 
 def draw_anew() -> None:
-    """Draw, in a fork, what libraries drew when they were imported; forget those that each fork imports."""
+    """Draw, in a fork, what libraries drew when they were imported."""
     for module, library in _imported():
         if library.draw:
             library.draw(module)
+
+
+def forget_per_fork() -> None:
+    """Forget, before a fork, the libraries that each fork has to import itself."""
     per_fork = {name for name, library in LIBRARIES.items() if library.per_fork}
     for name in [name for name in sys.modules if name.partition(".")[0] in per_fork]:
         del sys.modules[name]
