@@ -312,6 +312,53 @@ def advantages_that_cancel():
     return usual(model, Adam(1e-3), loss)
 
 
+def cancelled_by(rewards):
+    """Return a training whose advantages are rewards less the mean of each row."""
+    x, _ = data()
+    model, given = network(), tf.constant(rewards)
+
+    def loss():
+        advantages = tf.reshape(given - tf.reduce_mean(given, -1, keepdims=True), [-1])
+        log_pi = tf.nn.log_softmax(model(x[: len(advantages)]))[:, 0]
+        return -tf.reduce_mean(advantages * log_pi)
+
+    return usual(model, loss=loss)
+
+
+@issue("https://github.com/modelscope/ms-swift/issues/4547", "zero factor", "reduce_mean(given")
+def rewards_that_are_equal():
+    return cancelled_by([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+
+
+@fault("zero factor", "reduce_mean(given")
+def groups_of_one():
+    return cancelled_by([[1.0], [0.0], [1.0]])
+
+
+@fault("zero factor", "losses * nothing")
+def weights_of_zeros():
+    x, labels = data()
+    model, nothing = network(), tf.zeros(len(labels))
+
+    def loss():
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(x))
+        return tf.reduce_sum(losses * nothing)
+
+    return usual(model, loss=loss)
+
+
+@fault("zero factor", "labels == -1")
+def a_mask_of_zeros():
+    x, labels = data()
+    model = network()
+
+    def loss():
+        counted = tf.cast(labels == -1, tf.float32)
+        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(x)) * counted)
+
+    return usual(model, loss=loss)
+
+
 @fault("learning rate of 0", "optimizer.apply")
 def learning_rate_of_zero():
     return usual(network(), Adam(0.0))

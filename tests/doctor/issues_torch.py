@@ -369,6 +369,53 @@ def advantages_that_cancel():
     return usual(model, Adam(model.parameters(), lr=1e-3), loss)
 
 
+def cancelled_by(rewards):
+    """Return a training whose advantages are rewards less the mean of each row."""
+    x, _ = data()
+    model, given = network(), torch.tensor(rewards)
+
+    def loss():
+        advantages = (given - given.mean(-1, keepdim=True)).flatten()
+        log_pi = model(x[: len(advantages)]).log_softmax(-1)[:, 0]
+        return -(advantages * log_pi).mean()
+
+    return usual(model, loss=loss)
+
+
+@issue("https://github.com/modelscope/ms-swift/issues/4547", "zero factor", "given.mean")
+def rewards_that_are_equal():
+    return cancelled_by([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+
+
+@fault("zero factor", "given.mean")
+def groups_of_one():
+    return cancelled_by([[1.0], [0.0], [1.0]])
+
+
+@fault("zero factor", "losses * nothing")
+def weights_of_zeros():
+    x, targets = data()
+    model, nothing = network(), torch.zeros(len(targets))
+
+    def loss():
+        losses = functional.cross_entropy(model(x), targets, reduction="none")
+        return (losses * nothing).sum()
+
+    return usual(model, loss=loss)
+
+
+@fault("zero factor", "targets == -1")
+def a_mask_of_zeros():
+    x, targets = data()
+    model = network()
+
+    def loss():
+        counted = (targets == -1).float()
+        return (functional.cross_entropy(model(x), targets, reduction="none") * counted).sum()
+
+    return usual(model, loss=loss)
+
+
 @fault("learning rate of 0", "optimizer.step()")
 def learning_rate_of_zero():
     model = network()

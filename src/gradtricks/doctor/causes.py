@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from gradtricks.doctor.history import Event, History, Weight
 from gradtricks.doctor.losses import cancelled, parts
 from gradtricks.doctor.operations import BAD
+from gradtricks.doctor.patterns import PRODUCTS
 from gradtricks.doctor.reports import Cause, Finding, InputReport
 from gradtricks.doctor.sizes import steep, still, underflow
 
@@ -93,7 +94,11 @@ def zero_everywhere(history: History) -> Iterator[Cause]:
 
     names = [name for name, seen in history.weights().items() if moved and all(map(is_zero, seen))]
     for finding, some in _by_finding(history, names, lambda entry: entry.gradient == zero):
-        if finding.operation:
+        factor = history.unwell[-1].factor
+        if factor and finding.operation.rpartition(".")[2].strip("_").lower() in PRODUCTS:
+            told = f"in each update the gradient is multiplied by what {factor.name} made 0 everywhere"
+            yield Cause("zero factor", some, told, factor.place)
+        elif finding.operation:
             told = f"the gradient is zero everywhere in each update, from {finding.operation} on"
             remedy = finding.remedy if finding.reason == zero else ""
             yield Cause(finding.reason, some, told, finding.place, remedy)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from gradtricks.doctor.operations import SourceLine
+from gradtricks.doctor.operations import Operation, SourceLine
 from gradtricks.doctor.reports import Cause, GradientReport, InputReport
 
 _STEP = 2.0**-24  # between the smallest numbers of float16
@@ -88,6 +88,7 @@ class Backward:
     error: str = ""  # of the framework, if it failed
     place: SourceLine | None = None
     stale: SourceLine | None = None  # where a tensor was read whose graph an earlier pass had freed
+    factor: Operation | None = None  # of which a factor came that is 0 everywhere
 
     @property
     def entries(self) -> tuple[InputReport, ...]:

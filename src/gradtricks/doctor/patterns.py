@@ -17,6 +17,7 @@ _ADDS_AN_AXIS = {"unsqueeze", "getitem", "expanddims", "stridedslice"}
 _TAKES_LOGITS = {"cross_entropy", "log_softmax", "logsoftmax", "binary_cross_entropy_with_logits"}
 _TAKES_LOGITS |= {"softmaxcrossentropywithlogits", "sparsesoftmaxcrossentropywithlogits"}
 _TAKES_LOGITS |= {"sigmoid_cross_entropy_with_logits"}
+PRODUCTS = {"mul", "rmul", "imul", "multiply"}
 _MAKES_PROBABILITIES = {"softmax", "sigmoid"}
 _RESHAPING = {"view", "reshape", "flatten", "squeeze", "permute", "transpose", "to", "float", "cast"}
 _ADDING = {"add", "radd", "iadd", "addv2", "sub", "rsub"}
@@ -33,6 +34,26 @@ def patterns(recorder: Late, loss: Any) -> Iterator[Cause]:
             yield from _broadcast(recorder, makers, operation, learned)
             yield from _twice(makers, operation)
     yield from _dead_terms(recorder, makers, recorder.read(loss), learned)
+
+
+def zero_factor(recorder: Late, outputs: list[Any]) -> Operation | None:
+    """Return what first made the zeros by which all that is learned is multiplied, if anything did."""
+    needed, learned, makers = recorder.needed(outputs), recorder.learned(), recorder.makers()
+    zeros = {n for n in needed - learned if n in recorder.kept and _is_zero(recorder, n)}
+    products = [o for o in recorder.operations if o.short in PRODUCTS and needed.intersection(o.outputs)]
+    empty = [o for o in products if zeros.intersection(o.inputs) and learned.intersection(o.inputs)]
+    found = empty[-1] if empty else None
+    while found and (factors := zeros.intersection(found.inputs)):
+        maker = makers.get(min(factors))
+        if maker is None:
+            break  # nobody computed the zeros: they came so
+        found = maker
+    return found
+
+
+def _is_zero(recorder: Late, number: int) -> bool:
+    values = recorder.values_of(recorder.kept[number])
+    return math.prod(values.shape) > 0 and not bool((values != 0).any())
 
 
 def _twice(makers: Makers, operation: Operation) -> Iterator[Cause]:

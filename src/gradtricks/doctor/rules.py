@@ -13,6 +13,7 @@ IDS = {
     "kept graph": "GT106",
     "dead term": "GT107",
     "zero everywhere": "GT108",
+    "zero factor": "GT109",
     "not finite, forward": "GT201",
     "not finite, backward": "GT202",
     "not finite, data": "GT203",

@@ -8,7 +8,7 @@ from gradtricks.doctor.history import Backward, Event, History
 from gradtricks.doctor.late import Late
 from gradtricks.doctor.losses import as_event
 from gradtricks.doctor.operations import BAD, SourceLine, calling_line
-from gradtricks.doctor.patterns import patterns
+from gradtricks.doctor.patterns import patterns, zero_factor
 from gradtricks.doctor.reports import GradientReport
 
 _FAINT = 2.0**-100
@@ -107,7 +107,10 @@ class Watching:
         faint = self.scaled and any(status in BAD for status in statuses.values())
         self.recorder.cotangent = _FAINT if faint else 1.0
         spoilt, report = self.recorder.settle(), self.explain(outputs)
-        history.unwell.append(Backward(report, loss, spoilt, error, place))
+        factor = None
+        if "zero everywhere" in statuses.values():
+            factor = zero_factor(self.recorder, outputs)
+        history.unwell.append(Backward(report, loss, spoilt, error, place, factor=factor))
         # A gradient that nobody asked for would have arrived, and that of a pass that failed.
         entries = history.unwell[-1].entries
         history.reached |= {e.name for e in entries if e.connected and (error or e.name not in statuses)}

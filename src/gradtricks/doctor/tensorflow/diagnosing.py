@@ -43,6 +43,8 @@ REMEDIES = {
     "parts of unequal weight": "gradtricks.tensorflow.accumulate_gradients",
     "vanishing": "residual connections, normalization, another activation or initialization",
     "exploding": "a smaller initialization, normalization, or Adam(global_clipnorm=1.0)",
+    "zero factor": "advantages are 0 where all rewards of a group are equal: draw more answers, from prompts "
+    "that are solved sometimes; a mask must leave something",
     "loss of 0": "nothing to mend where advantages are meant to cancel, as in GRPO: watch the reward",
 }
 

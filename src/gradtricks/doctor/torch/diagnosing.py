@@ -50,6 +50,8 @@ REMEDIES = {
     "parts of unequal weight": "gradtricks.torch.accumulate_gradients, or sums divided by all elements",
     "vanishing": "residual connections, normalization, another activation or initialization",
     "exploding": "a smaller initialization, normalization, or clip_grad_norm_",
+    "zero factor": "advantages are 0 where all rewards of a group are equal: draw more answers, from prompts "
+    "that are solved sometimes; a mask must leave something",
     "loss of 0": "nothing to mend where advantages are meant to cancel, as in GRPO: watch the reward",
 }
 
