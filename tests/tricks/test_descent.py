@@ -91,6 +91,16 @@ def test_sparse_gradients_are_made_dense(backend):
     np.testing.assert_array_equal(backend.array(moved).sum(1), [0, -4, 0, -2])
 
 
+def test_tensors_of_one_dtype_move_together_in_torch(in_torch):
+    torch = in_torch.framework
+    parameters = [torch.ones(n, dtype=dtype) for n in range(20) for dtype in (torch.float32, torch.float64)]
+    with torch.profiler.profile() as profile:
+        stepped = in_torch.tricks.gradient_descent_step(parameters, parameters, 0.25)
+    assert [event.name for event in profile.events()].count("aten::_foreach_mul") == 2
+    assert all(torch.equal(new, 0.75 * old) for new, old in zip(stepped, parameters))
+    assert [new.dtype for new in stepped] == [old.dtype for old in parameters]
+
+
 # Errors
 
 

@@ -68,7 +68,8 @@ def accumulate_gradients(
         loss = stopped(total) + (0 if loss is None else loss)
         weights = weights + weight
     _check(loss, weights, sums)
-    means = iter([g if g is None else (g / weights).to(p.dtype) for g, p in zip(sums, wanted)])
+    # The sums are our own, so that no second copy of the model is needed.
+    means = iter([g if g is None else g.div_(weights).to(p.dtype) for g, p in zip(sums, wanted)])
     return loss / weights, rebuilt(parameters, (next(means) if p.requires_grad else None for p in watched))
 
 

@@ -4,12 +4,14 @@ Forward ``q = p - rate * g``; backward ``dL/dp = dL/dq``, ``dL/dg = -rate * dL/d
 ``dL/d rate = -sum(g * dL/dq)``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
 from gradtricks._core.structures import pairs, rebuilt
+from gradtricks.torch._modes import in_plain_reverse
 from gradtricks.torch._tensors import as_floating, at_least_float32, beside, filled
 
 
@@ -40,24 +42,43 @@ def gradient_descent_step(parameters: Any, gradients: Any, learning_rate: float 
         {'w': tensor([0., 2.]), 'b': tensor(1.)}
     """
     rate = _as_rate(learning_rate)
-    found = pairs("parameters", parameters, "gradients", gradients)
-    if found and all(gradient is None for _, _, gradient in found):
+    found = [_checked(*pair) for pair in pairs("parameters", parameters, "gradients", gradients)]
+    if found and all(gradient is None for _, gradient in found):
         raise ValueError("gradients must hold a gradient; got only None; remedy: explain_gradient says why")
-    return rebuilt(parameters, iter([_stepped(*pair, rate) for pair in found]))
+    alike: dict[Any, list[int]] = {}  # what a single kernel takes together
+    for index, (parameter, gradient) in enumerate(found):
+        if gradient is not None:
+            alike.setdefault((at_least_float32(parameter).dtype, parameter.device), []).append(index)
+    rates = [
+        beside("learning_rate", rate.to(dtype), found[indices[0]][0]) for (dtype, _), indices in alike.items()
+    ]
+    stepped = [parameter for parameter, _ in found]
+    for one_rate, indices in zip(rates, alike.values()):
+        moved = _moved([found[index] for index in indices], one_rate)
+        for index, tensor in zip(indices, moved):
+            stepped[index] = tensor.to(stepped[index].dtype)
+    return rebuilt(parameters, iter(stepped))
 
 
-def _stepped(
-    place: str, parameter: torch.Tensor, gradient: torch.Tensor | None, rate: torch.Tensor
-) -> torch.Tensor:
+def _checked(
+    place: str, parameter: torch.Tensor, gradient: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     parameter = as_floating(f"parameters{place}", parameter)
     if gradient is None:
-        return parameter
+        return parameter, None
     gradient = as_floating(f"gradients{place}", gradient)
     check_shape(f"gradients{place}", gradient.shape, parameter.shape, f"parameters{place}")
-    gradient = gradient.to_dense() if gradient.is_sparse else gradient
-    wide = at_least_float32(parameter)
-    rate = beside("learning_rate", rate.to(wide.dtype), wide)
-    return (wide - rate * gradient.to(wide)).to(parameter.dtype)
+    return parameter, gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _moved(found: list[tuple[torch.Tensor, Any]], rate: torch.Tensor) -> Sequence[torch.Tensor]:
+    parameters = [at_least_float32(parameter) for parameter, _ in found]
+    gradients = [gradient.to(rate) for _, gradient in found]
+    # No transform knows the kernels of many tensors, and PyTorch has no slope of them for a tensor's rate.
+    followed = rate.requires_grad and torch.is_grad_enabled()
+    if not followed and all(map(in_plain_reverse, [rate, *parameters, *gradients])):
+        return torch._foreach_sub(parameters, torch._foreach_mul(gradients, rate))
+    return [parameter - rate * gradient for parameter, gradient in zip(parameters, gradients)]
 
 
 def _as_rate(learning_rate: float | torch.Tensor) -> torch.Tensor:
