@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 try:
     import typer
 except ModuleNotFoundError as missing:
-    raise SystemExit(
-        "expected typer, which gradtricks' commands need; got none installed; remedy: install gradtricks "
-        "with its extra [lab] too, or for the doctor alone with [doctor], as in pip install '.[torch,doctor]'"
-    ) from missing
+    sys.stderr.write(
+        "expected typer, which gradtricks' commands need; got none installed; remedy: install gradtricks with "
+        "its extra [lab] too, or for the doctor alone with [doctor], as in pip install '.[torch,doctor]'\n"
+    )
+    raise SystemExit(2) from missing  # 1 would say that the doctor found something
 
 from gradtricks import __version__
 from gradtricks.lab.commands.options import Printed, StoreLocation, Workers, app, command, manual
