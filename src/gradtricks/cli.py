@@ -12,7 +12,8 @@ try:
 except ModuleNotFoundError as missing:
     sys.stderr.write(
         "expected typer, which gradtricks' commands need; got none installed; remedy: install gradtricks "
-        "with its extra [lab] too, or for the doctor alone with [doctor], as in pip install '.[torch,doctor]'\n"
+        "with its extra [lab] too, or for the doctor alone with [doctor], as in "
+        "pip install '.[torch,doctor]'\n"
     )
     raise SystemExit(2) from missing  # 1 would say that the doctor found something
 
