@@ -86,6 +86,10 @@ inputs, outputs = connect(keras.layers.Identity())
 model = page["Masked"](inputs, outputs)
 model.masked = g.MaskedAdam(model.parameters(), lr=0.01)
 model.masked.set_trainable_mask(model.layers[1].kernel.value, mask)
+try:
+    model.masked.set_trainable_mask(model.layers[1].kernel, mask)
+except ValueError as error:
+    found["no tensor"] = str(error)
 model.compile(loss="mse")
 found["MaskedAdam's losses"] = model.fit(x, y, epochs=3, verbose=0).history["seen"]
 found["MaskedAdam"] = model.get_weights()
@@ -151,6 +155,12 @@ def test_a_masked_training_of_keras(found, name):
 def test_what_a_train_step_of_keras_returns_is_seen(found):
     losses = found["MaskedAdam's losses"]
     assert losses[0] > losses[1] > losses[2] > 0
+
+
+def test_a_variable_of_keras_is_refused_with_its_value_as_remedy(found):
+    assert found["no tensor"].endswith(
+        "got Variable; remedy: its tensor, such as the value of a Keras variable"
+    )
 
 
 def test_a_tensor_of_keras_without_values_is_refused(found):

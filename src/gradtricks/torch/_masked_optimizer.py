@@ -133,7 +133,9 @@ def check_given(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> No
     """Raise unless ``parameter`` is one of an optimizer's parameters."""
     known = isinstance(parameter, torch.Tensor) and parameter in optimizer.state  # without a long search
     if not known and not any(parameter is p for group in optimizer.param_groups for p in group["params"]):
-        raise ValueError("parameter must be one that the optimizer was given; got another tensor")
+        other = "another tensor" if isinstance(parameter, torch.Tensor) else type(parameter).__name__
+        remedy = "; remedy: its tensor, such as the value of a Keras variable" * (other != "another tensor")
+        raise ValueError(f"parameter must be one that the optimizer was given; got {other}{remedy}")
 
 
 def loss_of(closure: Callable[[], Any] | None) -> Any:
