@@ -208,9 +208,35 @@ def test_updates_left_out_by_a_scaler_are_fine_in_torch(in_torch):
             recorder.step(training.step, in_torch.tensor(BAD))
     assert "skipped updates" in raised.value.diagnosis.kinds
     assert training.scaler.get_scale() == 64 / 2**19
+    for _ in range(19):  # who goes on is told again after twenty more
+        recorder.step(training.step, in_torch.tensor(BAD))
+    with pytest.raises(BrokenTrainingError):
+        recorder.step(training.step, in_torch.tensor(BAD))
     training.optimizer.found_inf = torch.ones(())
     recorder._look(training.optimizer, (), {})
     assert not recorder.norms
+
+
+def test_a_step_left_within_a_scaler_is_forgotten_in_torch(in_torch):
+    training = made(in_torch, scaled=True)
+    model, optimizer, scaler = training.model, training.optimizer, training.scaler
+
+    def step(x, factor):
+        optimizer.zero_grad()
+        scaler.scale(model(x).square().mean()).backward()
+        scaler.unscale_(optimizer)
+        model[0].weight.grad *= factor  # after the scaler has looked
+        scaler.step(optimizer)
+        scaler.update()
+
+    with in_torch.doctor.FlightRecorder(model, optimizer, scaler=scaler, folder=None) as recorder:
+        with pytest.raises(BrokenTrainingError):
+            recorder.step(step, in_torch.tensor(DATA[0]), float("nan"))
+        recorder.step(step, in_torch.tensor(DATA[0]), 1.0)
+    plain = made(in_torch, scaled=True)
+    model, optimizer, scaler = plain.model, plain.optimizer, plain.scaler
+    step(in_torch.tensor(DATA[0]), 1.0)
+    assert training.state() == plain.state()
 
 
 def test_devices_random_states_are_kept_too_in_torch(in_torch, monkeypatch):

@@ -33,7 +33,7 @@ class FlightRecorder(Recording):
         model: The modules that are trained.
         optimizer: Those that the step uses.
         scaler: The `torch.amp.GradScaler`, if there is one, whose state belongs to a step. An update that it
-            leaves out is not looked at, but twenty in a row are, since no scale mends those.
+            leaves out is not looked at, but every twentieth in a row is, since no scale mends those.
         every: At every how many steps to look. Beyond 1, weights may be spoilt by the time that it is seen.
         folder: Where snapshots of broken steps go; None keeps none. They are read by `torch.load`, which may
             run what is in them, so replay only your own.
@@ -75,8 +75,10 @@ class FlightRecorder(Recording):
             handle.remove()
 
     def _broken(self) -> bool:
-        self.num_skipped = 0 if self.asked or not self.scaler else self.num_skipped + 1
-        return self.num_skipped >= _PATIENCE
+        # Once told, a caller who goes on is told again only after as many more.
+        skipped = self.scaler and not self.asked
+        self.num_skipped = self.num_skipped % _PATIENCE + 1 if skipped else 0
+        return self.num_skipped == _PATIENCE
 
     def _keep(self) -> None:
         self.asked = False
@@ -87,8 +89,10 @@ class FlightRecorder(Recording):
 
     def _restore(self) -> None:
         _set_random_states(self.random)
-        if self.scaler:
+        if self.scaler and self.scaled:  # which is empty where it is switched off
             self.scaler.load_state_dict(self.scaled)
+            # A step that was left midway would count as unscaled already; only update() begins it anew.
+            self.scaler._per_optimizer_states.clear()
         for buffer, copy in zip(self._buffers(), self.copies):
             buffer.detach().copy_(copy)
         for each in self.optimizers:
