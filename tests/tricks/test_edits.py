@@ -214,7 +214,7 @@ def test_changing_numbers_are_compiled_once_in_torch(in_torch):
             + outputs[1]
             + x * tricks.soft_rank(x, regularization_strength=number)
             + tricks.truncated_generalized_advantage_estimation(x, number, number, torch.cat([g_t, g_t[:1]]))
-            + tricks.token_policy_loss(rows, rows.detach() - 0.2, rows, rows.detach(), clip=number)
+            + tricks.token_policy_loss(-rows, -rows.detach() - 0.2, rows, rows.detach(), clip=number)
             + tricks.clipped_surrogate_pg_loss(x, x, number)
         )
 

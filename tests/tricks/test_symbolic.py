@@ -46,6 +46,7 @@ WORKING = {
     "floor_straight_through": lambda g, ops, h: g.floor_straight_through(h),
     "gradient_descent_step": lambda g, ops, h: g.gradient_descent_step([h, h], [ops.exp(h), None], 0.1),
     "group_advantages": lambda g, ops, h: g.group_advantages(h, scale="group"),
+    "gumbel_softmax": lambda g, ops, h: g.gumbel_softmax(h, ops.sin(h), 0.5, hard=True),
     "hessian_vector_product": lambda g, ops, h: g.hessian_vector_product(total, h, ops.exp(h)),
     "importance_weights": lambda g, ops, h: g.importance_weights(
         -ops.exp(h), -doubled(ops.exp(h)), h > 0, truncate=2.0
@@ -68,6 +69,7 @@ WORKING = {
     "policy_gradient_loss": lambda g, ops, h: g.policy_gradient_loss(h, ops.argmax(h, -1), h[:, 0], h[:, 1]),
     "project_to_max_norm": lambda g, ops, h: g.project_to_max_norm(h, 0.5, axis=[1]),
     "reverse_gradient": lambda g, ops, h: g.reverse_gradient(h),
+    "rotation_trick": lambda g, ops, h: g.rotation_trick(h, ops.sign(h)),
     "round_straight_through": lambda g, ops, h: g.round_straight_through(h),
     "safe_where": lambda g, ops, h: g.safe_where(h > 0, h, cubed, fallback=0.0),
     "scale_gradient": lambda g, ops, h: g.scale_gradient(h, 0.5),

@@ -242,7 +242,7 @@ def importance_weights(
         https://fengyao.notion.site/off-policy-rl (TIS); arXiv 2510.18855 (MIS by token).
 
     Example:
-        >>> old, mask = tf.constant([[-1.0, -2.0]]), tf.constant([[True, True]])
+        >>> old, mask = tf.constant([[-1.0, -3.0]]), tf.constant([[True, True]])
         >>> log_probs = old + tf.math.log([[2.0, 8.0]])
         >>> importance_weights(log_probs, old, mask, truncate=4.0).numpy()
         array([[2., 4.]], dtype=float32)

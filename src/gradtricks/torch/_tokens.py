@@ -13,6 +13,7 @@ from gradtricks.torch._tensors import (
     as_scalar,
     as_tensor,
     at_least_float32,
+    clamped,
     is_readable,
     nonzero,
 )
@@ -58,13 +59,17 @@ def clipped_weight(log_ratio: torch.Tensor, clip: Any) -> torch.Tensor:
 def difference(log_pi: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Subtract log-probabilities; an impossible one is the least number, and has no gradient."""
     least = torch.finfo(log_pi.dtype).min
-    return log_pi.clamp(min=least) - other.clamp(min=least)
+    return _at_least(log_pi, least) - _at_least(other, least)
 
 
 def bounded(d: torch.Tensor, *, above: bool = True) -> torch.Tensor:
     """Bound logarithms below, and above, so that products of two exponentials don't overflow."""
     limit = math.log(torch.finfo(d.dtype).max) / 2
-    return d.clamp(-limit, limit if above else None)
+    return clamped(d, -limit, limit) if above else _at_least(d, -limit)
+
+
+def _at_least(x: torch.Tensor, low: float) -> torch.Tensor:
+    return torch.where(x < low, low, x)  # the slope of torch.clamp at a bound has changed
 
 
 def _k3(d: torch.Tensor) -> torch.Tensor:

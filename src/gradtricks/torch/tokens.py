@@ -238,7 +238,7 @@ def importance_weights(
         https://fengyao.notion.site/off-policy-rl (TIS); arXiv 2510.18855 (MIS by token).
 
     Example:
-        >>> old, mask = torch.tensor([[-1.0, -2.0]]), torch.tensor([[True, True]])
+        >>> old, mask = torch.tensor([[-1.0, -3.0]]), torch.tensor([[True, True]])
         >>> log_probs = old + torch.tensor([[2.0, 8.0]]).log()
         >>> importance_weights(log_probs, old, mask, truncate=4.0)
         tensor([[2., 4.]])
