@@ -213,8 +213,30 @@ def test_updates_left_out_by_a_scaler_are_fine_in_torch(in_torch):
     with pytest.raises(BrokenTrainingError):
         recorder.step(training.step, in_torch.tensor(BAD))
     training.optimizer.found_inf = torch.ones(())
-    recorder._look(training.optimizer, (), {})
+    recorder._look(training.optimizer)
     assert not recorder.norms
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_gradients_of_a_closure_are_looked_at_in_torch(in_torch, named):
+    training = made(in_torch)
+    model, optimizer = training.model, training.optimizer
+
+    def step(x):
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(x).square() + x.sum().clamp(max=0) + 100).sqrt().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure=closure) if named else optimizer.step(closure)
+
+    with in_torch.doctor.FlightRecorder(model, optimizer, folder=None) as recorder:
+        assert recorder.step(step, in_torch.tensor(DATA[0])) > 0
+        before = training.state()
+        with pytest.raises(BrokenTrainingError, match="not finite"):
+            recorder.step(step, in_torch.tensor(BAD))
+    assert training.state() == before
 
 
 def test_a_step_left_within_a_scaler_is_forgotten_in_torch(in_torch):

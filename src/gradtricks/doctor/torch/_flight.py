@@ -67,7 +67,7 @@ class FlightRecorder(Recording):
         self.scaler, self.scaled = scaler, dict[str, Any]()
         self.asked, self.num_skipped = False, 0  # whether an update of this step was; in a row
         self.copies: list[torch.Tensor] = []
-        self.handles = [each.register_step_pre_hook(self._look) for each in self.optimizers]
+        self.handles = [each.register_step_pre_hook(self._before) for each in self.optimizers]
 
     def close(self) -> None:
         """Look no more."""
@@ -125,7 +125,20 @@ class FlightRecorder(Recording):
             self.observing = False
         return diagnosed(watch.history, REMEDIES)
 
-    def _look(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._look(optimizer)
+            return None
+
+        def looked_at() -> Any:  # its gradients are there only when it is done
+            loss = closure()
+            self._look(optimizer)
+            return loss
+
+        return args[:1], {**kwargs, "closure": looked_at}
+
+    def _look(self, optimizer: torch.optim.Optimizer) -> None:
         if self.observing:  # what the optimizer is given has been noted
             raise EnoughSeen
         self.asked = True
