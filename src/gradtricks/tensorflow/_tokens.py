@@ -106,7 +106,7 @@ def check_log_probs(counted: tf.Tensor, **values: tf.Tensor) -> None:
     """Raise if a token that counts has a log-probability above 0, where values can be looked at."""
     for name, value in values.items():
         x = tf.convert_to_tensor(value)
-        if is_readable(x):
+        if is_readable(x) and not tf.reduce_max(x) <= 0:  # padding may be NaN
             highest = tf.reduce_max(tf.where(counted, x, -1))
             check_log_probability(name, float(highest), finfo(x.dtype).eps)
 
