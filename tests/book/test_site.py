@@ -19,6 +19,8 @@ from fontTools.ttLib import TTFont
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonConsoleLexer, PythonLexer
+from pygments.styles import get_style_by_name
+from pygments.token import Name, Punctuation, Text, Whitespace
 
 pytest.importorskip("sphinx")
 
@@ -211,7 +213,11 @@ def write_book(root):
         nbformat.v4.new_output("stream", text="printed\n"),
     ]
     cells = [nbformat.v4.new_markdown_cell("# Executed", id="a")]
-    cells += [nbformat.v4.new_code_cell("draw()", id="b", outputs=outputs, execution_count=1)]
+    cells += [
+        nbformat.v4.new_code_cell(
+            "for n in range(2):\n    draw(n)", id="b", outputs=outputs, execution_count=1
+        )
+    ]
     metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
         "language_info": {"name": "python", "pygments_lexer": "ipython3"},
@@ -287,6 +293,19 @@ def test_only_letters_that_pages_have_are_left(twice):
         characters_of(folder / "fonts" / "serif.woff2") for folder in (static, ROOT / "book" / "_assets")
     )
     assert set(map(ord, "What is in Ünïcode?")) & whole - kept == set(map(ord, "Üï"))
+
+
+def test_code_that_looks_as_its_block_does_isnt_marked(twice):
+    (code,) = BeautifulSoup((twice[0] / "executed.html").read_text(), "html.parser").select(".cell_input pre")
+    assert code.text == "for n in range(2):\n    draw(n)\n"
+    assert [(span["class"], span.text) for span in code.select("span[class]:not(.copied)")] == [
+        *((["k"], "for"), (["ow"], "in"), (["nb"], "range"), (["mi"], "2")),
+    ]
+    settings = yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["config"]
+    for theme in ("light", "dark"):
+        style = get_style_by_name(settings["html_theme_options"][f"pygments_{theme}_style"])
+        looks = [style.style_for_token(kind) for kind in (Text, Name, Punctuation, Whitespace)]
+        assert looks[1:] == looks[:1] * 3
 
 
 def test_images_keep_their_place_and_later_ones_are_lazy(twice):
