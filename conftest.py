@@ -13,7 +13,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 FRAMEWORKS = "torch", "tensorflow"
-collect_ignore = ["src/gradtricks/tensorflow/__init__.py"]  # what it exports wraps what has the examples
+collect_ignore = [
+    "src/gradtricks/tensorflow/__init__.py",  # what it exports wraps what has the examples
+    "src/gradtricks/doctor/callbacks",  # each imports a library, and has no examples
+]
 
 
 def pytest_addoption(parser):

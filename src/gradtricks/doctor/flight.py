@@ -1,12 +1,13 @@
 """A flight recorder: looks at each step's gradients, and does a broken step again under full observation."""
 
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from gradtricks._core.checks import check_callable, check_integer
 from gradtricks.doctor.reports import Diagnosis
@@ -49,6 +50,7 @@ class Recording:
     Attributes:
         norms: The norms of the gradients at the last 10,000 looks, before any clipping by the optimizer.
         num_steps: How many steps went well.
+        logger: Is told of a broken step before that is raised; None for nobody.
     """
 
     def __init__(self, every: int, folder: Path | str | None) -> None:
@@ -56,7 +58,8 @@ class Recording:
         self.every, self.folder = every, None if folder is None else Path(folder)
         self.num_steps = 0
         self.norms: deque[float] = deque(maxlen=_KEPT)
-        self.observing = False
+        self.observing, self.within = False, False  # within `step`
+        self.logger: logging.Logger | None = None
 
     def step(self, function: Callable[..., Any], *batch: Any) -> Any:
         """Take a training step, and look at its gradients before they are used.
@@ -76,25 +79,58 @@ class Recording:
         check_callable("function", function)
         if (file := replayed.get()) is not None:
             batch = self._load(file)
-            raise ReplayedError(self._observe(function, batch))
-        self._keep()
+            raise ReplayedError(self._observe(lambda: function(*batch)))
+        self.begin(lambda: function(*batch), batch)
+        left, result, self.within = False, None, True
         try:
             result = function(*batch)
         except Stop:
-            broken = True
-        else:
-            broken = self._broken()
-        if not broken:
-            self.num_steps += 1
-            return result
+            left = True
+        finally:
+            self.within = False
+        if left:
+            self._fail()
+        self.end()
+        return result
+
+    def begin(self, again: Callable[[], Any], batch: tuple[Any, ...] = ()) -> None:
+        """Begin a step whose parts somebody else's loop runs, as callbacks do; `end` ends it.
+
+        Args:
+            again: Does the whole step once more, when it is broken.
+            batch: As for `step`; without one, no snapshot should be kept.
+        """
+        self.again, self.batch = again, batch
+        self._keep()
+
+    def end(self) -> None:
+        """End the step that was begun, and count it.
+
+        Raises:
+            BrokenTrainingError: As `step` does. Where the loop isn't ours, most come from the update itself.
+        """
+        if self._broken():
+            self._fail()
+        self.num_steps += 1
+
+    def _leave(self) -> NoReturn:
+        """Leave the step before its gradient is used."""
+        if self.within:
+            raise Stop
+        self._fail()
+
+    def _fail(self) -> NoReturn:
         self._restore()
         snapshot = None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            snapshot = self._save(self.folder / f"step-{self.num_steps}", batch)
-        diagnosis = self._observe(function, batch)
+            snapshot = self._save(self.folder / f"step-{self.num_steps}", self.batch)
+        diagnosis = self._observe(self.again)
         self._restore()
-        raise BrokenTrainingError(diagnosis, self.num_steps, snapshot)
+        error = BrokenTrainingError(diagnosis, self.num_steps, snapshot)
+        if self.logger:
+            self.logger.error(str(error))
+        raise error
 
     @property
     def _due(self) -> bool:
@@ -122,7 +158,7 @@ class Recording:
         """Read that back into models, optimizers and random states; return the batch."""
 
     @abstractmethod
-    def _observe(self, function: Callable[..., Any], batch: tuple[Any, ...]) -> Diagnosis:
+    def _observe(self, again: Callable[[], Any]) -> Diagnosis:
         """Do a step under full observation, but for its update."""
 
     @abstractmethod

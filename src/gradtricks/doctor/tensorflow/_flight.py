@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks.doctor.diagnosing import diagnosed
-from gradtricks.doctor.flight import Recording, Stop
+from gradtricks.doctor.flight import Recording
 from gradtricks.doctor.operations import calling_line
 from gradtricks.doctor.reports import Diagnosis
 from gradtricks.doctor.tensorflow._watching import Watch
@@ -116,12 +116,12 @@ class FlightRecorder(Recording):
             lambda x: tf.convert_to_tensor(x) if isinstance(x, np.ndarray | np.generic) else x, kept["batch"]
         )
 
-    def _observe(self, function: Callable[..., Any], batch: tuple[Any, ...]) -> Diagnosis:
+    def _observe(self, again: Callable[[], Any]) -> Diagnosis:
         watch = self.watch = Watch()
         watch.add_all(self.models)
         try:
             with watch:
-                function(*batch)
+                again()
         finally:
             self.watch = None
         return diagnosed(watch.history, REMEDIES)
@@ -140,7 +140,7 @@ class FlightRecorder(Recording):
             if tf.executing_eagerly():
                 if not self._due or bool(self._look(grads)):
                     return update(optimizer, grads, trainable_variables)
-                raise Stop
+                self._leave()
             with tf.init_scope():
                 optimizer.build(self._trained() if trainable_variables is None else trainable_variables)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gradtricks.doctor.diagnosing import diagnosed
-from gradtricks.doctor.flight import Recording, Stop
+from gradtricks.doctor.flight import Recording
 from gradtricks.doctor.operations import BAD
 from gradtricks.doctor.reports import Diagnosis
 from gradtricks.doctor.torch._graph import statuses_of
@@ -114,13 +114,13 @@ class FlightRecorder(Recording):
             self.scaler.load_state_dict(kept["scaler"])
         return kept["batch"]
 
-    def _observe(self, function: Callable[..., Any], batch: tuple[Any, ...]) -> Diagnosis:
+    def _observe(self, again: Callable[[], Any]) -> Diagnosis:
         watch = Watch(self.optimizers)
         watch.add_all(self.models)
         self.observing = True
         try:
             with watch:
-                function(*batch)
+                again()
         finally:
             self.observing = False
         return diagnosed(watch.history, REMEDIES)
@@ -150,7 +150,7 @@ class FlightRecorder(Recording):
         self.norms.append(float(torch.nn.utils.get_total_norm(dense)))
         # The norm of large finite numbers isn't finite either.
         if not math.isfinite(self.norms[-1]) and any(status in BAD for status, _ in statuses_of(gradients)):
-            raise Stop
+            self._leave()
 
     def _buffers(self) -> Iterable[torch.Tensor]:
         return (buffer for model in self.models for buffer in model.buffers())

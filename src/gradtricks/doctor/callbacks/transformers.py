@@ -1,0 +1,63 @@
+"""The flight recorder in Hugging Face's `Trainer`, and in those that build on it."""
+
+import logging
+from typing import Any
+
+from transformers import Trainer, TrainerCallback
+
+from gradtricks.doctor.torch import FlightRecorder
+
+
+class FlightCallback(TrainerCallback):
+    """Looks at the gradients of each update of a `Trainer`, as `FlightRecorder` does.
+
+    Where one isn't finite, the update isn't made. All batches of the update are run again under full
+    observation, and the cause goes to the logger ``transformers.trainer``. No snapshot is kept.
+
+    Args:
+        trainer: The one that it is added to.
+        every: At every how many updates to look.
+
+    Raises:
+        BrokenTrainingError: From ``trainer.train()``. The gradient isn't finite.
+    """
+
+    recorder: FlightRecorder
+
+    def __init__(self, trainer: Trainer, *, every: int = 1) -> None:
+        self.trainer, self.every = trainer, every
+        self.given: list[tuple[Any, ...]] = []  # to the training step, since the last update
+        self.original = trainer.training_step
+        trainer.training_step = self._training_step
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **seen: Any) -> None:
+        """Look at the optimizer within the one that accelerate makes of it."""
+        self.on_train_end(args, state, control)
+        optimizer = getattr(seen["optimizer"], "optimizer", seen["optimizer"])
+        scaler = self.trainer.accelerator.scaler
+        self.recorder = FlightRecorder(seen["model"], optimizer, scaler=scaler, every=self.every, folder=None)
+        self.recorder.logger = logging.getLogger("transformers.trainer")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **seen: Any) -> None:
+        """Begin an update."""
+        self.given.clear()
+        self.recorder.begin(self._again)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **seen: Any) -> None:
+        """End it."""
+        self.recorder.end()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **seen: Any) -> None:
+        """Look no more."""
+        if "recorder" in vars(self):
+            self.recorder.close()
+
+    def _training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
+        # The trainer takes out of the inputs what the model isn't given.
+        self.given.append((model, dict(inputs), *rest))
+        return self.original(model, inputs, *rest)
+
+    def _again(self) -> None:
+        for model, inputs, *rest in self.given:
+            self.original(model, dict(inputs), *rest)
+        self.recorder.optimizers[0].step()

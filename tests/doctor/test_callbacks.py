@@ -1,0 +1,217 @@
+"""Callbacks: a training is as without one, and a step that breaks is named before its gradient is used."""
+
+import importlib
+import logging
+import math
+
+import numpy as np
+import pytest
+
+from gradtricks.doctor.flight import BrokenTrainingError
+
+NUM_BATCHES, SIZE = 6, 2
+X = np.random.default_rng(0).normal(size=(NUM_BATCHES * SIZE, 4)).astype(np.float32)
+FINE = np.full((NUM_BATCHES * SIZE, 1), 100, np.float32)
+BROKEN = np.concatenate([FINE[: 3 * SIZE], [[-1e6]], FINE[3 * SIZE + 1 :]])  # of the fourth batch
+
+
+def library(name):
+    """Return a library and the callback's module for it."""
+    why = f"{name} isn't installed here; the weekly workflow installs it and runs this"
+    found = pytest.importorskip(name, reason=why)
+    return found, importlib.import_module(f"gradtricks.doctor.callbacks.{name}")
+
+
+@pytest.fixture
+def told(caplog):
+    """What the library's own logger is told."""
+    with caplog.at_level(logging.ERROR):
+        for name in ("transformers", "lightning.pytorch"):
+            logging.getLogger(name).addHandler(caplog.handler)
+        yield caplog
+        for name in ("transformers", "lightning.pytorch"):
+            logging.getLogger(name).removeHandler(caplog.handler)
+
+
+def check_broken(raised, told, step):
+    (cause,) = raised.value.diagnosis.causes
+    assert (cause.id, "sqrt" in cause.place.code) == ("GT201", True)
+    assert f"gradient of step {step} isn't finite" in told.text
+
+
+# Hugging Face.
+
+
+def trainer_of(torch, folder, shift, *, num_accumulated=1, **options):
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    class Rooted(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            shift = inputs.pop("shift")
+            return (model(**inputs).loss + shift).sqrt().mean()
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+    tokens = torch.arange(NUM_BATCHES * SIZE * 5).reshape(-1, 5) % 11
+    data = [
+        {"input_ids": t, "labels": t, "shift": torch.from_numpy(s)}
+        for t, s in zip(tokens, shift, strict=True)
+    ]
+    told = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=SIZE,
+        gradient_accumulation_steps=num_accumulated,
+        num_train_epochs=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        train_sampling_strategy="sequential",
+        **options,
+    )
+    return Rooted(model, told, train_dataset=data)
+
+
+def weights(model):
+    return {name: value.tolist() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.filterwarnings("ignore")  # of other people's libraries
+@pytest.mark.parametrize("options", [{}, {"num_accumulated": 2}, {"bf16": True}], ids=str)
+def test_a_trainer_of_hugging_face_is_watched_in_torch(in_torch, tmp_path, told, options):
+    _, callbacks = library("transformers")
+    torch, num_accumulated = in_torch.framework, options.get("num_accumulated", 1)
+    plain = trainer_of(torch, tmp_path, FINE, **options)
+    plain.train()
+    watched = trainer_of(torch, tmp_path, FINE, **options)
+    callback = callbacks.FlightCallback(watched)
+    watched.add_callback(callback)
+    watched.train()
+    assert weights(watched.model) == weights(plain.model)
+    assert len(callback.recorder.norms) == callback.recorder.num_steps == NUM_BATCHES // num_accumulated
+    assert all(0 < norm < math.inf for norm in callback.recorder.norms)
+
+    broken = trainer_of(torch, tmp_path, BROKEN, **options)
+    broken.add_callback(callbacks.FlightCallback(broken))
+    with pytest.raises(BrokenTrainingError) as raised:
+        broken.train()
+    check_broken(raised, told, 3 // num_accumulated)
+    assert all(p.isfinite().all() for p in broken.model.parameters())
+
+
+# Lightning.
+
+
+def lightning_module(torch, *, by_hand=False):
+    from lightning.pytorch import LightningModule
+
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Sequential(
+                torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)
+            )
+            self.automatic_optimization = not by_hand
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), 0.1)
+
+        def training_step(self, batch):
+            x, shift = batch
+            loss = (self.layer(x) ** 2 + shift).sqrt().mean()
+            self.log("loss", loss)
+            if by_hand:
+                optimizer = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+            return loss
+
+    torch.manual_seed(0)
+    return Module()
+
+
+def fit_lightning(torch, folder, shift, callbacks, *, by_hand=False, **options):
+    from lightning.pytorch import Trainer
+
+    module = lightning_module(torch, by_hand=by_hand)
+    data = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(shift))
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        default_root_dir=folder,
+        callbacks=callbacks,
+        **quiet,
+        **options,
+    )
+    torch.manual_seed(1)
+    try:
+        trainer.fit(module, torch.utils.data.DataLoader(data, SIZE))
+    finally:
+        assert "training_step" not in vars(trainer.strategy)
+    return weights(module)
+
+
+@pytest.mark.filterwarnings("ignore")  # of other people's libraries
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}, {"by_hand": True}],
+    ids=str,
+)
+def test_a_trainer_of_lightning_is_watched_in_torch(in_torch, tmp_path, told, options):
+    _, callbacks = library("lightning")
+    torch, num_accumulated = in_torch.framework, options.get("accumulate_grad_batches", 1)
+    callback = callbacks.FlightCallback()
+    plain = fit_lightning(torch, tmp_path, FINE, [], **options)
+    assert fit_lightning(torch, tmp_path, FINE, [callback], **options) == plain
+    assert len(callback.recorder.norms) == callback.recorder.num_steps == NUM_BATCHES // num_accumulated
+
+    with pytest.raises(BrokenTrainingError) as raised:
+        fit_lightning(torch, tmp_path, BROKEN, [callbacks.FlightCallback()], **options)
+    check_broken(raised, told, 3 // num_accumulated)
+
+
+# Keras.
+
+
+def keras_model(tf, **options):
+    tf.keras.utils.set_random_seed(0)
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Input([4]), layers.Dense(8), layers.Dropout(0.3), layers.Dense(1)])
+
+    def rooted(shift, outputs):
+        return tf.sqrt(outputs**2 + shift)
+
+    model.compile(tf.keras.optimizers.Adam(0.1), rooted, metrics=["mae"], **options)
+    return model
+
+
+def fit_keras(model, shift, callbacks=()):
+    model.fit(X, shift, batch_size=SIZE, shuffle=False, verbose=0, callbacks=[*callbacks])
+    return [value.tolist() for value in model.get_weights()]
+
+
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"jit_compile": False}], ids=str)
+def test_a_fit_of_keras_is_watched_in_tensorflow(in_tensorflow, caplog, options):
+    _, callbacks = library("keras")
+    tf = in_tensorflow.framework
+    plain = fit_keras(keras_model(tf, **options), FINE)
+    callback, model = callbacks.FlightCallback(), keras_model(tf, **options)
+    assert fit_keras(model, FINE, [callback]) == plain
+    assert len(callback.recorder.norms) == callback.recorder.num_steps == NUM_BATCHES
+    with pytest.raises(BrokenTrainingError) as raised:
+        fit_keras(model, BROKEN, [callback])
+    check_broken(raised, caplog, 3)
+    # Nobody looks any more.
+    assert not np.isfinite(fit_keras(model, BROKEN)[0]).all()
+
+
+def test_several_steps_in_one_execution_are_refused_in_tensorflow(in_tensorflow):
+    _, callbacks = library("keras")
+    model = keras_model(in_tensorflow.framework, steps_per_execution=2)
+    with pytest.raises(ValueError, match=r"steps_per_execution must be 1; got 2; remedy: model\.compile"):
+        fit_keras(model, FINE, [callbacks.FlightCallback()])
+    assert model.train_function is None
