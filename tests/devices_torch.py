@@ -13,10 +13,13 @@ _COPIES = {"_to_copy", "copy_", "where"}  # of these a CPU's scalar among the ar
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuse what waits for a device: its values on the CPU, and copies between the two."""
+    """Refuse what waits for a device: its values on the CPU, and copies between the two; count the rest."""
+
+    operations = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Raise AssertionError, or call the operation."""
+        self.operations += not func.is_view
         result = func(*args, **kwargs or {})
         tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
         name, devices = func.overloadpacket.__name__, {x.device.type for x in tensors}

@@ -145,6 +145,32 @@ def test_extreme_gradients_together(backend, gradient, clipped):
     np.testing.assert_allclose(backend.array(norm), exact, rtol=1e-6, atol=1e-38)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("gradient", [*(gradient for gradient, _ in EXTREMES), [3.0, 4.0], [0.3, 0.4]])
+def test_a_device_clips_together_as_a_cpu_in_torch(in_torch, monkeypatch, gradient, dtype):
+    clip, tensors = in_torch.tricks.clip_by_global_norm, [in_torch.tensor(np.float32(g)) for g in gradient]
+    tensors[0] = in_torch.cast(tensors[0], dtype)
+    expected = clip(tensors, 1.0)
+    for module in ("_tensors", "_together"):
+        monkeypatch.setattr(f"gradtricks.torch.{module}.on_cpu", lambda x: False)
+    in_torch.framework.testing.assert_close(clip(tensors, 1.0), expected, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_a_device_takes_few_operations_for_many_in_torch(in_torch):
+    from devices_torch import OneDevice
+
+    def operations(max_norm, dtype):
+        gradients = [torch.ones(2, 3, dtype=dtype, device="meta") for _ in range(50)]
+        with OneDevice() as device:
+            in_torch.tricks.clip_by_global_norm(gradients, max_norm)
+        return device.operations
+
+    torch = in_torch.framework
+    assert operations(1.0, torch.float32) <= 25
+    # A float64 might overflow when squared, and under the largest maximum an infinity stays.
+    assert min(operations(1.0, torch.float64), operations(3e38, torch.float32)) > 50
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "gradient", "expected"),
     [

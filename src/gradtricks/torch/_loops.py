@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from gradtricks.torch._tensors import at_least_float32, is_readable
+from gradtricks.torch._tensors import at_least_float32, is_readable, on_cpu
 
 
 def as_operation(
@@ -66,11 +66,6 @@ def as_operation(
 
     vars(called)["register_autograd"] = operation.register_autograd
     return called
-
-
-def on_cpu(x: torch.Tensor) -> bool:
-    """Say whether a compiled loop can reach ``x`` without a copy."""
-    return x.is_cpu
 
 
 def _each(function: Callable[[Any], Any], results: Any) -> Any:

@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad
 
 from gradtricks._core.checks import check_broadcast, check_number, check_shape, remedy_of
-from gradtricks.torch._modes import in_plain_reverse, in_transform, stopped
+from gradtricks.torch._modes import in_plain_reverse, in_transform, is_traced, stopped
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
@@ -137,11 +137,19 @@ def is_readable(*tensors: torch.Tensor) -> bool:
     They can't on other devices than a CPU; nor where another input would have other values: in a compiler, a
     transform or another tracer, and in a batch of gradients.
     """
-    if torch.compiler.is_compiling() or in_transform() or torch._C._is_tracing():
-        return False
-    if torch._C._len_torch_dispatch_stack():
+    return are_ordinary(*tensors) and not torch._C._len_torch_dispatch_stack() and all(map(on_cpu, tensors))
+
+
+def on_cpu(x: torch.Tensor) -> bool:
+    """Say whether a compiled loop can reach ``x`` without a copy."""
+    return x.is_cpu
+
+
+def are_ordinary(*tensors: torch.Tensor) -> bool:
+    """Say whether tensors are PyTorch's own, in no compiler, transform, tracer or batch of gradients."""
+    if torch.compiler.is_compiling() or in_transform() or torch._C._is_tracing() or is_traced():
         return False
     for x in tensors:
-        if not x.is_cpu or type(x) not in _ORDINARY or torch._C._functorch.is_legacy_batchedtensor(x):
+        if type(x) not in _ORDINARY or torch._C._functorch.is_legacy_batchedtensor(x):
             return False
     return forward_ad._current_level < 0 or all(map(in_plain_reverse, tensors))

@@ -14,6 +14,7 @@ from gradtricks._core.structures import leaves, map_structure
 from gradtricks.torch._edits import intercept
 from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, clamped, is_readable, nonzero
+from gradtricks.torch._together import clip_at_once, fit
 
 
 def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: float | torch.Tensor) -> Any:
@@ -122,25 +123,11 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     tensors = [_as_dense("gradients", g) for g in leaves(gradients) if g is not None]
     widest = torch.float64 if any(leaf.dtype == torch.float64 for leaf in tensors) else torch.float32
     zero = torch.zeros((), dtype=widest, device=tensors[0].device if tensors else None)
-    max_norm = as_scalar("max_norm", max_norm, zero, low=0.0)
-    wide = [leaf.to(zero.dtype) for leaf in tensors if leaf.numel()]
-    largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
-    finite = _finite(largest)
-    divisor = nonzero(finite)
-    squares = [clamped(leaf / divisor.to(leaf.device), -1, 1).square().sum() for leaf in wide]
-    length = _root(_together(zero, squares).sum())
-    fit = {dtype: _fit(dtype, length, finite, max_norm) for dtype in {leaf.dtype for leaf in tensors}}
-
-    def clip(g: torch.Tensor | None) -> torch.Tensor | None:
-        if g is None:
-            return None
-        far, fits, factor = (scalar.to(g.device) for scalar in (divisor, *fit[g.dtype]))
-        return torch.where(fits, g, (clamped(g.to(zero.dtype) / far, -1, 1) * factor).to(g.dtype))
-
-    clipped = map_structure(clip, gradients)
-    # An infinite factor would make NaN of a gradient of 0.
-    infinite = largest.isinf()
-    return clipped, torch.where(infinite, largest, length * torch.where(infinite, 0, largest))
+    maximum = as_scalar("max_norm", max_norm, zero, low=0.0)
+    number = None if isinstance(max_norm, torch.Tensor) else max_norm
+    clipped, norm = clip_at_once(tensors, maximum, number) or _clip_one_by_one(tensors, maximum, zero)
+    found = iter(clipped)
+    return map_structure(lambda g: g if g is None else next(found), gradients), norm
 
 
 def project_to_max_norm(
@@ -186,7 +173,7 @@ def _clamp(gradient: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> tor
 
 def _shrink(gradient: torch.Tensor, max_norm: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     unit, length, largest = _polar(gradient, axes)
-    fits, factor = _fit(gradient.dtype, length, largest, max_norm)
+    fits, factor = fit(gradient.dtype, length, largest, max_norm)
     if unit is gradient:
         return gradient * torch.where(fits, 1, factor)
     return torch.where(fits, gradient, (unit * factor).to(gradient.dtype))
@@ -197,13 +184,26 @@ def _rescale(gradient: torch.Tensor, norm: torch.Tensor, axes: tuple[int, ...]) 
     return (unit * (norm / length)).to(gradient.dtype)
 
 
-def _fit(
-    dtype: torch.dtype, length: torch.Tensor, largest: Any, max_norm: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    # The norm is length * largest. That may overflow, which only says that it doesn't fit.
-    tolerance = torch.finfo(dtype).eps + 8 * torch.finfo(length.dtype).eps
-    fits = length * largest / (1 + tolerance) <= max_norm
-    return fits, max_norm / torch.where(fits, 1, length)
+def _clip_one_by_one(
+    tensors: list[torch.Tensor], max_norm: torch.Tensor, zero: torch.Tensor
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    wide = [leaf.to(zero.dtype) for leaf in tensors if leaf.numel()]
+    largest = _together(zero, [_largest_of_all(leaf) for leaf in wide]).amax()
+    finite = _finite(largest)
+    divisor = nonzero(finite)
+    squares = [clamped(leaf / divisor.to(leaf.device), -1, 1).square().sum() for leaf in wide]
+    length = _root(_together(zero, squares).sum())
+    fits = {dtype: fit(dtype, length, finite, max_norm) for dtype in {leaf.dtype for leaf in tensors}}
+
+    def clip(g: torch.Tensor) -> torch.Tensor:
+        far, fitting, factor = (scalar.to(g.device) for scalar in (divisor, *fits[g.dtype]))
+        return torch.where(fitting, g, (clamped(g.to(zero.dtype) / far, -1, 1) * factor).to(g.dtype))
+
+    # An infinite factor would make NaN of a gradient of 0.
+    infinite = largest.isinf()
+    return [clip(g) for g in tensors], torch.where(
+        infinite, largest, length * torch.where(infinite, 0, largest)
+    )
 
 
 def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, Any]:
