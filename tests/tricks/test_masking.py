@@ -281,6 +281,119 @@ def test_any_optimizer_leaves_frozen_elements_and_their_state(backend, name, opt
     np.testing.assert_allclose(backend.array(masked)[~mask], backend.array(fresh)[~mask], rtol=1e-12)
 
 
+FORMS = {"one": (), "rows": (6, 1), "columns": (1, 5), "each": (6, 5)}
+
+
+def frozen_by_hand(torch, inner, parameters, masks):
+    """Take a step of an optimizer, and put back what is frozen."""
+
+    def tensors():
+        shaped = [[t for t in inner.state[p].values() if t.shape == p.shape] for p in parameters]
+        return [[p, *state] for p, state in zip(parameters, shaped, strict=True)]
+
+    before = [[t.detach().clone() for t in each] for each in tensors()]
+    for parameter, mask in zip(parameters, masks, strict=True):
+        parameter.data[~mask.expand_as(parameter)] = 0
+        parameter.grad = torch.where(mask, parameter.grad, 0)
+    inner.step()
+    for each, old, mask in zip(tensors(), before, masks, strict=True):
+        for tensor, kept in zip(each, old):
+            tensor.data.copy_(torch.where(mask, tensor, kept))
+
+
+@pytest.mark.parametrize("looped", [True, False])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Rprop"])
+def test_many_masks_of_any_optimizer_are_put_back_bit_for_bit(in_torch, monkeypatch, looped, name):
+    from gradtricks.torch import _freezing
+
+    torch, tricks = in_torch.framework, in_torch.tricks
+    torch.manual_seed(0)
+    dtypes = torch.float16, torch.bfloat16, torch.float32, torch.float64
+    kinds = [(dtype, shape) for dtype in dtypes for shape in FORMS.values()]
+    made = [torch.randn(6, 5, dtype=dtype) for dtype, _ in kinds]
+    made[-1] = made[-1].T.contiguous().T  # has gaps
+    masks = [torch.rand(shape) < 0.5 for _, shape in kinds]
+    made.append(torch.ones(0, 5))
+    masks.append(torch.ones(0, 1, dtype=torch.bool))
+    ours, theirs = ([torch.nn.Parameter(x.clone()) for x in made] for _ in range(2))
+    options = {"weight_decay": 0.1, "momentum": 0.9} if name == "SGD" else {}
+    plain, inner = (getattr(torch.optim, name)(ps, 0.1, **options) for ps in (theirs, ours))
+    optimizer = tricks.MaskedOptimizer(inner)
+    if not looped:
+        monkeypatch.setattr(_freezing, "_fits_the_loop", lambda *_: False)
+    for step in range(4):
+        if step == 2:
+            masks = [~mask for mask in masks]
+        for p, mask in zip(ours, masks, strict=True):
+            optimizer.set_trainable_mask(p, mask)
+        gradients = [torch.randn(p.shape).to(p.dtype) for p in ours]
+        gradients[0] = torch._neg_view(gradients[0].T.contiguous().T)
+        for one, other, gradient, mask in zip(ours, theirs, gradients, masks, strict=True):
+            one.grad = torch.where(mask, gradient, torch.nan) if one.dtype == torch.float32 else gradient
+            other.grad = gradient
+        shown = [p.grad for p in ours]
+        optimizer.step()
+        assert all(p.grad is gradient for p, gradient in zip(ours, shown, strict=True))
+        frozen_by_hand(torch, plain, theirs, masks)
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+            for key, value in plain.state[other].items():
+                torch.testing.assert_close(inner.state[one][key], value, rtol=0, atol=0)
+
+
+def test_what_an_optimizer_keeps_or_replaces_is_its_own(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+
+    class Odd(torch.optim.SGD):
+        def step(self):
+            (p,) = self.param_groups[0]["params"]
+            state = self.state[p]
+            state.setdefault("gradients", []).append(p.grad.detach())
+            dtype = (torch.float32, torch.float64)[len(state["gradients"]) % 2]
+            state["twice"] = 2 * state.get("twice", torch.ones(3)).to(dtype)
+            super().step()
+
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = tricks.MaskedOptimizer(Odd([parameter], 1.0))
+    optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
+    for value in (1.0, 2.0, 3.0):
+        parameter.grad = torch.full((3,), value)
+        optimizer.step()
+    state = optimizer.state[parameter]
+    assert [g.tolist() for g in state["gradients"]] == [[n, 0, n] for n in (1, 2, 3)]
+    assert state["twice"].tolist() == [8, 2, 8]
+    assert parameter.tolist() == [-5, 1, -5]
+
+
+def test_on_a_device_nothing_waits_and_many_tensors_take_no_more_calls(in_torch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from devices_torch import OneDevice
+
+    torch, tricks = in_torch.framework, in_torch.tricks
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls = getattr(self, "calls", [])
+            if not func.is_view:
+                self.calls.append(str(func))
+            return func(*args, **kwargs or {})
+
+    counts = []
+    for many in (2, 20):
+        parameters = [torch.nn.Parameter(torch.ones(4, 3, device="meta")) for _ in range(many)]
+        optimizer = tricks.MaskedOptimizer(torch.optim.SGD(parameters, 0.1, momentum=0.9, foreach=True))
+        for p in parameters:
+            optimizer.set_trainable_mask(p, torch.ones(4, 3, dtype=torch.bool, device="meta"))
+            p.grad = torch.ones(4, 3, device="meta")
+        optimizer.step()  # makes the state
+        with OneDevice(), Count() as count:
+            optimizer.step()
+        counts.append(count.calls)
+    assert counts[0] == counts[1]
+    assert len(counts[0]) < 25
+
+
 KERAS = "Adadelta Adafactor Adagrad Adam Adamax AdamW Ftrl Lamb Lion Muon Nadam RMSprop ScheduleFreeAdamW SGD"
 
 
@@ -637,7 +750,7 @@ def test_threads_share_many_elements_without_rounding(in_torch, monkeypatch, has
     from gradtricks.torch import _in_place
 
     if not has_openmp:
-        monkeypatch.setattr(_in_place, "_parallel_region", lambda: None)
+        monkeypatch.setattr(_in_place, "parallel_region", lambda: None)
     torch, tricks = in_torch.framework, in_torch.tricks
     threads = torch.get_num_threads()
     random = np.random.default_rng(0)
@@ -663,12 +776,12 @@ def test_threads_share_many_elements_without_rounding(in_torch, monkeypatch, has
 
 
 def test_without_openmp_there_is_no_region_of_pytorch_s(in_torch, monkeypatch):
-    from gradtricks.torch import _in_place
+    from gradtricks.torch import _addresses
 
-    _in_place._parallel_region.cache_clear()
-    monkeypatch.setattr(_in_place, "Path", lambda _: in_torch.framework.zeros(0))  # which has no parent
-    assert _in_place._parallel_region() is None
-    _in_place._parallel_region.cache_clear()
+    _addresses.parallel_region.cache_clear()
+    monkeypatch.setattr(_addresses, "Path", lambda _: in_torch.framework.zeros(0))  # which has no parent
+    assert _addresses.parallel_region() is None
+    _addresses.parallel_region.cache_clear()
 
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])

@@ -1,20 +1,18 @@
 """Steps of Adam under masks, in place: all in one pass on a CPU, compiled on a GPU, by tensors elsewhere."""
 
-import ctypes
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from gradtricks._core import kernels
+from gradtricks.torch._addresses import has_address, is_plain, parallel_region
 from gradtricks.torch._tensors import at_least_float32
 
 _LARGE = 2**16  # elements from which on a GPU a compiled step is worth its compilation
 
-_PLAIN = torch.Tensor, torch.nn.Parameter
 _LOOPED = torch.float32, torch.float64
 
 Adam = Callable[..., Any]
@@ -54,14 +52,10 @@ def _fits_the_loop(tensors: list[Any], step: torch.Tensor) -> bool:
     dtype = tensors[0].dtype  # the loop can't in half precision
     if dtype not in _LOOPED or tensors[2].dtype != dtype:
         return False
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        # A gradient with gaps, or of another dtype, is copied.
-        whole = tensor is tensors[1] or tensor.is_contiguous()
-        if type(tensor) not in _PLAIN or not tensor.is_cpu or not whole:
-            return False
-    return True
+    # A gradient with gaps, or of another dtype, is copied.
+    gradient = tensors[1]
+    whole = all(has_address(t) for t in tensors if t is not None and t is not gradient)
+    return whole and is_plain(gradient) and gradient.is_cpu
 
 
 def _in_one_pass(
@@ -79,28 +73,16 @@ def _in_one_pass(
         str(dtype).removeprefix("torch."),
         learning_rate=float(rate),
         threads=torch.get_num_threads(),
-        parallel=_parallel_region(),
+        parallel=parallel_region(),
         **options,
     )
     # Autograd must notice that the parameters were edited.
     torch.autograd.graph.increment_version([row[0] for row in rows])
 
 
-@cache
-def _parallel_region() -> Callable[[int, int, int, int], None] | None:
-    # PyTorch's own threads: after a backward pass they spin for a while, and others would wait for a core.
-    try:
-        region = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so")).GOMP_parallel
-    except (OSError, AttributeError):  # another system, or PyTorch without OpenMP
-        return None
-    region.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-    region.restype = None
-    return region
-
-
 def _way_of(tensors: list[Any]) -> Callable[..., None]:
     parameter, *_ = known = [t for t in tensors if t is not None]
-    plain = all(type(t) in _PLAIN for t in known)
+    plain = all(map(is_plain, known))
     gaps = not all(t.is_contiguous() for t in known if t is not tensors[1])
     if torch.compiler.is_compiling() or gaps or not plain or not parameter.is_cuda:
         return _by_tensors

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from gradtricks._core.checks import check_shape
+from gradtricks.torch._freezing import Masked, frozen
 from gradtricks.torch._tensors import as_mask
 
 
@@ -13,8 +14,9 @@ class MaskedOptimizer(torch.optim.Optimizer):
     """Any optimizer, in which elements can be frozen and thawed at every step.
 
     The optimizer sees 0 for a frozen element and for its gradient. After its step the element, and all
-    that state tensors of the parameter's shape hold of it, are as they were. That is two copies of
-    parameters and state at each step; `MaskedAdam` needs none.
+    that state tensors of the parameter's shape hold of it, are as they were. So parameters with a mask
+    and their state are copied and put back at each step, on a CPU only the frozen rows where a mask is one
+    of rows. The memory of the copies is kept on a CPU; `MaskedAdam` needs none.
 
     What elements share can't be frozen: a step count, by which bias corrections and decaying rates go on
     (under `MaskedAdam` each element has its own); state of another shape, such as factored moments;
@@ -38,6 +40,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}")
         self._masks: dict[torch.Tensor, torch.Tensor] = {}
+        self._memory: dict[torch.dtype, torch.Tensor] = {}
         super().__init__([dict(group) for group in optimizer.param_groups], optimizer.defaults)
         self._share(optimizer)
 
@@ -46,26 +49,17 @@ class MaskedOptimizer(torch.optim.Optimizer):
         check_given(self, parameter)
         self._masks.pop(parameter, None)
         if trainable_mask is not None:
-            self._masks[parameter] = as_mask(trainable_mask, parameter).detach().clone().to(parameter.device)
+            mask = as_mask(trainable_mask, parameter).detach().to(parameter.device)
+            self._masks[parameter] = _by_runs(mask, parameter).clone(memory_format=torch.contiguous_format)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
         loss = loss_of(closure)
-        masked = [(p, dense(p.grad), mask) for p, mask in self._masks.items() if p.grad is not None]
-        before = [{n: t.clone() for n, t in self._tensors_of(p).items()} for p, _, _ in masked]
-        for parameter, gradient, mask in masked:
-            # State that is created at this step then knows nothing of frozen elements, their decay neither.
-            parameter.masked_fill_(~mask, 0)
-            parameter.grad = torch.where(mask, gradient, 0)
-        try:
+        pairs = [(p, dense(p.grad), mask) for p, mask in self._masks.items() if p.grad is not None]
+        masked = [Masked(p, gradient, mask, self._shaped_state_of(p)) for p, gradient, mask in pairs]
+        with frozen(masked, self.state, self._memory):
             self.optimizer.step()
-        finally:
-            for (parameter, gradient, mask), kept in zip(masked, before, strict=True):
-                parameter.grad = gradient
-                after = self._tensors_of(parameter)
-                for name, tensor in kept.items():
-                    after[name].copy_(torch.where(mask, after[name], tensor))
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,7 +96,9 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become the copy."""
-        super().__setstate__({"defaults": state["optimizer"].defaults, "_masks": state["masks"]})
+        super().__setstate__(
+            {"defaults": state["optimizer"].defaults, "_masks": state["masks"], "_memory": {}}
+        )
         self._share(state["optimizer"])
 
     def _share(self, optimizer: torch.optim.Optimizer) -> None:
@@ -117,10 +113,16 @@ class MaskedOptimizer(torch.optim.Optimizer):
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    def _tensors_of(self, parameter: torch.Tensor) -> dict[str | None, torch.Tensor]:
-        state = self.state.get(parameter, {}).items()
-        shaped = {n: t for n, t in state if isinstance(t, torch.Tensor) and t.shape == parameter.shape}
-        return {None: parameter, **shaped}
+    def _shaped_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        state, shape = self.state.get(parameter, {}).items(), parameter.shape
+        return {name: t for name, t in state if isinstance(t, torch.Tensor) and t.shape == shape}
+
+
+def _by_runs(mask: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    # Where one element of the mask stands for a run of elements, such as a row, there is no need of more.
+    sizes = [*zip((1,) * (parameter.ndim - mask.ndim) + mask.shape, parameter.shape)]
+    own = next((axis for axis, (size, whole) in enumerate(sizes) if size != whole), len(sizes))
+    return mask if all(size == 1 for size, _ in sizes[own:]) else mask.expand_as(parameter)
 
 
 def check_rate(rate: object) -> None:
