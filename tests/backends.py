@@ -93,6 +93,10 @@ class TorchBackend(Backend):
     def cast(self, tensor, dtype):
         return tensor.to(getattr(self.framework, dtype))
 
+    def bits_as(self, tensor, dtype):
+        """Read the same bits as another dtype."""
+        return tensor.view(getattr(self.framework, dtype))
+
     def variable(self, array):
         return self.tensor(array).requires_grad_()
 
@@ -276,6 +280,9 @@ class TensorFlowBackend(Backend):
 
     def cast(self, tensor, dtype):
         return self.framework.cast(tensor, dtype)
+
+    def bits_as(self, tensor, dtype):
+        return self.framework.bitcast(tensor, dtype)
 
     def variable(self, array):
         return self.framework.Variable(array)

@@ -35,6 +35,7 @@ def squared(state, action):
 
 # What is called between two layers, of the hidden features ``h`` of a batch, [B, 3], with Keras' operations.
 WORKING = {
+    "add_compensated": lambda g, ops, h: g.add_compensated(h, ops.exp(h), doubled(h)),
     "average_tokens": lambda g, ops, h: g.average_tokens(h, h > 0),
     "clip_by_global_norm": lambda g, ops, h: g.clip_by_global_norm([h, {"again": 2 * h}], 0.1),
     "clip_gradient": lambda g, ops, h: g.clip_gradient(h, -0.01, 0.02),
@@ -70,6 +71,7 @@ WORKING = {
     "project_to_max_norm": lambda g, ops, h: g.project_to_max_norm(h, 0.5, axis=[1]),
     "reverse_gradient": lambda g, ops, h: g.reverse_gradient(h),
     "rotation_trick": lambda g, ops, h: g.rotation_trick(h, ops.sign(h)),
+    "round_stochastically": lambda g, ops, h: g.round_stochastically(h, ops.sigmoid(h), "float16"),
     "round_straight_through": lambda g, ops, h: g.round_straight_through(h),
     "safe_where": lambda g, ops, h: g.safe_where(h > 0, h, cubed, fallback=0.0),
     "scale_gradient": lambda g, ops, h: g.scale_gradient(h, 0.5),

@@ -62,6 +62,10 @@ from .ranking import soft_rank as soft_rank
 from .ranking import soft_rank_vjp as soft_rank_vjp
 from .ranking import spearman_correlation as spearman_correlation
 from .ranking import spearman_correlation_vjp as spearman_correlation_vjp
+from .rounding import add_compensated as add_compensated
+from .rounding import add_compensated_vjp as add_compensated_vjp
+from .rounding import round_stochastically as round_stochastically
+from .rounding import round_stochastically_vjp as round_stochastically_vjp
 from .scaling import reverse_gradient as reverse_gradient
 from .scaling import reverse_gradient_vjp as reverse_gradient_vjp
 from .scaling import scale_gradient as scale_gradient

@@ -34,6 +34,8 @@ from .policy_gradients import (
 )
 from .ranking import soft_rank as soft_rank
 from .ranking import spearman_correlation as spearman_correlation
+from .rounding import add_compensated as add_compensated
+from .rounding import round_stochastically as round_stochastically
 from .scaling import ScaleGradient as ScaleGradient
 from .scaling import reverse_gradient as reverse_gradient
 from .scaling import scale_gradient as scale_gradient
