@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from agreeing import assert_agrees, assert_close, assert_refused
-from domains import ARRAY, BROADCAST, floating, number
+from domains import ARRAY, BROADCAST, flag, floating, integer, number
 from gradtricks import reference
-from suites import Row, Substitute, halves
+from suites import Row, Substitute, Suite, halves
 
 # TensorFlow's arithmetic takes subnormal numbers for 0.
 NUMBERS = st.floats(-99, 99, allow_subnormal=False)
@@ -35,6 +35,31 @@ class TestSteps(Substitute):
             steps(0.01, 1.0),
             domains=X | {"width": number(1e-30, 1, tensor=BROADCAST)},
         ),
+        Row(
+            "fake_quantize",
+            lambda random, shape: [20 * random.normal(size=shape), random.uniform(0.1, 3.0), -4, 3],
+            domains=X | {"scale": number(1e-30), "quant_max": integer(1), "normalize": flag},
+        ),
+    )
+
+
+def scaled(random, shape):
+    """Draw numbers, and scales of either sign, some of them 0, that broadcast to them."""
+    lengths = [length if random.random() < 0.5 else 1 for length in shape[random.integers(len(shape) + 1) :]]
+    scale = random.normal(size=lengths) * random.integers(0, 4, lengths)
+    return [4 * random.normal(size=shape), scale, -2, 1]
+
+
+class TestLearnedScales(Suite):
+    rows = tuple(
+        Row(
+            "fake_quantize",
+            scaled,
+            inputs=2,
+            of_gradient={"normalize": normalize},
+            domains={"scale": number(1e-30, tensor=BROADCAST)},
+        )
+        for normalize in (True, False)
     )
 
 
@@ -171,6 +196,52 @@ def test_an_option_may_be_a_tensor(backend, name, option):
         value, (gradient, unused) = backend.value_and_vjp(call, [x, np.array(option)], cotangent)
         assert_close([value, gradient], [expected, slopes], atol=1e-300)
         assert not np.any(unused)
+
+
+# At and around the bounds of -2 and 1, a half beyond the level of each too.
+AROUND = np.array([-2.4, -2.0, -1.6, 0.0, 0.6, 1.0, 1.25, 7.0])
+
+
+def test_what_is_at_a_bound_of_the_range_still_learns(backend):
+    ones, options = np.ones(8), {"normalize": False}
+    value, (passed, of_scale) = backend.value_and_vjp(
+        lambda x, s: backend.tricks.fake_quantize(x, s, -2, 1, **options), [AROUND / 2, np.full(8, 0.5)], ones
+    )
+    np.testing.assert_array_equal(value, [-1, -1, -1, 0, 0.5, 0.5, 0.5, 0.5])
+    np.testing.assert_array_equal(passed, [0, 1, 1, 1, 1, 1, 0, 0])
+    np.testing.assert_allclose(of_scale, [-2, 0, -0.4, 0, 0.4, 0, 1, 1], atol=1e-15)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_common_ways_reach_the_scale_too(common, normalize):
+    scale = np.array([[0.5], [1.7]])
+    x, cotangent = np.stack([AROUND, AROUND]) * scale, np.arange(16.0).reshape(2, 8)
+    value, gradients = common.value_and_vjp(
+        lambda x, s: common.tricks.fake_quantize(x, s, -2, 1, normalize=normalize), [x, scale], cotangent
+    )
+    expected = reference.fake_quantize_vjp(cotangent, x, scale, -2, 1, normalize=normalize)
+    assert_close([value, *gradients], [reference.fake_quantize(x, scale, -2, 1), *expected])
+
+
+def test_nan_stays_and_spoils_its_own_scale_alone(backend):
+    x, scale = np.array([[np.nan, 0.2], [np.inf, 0.2]]), np.array([[0.5], [0.5]])
+    value, (passed, of_scale) = backend.value_and_vjp(
+        lambda x, s: backend.tricks.fake_quantize(x, s, -2, 1), [x, scale], np.ones((2, 2))
+    )
+    np.testing.assert_array_equal(value, [[np.nan, 0], [0.5, 0]])
+    np.testing.assert_array_equal(passed, [[0, 1], [0, 1]])
+    np.testing.assert_allclose(of_scale, [[np.nan], [0.6 / np.sqrt(2)]])
+
+
+@pytest.mark.parametrize(
+    ("lowest", "error", "message"),
+    [
+        (-2.0, TypeError, "quant_min must be an integer; got float"),
+        (1, ValueError, r"quant_min must lie in \[-2147483648, 0\]; got 1"),
+    ],
+)
+def test_a_range_without_0_is_refused(backend, lowest, error, message):
+    assert_refused(backend, "fake_quantize", (ONE, 0.5, lowest, 1), {}, error, message)
 
 
 ONE, TWO = np.ones(1), np.ones(2)

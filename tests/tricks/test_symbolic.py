@@ -44,6 +44,7 @@ WORKING = {
     "discounted_returns": lambda g, ops, h: g.discounted_returns(h, 0.9),
     "edit_gradient": lambda g, ops, h: g.edit_gradient(x=h, rule=doubled),
     "entropy_loss": lambda g, ops, h: g.entropy_loss(h),
+    "fake_quantize": lambda g, ops, h: g.fake_quantize(h, ops.mean(ops.exp(h), 0), -2, 1),
     "floor_straight_through": lambda g, ops, h: g.floor_straight_through(h),
     "gradient_descent_step": lambda g, ops, h: g.gradient_descent_step([h, h], [ops.exp(h), None], 0.1),
     "group_advantages": lambda g, ops, h: g.group_advantages(h, scale="group"),

@@ -23,6 +23,8 @@ from .curvature import hessian_vector_product as hessian_vector_product
 from .curvature import hessian_vector_product_vjp as hessian_vector_product_vjp
 from .descent import gradient_descent_step as gradient_descent_step
 from .descent import gradient_descent_step_vjp as gradient_descent_step_vjp
+from .discretizing import fake_quantize as fake_quantize
+from .discretizing import fake_quantize_vjp as fake_quantize_vjp
 from .discretizing import floor_straight_through as floor_straight_through
 from .discretizing import floor_straight_through_vjp as floor_straight_through_vjp
 from .discretizing import piecewise_linear_floor as piecewise_linear_floor

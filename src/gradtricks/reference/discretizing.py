@@ -1,4 +1,4 @@
-"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps."""
+"""Steps with a gradient: straight through, a staircase that is smooth or has ramps, or levels of a scale."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,6 +71,46 @@ def piecewise_linear_floor_vjp(cotangent: ArrayLike, x: ArrayLike, width: float)
     """``cotangent / width`` on the ramps; at a corner the slope is that to the right of it."""
     on_the_ramp = np.isfinite(x) & (_rise(x, width) >= 0)
     return np.where(on_the_ramp, as_floating(cotangent) / width, 0)
+
+
+def fake_quantize(x: ArrayLike, scale: ArrayLike, quant_min: int, quant_max: int) -> NDArray[np.floating]:
+    """Levels forward: ``scale`` times the whole numbers from ``quant_min`` to ``quant_max``."""
+    _, _, level = _levels(x, scale, quant_min, quant_max)
+    return as_floating(scale) * level
+
+
+def fake_quantize_vjp(
+    cotangent: ArrayLike,
+    x: ArrayLike,
+    scale: ArrayLike,
+    quant_min: int,
+    quant_max: int,
+    *,
+    normalize: bool = True,
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """``cotangent`` for ``x`` within the range and at its bounds, and 0 beyond; for ``scale`` that of LSQ.
+
+    An element within the range gives the scale its rounding, ``level - x / scale``, one beyond its level,
+    times the cotangent. These are summed, and, unless ``normalize`` is False, divided by
+    ``sqrt(n * quant_max)`` with n elements of ``x`` to a scale.
+    """
+    ratio, inside, level = _levels(x, scale, quant_min, quant_max)
+    scale, cotangent = as_floating(scale), as_floating(cotangent)
+    each = cotangent * (level - np.where(inside, ratio, 0))
+    added = tuple(range(each.ndim - scale.ndim))
+    kept = tuple(axis for axis, length in enumerate(scale.shape) if length == 1)
+    total = each.sum(axis=added).sum(axis=kept, keepdims=True)
+    share = max(1, each.size // max(1, scale.size)) * quant_max
+    return np.where(inside, cotangent, 0), total / np.sqrt(share if normalize else 1)
+
+
+def _levels(
+    x: ArrayLike, scale: ArrayLike, quant_min: int, quant_max: int
+) -> tuple[NDArray, NDArray, NDArray]:
+    # In units of the scale; which are in the range; and the level of each.
+    scale = as_floating(scale)
+    ratio = as_floating(x) / np.where(scale == 0, 1, scale)
+    return ratio, (ratio >= quant_min) & (ratio <= quant_max), np.round(np.clip(ratio, quant_min, quant_max))
 
 
 def _rise(x: ArrayLike, width: float) -> NDArray:

@@ -12,6 +12,7 @@ from .clipping import project_to_max_norm as project_to_max_norm
 from .curvature import hessian_norm as hessian_norm
 from .curvature import hessian_vector_product as hessian_vector_product
 from .descent import gradient_descent_step as gradient_descent_step
+from .discretizing import fake_quantize as fake_quantize
 from .discretizing import floor_straight_through as floor_straight_through
 from .discretizing import piecewise_linear_floor as piecewise_linear_floor
 from .discretizing import round_straight_through as round_straight_through

@@ -1,9 +1,13 @@
-"""Steps with a gradient: straight through, or a staircase that is smooth or has ramps.
+"""Steps with a gradient: straight through, a staircase that is smooth or has ramps, or levels of a scale.
 
 Straight through, ``y = hard`` and ``dL/d soft = dL/dy``. The smooth staircase and the one with ramps::
 
     y = sum over k > 0 of sigmoid((x - k) / temperature) - sum over k <= 0 of sigmoid((k - x) / temperature)
     y = floor(x) + max(0, 1 - (floor(x) + 1 - x) / width)
+
+Levels, whose scale is learned too::
+
+    y = scale * round(clip(x / scale, quant_min, quant_max))
 """
 
 import math
@@ -12,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradtricks._core.checks import check_shape
+from gradtricks._core.checks import check_broadcast, check_flag, check_integer, check_shape
 from gradtricks._core.structures import map_structure, pairs
 from gradtricks.tensorflow._edits import substitute
 from gradtricks.tensorflow._tensors import (
@@ -22,7 +26,9 @@ from gradtricks.tensorflow._tensors import (
     as_tensor,
     at_least_float32,
     finfo,
+    nonzero,
 )
+from gradtricks.tensorflow.scaling import scale_gradient
 
 
 def straight_through(hard: Any, soft: Any) -> Any:
@@ -169,6 +175,72 @@ def _piecewise_linear_floor(x: Any, width: float | tf.Tensor) -> tf.Tensor:
     # Written from the nearer end, so that a narrow ramp isn't lost in the rounding of 1 - width.
     rise = tf.where(part < 0, width + part, part - (1 - width))
     return tf.cast(whole + tf.where(rise >= 0, rise / width, tf.zeros_like(part)), x.dtype)
+
+
+def fake_quantize(
+    x: Any, scale: float | tf.Tensor, quant_min: int, quant_max: int, *, normalize: bool = True
+) -> Any:
+    """Levels forward; the identity within the range backward, and for the scale the rule of LSQ.
+
+    The levels are ``scale`` times the whole numbers from ``quant_min`` to ``quant_max``; ties go to even
+    ones. Backward, an element within the range or exactly at its bound gets the incoming gradient, one beyond
+    gets 0. To the gradient of the scale, an element within adds the incoming gradient times
+    ``level - x / scale``, and one beyond adds it times its level. Differentiated again, both factors are
+    constant.
+
+    Args:
+        x: Floating-point, any shape; or a tuple, list or dict of such tensors. float16 and bfloat16 are
+            computed in float32.
+        scale: The distance of two levels: a number of at least 1e-30; or a floating-point tensor that
+            broadcasts to the shape of every ``x``, such as ``[C, 1]`` for one scale a row, whose elements
+            aren't checked. A tensor gets a gradient. Where it is 0, so is the value, and a negative scale
+            mirrors the range.
+        quant_min: The lowest level, an integer of at most 0: -8 for signed weights of 4 bits.
+        quant_max: The highest level, an integer of at least 1: 7 for those.
+        normalize: Divide the gradient of the scale by ``sqrt(n * quant_max)``, as LSQ does, where n elements
+            of ``x`` share a scale. Without, it grows with the layer.
+
+    Returns:
+        Shape and dtype of ``x``. NaN stays NaN and makes the gradient of its scale NaN.
+
+    References:
+        Esser and others 2020, Learned Step Size Quantization, https://arxiv.org/abs/1902.08153.
+
+    Example:
+        >>> x, scale = tf.constant([0.2, 0.6, 9.0]), tf.constant(0.5)
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch([x, scale])
+        ...     y = fake_quantize(x, scale, -2, 1, normalize=False)
+        >>> y.numpy().tolist(), [g.numpy().tolist() for g in tape.gradient(y, [x, scale])]
+        ([0.0, 0.5, 0.5], [[1.0, 0.0, 0.0], 1.600000023841858])
+    """
+    lowest = check_integer("quant_min", quant_min, low=-(2**31), high=0)
+    highest = check_integer("quant_max", quant_max, low=1)
+    check_flag("normalize", normalize)
+
+    def quantized(leaf: Any) -> tf.Tensor:
+        leaf = as_floating("x", leaf)
+        wide = at_least_float32(leaf)
+        step = _as_step(scale, wide, highest, normalize)
+        ratio = tf.stop_gradient(wide / nonzero(step))
+        inside = (ratio >= lowest) & (ratio <= highest)
+        level = tf.round(tf.clip_by_value(ratio, lowest, highest))
+        zero = tf.zeros_like(wide)
+        slope = tf.where(inside, wide, zero) + step * (level - tf.where(inside, ratio, zero))
+        return substitute(tf.cast(step * level, leaf.dtype), slope)
+
+    return map_structure(quantized, x)
+
+
+def _as_step(scale: float | tf.Tensor, x: tf.Tensor, highest: int, normalize: bool) -> tf.Tensor:
+    if not isinstance(scale, TENSORS):
+        return as_coefficient("scale", scale, x, low=1e-30)
+    scale = as_floating("scale", scale)
+    if None not in (scale.shape.rank, x.shape.rank):
+        check_broadcast("scale", scale.shape, x.shape, "x")
+    step = tf.cast(scale, x.dtype)
+    share = tf.maximum(1, tf.size(x) // tf.maximum(1, tf.size(scale))) * highest
+    return scale_gradient(step, tf.math.rsqrt(tf.cast(share, x.dtype))) if normalize else step
 
 
 def _floor_and_part(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
