@@ -97,7 +97,7 @@ def evaluate(
 
     given = {"seed": seed, "sticky": sticky, "temperature": temperature}
     how = {name: value for name, value in given.items() if value is not None}
-    table = Table("Agent", "Game", "Mean return", "Lowest", "Highest", "Decisions a game", box=None)
+    table = Table("Agent", "Game", "Sees", "Mean return", "Lowest", "Highest", "Decisions a game", box=None)
     console = make_console(stderr=True)
     # A hundred games of Pong take an agent a minute.
     with requested(), Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -109,7 +109,9 @@ def evaluate(
                 console.print(f"{number}/{len(loaded)} {name}")
             game, returns, decisions = _play(agent, games, **how)
             row = (f"{returns.mean():+.2f}", f"{returns.min():+.0f}", f"{returns.max():+.0f}")
-            table.add_row(name, game, *row, "" if decisions is None else f"{decisions.mean():,.0f}")
+            table.add_row(
+                name, game, agent.seen, *row, "" if decisions is None else f"{decisions.mean():,.0f}"
+            )
             progress.advance(task)
     yield table
     yield f"{games} games each."

@@ -65,6 +65,8 @@ def test_the_command_plays_every_game(gradtricks, tmp_path):
     assert done.exit_code == 0, done.stderr
     for agent in agents.values():
         assert f"{agent.play(6, 4).mean():+.2f}" in done.stdout
+    said = done.stdout.split()
+    assert (said.count("board"), said.count("cart"), said.count("pole")) == (2, 1, 1)
 
 
 def test_what_only_pong_has_is_refused(gradtricks, tmp_path):

@@ -104,6 +104,11 @@ class FrozenPolicy(Frozen):
     def _make(cls, weights: dict[str, NDArray[Any]], about: dict[str, Any]) -> "FrozenPolicy":
         return cls(weights, mirror=about["mirror"], about=about)
 
+    @property
+    def seen(self) -> str:
+        """What it sees of the game, in a few words."""
+        return self.view.seen
+
     def logits(self, observations: NDArray[Any]) -> Array:
         """Return unnormalised log-probabilities ``[N, A]`` for what is seen by `view`, ``[N, ...]``."""
         outputs = self._half(observations)

@@ -36,6 +36,7 @@ class View(NamedTuple):
         look: Frames ``[N, 1, 210, 160]`` to pictures ``[N, ...]``.
         compare: The pictures before and after a decision to observations ``[N, ...]``.
         inputs: Rows that a matrix needs for what it multiplies.
+        seen: What that is, in a few words.
         actions: ALE's numbers of the moves.
         recalls: An observation ends with the last move: 0 for stay, -1 for up and 1 for down.
     """
@@ -43,6 +44,7 @@ class View(NamedTuple):
     look: Callable[[NDArray[np.uint8]], NDArray[Any]]
     compare: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
     inputs: int
+    seen: str
     actions: tuple[int, ...] = ACTIONS
     recalls: bool = False
 
@@ -178,7 +180,12 @@ def preprocess(frames: NDArray[np.uint8]) -> NDArray[np.int8]:
     return lit.astype(np.int8)
 
 
-DIFFERENCE = View(preprocess, lambda before, after: (after - before).reshape(len(after), -1), SIDE * SIDE)
+DIFFERENCE = View(
+    preprocess,
+    lambda before, after: (after - before).reshape(len(after), -1),
+    SIDE * SIDE,
+    "what changed in the court, without its colours",
+)
 
 
 def list_cells(frames: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -202,7 +209,7 @@ def _number_apart(before: NDArray[np.int32], after: NDArray[np.int32]) -> NDArra
     return np.concatenate([later, earlier], axis=1)
 
 
-CELLS = View(list_cells, _number_apart, NO_CELL + 1)
+CELLS = View(list_cells, _number_apart, NO_CELL + 1, "which cells of the court are lit")
 
 
 def find_places(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -231,7 +238,13 @@ def _with_motion(before: NDArray[np.float32], after: NDArray[np.float32]) -> NDA
 
 # Of each place: if anything is there, column, row; if it was before, motion along both; the ball's distance.
 PLACE_FACTS = 7
-PLACES = View(find_places, _with_motion, 3 * PLACE_FACTS + 1, recalls=True)
+PLACES = View(
+    find_places,
+    _with_motion,
+    3 * PLACE_FACTS + 1,
+    "where ball and paddles are, and how they move",
+    recalls=True,
+)
 
 
 def shrink(frames: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -247,6 +260,7 @@ PIXELS = View(
     shrink,
     lambda before, after: np.concatenate([after, after - before], axis=1),
     2 * FRAME_SHAPE[0] * FRAME_SHAPE[1] // COARSE**2,
+    "the whole screen, coarse",
     tuple(range(6)),
 )
 VIEWS = {"cells": CELLS, "places": PLACES, "pixels": PIXELS}

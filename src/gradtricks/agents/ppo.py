@@ -151,7 +151,7 @@ def draw_weights(
         ``second_bias``; and ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
     """
     check_choice("view", view, tuple(VIEWS))
-    inputs, actions = VIEWS[view][2:4]
+    inputs, actions = VIEWS[view].inputs, VIEWS[view].actions
     share = 2 if mirror else 1
     units = check_integer("hidden_units", hidden_units, low=2) // share
     further = check_integer("second_units", second_units, low=0) // share
@@ -181,7 +181,7 @@ def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
         raise ValueError(
             f"weights must be named as draw_weights names them; missing or unknown: {difference}"
         )
-    inputs, actions = VIEWS[first][2:4]
+    inputs, actions = VIEWS[first].inputs, VIEWS[first].actions
     for kernel, bias in ((first, "bias"), ("second", "second_bias"))[: 2 if second else 1]:
         check_shape(f"weights[{bias!r}]", weights[bias].shape, (None,), "[units]")
         units = len(weights[bias])

@@ -79,6 +79,11 @@ class FrozenAgent(Frozen):
             return meet(rules, self.player(), look_ahead(rules), games, seed).astype(float)
         return play_to_the_end(self.network, self.search, CartPoleGames(games, seed=seed))
 
+    @property
+    def seen(self) -> str:
+        """What it sees of its game, in a few words."""
+        return "the board" if self.game in RULES else "where cart and pole are, and how they move"
+
     def player(self) -> Player:
         """Return a player of its board game.
 
