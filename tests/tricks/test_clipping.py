@@ -169,6 +169,11 @@ def test_a_device_takes_few_operations_for_many_in_torch(in_torch):
     assert operations(1.0, torch.float32) <= 25
     # A float64 might overflow when squared, and under the largest maximum an infinity stays.
     assert min(operations(1.0, torch.float64), operations(3e38, torch.float32)) > 50
+    x = torch.ones(2, 3, device="meta", requires_grad=True)
+    y = in_torch.tricks.clip_gradient_norm(x, 1.0)
+    with OneDevice() as device:
+        torch.autograd.grad(y, x, torch.ones_like(y))
+    assert device.operations <= 20
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,47 @@ class TestLosses(Loss):
     )
 
 
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Have large logits taken as a vocabulary's are: here by two rows of four at a time."""
+    monkeypatch.setattr("gradtricks.torch._blocks._ELEMENTS", 8)
+
+
+@pytest.mark.usefixtures("small_blocks")
+class TestBlocks(Loss):
+    rows = tuple(row for row in TestLosses.rows if row.name == "policy_gradient_loss")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_make_nothing_larger_than_the_logits_in_torch(in_torch):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch, sizes = in_torch.framework, []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **kwargs or {})
+            sizes.extend([result.untyped_storage().nbytes()] if isinstance(result, torch.Tensor) else [])
+            return result
+
+    logits, ones = torch.zeros(100, 4, dtype=torch.bfloat16, requires_grad=True), torch.ones(100)
+    with Sizes():
+        loss = in_torch.tricks.policy_gradient_loss(logits, torch.zeros(100).long(), ones, ones)
+        (gradient,) = torch.autograd.grad(loss, logits)
+    assert max(sizes) == logits.nbytes
+    torch.testing.assert_close(gradient[0].tolist(), [-0.0075, *[0.0025] * 3], rtol=1e-2, atol=0)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_take_batches_of_gradients_in_torch(in_torch):
+    torch = in_torch.framework
+    logits, scale = torch.randn(6, 4, requires_grad=True), torch.tensor([1.0, -3.0])
+    loss = in_torch.tricks.policy_gradient_loss(logits, torch.zeros(6).long(), torch.arange(6.0))
+    (one,) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (both,) = torch.autograd.grad(loss, logits, scale, is_grads_batched=True)
+    torch.testing.assert_close(both, torch.stack([one, -3 * one]))
+
+
 class TestCorners(Suite):
     rows = (
         Row("clipped_surrogate_pg_loss", at_the_bounds, **WITHOUT_STOP),

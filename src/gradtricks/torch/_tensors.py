@@ -113,6 +113,11 @@ def at_least_float32(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype.itemsize < 4 else x
 
 
+def as_wide(x: torch.Tensor) -> torch.Tensor:
+    """Widen to float64, in which squares of float32 neither overflow nor vanish, if the device has that."""
+    return x.float() if x.device.type == "mps" else x.double()
+
+
 def product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Multiply, so that what weighs nothing adds nothing: 0 times an infinity is 0, forward and backward."""
     return weight * torch.where((weight == 0) & x.isinf(), 0, x)

@@ -14,7 +14,7 @@ from gradtricks._core.structures import leaves, map_structure
 from gradtricks.torch._edits import intercept
 from gradtricks.torch._modes import stopped
 from gradtricks.torch._tensors import as_floating, as_scalar, at_least_float32, clamped, is_readable, nonzero
-from gradtricks.torch._together import clip_at_once, fit
+from gradtricks.torch._together import SMALL, clip_at_once, fit
 
 
 def clip_gradient(x: Any, gradient_min: float | torch.Tensor, gradient_max: float | torch.Tensor) -> Any:
@@ -82,7 +82,7 @@ def clip_gradient_norm(
         >>> torch.autograd.grad(loss, x)[0]
         tensor([0.6000, 0.8000])
     """
-    return _by_norm(intercept, _shrink, x, "max_norm", max_norm, axis)
+    return _by_norm(intercept, partial(_shrink, small=_is_small(max_norm)), x, "max_norm", max_norm, axis)
 
 
 def normalize_gradient(x: Any, norm: float | torch.Tensor, *, axis: int | Sequence[int] | None = None) -> Any:
@@ -124,8 +124,8 @@ def clip_by_global_norm(gradients: Any, max_norm: float | torch.Tensor) -> tuple
     widest = torch.float64 if any(leaf.dtype == torch.float64 for leaf in tensors) else torch.float32
     zero = torch.zeros((), dtype=widest, device=tensors[0].device if tensors else None)
     maximum = as_scalar("max_norm", max_norm, zero, low=0.0)
-    number = None if isinstance(max_norm, torch.Tensor) else max_norm
-    clipped, norm = clip_at_once(tensors, maximum, number) or _clip_one_by_one(tensors, maximum, zero)
+    together = clip_at_once(tensors, maximum, _is_small(max_norm))
+    clipped, norm = together or _clip_one_by_one(tensors, maximum, zero)
     found = iter(clipped)
     return map_structure(lambda g: g if g is None else next(found), gradients), norm
 
@@ -147,7 +147,8 @@ def project_to_max_norm(
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    return _by_norm(lambda x, rule, norm: rule(x, norm), _shrink, x, "max_norm", max_norm, axis)
+    rule = partial(_shrink, small=_is_small(max_norm))
+    return _by_norm(lambda x, rule, norm: rule(x, norm), rule, x, "max_norm", max_norm, axis)
 
 
 def _by_norm(
@@ -171,7 +172,15 @@ def _clamp(gradient: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> tor
     return clamped(gradient, low.to(gradient.dtype), high.to(gradient.dtype))
 
 
-def _shrink(gradient: torch.Tensor, max_norm: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+def _is_small(max_norm: float | torch.Tensor) -> bool:
+    return isinstance(max_norm, int | float) and max_norm < SMALL
+
+
+def _shrink(
+    gradient: torch.Tensor, max_norm: torch.Tensor, axes: tuple[int, ...], small: bool
+) -> torch.Tensor:
+    if len(axes) == gradient.ndim and (found := clip_at_once([gradient], max_norm, small)):
+        return found[0][0]
     unit, length, largest = _polar(gradient, axes)
     fits, factor = fit(gradient.dtype, length, largest, max_norm)
     if unit is gradient:
@@ -216,7 +225,7 @@ def _polar(gradient: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor,
     wide = at_least_float32(gradient)
     largest = _finite(_largest(wide, axes))
     unit = clamped(wide / nonzero(largest), -1, 1)
-    return unit, _root(unit.square().sum(axes, keepdim=True)), largest
+    return unit, nonzero(torch.linalg.vector_norm(unit, 2, axes, keepdim=True)), largest
 
 
 def _largest(wide: torch.Tensor, axes: tuple[int, ...] | None) -> torch.Tensor:

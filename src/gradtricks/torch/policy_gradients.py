@@ -11,6 +11,7 @@ import math
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
+from gradtricks.torch._blocks import log_probability
 from gradtricks.torch._modes import stopped
 from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards, bounded
 from gradtricks.torch._tensors import (
@@ -150,7 +151,8 @@ def policy_gradient_loss(
     """Average ``-w * adv * log pi(a)``; minimising it raises the probability of what had an advantage.
 
     Backward, the logits get ``w * adv * (pi - one_hot(a))`` over the count: a negative advantage lowers
-    the probability of the action, whatever the sign of the loss.
+    the probability of the action, whatever the sign of the loss. Logits of a large vocabulary are taken by
+    blocks in eager mode, so that nothing of their size is made but their gradient.
 
     Args:
         logits_t: ``[..., A]``, unnormalised log-probabilities, floating-point.
@@ -177,9 +179,7 @@ def policy_gradient_loss(
         weight = stopped(weight)
     if w_t is not None:
         weight = weight * _as_factor("w_t", w_t, logits_t)
-    log_pi = at_least_float32(logits_t).log_softmax(-1)
-    log_pi_a = log_pi.gather(-1, a_t.unsqueeze(-1)).squeeze(-1)
-    return -product(weight, log_pi_a).mean()
+    return -product(weight, log_probability(logits_t, a_t)).mean()
 
 
 def clipped_surrogate_pg_loss(
@@ -265,7 +265,7 @@ def _check_count(name: str, x: torch.Tensor) -> None:
 def _as_factor(name: str, value: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:
     value = as_floating(name, value)
     check_shape(name, value.shape, logits_t.shape[:-1], "logits_t without its last axis")
-    return value.to(at_least_float32(logits_t).dtype)
+    return value.to(torch.promote_types(logits_t.dtype, torch.float32))
 
 
 def _as_actions(a_t: torch.Tensor, logits_t: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from gradtricks._core.checks import check_choice, check_interval, check_number
 from gradtricks.torch import _tokens
 from gradtricks.torch._modes import stopped
-from gradtricks.torch._tensors import as_floating, at_least_float32, nonzero
+from gradtricks.torch._tensors import as_floating, as_wide, at_least_float32
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _LEVELS = ("token", "sequence", "sequence_mean")
@@ -52,15 +52,15 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
     check_choice("scale", scale, _SCALES)
     _tokens.check_axis("rewards", rewards)
     wide, size = stopped(at_least_float32(rewards)), rewards.shape[-1]
-    advantages = wide if baseline == "none" else _centered(wide, -1)
+    advantages = wide if baseline == "none" else _centered(wide)
     if baseline == "leave_one_out":
         if size < 2:
             raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
         advantages = advantages * (size / (size - 1))
     if scale != "none":
-        std = _deviation(wide, -1) if scale == "group" else _deviation(wide.flatten(), 0)
-        advantages = torch.where(std == 0, 0, advantages / nonzero(std))
-    return advantages.to(rewards.dtype, copy=True)
+        std, constant = _deviation(wide if scale == "group" else wide.flatten())
+        advantages = torch.where(constant, 0, advantages / std)
+    return advantages.to(rewards.dtype, copy=baseline == scale == "none")
 
 
 def token_policy_loss(
@@ -282,14 +282,15 @@ def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "tok
     return _tokens.averaged(torch.where(weight != 0, at_least_float32(given), 0), weight, normalize)
 
 
-def _centered(x: torch.Tensor, axis: int) -> torch.Tensor:
+def _centered(x: torch.Tensor) -> torch.Tensor:
     # Less the first, so that the mean of equal elements has no rounding error.
-    x = x - x.narrow(axis, 0, 1)
-    return x - x.mean(axis, keepdim=True)
+    x = x - x[..., :1]
+    return x - x.mean(-1, keepdim=True)
 
 
-def _deviation(x: torch.Tensor, axis: int) -> torch.Tensor:
-    centered, magnitude = _centered(x, axis), x.abs().amax(axis, keepdim=True)
-    largest = nonzero(centered.abs().amax(axis, keepdim=True))  # squares would overflow
-    std = (centered / largest).square().mean(axis, keepdim=True).sqrt() * largest
-    return torch.where(std <= _ROUNDING * torch.finfo(x.dtype).eps * magnitude, 0, std)
+def _deviation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # With whether all are equal, up to rounding. Squares of float32 would overflow.
+    wide = as_wide(x)
+    std = (wide - wide[..., :1]).std(-1, correction=0, keepdim=True).to(x.dtype)
+    magnitude = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True)
+    return std, std <= _ROUNDING * torch.finfo(x.dtype).eps * magnitude
