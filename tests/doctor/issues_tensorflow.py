@@ -548,6 +548,35 @@ def in_float16(small):
     return usual(model, Adam(1e-3), loss)
 
 
+@fault("loss of 0", "tape.gradient(")
+def advantages_that_cancel_in_a_bias():
+    x, _ = data()
+    rewards = np.random.default_rng(1).random(16).astype(np.float32)
+    model = stacked(layers.Dense(16, "tanh"), layers.Dense(1, bias_initializer="ones"))
+
+    def loss():
+        advantages = (rewards - rewards.mean()) / rewards.std()
+        out = model(x)[:, 0]
+        # Of which the bias gets 1e-8, from rounding.
+        return -tf.reduce_mean(tf.exp(out - tf.stop_gradient(out)) * advantages)
+
+    return usual(model, SGD(1e-2), loss)
+
+
+@fault("no backward pass", "optimizer.apply(")
+def model_that_is_frozen():
+    x, y = data()
+    model, optimizer = network(), SGD(0.1)
+    model.trainable = False
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    return step, model, optimizer
+
+
 @issue(
     "https://github.com/keras-team/keras/issues/19244",
     "underflow",

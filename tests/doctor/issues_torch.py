@@ -369,6 +369,20 @@ def advantages_that_cancel():
     return usual(model, Adam(model.parameters(), lr=1e-3), loss)
 
 
+@fault("loss of 0", "backward()")
+def advantages_that_cancel_in_a_bias():
+    torch.manual_seed(0)
+    x, rewards = torch.randn(16, 8), torch.rand(16)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss():
+        advantages = (rewards - rewards.mean()) / rewards.std()
+        out = model(x)[:, 0]
+        return -((out - out.detach()).exp() * advantages).mean()  # of which the bias gets 1e-7, from rounding
+
+    return usual(model, SGD(model.parameters(), lr=1e-2), loss)
+
+
 def cancelled_by(rewards):
     """Return a training whose advantages are rewards less the mean of each row."""
     x, _ = data()
@@ -714,18 +728,39 @@ def codebook_inside_a_straight_through_value():
     return usual(model, loss=loss)
 
 
-@fault("underflow", "backward()", cure=("GradScaler", "loss.backward()", "(loss * 2.0**16).backward()"))
-def float16_without_a_scale():
+def in_float16(size):
+    """Return what a network makes of data, and what becomes of a loss of that size."""
     x, _ = data()
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = Adam(model.parameters())
 
-    def step():
-        optimizer.zero_grad()
+    def loss():
         with torch.autocast("cpu", torch.float16):
             out = model(1e-2 * x).float()
-        loss = 1e-3 * ((out - 1e-4 * x[:, :1]) ** 2).mean()
-        loss.backward()
+        return size * ((out - 1e-4 * x[:, :1]) ** 2).mean()
+
+    return model, optimizer, loss
+
+
+@fault("underflow", "backward()", cure=("GradScaler", "loss().backward()", "(loss() * 2.0**16).backward()"))
+def float16_without_a_scale():
+    model, optimizer, loss = in_float16(1e-3)
+
+    def step():
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+    return step, model, optimizer
+
+
+@fault("underflow", "backward()", cure=("GradScaler", "loss().backward()", "(loss() * 2.0**20).backward()"))
+def float16_that_keeps_nothing():
+    model, optimizer, loss = in_float16(3e-6)
+
+    def step():
+        optimizer.zero_grad()
+        loss().backward()
         optimizer.step()
 
     return step, model, optimizer
@@ -740,3 +775,36 @@ def rounding(weights, updates):
         return (model[0] * torch.tensor(-updates)).sum()
 
     return usual(model, SGD(model.parameters(), lr=1.0), loss)
+
+
+@fault("not finite, forward", "torch.nan")
+def nan_written_into_what_was_finite():
+    x, y = data()
+    model = network()
+
+    def loss():
+        out = 2 * model(x)
+        out[0, 0] = torch.nan
+        return functional.cross_entropy(out, y)
+
+    return usual(model, loss=loss)
+
+
+@fault("not finite, forward", "div_")
+def division_in_place_by_zero():
+    x, y = data()
+    model = network()
+
+    def loss():
+        out = 2 * model(x)
+        out[:1].div_(0)  # a part of it, which shares its memory
+        return functional.cross_entropy(out, y)
+
+    return usual(model, loss=loss)
+
+
+@fault("no backward pass", "backward()")
+def model_that_is_frozen():
+    x, y = data()
+    model = network().requires_grad_(False)
+    return usual(model, loss=lambda: functional.cross_entropy(model(x), y))

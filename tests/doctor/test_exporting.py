@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -197,3 +198,67 @@ def test_pages_are_printed_and_missing_scripts_asked_for():
         result = CliRunner().invoke(app, ["doctor", *options])
         assert result.exit_code == 2
         assert message in result.stderr
+
+
+# In a notebook.
+
+CELLS = {
+    "torch": """
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    model(torch.ones(4, 2)).square().mean().backward()
+    optimizer.step()
+""",
+    "tensorflow": """
+import tensorflow as tf
+x = tf.ones([4, 2])
+model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1)])
+optimizer = tf.keras.optimizers.SGD(0.1)
+for _ in range(9):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.math.sqrt(-tf.abs(model(x))))
+    optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+""",
+}
+SEEN = {"torch": ("never zeroed [GT305]", ".backward()"), "tensorflow": ("forward [GT201]", "tf.math.sqrt(")}
+
+
+@pytest.fixture
+def shell():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    made = InteractiveShell()
+    made.run_line_magic("load_ext", "gradtricks.doctor")
+    yield made
+    made.history_manager.end_session()
+    made.restore_sys_module_state()
+
+
+def test_a_cell_is_examined(backend, shell, capsys):
+    kind, code = SEEN[backend.name]
+    for line, updates in (("", 3), ("4", 4)):
+        shell.run_cell_magic("doctor", line, CELLS[backend.name])
+        said = capsys.readouterr().out
+        assert said.startswith(f"{updates} updates watched, 1 found")
+        assert kind in said
+        assert code in said
+    assert "optimizer" in shell.user_ns
+
+
+def test_a_cell_that_fails_or_trains_nothing_says_so(backend, shell, capsys):
+    shell.run_cell_magic("doctor", "", f"import {backend.name}")
+    assert capsys.readouterr().out.startswith("expected a training; got ")
+    with pytest.raises(ZeroDivisionError):
+        shell.run_cell_magic("doctor", "", "1 / 0")  # the framework was imported before
+
+
+def test_a_cell_magic_says_what_it_takes(shell, monkeypatch):
+    with pytest.raises(ValueError, match="expected %%doctor, or a number of updates behind it; got 'two'"):
+        shell.run_cell_magic("doctor", "two", "pass")
+    with pytest.raises(ValueError, match=r"expected a notebook that imports .*; got both; remedy"):
+        shell.run_cell_magic("doctor", "", "import torch, tensorflow")
+    monkeypatch.setattr("gradtricks.doctor.magic.sys", SimpleNamespace(modules={}))
+    with pytest.raises(ValueError, match=r"expected a notebook that imports .*; got neither; remedy"):
+        shell.run_cell_magic("doctor", "", "pass")

@@ -4,11 +4,20 @@
 The frameworks' recorders only note what happens; the rules that judge it know neither framework.
 """
 
+from functools import partial
 from types import ModuleType
+from typing import Any
 
 from gradtricks._load import load_backend
 
-__all__ = ["load"]
+__all__ = ["load", "load_ipython_extension"]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Let a notebook run cells under ``%%doctor``, after ``%load_ext gradtricks.doctor``."""
+    from gradtricks.doctor.magic import doctor
+
+    shell.register_magic_function(partial(doctor, shell), "cell", "doctor")
 
 
 def load(backend: str) -> ModuleType:

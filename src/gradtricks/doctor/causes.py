@@ -8,7 +8,16 @@ from gradtricks.doctor.losses import cancelled, parts
 from gradtricks.doctor.operations import BAD
 from gradtricks.doctor.patterns import PRODUCTS
 from gradtricks.doctor.reports import Cause, Finding, InputReport
-from gradtricks.doctor.sizes import steep, still, underflow
+from gradtricks.doctor.sizes import lost_to_float16, steep, still, underflow
+
+
+def frozen(history: History) -> Iterator[Cause]:
+    """Models of which nothing is trained, where nothing else is."""
+    if history.frozen and not history.trainable and not history.unknown:
+        place = next((backward.place for backward in history.unwell), history.place)
+        seen = "all parameters of the model are frozen, so none wants a gradient"
+        remedy = "make trainable what is to be trained, and then the optimizer"
+        yield Cause("no backward pass", tuple(history.frozen), seen, place, remedy)
 
 
 def failed(history: History) -> Iterator[Cause]:
@@ -92,7 +101,9 @@ def zero_everywhere(history: History) -> Iterator[Cause]:
     def is_zero(weight: Weight) -> bool:
         return weight.trainable and weight.gradient == zero and not weight.masked
 
+    lost = lost_to_float16(history)
     names = [name for name, seen in history.weights().items() if moved and all(map(is_zero, seen))]
+    names = [name for name in names if name not in lost]
     for finding, some in _by_finding(history, names, lambda entry: entry.gradient == zero):
         factor = history.unwell[-1].factor
         if factor and finding.operation.rpartition(".")[2].strip("_").lower() in PRODUCTS:
@@ -227,6 +238,7 @@ def _by_finding(
 
 # What breaks a training first comes first.
 CAUSES: tuple[Callable[[History], Iterator[Cause]], ...] = (
+    frozen,
     failed,
     not_finite,
     skipped,

@@ -7,7 +7,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,22 +89,39 @@ def examine(
         raise FileNotFoundError(f"replay must be a snapshot's file; got {replay}, which isn't there")
     if not script.is_file():
         raise FileNotFoundError(f"script must be a file; got {script}, which isn't there")
-    framework = _framework_of(script)
-    doctor = importlib.import_module(f"gradtricks.doctor.{framework}.diagnosing")
-    watch, failure, process = doctor.Watch(limit=num_updates), None, os.getpid()
-    before = sys.argv, sys.path
+    framework, before = _framework_of(script), (sys.argv, sys.path)
     replayed.set(replay)
     sys.argv, sys.path = [str(script), *arguments], [str(script.resolve().parent), *sys.path]
     try:
+        return examine_code(
+            lambda: runpy.run_path(str(script), run_name="__main__"),
+            framework,
+            num_updates,
+            timeout_s,
+            replay,
+        )
+    finally:
+        sys.argv, sys.path = before
+        replayed.set(None)
+
+
+def examine_code(
+    run: Callable[[], Any],
+    framework: str,
+    num_updates: int,
+    timeout_s: float | None = None,
+    replay: Path | None = None,
+) -> Examination:
+    """Run what uses a framework, as `examine` runs a script."""
+    doctor = importlib.import_module(f"gradtricks.doctor.{framework}.diagnosing")
+    watch, failure, process = doctor.Watch(limit=num_updates), None, os.getpid()
+    try:
         with nullcontext() if replay else watch, _limited(timeout_s):
-            runpy.run_path(str(script), run_name="__main__")
+            run()
     except ReplayedError as error:
         return Examination(error.diagnosis)
     except BaseException as error:  # whatever a script ends itself with
         failure = error
-    finally:
-        sys.argv, sys.path = before
-        replayed.set(None)
     if os.getpid() != process:  # pragma: no cover  # in a process of its own, as the test has it
         sys.stdout.flush()
         os._exit(failure is not None)
@@ -150,14 +167,22 @@ def _without_ours(error: BaseException) -> traceback.TracebackException:
     return trace
 
 
+def frameworks_in(code: ast.AST | Iterable[str]) -> set[str]:
+    """Return the frameworks that some code imports, or that are among the names of modules."""
+    if isinstance(code, ast.AST):
+        nodes = list(ast.walk(code))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    else:
+        names = list(code)
+    return {_FRAMEWORKS[head] for name in names if (head := name.partition(".")[0]) in _FRAMEWORKS}
+
+
 def _framework_of(script: Path) -> str:
     try:
-        nodes = list(ast.walk(ast.parse(script.read_text(encoding="utf-8"))))
+        found = frameworks_in(ast.parse(script.read_text(encoding="utf-8")))
     except SyntaxError as error:
         raise ValueError(f"script must be Python; got {script}: {error}") from error
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    found = {_FRAMEWORKS[head] for name in names if (head := name.partition(".")[0]) in _FRAMEWORKS}
     if len(found) != 1:
         got = "both" if found else "neither"
         raise ValueError(

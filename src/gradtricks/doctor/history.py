@@ -21,6 +21,7 @@ class Weight:
     dtype: str
     trainable: bool = True
     gradient: str = "fine"  # status of what the optimizer was given
+    size: float = 1.0  # the largest magnitude in that, where it is finite
     moved: float | None = 1.0  # share of its elements with a gradient that changed; None where none has one
     drifted: bool = False  # whether an element without a gradient changed
     masked: SourceLine | None = None  # where the user's code edited the gradient
@@ -89,6 +90,7 @@ class Backward:
     place: SourceLine | None = None
     stale: SourceLine | None = None  # where a tensor was read whose graph an earlier pass had freed
     factor: Operation | None = None  # of which a factor came that is 0 everywhere
+    lost: tuple[str, ...] = ()  # whose gradient is zero only because float16 has no smaller numbers
 
     @property
     def entries(self) -> tuple[InputReport, ...]:
@@ -101,6 +103,7 @@ class History:
     """All that was seen of some training steps, in its order."""
 
     trainable: list[str] = field(default_factory=list)  # names of the model's trainable parameters
+    frozen: list[str] = field(default_factory=list)  # names of its others
     reached: set[str] = field(default_factory=set)  # names of those that a gradient has reached
     held: dict[str, int] = field(default_factory=dict)  # how often optimizers hold each
     unknown: list[str] = field(default_factory=list)  # parameters that they hold and the model doesn't

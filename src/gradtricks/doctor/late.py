@@ -26,6 +26,7 @@ class Late(BaseRecorder):
         self.kept: dict[int, Any] = {}
         self.composed: list[Operation] = []  # functions that the framework makes of several operations
         self.meant: set[int] = set()  # infinities that somebody wrote down, as for masks
+        self.bounds: dict[int, Any] = {}  # the least and the greatest of what was edited since
         super().__init__(inputs)  # type: ignore[call-arg]  # of the framework's recorder, which comes next
 
     @abstractmethod
@@ -57,10 +58,8 @@ class Late(BaseRecorder):
         self.kept[number] = tensor
 
     def statuses(self) -> dict[int, str]:
-        """Return the status of each tensor by number, but not as it was before an infinity was written."""
-        since = {id(self.kept[number]): number for number in sorted(self.meant, reverse=True)}
-        known = {n: tensor for n, tensor in self.kept.items() if n >= since.get(id(tensor), 0)}
-        return {number: self.status(tensor) for number, tensor in known.items()}
+        """Return the status of each tensor by number, as it was before it was edited."""
+        return {n: self.status(self.bounds.get(n, tensor)) for n, tensor in self.kept.items()}
 
     def worst(self) -> str:
         """Return "nan" or "inf" if a number is, such as a loss, or anything NaN; "fine" otherwise."""

@@ -9,6 +9,7 @@ from gradtricks.doctor.reports import Cause
 
 # Gradients of healthy networks differ by a thousand at most between their ends.
 _STEEP = 1e5
+_ROUNDING = 1e-6  # of the largest gradient
 _LOST = 0.2  # of a gradient's elements
 
 
@@ -20,9 +21,13 @@ def still(history: History) -> Iterator[Cause]:
         yield Cause("learning rate of 0", (), seen, history.place)
         return
     weights = history.weights()
+    # What is left of a gradient that cancels is itself nothing but rounding.
+    bounds = [(u, max((w.size for w in u.weights), default=0.0) * _ROUNDING) for u in history.updates]
+    cancelled = {id(weight) for u, bound in bounds for weight in u.weights if weight.size <= bound}
     shares: dict[str, float] = {}
     for name, updates in weights.items():
-        moved = [w.moved for w in updates if w.trainable and w.gradient == "fine" and w.moved is not None]
+        real = [w for w in updates if w.trainable and w.gradient == "fine" and id(w) not in cancelled]
+        moved = [weight.moved for weight in real if weight.moved is not None]
         if all(rates) and len(moved) > 1 and max(moved) <= (0.5 if updates[0].short else 0.0):
             shares[name] = max(moved)
     if shares:
@@ -34,10 +39,18 @@ def still(history: History) -> Iterator[Cause]:
 def underflow(history: History) -> Iterator[Cause]:
     """Gradients that lose elements in float16."""
     lost = {n: max(w.lost for w in seen) for n, seen in history.weights().items()}
+    lost |= dict.fromkeys(lost_to_float16(history), 1.0)
     some = {name: share for name, share in lost.items() if share > _LOST}
     if some and history.backwards:
         told = f"up to {max(some.values()):.0%} of a gradient's elements are lost to float16"
         yield Cause("underflow", tuple(some), told, history.backwards[0].place)
+
+
+def lost_to_float16(history: History) -> set[str]:
+    """Return whose gradient vanished as a whole in float16, where no cast is known to have done it."""
+    lost = {name for backward in history.unwell for name in backward.lost}
+    entries = [entry for backward in history.unwell for entry in backward.entries]
+    return lost - {entry.name for entry in entries if entry.reason == "underflow"}
 
 
 def steep(history: History) -> Iterator[Cause]:

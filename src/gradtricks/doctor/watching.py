@@ -12,6 +12,7 @@ from gradtricks.doctor.patterns import patterns, zero_factor
 from gradtricks.doctor.reports import GradientReport
 
 _FAINT = 2.0**-100
+_SCALE = 2.0**15  # about the most that float16 holds
 _MOMENTS = 8  # uses of one weight that make it a recurrent one
 
 
@@ -107,13 +108,27 @@ class Watching:
         faint = self.scaled and any(status in BAD for status in statuses.values())
         self.recorder.cotangent = _FAINT if faint else 1.0
         spoilt, report = self.recorder.settle(), self.explain(outputs)
-        factor = None
-        if "zero everywhere" in statuses.values():
-            factor = zero_factor(self.recorder, outputs)
-        history.unwell.append(Backward(report, loss, spoilt, error, place, factor=factor))
+        zero = {name for name, status in statuses.items() if status == "zero everywhere"}
+        lost = self.lost_to_float16(zero, outputs)
+        factor = zero_factor(self.recorder, outputs) if zero.difference(lost) else None
+        history.unwell.append(Backward(report, loss, spoilt, error, place, factor=factor, lost=lost))
         # A gradient that nobody asked for would have arrived, and that of a pass that failed.
         entries = history.unwell[-1].entries
         history.reached |= {e.name for e in entries if e.connected and (error or e.name not in statuses)}
+
+    def lost_to_float16(self, zero: set[str], outputs: list[Any]) -> tuple[str, ...]:
+        """Return which gradients that are zero everywhere aren't where the loss is scaled up."""
+        recorder = self.recorder
+        types = {recorder.dtype_of(number) for number in recorder.kept} if zero else set()
+        if not any("float16" in name and "bfloat16" not in name for name in types):
+            return ()
+        recorder.cotangent = _SCALE
+        report = self.explain(outputs)
+        recorder.cotangent = 1.0
+        entries = report.inputs if report else ()
+        return tuple(
+            e.name for e in entries if e.name in zero and e.gradient not in ("zero everywhere", "none")
+        )
 
     def note_backward(self, outputs: list[Any], place: SourceLine | None, reached: tuple[str, ...]) -> None:
         """Note a backward pass that went through, what its loss adds up, and what it reached."""

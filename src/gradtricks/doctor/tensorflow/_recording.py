@@ -147,6 +147,8 @@ class TensorRecorder(BaseRecorder):
         found = self.tape.gradient(ends, list(wanted.values()), cotangents) if ends else []
         gradients = dict(zip(wanted, found))
         for link in self.links:
+            link.operation.sent.clear()
+        for link in self.links:
             if any(backprop_util.IsTrainable(tensor) for tensor in link.outputs):
                 self.follow(link, gradients)
         return [status_of(gradients.get(tensor._id)) for tensor in self.tensors]

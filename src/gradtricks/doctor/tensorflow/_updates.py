@@ -63,9 +63,10 @@ class Updates:
             asked = self.asked.get(key) if self.passes.pop(key, 0) == 1 else None
             weight = Weight(name, tf.as_dtype(variable.dtype).name, variable.trainable, status_of(gradient))
             weight.masked = place if _masks(asked, gradient) else None
-            if isinstance(gradient, tf.Tensor) and weight.gradient == "fine":
-                values = array_of(gradient)
-                if abs(values).max(initial=0) < SMALL:
+            if weight.gradient == "fine":
+                values = array_of(_values(gradient))
+                weight.size = float(abs(values).max(initial=0))
+                if isinstance(gradient, tf.Tensor) and weight.size < SMALL:
                     weight.look_for_underflow(values)
             weight.leftover = leftover and key == self.watched
             self.weights.append((weight, variable, np.array(_read(variable)), gradient))

@@ -45,7 +45,7 @@ class Watch(Watching):
             if tf.as_dtype(variable.dtype).is_floating and id(unwrapped(variable)) not in self.names:
                 name = self.names[id(unwrapped(variable))] = prefix + variable.path
                 self.variables.append(variable)
-                self.history.trainable += [name] if variable.trainable else []
+                (self.history.trainable if variable.trainable else self.history.frozen).append(name)
                 self.recorder.add_input(variable)
 
     def __enter__(self) -> "Watch":

@@ -106,18 +106,24 @@ def status_of(values: torch.Tensor | None) -> str:
 
 def statuses_of(tensors: Sequence[torch.Tensor | None]) -> list[tuple[str, float]]:
     """Return the status and the largest magnitude of each tensor, in one reading."""
-    values = [_readable(tensor) for tensor in tensors]
+    bounds = list(map(bounds_of, tensors))
     # Read together, since of a GPU each reading waits for all that it was told to do.
-    place = next((value.device for value in values if value.numel()), _NOTHING.device)
+    place = next((each.device for each in bounds if each.numel()), _NOTHING.device)
     nothing = torch.zeros_like(_NOTHING, device=place)
-    bounds = [torch.stack(torch.aminmax(v)).to(nothing) if v.numel() else nothing for v in values]
+    read = torch.stack([nothing, *(each.to(nothing) if each.numel() else nothing for each in bounds)])
     found = []
-    for tensor, value, (low, high) in zip(tensors, values, torch.stack([nothing, *bounds]).tolist()[1:]):
+    for tensor, each, (low, high) in zip(tensors, bounds, read.tolist()[1:]):
         size = max(abs(low), abs(high))
         status = "nan" if math.isnan(size) else "inf" if math.isinf(size) else "fine"
-        status = "zero everywhere" if size == 0 and value.numel() else status
+        status = "zero everywhere" if size == 0 and each.numel() else status
         found.append(("none" if tensor is None else status, size))
     return found
+
+
+def bounds_of(tensor: torch.Tensor | None) -> torch.Tensor:
+    """Return the least and the greatest value, without a wait; nothing where there are none to look at."""
+    values = _readable(tensor)
+    return torch.stack(torch.aminmax(values)) if values.numel() else _NOTHING[:0]
 
 
 def same_draws() -> AbstractContextManager[None]:

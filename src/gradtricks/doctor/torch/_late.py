@@ -9,9 +9,18 @@ import torch
 from gradtricks.doctor.late import Late
 from gradtricks.doctor.losses import Term
 from gradtricks.doctor.operations import SourceLine
-from gradtricks.doctor.torch._graph import is_floating, is_freed, leaves_of, same_draws
+from gradtricks.doctor.torch._graph import (
+    bounds_of,
+    is_floating,
+    is_freed,
+    leaves_of,
+    memory_of,
+    same_draws,
+    tensors_of,
+)
 from gradtricks.doctor.torch._recording import Recorder
 
+_EDITS = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
 _MEANS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
 
 
@@ -20,13 +29,19 @@ class LateRecorder(Late, Recorder):
 
     def __init__(self, inputs: list[torch.Tensor]) -> None:
         self.means: dict[int, int] = {}  # over how many elements a loss of the framework's is one
+        self.sharing: dict[int, list[int]] = {}  # numbers of the tensors that share a memory
+        self.unwritten: set[int] = set()  # memories that began with whatever lay there
         super().__init__(inputs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        known, kwargs = len(self.operations), kwargs or {}
+        known, kwargs, short = len(self.operations), kwargs or {}, getattr(func, "__name__", "")
+        if short.endswith("_") and (short[:2] != "__" or short in _EDITS):
+            self.keep_bounds(args)
         result = super().__torch_function__(func, types, args, kwargs)
         if len(self.operations) > known:
-            short, last = getattr(func, "__name__", ""), self.operations[-1]
+            last = self.operations[-1]
+            if short.removeprefix("new_").startswith("empty"):
+                self.unwritten |= {memory_of(self.kept[number]) for number in last.outputs}
             written = short in ("copy_", "__setitem__") and self.meant.intersection(last.inputs)
             if written or any(
                 isinstance(leaf, float) and math.isinf(leaf) for leaf in leaves_of((args, kwargs))
@@ -35,6 +50,20 @@ class LateRecorder(Late, Recorder):
             if short in _MEANS and result.ndim == 0:
                 self.means[id(result)] = _size(short, args, kwargs)
         return result
+
+    def keep_bounds(self, args: Any) -> None:
+        """Keep what tells whether a tensor, and all that share its memory, are finite before an edit."""
+        for edited in tensors_of(args[:1]):
+            self.read(edited)
+            memory = memory_of(edited)
+            for number in self.sharing[memory]:
+                if number not in self.bounds:
+                    shown = None if memory in self.unwritten else self.kept[number]
+                    self.bounds[number] = bounds_of(shown)
+
+    def judge(self, number: int, tensor: torch.Tensor) -> None:
+        super().judge(number, tensor)
+        self.sharing.setdefault(memory_of(tensor), []).append(number)
 
     def stale(self, outputs: Iterable[torch.Tensor]) -> SourceLine | None:
         """Return where outputs came to need a tensor that an earlier step had computed, with its graph."""

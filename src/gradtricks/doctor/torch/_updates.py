@@ -113,6 +113,7 @@ class Updates:
                 str(parameter.dtype).removeprefix("torch."),
                 parameter.requires_grad,
                 status,
+                size,
                 masked=self.edits.get(parameter),
                 leftover=parameter in self.again,
             )

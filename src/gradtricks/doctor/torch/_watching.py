@@ -54,7 +54,8 @@ class Watch(Watching, TorchFunctionMode):
         for name, parameter in model.named_parameters():
             if is_floating(parameter) and parameter not in self.names:
                 self.names[parameter] = prefix + name
-                self.history.trainable += [prefix + name] if parameter.requires_grad else []
+                kind = self.history.trainable if parameter.requires_grad else self.history.frozen
+                kind.append(prefix + name)
                 self.recorder.add_input(parameter)
         self.updates.count()
 
