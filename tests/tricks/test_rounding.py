@@ -201,3 +201,16 @@ def test_compiled_sums_keep_their_rest(backend):
     arrays = np.ones(4, np.float32), np.full(4, 1e-9, np.float32), np.zeros(4, np.float32)
     _, rest = backend.compiled(backend.tricks.add_compensated)(*map(backend.tensor, arrays))
     np.testing.assert_array_equal(backend.array(rest), arrays[1])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_compiled_rounding_is_the_same(backend, dtype):
+    x, noise = weights_and_noise(np.random.default_rng(0), 100)
+    given = [backend.tensor(array.astype(np.float32)) for array in (x, noise)]
+    half = dtype_of(backend.tricks, dtype)
+
+    def function(x, noise):
+        return backend.tricks.round_stochastically(x, noise, half)
+
+    expected = backend.array(function(*given))
+    np.testing.assert_array_equal(backend.array(backend.compiled(function)(*given)), expected)
