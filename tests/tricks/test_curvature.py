@@ -298,6 +298,23 @@ def test_the_norm_is_that_of_the_seeds_probes(backend, order):
         np.testing.assert_allclose(norm, expected, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("order", ["fro", 2])
+@pytest.mark.parametrize("method", ["exact", "finite_difference"])
+def test_the_norm_waits_for_a_device_once_in_torch(in_torch, monkeypatch, order, method):
+    waits, kind = [], in_torch.framework.Tensor
+    x, norm = in_torch.tensor(np.linspace(-1, 1, 12)), in_torch.tricks.hessian_norm
+    options = {"ord": order, "method": method, "samples": 9}
+    # After five Lanczos steps nothing is left.
+    expected = norm(lambda x: (x[:5] ** 4).sum(), x, **options)
+    monkeypatch.setattr("gradtricks.torch.curvature.on_cpu", lambda x: False)
+    for name in ("numpy", "item", "tolist", "__float__", "__bool__"):
+        read = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda x, read=read, **named: (waits.append(x), read(x, **named))[1])
+    found = norm(lambda x: (x[:5] ** 4).sum(), x, **options)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    assert len(waits) == 1
+
+
 def test_the_standard_error_covers_the_truth():
     matrix = log_sum_exp_hessian(np.random.default_rng(3).normal(size=60))
 

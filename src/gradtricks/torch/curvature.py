@@ -8,15 +8,13 @@ With the gradient ``g(x)`` and the Hessian ``H`` of a scalar function, and vecto
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_shape
 from gradtricks._core.curvature import HessianNorm, check_norm, difference, norm_of_products
 from gradtricks._core.structures import leaves, pairs, rebuilt
 from gradtricks.torch._modes import in_plain_reverse
-from gradtricks.torch._tensors import as_floating
+from gradtricks.torch._tensors import as_floating, on_cpu
 from gradtricks.torch._vjp import vjp
 
 
@@ -82,6 +80,7 @@ def hessian_norm(
 
     Returns:
         A named tuple ``(value, standard_error)`` of floats. For ``ord=2`` the error is the residual.
+        Waits for the device once, when all products are there.
 
     Raises:
         RuntimeError: Called inside `torch.compile` or a `torch.func` transform.
@@ -107,16 +106,25 @@ def hessian_norm(
     def along(points: list[torch.Tensor]) -> torch.Tensor:
         return _scalar(function, x, points)
 
-    def product(z: NDArray) -> NDArray:
+    def product(z: torch.Tensor) -> torch.Tensor:
         return _flat(hessian_vector_product(along, points, _split(z, points)))
 
-    def gradient(flat: NDArray) -> NDArray:
+    def gradient(flat: torch.Tensor) -> torch.Tensor:
         return _flat(_gradient(function, x, _split(flat, points), one))
 
     itemsize = min(point.dtype.itemsize for point in points)
     flat = _flat(points)
-    chosen = product if method == "exact" else difference(gradient, flat, itemsize)
-    return norm_of_products(chosen, flat.size, ord=ord, samples=samples, seed=seed)
+    return norm_of_products(
+        product if method == "exact" else difference(gradient, flat, itemsize, torch),
+        flat.numel(),
+        ord=ord,
+        samples=samples,
+        seed=seed,
+        arrays=torch,
+        given=lambda z: torch.from_numpy(z).to(flat.device),
+        host=lambda found: found.numpy(force=True),
+        looks=on_cpu(flat),
+    )
 
 
 def _gradient(
@@ -151,13 +159,10 @@ def _as_directions(vector: Any, x: Any, points: list[torch.Tensor]) -> list[torc
     return [direction.to(point.dtype) for direction, point in zip(directions, points)]
 
 
-def _split(z: NDArray, points: list[torch.Tensor]) -> list[torch.Tensor]:
-    ends = np.cumsum([point.numel() for point in points])[:-1]
-    return [
-        torch.as_tensor(part, dtype=point.dtype, device=point.device).reshape(point.shape)
-        for part, point in zip(np.split(z, ends), points)
-    ]
+def _split(z: torch.Tensor, points: list[torch.Tensor]) -> list[torch.Tensor]:
+    parts = z.split([point.numel() for point in points])
+    return [part.to(point).reshape(point.shape) for part, point in zip(parts, points)]
 
 
-def _flat(tensors: Sequence[torch.Tensor]) -> NDArray:
-    return np.concatenate([t.detach().double().numpy(force=True).reshape(-1) for t in tensors])
+def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([t.detach().double().reshape(-1).to(tensors[0].device) for t in tensors])
