@@ -83,11 +83,19 @@ class TorchBackend(Backend):
         self.softmax, self.total = lambda tensor: tensor.softmax(-1), lambda tensor: tensor.sum(-1)
         self.log_sum_exp = lambda tensor: tensor.logsumexp(-1)
 
+    def has_cuda(self):
+        """Say whether there is a GPU."""
+        return self.framework.cuda.is_available()
+
+    def on(self, device):
+        """Return a context in which tensors are made on a device: of ``"cpu"`` and ``"cuda"``."""
+        return self.framework.device(device)
+
     def tensor(self, array):
         return self.framework.as_tensor(np.array(array))
 
     def array(self, tensor):
-        tensor = tensor.detach()
+        tensor = tensor.detach().cpu()
         return (tensor.float() if tensor.dtype.itemsize == 2 else tensor).numpy()
 
     def cast(self, tensor, dtype):
@@ -270,6 +278,12 @@ class TensorFlowBackend(Backend):
         self.spellers = tf.nn, tf.keras.ops  # of the same operators
         self.softmax, self.total = tf.nn.softmax, lambda tensor: tf.reduce_sum(tensor, -1)
         self.log_sum_exp = lambda tensor: tf.reduce_logsumexp(tensor, -1)
+
+    def has_cuda(self):
+        return bool(self.framework.config.list_physical_devices("GPU"))
+
+    def on(self, device):
+        return self.framework.device({"cpu": "/CPU:0", "cuda": "/GPU:0"}[device])
 
     def tensor(self, array):
         return self.framework.constant(np.array(array))

@@ -24,9 +24,17 @@ settings.register_profile(
 settings.load_profile("gradtricks")
 
 
-def pytest_configure():
-    """Let processes of tests be interrupted, also where the shell began them in the background."""
+def pytest_configure(config):
+    """Let processes of tests be interrupted, also where a shell began them; refuse a missing device."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.device == "cuda":
+        if not os.environ["CUDA_VISIBLE_DEVICES"]:
+            del os.environ["CUDA_VISIBLE_DEVICES"]  # empty, it hides all GPUs from the other tests
+        if not BACKENDS[config.option.framework]().has_cuda():
+            raise pytest.UsageError(
+                f"--device cuda must name a device that {config.option.framework} sees; got none; "
+                "remedy: leave it out, or install a build for CUDA on a machine with a GPU"
+            )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -47,7 +55,8 @@ def pytest_pyfunc_call():
 
 
 def pytest_addoption(parser):
-    """Let the tests that kill processes go on for longer, and pictures of pages be stored anew."""
+    """Let tensors be elsewhere, killing tests go on for longer, and pictures of pages be stored anew."""
+    parser.addoption("--device", choices=("cpu", "cuda"), default="cpu", help="on which tests make tensors")
     parser.addoption("--kills", type=int, default=4, help="processes that lab/test_kills.py kills")
     parser.addoption("--kill-seed", type=int, default=0, help="of the moments at which it does")
     parser.addoption("--new-screens", action="store_true", help="store how book/test_browser.py sees pages")
@@ -57,6 +66,16 @@ def pytest_generate_tests(metafunc):
     """Run a test of a suite for each row of the class that inherits it."""
     if "row" in metafunc.fixturenames:
         metafunc.parametrize("row", metafunc.cls.rows, ids=str)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _device(pytestconfig):
+    """Have tensors made on the device that was asked for."""
+    if pytestconfig.option.device == "cpu":
+        yield
+        return
+    with made(pytestconfig.option.framework).on("cuda"):
+        yield
 
 
 @pytest.fixture(params=list(BACKENDS))

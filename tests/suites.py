@@ -8,6 +8,7 @@ Every row takes every test of its suite, in each framework; cases and identities
 
 import inspect
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ class Suite(Domains):
             row.assert_agrees(backend, row.drawn(seed))
 
     def test_a_graph_agrees_with_the_reference(self, backend, row):
-        row.assert_agrees(InGraph(backend), row.example())
+        row.assert_agrees(Way(backend, backend.graph_value_and_vjp), row.example())
 
     def test_shapes_unknown_until_run_in_tensorflow(self, in_tensorflow, row):
         tf, expected = in_tensorflow.framework, row.expected(row.example())
@@ -142,16 +143,32 @@ class Suite(Domains):
         else:
             on_a_device(called, arrays, row.inputs)
 
+    def test_data_stays_on_its_device_in_tensorflow(self, in_tensorflow, row):
+        from devices_tensorflow import on_a_device
 
-class InGraph:
-    """Let a graph be differentiated as a way is."""
+        row.assert_agrees(Way(in_tensorflow, partial(on_a_device, in_tensorflow)), row.example())
 
-    def __init__(self, backend):
-        self.backend, self.tricks, self.value_and_vjp = backend, backend.tricks, backend.graph_value_and_vjp
+    def test_xla_agrees_with_the_reference_in_tensorflow(self, in_tensorflow, row):
+        row.assert_agrees(Way(in_tensorflow, in_tensorflow.compiled_value_and_vjp), row.example())
+
+
+@dataclass(frozen=True)
+class Way:
+    """Let a backend differentiate in another way."""
+
+    backend: object
+    value_and_vjp: object
+
+    @property
+    def tricks(self):
+        """Return the functions under test."""
+        return self.backend.tricks
 
 
 class Edit(Suite):
     """Identity forward; a rule backward."""
+
+    test_xla_agrees_with_the_reference_in_tensorflow = None  # the extreme gradients are compiled too
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_the_value_stays_bit_for_bit(self, backend, row, dtype):
@@ -278,6 +295,8 @@ def of_arrays(trick, arguments):
 
 class Recursion(Loss):
     """Loops, whose slope is written by hand."""
+
+    test_xla_agrees_with_the_reference_in_tensorflow = None  # one of the common ways
 
     def test_common_ways_of_differentiating_agree(self, common, row):
         tolerance = max(common.rtol, row.rtol)

@@ -1,5 +1,9 @@
 """Data on a device: scalars may lie on the CPU, other tensors may not, and nothing is copied."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -49,3 +53,23 @@ def test_a_layer_edits_on_the_device_in_torch(in_torch):
     from devices_torch import on_a_device
 
     on_a_device(in_torch.tricks.ScaleGradient(0.5), [MATRIX], inputs=1)
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_device_that_is_missing_is_refused(framework):
+    command = [sys.executable, "-m", "pytest", __file__, "--device=cuda", f"--framework={framework}"]
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "-1"}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=hidden)
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"--device cuda must name a device that {framework} sees; got none; remedy: leave" in ended.stderr
+
+
+def test_tensors_are_made_on_the_device_that_is_asked_for_in_torch(in_torch):
+    with in_torch.on("meta"):
+        assert in_torch.variable(MATRIX).device.type == "meta"
+    assert in_torch.variable(MATRIX).device.type == "cpu"
+
+
+def test_tensors_are_made_on_the_device_that_is_asked_for_in_tensorflow(in_tensorflow):
+    with in_tensorflow.on("cpu"):
+        assert in_tensorflow.tensor(MATRIX).device.endswith("CPU:0")

@@ -52,6 +52,8 @@ class TestRanks(Recursion):
 
 
 class TestTies(Suite):
+    test_xla_agrees_with_the_reference_in_tensorflow = None  # compiled by TestRanks
+
     rows = (
         *(
             Row("soft_rank", alone(tied), options={"regularization_strength": s, "axis": a}, **ROWS)

@@ -36,8 +36,10 @@ def _by_operations(x: tf.Tensor, carry: Any, transposed: bool) -> tf.Tensor:
         carry = float(x.dtype.as_numpy_dtype(carry))
         if carry == 0:
             return x
+    # An eager call would wait for a GPU to say whether all is finite.
+    blocked = not changing and not tf.executing_eagerly()
     # XLA's loops are cheap, but what accumulators make of them isn't compiled.
-    run = _by_steps if plain and in_xla() else _by_blocks if plain and not changing else _by_doubling
+    run = _by_steps if plain and in_xla() else _by_blocks if plain and blocked else _by_doubling
     y = run(x if transposed else tf.reverse(x, [0]), carry)
     return shaped(y if transposed else tf.reverse(y, [0]), x)
 

@@ -11,6 +11,7 @@ import math
 import tensorflow as tf
 
 from gradtricks._core.checks import check_shape
+from gradtricks.tensorflow._edits import is_readable
 from gradtricks.tensorflow._tensors import as_ranked, as_scalar, at_least_float32, finfo
 
 
@@ -28,7 +29,8 @@ def mixture_density_nll(
     Args:
         logits: ``[..., K]``, unnormalised log-probabilities, floating-point; ``-inf`` takes a component out.
         loc: ``[..., K]``, or ``[..., K, D]`` for vectors ``y`` and diagonal covariances.
-        scale: Shape of ``loc``, at least 0, say a softplus. Others raise; in a graph they make the loss NaN.
+        scale: Shape of ``loc``, at least 0, say a softplus. Others raise; on a GPU and in a graph they
+            make the loss NaN.
         y: ``[...]``, or ``[..., D]``.
         scale_floor: Smallest sigma, a number of at least 0, or a scalar tensor, which isn't checked. At 0 the
             density is unbounded, and scales must be positive.
@@ -93,7 +95,7 @@ def _as_sigma(scale: tf.Tensor, scale_floor: float | tf.Tensor) -> tf.Tensor:
     floor = as_scalar("scale_floor", scale_floor, scale, low=0)
     sigma = scale + floor
     possible = (scale >= 0) & (sigma > 0) & (sigma < math.inf)
-    if tf.executing_eagerly() and not tf.reduce_all(possible):
+    if is_readable(possible) and not tf.reduce_all(possible):
         wrong = float(scale[~possible][0])
         vanishes = floor < float(finfo(sigma.dtype).tiny)
         least = f"above 0 as scale_floor is {float(scale_floor):g}" if vanishes else "at least 0"

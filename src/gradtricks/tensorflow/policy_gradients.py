@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradtricks._core.checks import check_number, check_shape
+from gradtricks.tensorflow._edits import is_readable
 from gradtricks.tensorflow._recursions import accumulate, as_coefficient, as_rewards, bounded
 from gradtricks.tensorflow._tensors import (
     TENSORS,
@@ -167,9 +168,9 @@ def policy_gradient_loss(
         A scalar, in the dtype of ``logits_t`` or float32 if that is wider.
 
     Raises:
-        ValueError: A shape is wrong, there is nothing to average, or an action lies outside ``[0, A)``. In a
-            graph neither an action nor a size that isn't known when it is traced can raise on every device,
-            so they make the loss NaN.
+        ValueError: A shape is wrong, there is nothing to average, or an action lies outside ``[0, A)``. On a
+            GPU an action makes the loss NaN instead, and in a graph a size that isn't known when it is
+            traced does so too.
 
     Example:
         >>> loss = policy_gradient_loss(tf.zeros((1, 2)), tf.constant([0]), tf.constant([1.0]))
@@ -280,7 +281,7 @@ def _as_actions(a_t: tf.Tensor, logits_t: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
     check_shape("a_t", a_t.shape, logits_t.shape[:-1], "logits_t without its last axis")
     count = tf.shape(logits_t, out_type=tf.int64)[-1]
     possible = (a_t >= 0) & (a_t < count)
-    if tf.executing_eagerly() and not tf.reduce_all(possible):
+    if is_readable(possible) and not tf.reduce_all(possible):
         low, high = int(tf.reduce_min(a_t)), int(tf.reduce_max(a_t))
         raise ValueError(f"a_t must lie in [0, {int(count)}); got values from {low} to {high}")
     return tf.where(possible, a_t, tf.zeros_like(a_t)), possible

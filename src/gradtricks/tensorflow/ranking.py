@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradtricks._core import kernels
 from gradtricks._core.checks import check_axis, check_flag, check_number, check_shape
-from gradtricks.tensorflow._edits import as_constant, intercept, with_slope
+from gradtricks.tensorflow._edits import as_constant, intercept, is_readable, with_slope
 from gradtricks.tensorflow._pooling import deviations_by_operations, gap_by_operations, pooled_by_rounds
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_ranked, at_least_float32
 
@@ -38,8 +38,8 @@ def soft_rank(x: tf.Tensor, *, regularization_strength: float | tf.Tensor, axis:
         axis: The elements along it are ranked against each other.
 
     Returns:
-        Shape and dtype of ``x``, computed in float64. On a GPU, an eager ``x`` makes the way to the CPU and
-        back.
+        Shape and dtype of ``x``, computed in float64. On a GPU, each round of pooling waits for it to
+        say whether it was the last.
 
     References:
         Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
@@ -107,11 +107,19 @@ def _soft_rank(x: tf.Tensor, strength: float | tf.Tensor, axis: int = -1) -> tf.
 
 
 def _pooled(x: tf.Tensor, strength: float | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | NDArray[Any]]:
+    if is_readable(x):
+        ranks, blocks = kernels.ranking.soft_ranks(x.numpy(), strength)
+        return as_constant(ranks, x.dtype), blocks
+    x = tf.stop_gradient(x)
     if not tf.executing_eagerly():
-        return pooled_by_rounds(tf.stop_gradient(x), strength)
-    ranks, blocks = kernels.ranking.soft_ranks(x.numpy(), strength)
-    return as_constant(ranks, x.dtype), blocks
+        return pooled_by_rounds(x, strength)
+    if not tf.is_tensor(strength) and strength:
+        strength = tf.constant(strength, tf.float64)  # each number would be traced anew
+    return _in_a_graph(x, strength)
 
+
+# On a GPU the rounds would mostly wait for Python.
+_in_a_graph: Callable[..., Any] = tf.function(pooled_by_rounds, autograph=False, reduce_retracing=True)
 
 # Less the mean of its block, over the strength: a symmetric matrix.
 _deviations: Callable[..., tf.Tensor] = with_slope(
@@ -128,7 +136,7 @@ def _scaled_rank(x: tf.Tensor, strength: float | tf.Tensor | None) -> tf.Tensor:
 
 
 def _usual_gap(x: tf.Tensor) -> tf.Tensor:
-    if not tf.executing_eagerly():
+    if not is_readable(x):
         return gap_by_operations(x)
     gap, gradient = kernels.ranking.usual_gaps(x.numpy())
     return gap + tf.reduce_sum(gradient * (x - tf.stop_gradient(x)), axis=-1, keepdims=True)

@@ -38,7 +38,7 @@ def input_gradients(
             least. A difference up to 64 units in the last place of the sample's largest derivative, and one
             of the batch's, counts as rounding; a function that rounds more is allowed more. A coupling whose
             parts cancel under the weights passes too. Without, the derivatives are those of
-            sums over the samples. In a graph a check costs two backward passes.
+            sums over the samples. In a graph a check costs two backward passes; an eager one waits for a GPU.
 
     Returns:
         Shape and dtype of ``x``. In a graph, where nothing can be raised on every device, coupled samples
