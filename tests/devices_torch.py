@@ -29,6 +29,24 @@ class OneDevice(TorchDispatchMode):
         return result
 
 
+class _Calls(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view and func is not torch.ops.aten._local_scalar_dense.default:
+            self.names.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+def calls_of(called):
+    """Return the names of the operations that a function calls, without views and numbers that are read."""
+    with _Calls() as calls:
+        called()
+    return calls.names
+
+
 def on_a_device(called, arrays, inputs):
     """Call a function on a device and take the gradients of its first tensors; raise where it waits."""
     tensors = [torch.as_tensor(array).to("meta") for array in arrays]

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import pickle
+import unittest.mock
 
 import numpy as np
 import pytest
@@ -366,19 +367,9 @@ def test_what_an_optimizer_keeps_or_replaces_is_its_own(in_torch):
 
 
 def test_on_a_device_nothing_waits_and_many_tensors_take_no_more_calls(in_torch):
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    from devices_torch import OneDevice
+    from devices_torch import OneDevice, calls_of
 
     torch, tricks = in_torch.framework, in_torch.tricks
-
-    class Count(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls = getattr(self, "calls", [])
-            if not func.is_view:
-                self.calls.append(str(func))
-            return func(*args, **kwargs or {})
-
     counts = []
     for many in (2, 20):
         parameters = [torch.nn.Parameter(torch.ones(4, 3, device="meta")) for _ in range(many)]
@@ -387,9 +378,8 @@ def test_on_a_device_nothing_waits_and_many_tensors_take_no_more_calls(in_torch)
             optimizer.set_trainable_mask(p, torch.ones(4, 3, dtype=torch.bool, device="meta"))
             p.grad = torch.ones(4, 3, device="meta")
         optimizer.step()  # makes the state
-        with OneDevice(), Count() as count:
-            optimizer.step()
-        counts.append(count.calls)
+        with OneDevice():
+            counts.append(calls_of(optimizer.step))
     assert counts[0] == counts[1]
     assert len(counts[0]) < 25
 
@@ -590,13 +580,18 @@ def test_a_step_is_not_captured_in_a_graph_of_cuda(in_torch, monkeypatch):
     optimizer.step()  # nothing is captured where CUDA wasn't started, and a CPU-only build can't be asked
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(
-        RuntimeError, match=r"must run outside of a CUDA graph; got a stream that is capturing"
+        RuntimeError,
+        match=r"outside of a CUDA graph unless.*; got a stream that is capturing; remedy: Masked",
     ):
         optimizer.step()
     assert optimizer.state[parameter]["step"] == 1
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    optimizer.param_groups[0]["capturable"] = True
     optimizer.step()
     assert optimizer.state[parameter]["step"] == 2
+    optimizer.param_groups[0]["capturable"] = False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    optimizer.step()
+    assert optimizer.state[parameter]["step"] == 3
 
 
 def test_a_refusing_optimizer_in_a_wrapper_changes_nothing(in_torch, monkeypatch):
@@ -807,6 +802,162 @@ def test_many_parameters_take_the_steps_that_each_takes_alone(in_torch, kind):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("portion", [2**24, 8])
+@pytest.mark.parametrize("capturable", [False, True])
+def test_tensors_laid_end_to_end_take_the_steps_of_each(in_torch, monkeypatch, capturable, portion):
+    from gradtricks.torch import _in_place
+
+    torch, tricks = in_torch.framework, in_torch.tricks
+    monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+    monkeypatch.setattr(_in_place, "_JOINED", portion)
+    shapes = [(3, 2), (5,), (), (7,), (0,), (2, 2)]
+    random = np.random.default_rng(0)
+    parameters = [torch.nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in shapes]
+    options = {"amsgrad": True, "decoupled_weight_decay": True, "capturable": capturable, **DECAY}
+    optimizer = tricks.MaskedAdam(parameters, RATE, **options)
+    gradients, masks = ([random.normal(size=(4, *shape)) for shape in shapes] for _ in range(2))
+    masks = [mask < 0 for mask in masks]
+    masks[0][:] = masks[0][0]  # so that this one has no steps of its own, as those without a mask
+    for step in range(4):
+        for index, p in enumerate(parameters):
+            if index % 2 == 0:
+                optimizer.set_trainable_mask(p, torch.tensor(masks[index][step]))
+            else:
+                masks[index][step] = True
+            p.grad = torch.tensor(np.where(masks[index][step], gradients[index][step], np.nan))
+        optimizer.step()
+    paths = [
+        reference_run(np.ones(shape), gradient, mask, amsgrad=True, **DECAY)
+        for shape, gradient, mask in zip(shapes, gradients, masks, strict=True)
+    ]
+    assert_close([p.detach().numpy() for p in parameters], [path[-1] for path in paths], **TOLERANCE)
+    assert [optimizer.state[p]["step"].item() for p in parameters] == [4] * len(shapes)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_on_a_device_a_step_of_ours_neither_waits_nor_goes_tensor_by_tensor(in_torch, capturable):
+    from devices_torch import OneDevice, calls_of
+
+    torch, tricks = in_torch.framework, in_torch.tricks
+    counts = []
+    for many in (2, 20):
+        parameters = [torch.nn.Parameter(torch.ones(4, 3, device="meta")) for _ in range(many)]
+        optimizer = tricks.MaskedAdam(parameters, capturable=capturable)
+        mask = torch.ones(4, 3, dtype=torch.bool, device="meta")
+        for p in parameters:
+            p.grad = torch.ones(4, 3, device="meta")
+        with OneDevice():
+            for p in parameters:
+                optimizer.set_trainable_mask(p, mask)
+            optimizer.step()  # makes the state
+            counts.append(calls_of(optimizer.step))
+            if capturable:
+                for p in parameters:
+                    optimizer.set_trainable_mask(p, mask)
+                calls_of(optimizer.step)
+        place = {optimizer.state[p]["step"].device.type for p in parameters}
+        assert place == {"meta" if capturable else "cpu"}
+        assert all(("own_steps" in optimizer.state[p]) is capturable for p in parameters)
+    assert len(counts[0]) < 70
+    assert len(counts[1]) - len(counts[0]) == (18 if capturable else 0)  # a count on the device for each
+
+
+@pytest.mark.parametrize("looped", [True, False])
+def test_a_capturable_step_unscales_and_skips_by_itself(in_torch, monkeypatch, looped):
+    from gradtricks.torch import _in_place
+
+    torch, tricks = in_torch.framework, in_torch.tricks
+    if not looped:
+        monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+    paths = []
+    for capturable in (False, True):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = tricks.MaskedAdam([parameter], 0.01, capturable=capturable)
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})  # has no gradient
+        optimizer.set_trainable_mask(parameter, torch.tensor([True, False, True]))
+        scaler, path = torch.amp.GradScaler("cpu", init_scale=4.0), []
+        asked = unittest.mock.Mock(wraps=scaler.unscale_)
+        monkeypatch.setattr(scaler, "unscale_", asked)
+        for value in (1.0, torch.inf, 1.0):
+            optimizer.zero_grad()
+            scaler.scale((value * parameter * torch.tensor([1.0, 2.0, 3.0])).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            path.append([*parameter.tolist(), optimizer.state[parameter]["step"].item()])
+        assert asked.call_count == (0 if capturable else 3)
+        paths.append(path)
+    np.testing.assert_allclose(*paths, rtol=1e-6)
+    assert paths[0][0] == paths[0][1]
+    assert [each[3] for each in paths[0]] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("found", [0.0, 1.0])
+def test_overflows_that_are_not_looked_at_freeze_everything(in_torch, found):
+    from gradtricks.torch._in_place import step_in_place
+
+    torch, tricks = in_torch.framework, in_torch.tricks
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = tricks.MaskedAdam(parameters, 0.5, capturable=True)
+    for p in parameters:
+        p.grad = torch.ones(2)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    given = [(p, torch.full((2,), torch.inf if found else 1.0), optimizer.state[p]) for p in parameters]
+    with torch.no_grad():
+        step_in_place(tricks.masked_adam_step, given, optimizer.param_groups[0], torch.tensor(found))
+    assert [p.tolist() for p in parameters] == [pytest.approx([0.5 if found else 0.0] * 2, abs=1e-6)] * 2
+    assert [optimizer.state[p]["step"].item() for p in parameters] == [1 if found else 2] * 2
+    if found:
+        torch.testing.assert_close(optimizer.state_dict()["state"], before, rtol=0, atol=0)
+
+
+def test_counts_move_to_the_device_where_a_group_becomes_capturable(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    parameter = torch.nn.Parameter(torch.ones(2, device="meta"))
+    optimizer = tricks.MaskedAdam([parameter])
+    parameter.grad = torch.ones(2, device="meta")
+    optimizer.step()
+    for capturable, place in ((True, "meta"), (False, "cpu")):
+        optimizer.param_groups[0]["capturable"] = capturable
+        if capturable:
+            optimizer.step()
+            assert optimizer.state[parameter]["step"].device.type == place
+            continue
+        fresh = tricks.MaskedAdam([parameter])
+        fresh.step()
+        assert fresh.state[parameter]["step"].device.type == place
+
+
+@pytest.mark.parametrize("kind", ["adam", "wrapped"])
+def test_a_plain_mask_of_a_dtensor_is_distributed(in_torch, kind):
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor, distribute_tensor, init_device_mesh
+
+    torch = in_torch.framework
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        whole = torch.nn.Parameter(torch.ones(2, 3))
+        sharded = torch.nn.Parameter(distribute_tensor(torch.ones(2, 3), mesh))
+        random = np.random.default_rng(0)
+        optimizers = [optimizers_of(in_torch, p)[kind] for p in (whole, sharded)]
+        for step in range(4):
+            gradient = torch.tensor(random.normal(size=(2, 3)), dtype=torch.float32)
+            whole.grad, sharded.grad = gradient, distribute_tensor(gradient, mesh)
+            for optimizer, p in zip(optimizers, (whole, sharded), strict=True):
+                if step == 2:
+                    optimizer.set_trainable_mask(p, torch.tensor([[True], [False]]))
+                optimizer.step()
+        if kind == "adam":
+            mask = optimizers[1].state[sharded]["trainable_mask"]
+            assert isinstance(mask, DTensor)
+            optimizers[1].set_trainable_mask(sharded, mask)
+        torch.testing.assert_close(sharded.full_tensor(), whole, rtol=1e-6, atol=1e-7)
+        assert whole[0, 1] != 1
+    finally:
+        dist.destroy_process_group()
+
+
 def test_a_step_count_of_another_dtype_goes_by_tensors(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     paths = []
@@ -832,8 +983,8 @@ def test_the_compiled_step_of_a_gpu_on_a_cpu(in_torch, monkeypatch):
     masks[:2] = True
     paths = []
     monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
-    for way in (_in_place._compiled, _in_place._by_tensors):
-        monkeypatch.setattr(_in_place, "_way_of", lambda *_, way=way: way)
+    for compiled in (True, False):
+        monkeypatch.setattr(_in_place, "_is_worth_compiling", lambda _, so=compiled: so)
         torch._dynamo.utils.counters.clear()
         parameter = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
         optimizer = tricks.MaskedAdam([parameter], amsgrad=True, weight_decay=0.1, maximize=True)
@@ -847,7 +998,7 @@ def test_the_compiled_step_of_a_gpu_on_a_cpu(in_torch, monkeypatch):
             path.append(parameter.detach().numpy().copy())
         paths.append(path)
         compilations = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-        assert compilations == (2 if way is _in_place._compiled else 0)  # with steps of its own, and without
+        assert compilations == (2 if compiled else 0)  # with steps of its own, and without
     np.testing.assert_allclose(*paths, rtol=1e-12)
 
 
@@ -873,8 +1024,9 @@ def test_whether_a_gpu_s_compiler_works_is_tried_once(in_torch, monkeypatch, wor
     assert len(tried) == 1
     monkeypatch.undo()
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-    found = [_in_place._way_of([torch.zeros(count)] * 7) for count in (2**16 - 1, 2**16)]
-    assert found == [_in_place._by_tensors, _in_place._compiled if works else _in_place._by_tensors]
+    sizes = 2**16 - 1, 2**16
+    assert [_in_place._is_worth_compiling([torch.zeros(size)] * 7) for size in sizes] == [False, works]
+    assert not _in_place._is_worth_compiling([torch.zeros(2**8, 2**9).T for _ in range(7)])
     _in_place._can_compile.cache_clear()
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gradtricks._core import kernels
 from gradtricks.torch._addresses import has_address, is_plain, parallel_region
+from gradtricks.torch._joining import join, part, write
 
 State = Mapping[torch.Tensor, dict[str, Any]]
 Memory = dict[torch.dtype, torch.Tensor]
@@ -125,32 +126,21 @@ class _Joined:
                 alone = None if is_plain(tensor) and is_plain(gradient) else parameter
                 groups[name, tensor.dtype, gradient.dtype, tensor.device, alone].append(one)
         for (name, *_), members in groups.items():
-            kept = _join([one.parameter if name is None else one.state[name] for one in members])
-            mask = _join([one.mask.expand_as(one.parameter) for one in members])
+            kept = join([one.parameter if name is None else one.state[name] for one in members])
+            mask = join([one.mask.expand_as(one.parameter) for one in members])
             self._groups.append((name, members, mask, kept.clone() if len(members) == 1 else kept))
         for name, members, mask, kept in self._groups:
             if name is None:
                 parameters = [one.parameter for one in members]
                 cleared = torch.where(mask, kept, kept.new_zeros(()))
-                torch._foreach_copy_(parameters, _part(cleared, parameters))
-                gradient = _join([one.gradient for one in members])
+                write(cleared, parameters)
+                gradient = join([one.gradient for one in members])
                 picked = torch.where(mask, gradient, gradient.new_zeros(()))
-                for parameter, part in zip(parameters, _part(picked, parameters), strict=True):
-                    parameter.grad = part
+                for parameter, gradient in zip(parameters, part(picked, parameters), strict=True):
+                    parameter.grad = gradient
 
     def put_back(self, state: State) -> None:
         for name, members, mask, kept in self._groups:
             parameters = [one.parameter for one in members]
             tensors = parameters if name is None else [state[parameter][name] for parameter in parameters]
-            torch._foreach_copy_(tensors, _part(torch.where(mask, _join(tensors), kept), tensors))
-
-
-def _join(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
-def _part(joined: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
-    if len(like) == 1:
-        return [joined]
-    parts = joined.split([tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+            write(torch.where(mask, join(tensors), kept), tensors)

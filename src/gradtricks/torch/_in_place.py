@@ -1,7 +1,7 @@
-"""Steps of Adam under masks, in place: all in one pass on a CPU, compiled on a GPU, by tensors elsewhere."""
+"""Steps of Adam under masks, in place: one pass on a CPU, compiled on a GPU, small tensors as one."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -9,21 +9,27 @@ import torch
 
 from gradtricks._core import kernels
 from gradtricks.torch._addresses import has_address, is_plain, parallel_region
+from gradtricks.torch._joining import join, write
 from gradtricks.torch._tensors import at_least_float32
 
 _LARGE = 2**16  # elements from which on a GPU a compiled step is worth its compilation
 
+_JOINED = 2**24  # elements of small tensors that are stepped as one
 _LOOPED = torch.float32, torch.float64
 
 Adam = Callable[..., Any]
 
 
 def step_in_place(
-    adam: Adam, given: list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]], group: dict[str, Any]
+    adam: Adam,
+    given: list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]],
+    group: dict[str, Any],
+    found_inf: torch.Tensor | None,
 ) -> None:
     """Take a group's step as ``adam``, which is `masked_adam_step`, takes that of each parameter.
 
-    ``given``: each parameter with its gradient and state.
+    ``given``: each parameter with its gradient and state. ``found_inf``: where it isn't 0, nothing changes;
+    it isn't looked at.
     """
     # NumPy's numbers would stay as narrow as they are, so that 1 - lr * weight_decay may be 1.
     beta_1, beta_2, epsilon, weight_decay = map(float, (*group["betas"], group["eps"], group["weight_decay"]))
@@ -33,17 +39,20 @@ def step_in_place(
     options["maximize"] = group["maximize"]
     rate = group["lr"].reshape(()) if isinstance(group["lr"], torch.Tensor) else group["lr"]
     loops: dict[torch.dtype, list[list[Any]]] = {}
+    joined: dict[object, list[list[Any]]] = {}
     for parameter, gradient, state in given:
         largest = state["max_exp_avg_sq"] if group["amsgrad"] else None
         tensors = [parameter, gradient, state["exp_avg"], state["exp_avg_sq"], largest]
         tensors += [state.get("own_steps"), state["trainable_mask"]]
-        if _fits_the_loop(tensors, state["step"]):
+        if found_inf is None and _fits_the_loop(tensors, state["step"]):
             loops.setdefault(parameter.dtype, []).append([*tensors, state["step"]])
         else:
-            _way_of(tensors)(adam, tensors, state["step"], rate, options)
-            state["step"] += 1
+            joined.setdefault(_kind_of(tensors, state["step"]), []).append([*tensors, state["step"]])
     for dtype, rows in loops.items():
         _in_one_pass(dtype, rows, rate, options)
+    for rows in joined.values():
+        for some in _portions(rows):
+            _by_tensors(adam, some, rate, options, found_inf)
 
 
 def _fits_the_loop(tensors: list[Any], step: torch.Tensor) -> bool:
@@ -80,24 +89,69 @@ def _in_one_pass(
     torch.autograd.graph.increment_version([row[0] for row in rows])
 
 
-def _way_of(tensors: list[Any]) -> Callable[..., None]:
+def _kind_of(tensors: list[Any], step: torch.Tensor) -> object:
     parameter, *_ = known = [t for t in tensors if t is not None]
-    plain = all(map(is_plain, known))
-    gaps = not all(t.is_contiguous() for t in known if t is not tensors[1])
-    if torch.compiler.is_compiling() or gaps or not plain or not parameter.is_cuda:
-        return _by_tensors
-    return _compiled if parameter.numel() >= _LARGE and _can_compile() else _by_tensors
+    if torch.compiler.is_compiling() or not all(map(is_plain, known)):
+        return id(parameter)
+    taken = int(step) if step.is_cpu else None
+    return parameter.device, taken, tuple(t if t is None else t.dtype for t in tensors)
 
 
-def _compiled(
-    adam: Adam, tensors: list[Any], step: torch.Tensor, rate: float | torch.Tensor, options: dict[str, Any]
+def _portions(rows: list[list[Any]]) -> Iterator[list[list[Any]]]:
+    # Tensors that are joined are copied, so not all of a large model at once.
+    some: list[list[Any]] = []
+    for row in rows:
+        if some and sum(each[0].numel() for each in some) + row[0].numel() > _JOINED:
+            yield some
+            some = []
+        some.append(row)
+    yield some
+
+
+def _by_tensors(
+    adam: Adam,
+    rows: list[list[Any]],
+    rate: float | torch.Tensor,
+    options: dict[str, Any],
+    found_inf: torch.Tensor | None,
 ) -> None:
-    # Numbers that change would be compiled anew.
-    device = tensors[0].device
-    count = torch.full((), int(step), device=device)
-    if not isinstance(rate, torch.Tensor):
-        rate = torch.full((), rate, dtype=torch.float64, device=device)
-    _program(adam, **options)(_flat(tensors), count, rate)
+    *columns, masks, steps = zip(*rows, strict=True)
+    mask = join(masks)
+    taken: int | torch.Tensor = 1
+    count = _count_of(columns[0], steps)
+    if found_inf is not None:
+        is_finite = found_inf.to(count.device, non_blocking=True) == 0
+        mask, taken = mask & is_finite, is_finite.to(steps[0].dtype)
+    edited = [None if column[0] is None else join(column) for column in columns]
+    tensors = [*edited, mask]
+    if _is_worth_compiling(tensors):
+        if not isinstance(rate, torch.Tensor):  # numbers that change would be compiled anew
+            rate = torch.full((), rate, dtype=torch.float64, device=count.device)
+        _program(adam, **options)(_flat(tensors), count, rate)
+    else:
+        _replace(adam, tensors, count, rate, **options)
+    if len(rows) > 1:
+        for column, new in zip(columns, edited, strict=True):
+            if new is not None and column is not columns[1]:
+                write(new, column)
+    torch._foreach_add_(steps, taken)
+
+
+def _count_of(parameters: Sequence[torch.Tensor], steps: Sequence[torch.Tensor]) -> torch.Tensor:
+    device = parameters[0].device
+    if torch.compiler.is_compiling() or (len(steps) == 1 and steps[0].device == device):
+        return steps[0].int()
+    if steps[0].is_cpu:
+        return torch.full((), int(steps[0]), device=device)  # without a copy, which would wait
+    return join([step.int().expand(p.numel()) for step, p in zip(steps, parameters, strict=True)])
+
+
+def _is_worth_compiling(tensors: list[Any]) -> bool:
+    parameter, *_ = known = [t for t in tensors if t is not None]
+    if torch.compiler.is_compiling() or not all(map(is_plain, known)) or not parameter.is_cuda:
+        return False
+    gaps = not all(t.is_contiguous() for t in known if t is not tensors[1])
+    return not gaps and parameter.numel() >= _LARGE and _can_compile()
 
 
 @cache
@@ -119,16 +173,10 @@ def _can_compile() -> bool:
     return True
 
 
-def _by_tensors(
-    adam: Adam, tensors: list[Any], step: torch.Tensor, rate: float | torch.Tensor, options: dict[str, Any]
-) -> None:
-    _replace(adam, tensors, step.int(), rate, **options)
-
-
 def _replace(
     adam: Adam,
     tensors: list[Any],
-    step: torch.Tensor,
+    count: torch.Tensor,
     rate: Any,
     *,
     l2: float,
@@ -139,7 +187,7 @@ def _replace(
     gradient = -gradient if maximize else gradient
     if l2:
         gradient = at_least_float32(gradient) + l2 * at_least_float32(parameter)
-    arguments = parameter, gradient, m, v, step if own_steps is None else own_steps, trainable_mask
+    arguments = parameter, gradient, m, v, count if own_steps is None else own_steps, trainable_mask
     new = adam(*arguments, v_max=v_max, learning_rate=rate, **options)
     for old, value in zip((parameter, m, v, own_steps, v_max), new):
         if old is not None:

@@ -1,5 +1,6 @@
 """Any optimizer, with elements that can be frozen."""
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -49,7 +50,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
         check_given(self, parameter)
         self._masks.pop(parameter, None)
         if trainable_mask is not None:
-            mask = as_mask(trainable_mask, parameter).detach().to(parameter.device)
+            mask = mask_for(parameter, trainable_mask)
             self._masks[parameter] = _by_runs(mask, parameter).clone(memory_format=torch.contiguous_format)
 
     @torch.no_grad()
@@ -138,6 +139,22 @@ def check_given(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> No
         other = "another tensor" if isinstance(parameter, torch.Tensor) else type(parameter).__name__
         remedy = "; remedy: its tensor, such as the value of a Keras variable" * (other != "another tensor")
         raise ValueError(f"parameter must be one that the optimizer was given; got {other}{remedy}")
+
+
+def mask_for(parameter: torch.Tensor, trainable_mask: torch.Tensor) -> torch.Tensor:
+    """Return a mask on the device of ``parameter``, and as a DTensor where that is one.
+
+    Each process has the mask of the whole parameter, and keeps its shard of it.
+    """
+    mask = as_mask(trainable_mask, parameter).detach().to(parameter.device)
+    distributed = sys.modules.get("torch.distributed.tensor")  # imported where such tensors exist
+    if distributed is None or not isinstance(parameter, distributed.DTensor):
+        return mask
+    if isinstance(mask, distributed.DTensor):
+        return mask
+    mask = mask.expand(parameter.shape).contiguous()
+    place = parameter.device_mesh, parameter.placements
+    return distributed.distribute_tensor(mask, *place, src_data_rank=None)
 
 
 def loss_of(closure: Callable[[], Any] | None) -> Any:

@@ -16,9 +16,10 @@ import torch
 
 from gradtricks._core.checks import check_broadcast, check_shape
 from gradtricks._core.masking import check_options
+from gradtricks.torch._addresses import is_plain
 from gradtricks.torch._in_place import step_in_place
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
-from gradtricks.torch._masked_optimizer import check_given, check_rate, check_state, dense, loss_of
+from gradtricks.torch._masked_optimizer import check_given, check_rate, check_state, dense, loss_of, mask_for
 from gradtricks.torch._tensors import (
     as_floating,
     as_integers,
@@ -116,12 +117,19 @@ class MaskedAdam(torch.optim.Optimizer):
     Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
     Here a frozen element keeps everything, and thaws as if nothing had happened.
 
-    Arguments and state are those of ``torch.optim.Adam`` but for ``foreach``, ``fused``, ``capturable`` and
+    Arguments and state are those of ``torch.optim.Adam`` but for ``foreach``, ``fused`` and
     ``differentiable``; its ``state_dict`` can be loaded. ``step`` counts the parameter's steps. Besides, the
     state has ``trainable_mask`` and, once that has changed, ``own_steps``, the count of each element; until
     then all trainable ones have taken ``step``. Contiguous parameters are updated in one pass over memory,
     in place: float32 and float64 on a CPU, and large ones on a GPU, by what PyTorch compiles at the first
-    step.
+    step. Elsewhere small parameters are laid end to end, so that they take no more operations than one.
+
+    With ``capturable=True`` counts lie on the device of their parameter, so that a CUDA graph may capture a
+    step, and a GradScaler leaves it to the step to unscale gradients and to skip, without a wait. Tests
+    have a device without values for that, and none has captured a step on a GPU.
+
+    A plain mask of a DTensor is distributed as its parameter is. Off the CPU, and for a DTensor, any mask
+    that follows the first step makes ``own_steps``, since to compare it with the one before would wait.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.zeros(2))
@@ -143,12 +151,16 @@ class MaskedAdam(torch.optim.Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        capturable: bool = False,
         decoupled_weight_decay: bool = False,
     ) -> None:
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        super().__init__(
-            params, options | {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
-        )
+        options |= {"maximize": maximize, "capturable": capturable}
+        super().__init__(params, options | {"decoupled_weight_decay": decoupled_weight_decay})
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:  # which a GradScaler asks
+        return all(group["capturable"] for group in self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, with options of their own."""
@@ -166,32 +178,43 @@ class MaskedAdam(torch.optim.Optimizer):
                 None lets all of them move.
         """
         check_given(self, parameter)
-        mask = as_mask(
-            torch.tensor(True, device="cpu") if trainable_mask is None else trainable_mask, parameter
-        )
-        state = self._state_of(parameter)
-        old, taken = state["trainable_mask"], int(state["step"])
+        if trainable_mask is None:
+            trainable_mask = torch.ones((), dtype=torch.bool, device=parameter.device)
+        mask, state = mask_for(parameter, trainable_mask), self.state[parameter]
+        if "exp_avg" not in state:  # before the first step
+            state["trainable_mask"] = mask.expand_as(parameter).clone(memory_format=torch.contiguous_format)
+            return
+        self._state_of(parameter)
+        old = state["trainable_mask"]
         # From the first change on, elements differ in how many steps they have taken.
-        if taken and "own_steps" not in state and not torch.equal(old, mask.to(old.device).expand_as(old)):
-            state["own_steps"] = old.int() * taken
+        if "own_steps" not in state and _may_differ(old, mask, state["step"]):
+            state["own_steps"] = old.int() * state["step"].int()
         old.copy_(mask)  # memory that is new costs more than the copy
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
         # What the host does, and the count that a compiled step takes, would be those of the capture.
-        eager = not torch.compiler.is_compiling()
+        eager = not torch.compiler.is_compiling() and not self._step_supports_amp_scaling
         if eager and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "MaskedAdam.step() must run outside of a CUDA graph; got a stream that is capturing; "
-                "remedy: capture the forward and the backward pass, and take the step after the replay"
+                "MaskedAdam.step() must run outside of a CUDA graph unless all groups are capturable; got a "
+                "stream that is capturing; remedy: MaskedAdam(..., capturable=True), or capture the forward "
+                "and the backward pass, and take the step after the replay"
             )
         loss = loss_of(closure)
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        if found_inf is not None and found_inf.is_cpu:
+            if found_inf:
+                return loss
+            found_inf = None
         for group in self.param_groups:
             check_rate(group["lr"])
             pairs = [(p, gradient) for p in group["params"] if (gradient := p.grad) is not None]
             given = [(p, dense(gradient), self._checked_state_of(p, group)) for p, gradient in pairs]
-            step_in_place(masked_adam_step, given, group)
+            if scale is not None and pairs:
+                torch._foreach_div_([gradient for _, gradient in pairs], scale)
+            step_in_place(masked_adam_step, given, group, found_inf)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -215,7 +238,7 @@ class MaskedAdam(torch.optim.Optimizer):
                     saved = torch.as_tensor(value)
                     place, dtype = parameter.device, saved.dtype
                     if name == "step":
-                        place, dtype = torch.device("cpu"), torch.float32  # as a step makes it
+                        place, dtype = self._place_of_steps(parameter), torch.float32
                     elif dtype.is_floating_point:
                         dtype = _wide_dtype(parameter)
                     self.state[parameter][name] = saved.detach().to(place, dtype, copy=True)
@@ -233,15 +256,26 @@ class MaskedAdam(torch.optim.Optimizer):
         return state
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
-        state = self.state[parameter]
-        if not state:
+        state, place = self.state[parameter], self._place_of_steps(parameter)
+        if "exp_avg" not in state:
             as_floating("every parameter", parameter)
-            state["step"] = torch.tensor(0.0, dtype=torch.float32, device="cpu")
+            state["step"] = torch.zeros((), dtype=torch.float32, device=place)
             state["exp_avg"] = torch.zeros_like(parameter, dtype=_wide_dtype(parameter), requires_grad=False)
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         if "trainable_mask" not in state:  # nor has the state of torch.optim.Adam
             state["trainable_mask"] = torch.ones_like(state["exp_avg"], dtype=torch.bool)
+        if state["step"].device != place:  # where the group has become capturable
+            state["step"] = state["step"].to(place)
         return state
+
+    def _place_of_steps(self, parameter: torch.Tensor) -> torch.device:
+        return parameter.device if self._step_supports_amp_scaling else torch.device("cpu")
+
+
+def _may_differ(old: torch.Tensor, new: torch.Tensor, step: torch.Tensor) -> bool:
+    if not old.is_cpu or not is_plain(old):
+        return True  # to know would wait for the device
+    return bool(step) and not torch.equal(old, new.expand_as(old))
 
 
 def _as_options(learning_rate: float | torch.Tensor, *others: float) -> list[Any]:
