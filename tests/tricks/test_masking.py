@@ -958,6 +958,20 @@ def test_a_plain_mask_of_a_dtensor_is_distributed(in_torch, kind):
         dist.destroy_process_group()
 
 
+def test_a_gradient_with_gaps_is_read_as_what_it_holds(in_torch):
+    torch, tricks = in_torch.framework, in_torch.tricks
+    gradient, found = torch.arange(6.0).reshape(2, 3) - 2.5, []
+    for given in (gradient, gradient.T.contiguous().T, torch._neg_view(-gradient)):
+        parameter = torch.nn.Parameter(torch.ones(2, 3))
+        optimizer = tricks.MaskedAdam([parameter], 0.1)
+        parameter.grad = given
+        optimizer.step()
+        found.append(optimizer.state[parameter]["exp_avg"])
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert (found[0].sign() == gradient.sign()).all()
+
+
 def test_a_step_count_of_another_dtype_goes_by_tensors(in_torch):
     torch, tricks = in_torch.framework, in_torch.tricks
     paths = []

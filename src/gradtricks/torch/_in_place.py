@@ -63,8 +63,10 @@ def _fits_the_loop(tensors: list[Any], step: torch.Tensor) -> bool:
         return False
     # A gradient with gaps, or of another dtype, is copied.
     gradient = tensors[1]
-    whole = all(has_address(t) for t in tensors if t is not None and t is not gradient)
-    return whole and is_plain(gradient) and gradient.is_cpu
+    for tensor in tensors:
+        if tensor is not None and tensor is not gradient and not has_address(tensor):
+            return False
+    return is_plain(gradient) and gradient.is_cpu
 
 
 def _in_one_pass(
@@ -75,8 +77,9 @@ def _in_one_pass(
 ) -> None:
     addresses = []
     for row in rows:
-        gradient = row[1] = row[1].to(dtype).resolve_neg().contiguous()  # kept until the loop has ended
-        addresses.append([gradient.numel(), *(0 if t is None else t.data_ptr() for t in row)])
+        if row[1].dtype != dtype or not has_address(row[1]):
+            row[1] = row[1].to(dtype).resolve_neg().contiguous()  # kept until the loop has ended
+        addresses.append([row[0].numel(), *[0 if t is None else t.data_ptr() for t in row]])
     kernels.masking.masked_adam_steps(
         addresses,
         str(dtype).removeprefix("torch."),

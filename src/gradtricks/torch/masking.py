@@ -29,6 +29,7 @@ from gradtricks.torch._tensors import (
     filled,
 )
 
+_CPU = torch.device("cpu")
 _SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "own_steps", "trainable_mask")
 
 
@@ -264,12 +265,14 @@ class MaskedAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
         if "trainable_mask" not in state:  # nor has the state of torch.optim.Adam
             state["trainable_mask"] = torch.ones_like(state["exp_avg"], dtype=torch.bool)
-        if state["step"].device != place:  # where the group has become capturable
+        if state["step"].device != place:  # since the groups have become capturable, or no longer are
             state["step"] = state["step"].to(place)
         return state
 
     def _place_of_steps(self, parameter: torch.Tensor) -> torch.device:
-        return parameter.device if self._step_supports_amp_scaling else torch.device("cpu")
+        if parameter.is_cpu or not self._step_supports_amp_scaling:
+            return _CPU
+        return parameter.device
 
 
 def _may_differ(old: torch.Tensor, new: torch.Tensor, step: torch.Tensor) -> bool:
