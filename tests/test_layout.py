@@ -258,7 +258,7 @@ def test_modules_of_lab_engine_and_book_have_distinct_names():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 4_511,
+    "src/gradtricks/torch": 4_531,
     "src/gradtricks/tensorflow": 4_196,
     "src/gradtricks/reference": 1_547,
     "src/gradtricks/_core": 1_512,
@@ -267,7 +267,7 @@ MOST_LINES = {
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_606,
     "src/gradtricks/book": 2_665,
-    "tests": 27_461,
+    "tests": 27_501,
 }
 
 
