@@ -13,12 +13,13 @@ from scipy.optimize import isotonic_regression
 from scipy.stats import rankdata, spearmanr
 
 from agreeing import assert_agrees, assert_agrees_twice, assert_close
+from backends import made
 from domains import SCALAR, axes, flag, floating, number
 from gradtricks import reference
 from gradtricks._core import kernels
 from gradtricks._core.kernels._sharing import share
 from suites import Recursion, Row, Suite
-from transforms import TorchBatchedCotangents, numerical_vjp
+from transforms import FIRST_ORDER, TorchBatchedCotangents, numerical_vjp
 
 SMALLEST = sys.float_info.min
 
@@ -63,6 +64,45 @@ class TestTies(Suite):
         Row("spearman_correlation", tied, 2, options={"soft_y": True, "axis": 0}, **ROWS),
         Row("spearman_correlation", tied, options=STRENGTH, **BOTH),
     )
+
+
+@pytest.fixture
+def on_a_device(monkeypatch):
+    """Have hard ranks and slopes on the CPU computed as on a device."""
+    for module in ("_loops", "ranking"):
+        monkeypatch.setattr(f"gradtricks.torch.{module}.on_cpu", lambda x: False)
+
+
+FURTHER = {"compile", "vmap of func.vjp", "func.jvp"}
+FURTHER = [way for way in FIRST_ORDER if way.framework == "torch" and way.name in FURTHER]
+
+
+@pytest.mark.usefixtures("on_a_device")
+class TestOnADevice:
+    rows = (*TestRanks.rows, *TestTies.rows)
+
+    def test_values_and_gradients_are_those_of_the_reference(self, in_torch, row):
+        for seed in range(30):
+            row.assert_agrees(in_torch, row.drawn(seed))
+
+    @pytest.mark.parametrize("way", FURTHER, ids=lambda way: way.id)
+    def test_other_ways_of_differentiating_agree(self, way, row):
+        row.assert_agrees(way(made(way.framework)), row.example())
+
+    @pytest.mark.parametrize("extreme", [np.nan, np.inf, -np.inf])
+    def test_what_is_not_finite_has_no_rank(self, in_torch, row, extreme):
+        for arguments in (row.example(), row.example()[::-1]):
+            arguments[0][0, 1] = extreme
+            row.assert_agrees(in_torch, arguments)
+
+
+def test_slopes_stay_on_their_device_in_torch(in_torch):
+    from devices_torch import OneDevice
+    from gradtricks.torch import ranking
+
+    x = in_torch.framework.ones(2, 3, device="meta")
+    with OneDevice():
+        assert ranking._hard_rank(x).device == ranking._deviations(x, x.long(), x[0, 0]).device == x.device
 
 
 X = np.array([[1.5, -2.0, 0.1, 0.3], [0.2, 0.25, 0.9, -0.4]])

@@ -16,7 +16,7 @@ from gradtricks._core.checks import check_axis, check_flag, check_number, check_
 from gradtricks.torch._edits import intercept, with_slope
 from gradtricks.torch._loops import as_operation
 from gradtricks.torch._modes import stopped
-from gradtricks.torch._tensors import as_floating, at_least_float32, filled
+from gradtricks.torch._tensors import as_floating, as_wide, at_least_float32, filled, on_cpu
 
 _GAPS = 2.0  # default strength, in usual gaps between neighbours
 
@@ -40,7 +40,7 @@ def soft_rank(
 
     Returns:
         Shape and dtype of ``x``, computed in float64. Waits for the device:
-        ranks are found on the CPU, so a CUDA graph leaves them out.
+        ranks are found on the CPU, so a CUDA graph leaves them out. The gradient doesn't wait.
 
     References:
         Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
@@ -94,7 +94,7 @@ def spearman_correlation(
     (axis,) = check_axis("axis", (axis,), x.ndim)
     dtype = at_least_float32(x).dtype
     x, y = x.movedim(axis, -1).double(), y.movedim(axis, -1).double()
-    ranks_y = _scaled_rank(y, strength) if soft_y else _pooled(stopped(y), filled(0.0, torch.float64))[0]
+    ranks_y = _scaled_rank(y, strength) if soft_y else _hard_rank(stopped(y))
     return _correlate(_scaled_rank(x, strength), ranks_y).to(dtype)
 
 
@@ -124,6 +124,16 @@ _gaps = as_operation(
     lambda x: kernels.ranking.usual_gaps(x),
     lambda x: (x.new_empty((*x.shape[:-1], 1)), _like(x)),
 )
+
+
+def _deviations_on_a_device(x: torch.Tensor, blocks: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+    wide, index = as_wide(x), blocks.clamp(min=0)
+    sums = torch.zeros_like(wide).scatter_add(-1, index, wide).gather(-1, index)
+    sizes = torch.zeros_like(wide).scatter_add(-1, index, torch.ones_like(wide)).gather(-1, index)
+    deviation = torch.where(sizes > 1, wide - sums / sizes, 0) / strength
+    return torch.where(blocks < 0, torch.nan, deviation).to(x.dtype)
+
+
 # Less the mean of its block, over the strength: a symmetric matrix.
 _deviations: Callable[..., torch.Tensor] = with_slope(
     as_operation(
@@ -131,6 +141,7 @@ _deviations: Callable[..., torch.Tensor] = with_slope(
         "(Tensor x, Tensor blocks, Tensor strength) -> Tensor",
         lambda *arrays: kernels.ranking.deviations(*arrays),
         lambda x, blocks, strength: _like(x),
+        elsewhere=_deviations_on_a_device,
     ),
     lambda gradient, output, x, *others: (_deviations(gradient, *others), None, None),
     lambda tangents, output, x, *others: _deviations(tangents[0], *others),
@@ -139,6 +150,15 @@ _deviations: Callable[..., torch.Tensor] = with_slope(
 
 def _like(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _hard_rank(x: torch.Tensor) -> torch.Tensor:
+    if on_cpu(x):
+        return _pooled(x, filled(0.0, torch.float64))[0]
+    x = x.contiguous()
+    ordered = x.sort(-1).values
+    below, up_to = (torch.searchsorted(ordered, x, right=right) for right in (False, True))
+    return torch.where(x.isfinite().all(-1, keepdim=True), (below + up_to + 1) / 2, torch.nan).double()
 
 
 def _scaled_rank(x: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
