@@ -424,6 +424,8 @@ def test_infinite_gradients_that_no_update_used_are_no_finding():
     assert kinds(unwell=inf, updates=updated(Weight("w", "float32"))) == ()
     assert kinds(unwell=inf, updates=used) == ("not finite, backward",)
     assert kinds(unwell=[Backward(report("inf"))], updates=used) == ("not finite, backward",)
+    # Of another process, or edited since.
+    assert kinds(unwell=[Backward(report("fine"))], updates=used) == ("not finite, backward",)
 
 
 def test_zeros_that_last_one_update_are_no_finding():

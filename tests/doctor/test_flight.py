@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -307,6 +309,94 @@ def test_a_recorder_checks_what_it_is_given(backend, change, message):
     with pytest.raises(TypeError, match="function must be callable; got int"):
         recorder.step(3)
     recorder.close()
+
+
+# Where trainings run.
+
+
+def rooted(torch, model, x):
+    return (model(x).square() + x.sum().clamp(max=0) + 100).sqrt().mean()
+
+
+def check_in_torch(backend, training, step):
+    """See that a step is watched, that nothing changes, and that a broken one is named."""
+    with backend.doctor.FlightRecorder(
+        training.model, training.optimizer, scaler=training.scaler, folder=None
+    ) as recorder:
+        for batch in DATA[:2]:
+            recorder.step(step, backend.tensor(batch))
+        assert len(recorder.norms) == 2
+        before = training.state()
+        with pytest.raises(BrokenTrainingError) as raised:
+            recorder.step(step, backend.tensor(BAD))
+    assert training.state() == before
+    (cause,) = raised.value.diagnosis.causes
+    assert (cause.id, "sqrt" in cause.place.code) == ("GT201", True)
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile\\(module\\)` when there are global hooks")
+@pytest.mark.parametrize("num_parts", [1, 2])
+def test_a_compiled_step_in_bfloat16_and_in_parts_is_watched_in_torch(in_torch, num_parts):
+    torch, training = in_torch.framework, made(in_torch)
+    compiled = torch.compile(training.model, backend="aot_eager")
+
+    def step(x):
+        training.optimizer.zero_grad()
+        for part in x.chunk(num_parts):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = rooted(torch, compiled, part)
+            (loss / num_parts).backward()
+        training.optimizer.step()
+
+    check_in_torch(in_torch, training, step)
+
+
+RANK = """
+import sys
+sys.path[:0] = {tests!r}
+import backends, test_flight as tests
+import torch
+import torch.distributed as dist
+from types import SimpleNamespace
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+backend = backends.TorchBackend()
+training = tests.made(backend)
+shared = torch.nn.parallel.DistributedDataParallel(training.model)
+
+def step(x):
+    training.optimizer.zero_grad()
+    tests.rooted(torch, shared, x).backward()
+    training.optimizer.step()
+
+with backend.doctor.FlightRecorder(training.model, training.optimizer, folder=None) as recorder:
+    recorder.step(step, backend.tensor(tests.DATA[rank]))
+    try:
+        recorder.step(step, backend.tensor(tests.BAD if rank else tests.DATA[2]))
+    except tests.BrokenTrainingError as error:
+        print(error)
+    recorder.step(step, backend.tensor(tests.DATA[3 + rank]))  # both leave the batch out, and go on
+    print("weights", sum(p.sum().item() for p in training.model.parameters()))
+dist.destroy_process_group()
+"""
+
+
+def test_each_process_says_its_own_in_torch(in_torch, tmp_path):
+    script = tmp_path / "rank.py"
+    tests = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+    script.write_text(RANK.format(tests=tests))
+    command = [sys.executable, str(script)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    first, second = (rank.communicate(timeout=100)[0] for rank in ranks)
+    assert "not finite, forward" in second
+    assert "sqrt()" in second
+    assert "not finite, backward" in first  # whose own loss is finite
+    assert "sqrt()" not in first
+    assert first.splitlines()[-1] == second.splitlines()[-1]
 
 
 # The command.

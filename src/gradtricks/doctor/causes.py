@@ -59,6 +59,14 @@ def not_finite(history: History) -> Iterator[Cause]:
             seen = "the gradient isn't finite, the loss is"
             yield Cause("not finite, backward", names, seen, backward.place)
         return
+    used = [update for update in history.updates if any(w.gradient in BAD for w in update.weights)]
+    if used:
+        names = tuple(weight.name for weight in used[0].weights if weight.gradient in BAD)
+        seen = (
+            "the update was given a gradient that isn't finite, and the backward pass here makes one that is"
+        )
+        remedy = "look at what other processes report, and at what edits gradients before the update"
+        yield Cause("not finite, backward", names, seen, used[0].place, remedy)
 
 
 def skipped(history: History) -> Iterator[Cause]:
