@@ -259,7 +259,7 @@ def test_modules_of_lab_engine_and_book_have_distinct_names():
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
     "src/gradtricks/torch": 4_371,
-    "src/gradtricks/tensorflow": 4_209,
+    "src/gradtricks/tensorflow": 4_283,
     "src/gradtricks/reference": 1_547,
     "src/gradtricks/_core": 1_486,
     "src/gradtricks/doctor": 4_961,
@@ -267,7 +267,7 @@ MOST_LINES = {
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_606,
     "src/gradtricks/book": 2_665,
-    "tests": 27_481,
+    "tests": 27_504,
 }
 
 
