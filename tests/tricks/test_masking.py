@@ -1146,6 +1146,29 @@ def test_large_parameters_in_a_graph_of_keras(in_tensorflow, jit_compile):
         np.testing.assert_allclose(variable.numpy(), wanted, **TOLERANCE)
 
 
+@pytest.mark.parametrize("replicated", [False, True])
+def test_small_parameters_of_many_shapes_step_together(in_tensorflow, replicated):
+    tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0") if replicated else tf.distribute.get_strategy()
+    random, shapes = np.random.default_rng(0), [(), (3,), (2, 3)]
+    starts = [random.normal(size=shape) for shape in shapes]
+    gradients = [random.normal(size=(4, *shape)) for shape in shapes]
+    masks = [(random.random((2, *shape)) < 0.5).repeat(2, axis=0) for shape in shapes]
+    with strategy.scope():
+        variables = [tf.Variable(start) for start in starts]
+        optimizer = tricks.MaskedAdam(RATE, amsgrad=True, weight_decay=0.1)
+        optimizer.build(variables)
+    pairs = zip(starts, gradients, masks, strict=True)
+    paths = [reference_run(*each, True, weight_decay=0.1, epsilon=1e-7) for each in pairs]
+    for turn, wanted in enumerate(zip(*paths, strict=True)):
+        given = [tf.constant(each[turn]) for each in gradients]
+        for variable, mask in zip(variables, masks, strict=True):
+            optimizer.set_trainable_mask(variable, tf.constant(mask[turn]))
+        strategy.run(optimizer.apply, (given, variables))
+        for variable, value in zip(variables, wanted, strict=True):
+            np.testing.assert_allclose(variable.numpy(), value, **TOLERANCE)
+
+
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_keras_mixed_precision(in_tensorflow, policy):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks

@@ -9,22 +9,17 @@ Where it is frozen, nothing of it changes: parameter, m, v and t stay as they ar
 """
 
 import math
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from gradtricks._core.checks import check_broadcast, check_shape
-from gradtricks._core.masking import check_options, one_minus_exp
+from gradtricks.tensorflow._adam import as_options, bias_correction, is_small, shaped, stepper, wide_dtype
 from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer as MaskedOptimizer
 from gradtricks.tensorflow._masked_optimizer import index_of, where_trainable
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_integers, as_mask, as_moments
-
-_LARGE = 2**14  # elements from which on XLA's fusion is worth its compilation
-_HAS_XLA = sys.platform != "darwin"
 
 
 def masked_adam_step(
@@ -77,7 +72,7 @@ def masked_adam_step(
     largest = v if v_max is None else as_moments("v_max", v_max)
     for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    options = _as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+    options = as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     learning_rate, beta_1, beta_2, epsilon, weight_decay = options
     trainable_mask = as_mask(trainable_mask, parameter)
     dtypes = m.dtype, v.dtype, largest.dtype
@@ -93,7 +88,7 @@ def masked_adam_step(
     new_v = tf.where(trainable_mask, beta_2 * v + (1 - beta_2) * tf.square(gradient), v)
     largest = new_v if v_max is None else tf.where(trainable_mask, tf.maximum(largest, new_v), largest)
     new_step = step + 1
-    correction_1, correction_2 = _bias_correction(beta_1, new_step, m), _bias_correction(beta_2, new_step, m)
+    correction_1, correction_2 = bias_correction(beta_1, new_step, m), bias_correction(beta_2, new_step, m)
     # Quotients are dear, so this has one: numerator and denominator are taken times correction_2.
     second = largest * correction_2
     moving = second > 0  # at 0 the root has no slope; there it counts as 0
@@ -117,9 +112,9 @@ class MaskedAdam(keras.optimizers.Optimizer):
 
     Arguments are those of ``keras.optimizers.Adam`` but for ``use_ema`` and ``gradient_accumulation_steps``,
     which would move frozen elements; ``epsilon`` is added after the bias correction, and frozen elements
-    don't count when norms are taken. Large parameters are updated by a computation that XLA compiles. Under
-    a ``LossScaleOptimizer`` set the mask of its ``inner_optimizer``; it skips a step where any gradient isn't
-    finite, a frozen element's included.
+    don't count when norms are taken. Large parameters are updated by a computation that XLA compiles, small
+    ones all in one. Under a ``LossScaleOptimizer`` set the mask of its ``inner_optimizer``; it skips a step
+    where any gradient isn't finite, a frozen element's included.
 
     Example:
         >>> weight = tf.Variable(tf.zeros(2))
@@ -149,7 +144,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         if isinstance(learning_rate, TENSORS) and learning_rate.shape.num_elements() != 1:
             got = tuple(learning_rate.shape)
             raise ValueError(f"learning_rate must be a number or have one element; got shape {got}")
-        numbers = _as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
+        numbers = as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
         options.setdefault("name", "masked_adam")
         super().__init__(learning_rate=learning_rate, **options)
         _, self.beta_1, self.beta_2, self.epsilon, decay = numbers
@@ -162,15 +157,17 @@ class MaskedAdam(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._momentums = [self._add(v, _wide_dtype(v), "momentum") for v in variables]
-        self._velocities = [self._add(v, _wide_dtype(v), "velocity") for v in variables]
+        self._momentums = [self._add(v, wide_dtype(v), "momentum") for v in variables]
+        self._velocities = [self._add(v, wide_dtype(v), "velocity") for v in variables]
         hatted = variables if self.amsgrad else []
-        self._velocity_hats = [self._add(v, _wide_dtype(v), "velocity_hat") for v in hatted]
+        self._velocity_hats = [self._add(v, wide_dtype(v), "velocity_hat") for v in hatted]
         self._step = [self.add_variable((), "zeros", "int32", name="step") for _ in variables]
         # Own steps say nothing until elements differ in them, which is when a mask first changes after a
         # step.
         self._own_steps = [self._add(v, "int32", "own_steps") for v in variables]
-        self._differ = [self.add_variable((), "zeros", "bool", name="differ") for _ in variables]
+        # Small parameters count them from the start, which is less work than to ask.
+        known = ["ones" if is_small(v) else "zeros" for v in variables]
+        self._differ = [self.add_variable((), how, "bool", name="differ") for how in known]
         self._trainable_mask = [self._add(v, "bool", "trainable_mask", "ones") for v in variables]
 
     def set_trainable_mask(self, parameter: Any, trainable_mask: tf.Tensor | None) -> None:
@@ -213,13 +210,57 @@ class MaskedAdam(keras.optimizers.Optimizer):
             grads = [g if g is None else where_trainable(m, g) for m, g in zip(masks, grads, strict=True)]
         return super().apply(grads, trainable_variables)
 
+    def _backend_update_step(
+        self, grads: Sequence[Any], trainable_variables: Any, learning_rate: Any
+    ) -> None:
+        # One by one, small variables cost more in calls than in arithmetic. Replicas take theirs one by one.
+        together: dict[Any, list[Any]] = {}
+        alone = []
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            if is_small(variable) and not tf.distribute.has_strategy():
+                kind = gradient.dtype, variable.dtype, self._use_weight_decay(variable)
+                together.setdefault(kind, []).append((gradient, variable))
+            else:
+                alone.append((gradient, variable))
+        for pairs in together.values():
+            self._step_together(pairs, learning_rate)
+        if alone:
+            given, variables = zip(*alone, strict=True)
+            super()._backend_update_step(given, variables, learning_rate)
+
+    def _step_together(self, pairs: Sequence[tuple[Any, Any]], learning_rate: Any) -> None:
+        gradients, variables = zip(*pairs, strict=True)
+        indices = [self._get_variable_index(variable) for variable in variables]
+
+        def of(state: list[Any]) -> list[Any]:
+            return [state[index].value for index in indices]
+
+        def flat(tensors: Sequence[Any]) -> tf.Tensor:
+            return tf.concat([shaped(tensor, [-1]) for tensor in tensors], 0)
+
+        sizes = [math.prod(variable.shape) for variable in variables]
+        take_step = stepper(masked_adam_step, sum(sizes), **self._options_of(variables[0]))
+        masks, hats = of(self._trainable_mask), of(self._velocity_hats) if self.amsgrad else None
+        moments, steps = (of(self._momentums), of(self._velocities)), of(self._own_steps)
+        new = take_step(
+            *map(flat, (variables, gradients, *moments, steps, masks)),
+            v_max=None if hats is None else flat(hats),
+            learning_rate=tf.cast(learning_rate, moments[0][0].dtype),
+        )
+        for state, values in zip((variables, *moments, steps, hats), new, strict=True):
+            if state is not None:
+                for old, value in zip(state, tf.split(values, sizes), strict=True):
+                    old.assign(shaped(value, old.shape))
+
+    def _options_of(self, variable: Any) -> dict[str, float]:
+        decay = (self._decay or 0.0) if self._use_weight_decay(variable) else 0.0
+        betas = {"beta_1": self.beta_1, "beta_2": self.beta_2}
+        return {**betas, "epsilon": self.epsilon, "weight_decay": decay}
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Take one step of one variable; Keras calls this."""
-        index = self._get_variable_index(variable)
-        options: dict[str, Any] = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
-        options["weight_decay"] = (self._decay or 0.0) if self._use_weight_decay(variable) else 0.0
-        large = _HAS_XLA and variable.shape.num_elements() >= _LARGE
-        take_step = (_compiled if large else partial)(_step_by_tensors, **options)
+        index, options = self._get_variable_index(variable), self._options_of(variable)
+        take_step = stepper(_step_by_tensors, variable.shape.num_elements(), **options)
         moments = self._momentums[index].value, self._velocities[index].value
         v_max = self._velocity_hats[index].value if self.amsgrad else None
         mask, rate = self._trainable_mask[index].value, tf.cast(learning_rate, moments[0].dtype)
@@ -248,36 +289,3 @@ def _step_by_tensors(step: tf.Variable, *arguments: Any, counting: bool, **optio
     for old, value in zip(state, new, strict=True):
         if old is not None:
             old.assign(value)
-
-
-@cache
-def _compiled(function: Callable[..., None], **options: float) -> Callable[..., None]:
-    # Once for each shape; it assigns to the variables that it is given.
-    return tf.function(partial(function, **options), jit_compile=True, autograph=False)
-
-
-def _as_options(learning_rate: Any, *others: float) -> list[Any]:
-    if callable(learning_rate) or isinstance(learning_rate, TENSORS):
-        return [learning_rate, *check_options(0.0, *others)[1:]]
-    return check_options(learning_rate, *others)
-
-
-def _bias_correction(beta: float, step: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
-    x = tf.cast(step, like.dtype) * (-math.log(beta) if beta else math.inf)
-    if step.shape.rank == 0:
-        return -tf.math.expm1(-x)
-    # XLA's expm1 is slow.
-    coefficients, doublings, most = one_minus_exp(x.dtype.name)
-    x = tf.minimum(x / 2**doublings, most)
-    y = coefficients[0] * x
-    for coefficient in coefficients[1:]:
-        y = (y + coefficient) * x
-    for _ in range(doublings):
-        y *= 2 - y
-    return y
-
-
-def _wide_dtype(variable: Any) -> str:
-    dtype = tf.as_dtype(variable.dtype)
-    return "float32" if dtype.size < 4 else dtype.name
