@@ -803,6 +803,37 @@ def division_in_place_by_zero():
     return usual(model, loss=loss)
 
 
+@fault("not finite, backward", "sqrt()")
+def root_of_zero_beside_memory_that_holds_anything():
+    x, y = data()
+    model = network()
+
+    def loss():
+        torch.use_deterministic_algorithms(True)  # which fills such memory with NaN
+        buffer, factor = torch.empty(2 * len(x), *x.shape[1:]), torch.empty(())
+        torch.use_deterministic_algorithms(False)
+        torch.mul(x, factor.fill_(2), out=buffer[: len(x)])
+        fit = functional.cross_entropy(model(buffer[: len(x)]), y)
+        return fit + (0 * fit).sqrt()
+
+    return usual(model, loss=loss)
+
+
+@fault("not finite, forward", "log()")
+def logarithm_of_zero_after_a_constant_that_no_one_takes():
+    x, y = data()
+    model = network()
+
+    def loss():
+        count = torch.ones(())
+        assert count.item() == 1  # what is a number now may come back anywhere
+        scale = torch.where(count > 0, count, torch.full_like(count, torch.nan))
+        assert scale.item() == 1
+        return scale * functional.cross_entropy(model(x), y) + (0 * model(x)).log().mean()
+
+    return usual(model, loss=loss)
+
+
 @fault("no backward pass", "backward()")
 def model_that_is_frozen():
     x, y = data()

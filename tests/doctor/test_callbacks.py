@@ -33,9 +33,9 @@ def told(caplog):
             logging.getLogger(name).removeHandler(caplog.handler)
 
 
-def check_broken(raised, told, step):
-    (cause,) = raised.value.diagnosis.causes
-    assert (cause.id, "sqrt" in cause.place.code) == ("GT201", True)
+def check_broken(raised, told, step, kind="GT201"):
+    cause = raised.value.diagnosis.causes[0]
+    assert (cause.id, "sqrt" in cause.place.code) == (kind, True)
     assert f"gradient of step {step} isn't finite" in told.text
 
 
@@ -98,6 +98,62 @@ def test_a_trainer_of_hugging_face_is_watched_in_torch(in_torch, tmp_path, told,
         broken.train()
     check_broken(raised, told, 3 // num_accumulated)
     assert all(p.isfinite().all() for p in broken.model.parameters())
+
+
+def grpo_trainer(torch, folder, *, broken=False):
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    from trl import GRPOConfig, GRPOTrainer
+
+    class Rooted(GRPOTrainer):
+        def _compute_loss(self, *given):
+            loss = super()._compute_loss(*given)
+            return loss + (0 * loss).sqrt() if broken and self.state.global_step == 2 else loss
+
+    words = {word: n for n, word in enumerate(["<pad>", "<eos>", "<unk>", *"abcdefgh"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))  # noqa: S106
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "unk")}
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(words), "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    told = GRPOConfig(
+        str(folder),
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=6,
+        max_steps=4,
+        learning_rate=0.01,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+    )
+    return Rooted(
+        GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=1, pad_token_id=0)),
+        reward_funcs=lambda completions, **_: [float(answer.count("a")) for answer in completions],
+        args=told,
+        train_dataset=Dataset.from_dict({"prompt": ["a b", "b c", "c d", "d e"] * 4}),
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="left", **special),
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # of other people's libraries
+def test_a_trainer_of_trl_is_watched_in_torch(in_torch, tmp_path, told):
+    pytest.importorskip(
+        "trl", reason="trl isn't installed here; the weekly workflow installs it and runs this"
+    )
+    (_, callbacks), torch = library("transformers"), in_torch.framework
+    plain, watched, broken = (grpo_trainer(torch, tmp_path, broken=each) for each in (False, False, True))
+    for each in (watched, broken):
+        each.add_callback(callbacks.FlightCallback(each))
+    for each in (plain, watched):
+        torch.manual_seed(1)  # of what is drawn as an answer
+        each.train()
+    assert weights(watched.model) == weights(plain.model)
+    with pytest.raises(BrokenTrainingError) as raised:
+        broken.train()
+    check_broken(raised, told, 2, kind="GT202")
 
 
 # Lightning.

@@ -76,8 +76,9 @@ class Late(BaseRecorder):
         came = (nan | inf) & (copies | self.outside.keys()) - meant
         for operation in self.operations:
             bad, new = (nan | inf).intersection(operation.inputs), set(operation.outputs) - copies
+            meant |= new & nan if self.kept.keys().isdisjoint(operation.inputs) else set()  # a constant
             blameless = bad <= meant
-            operation.overflows = blameless and bool(new & nan or (not bad and new & inf - meant))
+            operation.overflows = blameless and bool(new & nan - meant or (not bad and new & inf - meant))
             meant |= new & inf if bad and blameless else set()
         return next((o.place for o in self.operations if came.intersection(o.inputs)), None)
 

@@ -1,6 +1,7 @@
 """The flight recorder in Hugging Face's `Trainer`, and in those that build on it."""
 
 import logging
+from copy import copy
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
@@ -53,11 +54,11 @@ class FlightCallback(TrainerCallback):
             self.recorder.close()
 
     def _training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
-        # The trainer takes out of the inputs what the model isn't given.
-        self.given.append((model, dict(inputs), *rest))
+        # The trainer takes out of the inputs what the model isn't given. Those of TRL may be a list.
+        self.given.append((model, copy(inputs), *rest))
         return self.original(model, inputs, *rest)
 
     def _again(self) -> None:
         for model, inputs, *rest in self.given:
-            self.original(model, dict(inputs), *rest)
+            self.original(model, copy(inputs), *rest)
         self.recorder.optimizers[0].step()

@@ -21,6 +21,7 @@ from gradtricks.doctor.torch._graph import (
 from gradtricks.doctor.torch._recording import Recorder
 
 _EDITS = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+_PARTS = ("__setitem__", "masked_", "index_", "scatter_", "put_")  # edits of some elements
 _MEANS = ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
 
 
@@ -36,12 +37,15 @@ class LateRecorder(Late, Recorder):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         known, kwargs, short = len(self.operations), kwargs or {}, getattr(func, "__name__", "")
         if short.endswith("_") and (short[:2] != "__" or short in _EDITS):
-            self.keep_bounds(args)
+            self.keep_bounds(args[:1], short.startswith(_PARTS))
+        elif "out" in kwargs:
+            self.keep_bounds(kwargs["out"])
         result = super().__torch_function__(func, types, args, kwargs)
         if len(self.operations) > known:
             last = self.operations[-1]
             if short.removeprefix("new_").startswith("empty"):
                 self.unwritten |= {memory_of(self.kept[number]) for number in last.outputs}
+                self.bounds |= dict.fromkeys(last.outputs, bounds_of(None))
             written = short in ("copy_", "__setitem__") and self.meant.intersection(last.inputs)
             if written or any(
                 isinstance(leaf, float) and math.isinf(leaf) for leaf in leaves_of((args, kwargs))
@@ -51,19 +55,24 @@ class LateRecorder(Late, Recorder):
                 self.means[id(result)] = _size(short, args, kwargs)
         return result
 
-    def keep_bounds(self, args: Any) -> None:
-        """Keep what tells whether a tensor, and all that share its memory, are finite before an edit."""
-        for edited in tensors_of(args[:1]):
+    def keep_bounds(self, tensors: Any, in_part: bool = False) -> None:
+        """Keep what tells whether tensors, and all that share their memory, are finite before an edit."""
+        for edited in tensors_of(tensors):
             self.read(edited)
             memory = memory_of(edited)
             for number in self.sharing[memory]:
                 if number not in self.bounds:
                     shown = None if memory in self.unwritten else self.kept[number]
                     self.bounds[number] = bounds_of(shown)
+            if not in_part and memory in self.unwritten and _is_whole(edited):
+                self.unwritten.discard(memory)
 
     def judge(self, number: int, tensor: torch.Tensor) -> None:
         super().judge(number, tensor)
-        self.sharing.setdefault(memory_of(tensor), []).append(number)
+        memory = memory_of(tensor)
+        self.sharing.setdefault(memory, []).append(number)
+        if memory in self.unwritten and _is_whole(tensor):
+            self.bounds[number] = bounds_of(None)
 
     def stale(self, outputs: Iterable[torch.Tensor]) -> SourceLine | None:
         """Return where outputs came to need a tensor that an earlier step had computed, with its graph."""
@@ -103,6 +112,10 @@ class LateRecorder(Late, Recorder):
         size = self.means.get(id(tensor), tensor.numel() if tensor.ndim else 0)
         found = (slope.amin(), slope.amax(), slope.sum(), values.sum(), values.abs().sum())
         return Term(size, *torch.stack([each.double() for each in found]).tolist())
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes()
 
 
 def _size(short: str, args: Any, kwargs: Any) -> int:
