@@ -51,6 +51,10 @@ LAYOUT = r"""() => {
     const lines = (name) => new Set(Array.from(name.getClientRects(), (line) => line.y)).size;
     note("crushed", "main h1 code .pre", (name) => lines(name) > 1);
     note("crushed", "main code:not(:is(td, th) *) .pre.short", (name) => lines(name) > 1);
+    // Without its colour, a line isn't drawn at all.
+    for (const box of document.querySelectorAll("[style*='var(']"))
+        for (const [, name] of box.getAttribute("style").matchAll(/var\((--[\w-]+)\)/g))
+            if (!getComputedStyle(box).getPropertyValue(name)) found.push(`no ${name}`);
     note("crushed", "main :is(td, th)", (cell) => cell.checkVisibility() && cell.clientWidth < 72
         && cell.clientHeight > 180 && cell.innerText.trim().split(/\s+/)[4]);
     return found;
@@ -476,7 +480,7 @@ def test_a_look_finds_what_is_wrong(tmp_path, serve, page, findings):
         '<!doctype html><html lang="en"><title>x</title>'
         "<style>[data-theme=dark] .pale { color: #eee }</style>"
         '<script src="large.js"></script><img src="gone.png"><div style="width: 1500px">wide</div>'
-        '<main><h1>x</h1><p class="pale">pale</p>'
+        '<main><h1>x</h1><p class="pale">pale</p><p style="color: var(--gone)">x</p>'
         '<div><p>plain</p></div><div style="background: #222"><p>black</p><p>black</p></div>'
         '<p style="overflow: hidden; width: 3em; white-space: nowrap">too long to be read</p>'
         '<p style="overflow: auto; width: 3em; white-space: nowrap" tabindex="0">moves without a sign</p>'
@@ -502,6 +506,7 @@ def test_a_look_finds_what_is_wrong(tmp_path, serve, page, findings):
     assert {
         "390 px: 1118 px stick out",
         "390 px: cut off: too long to be read",
+        "390 px: no --gone",
         "390 px: crushed: some words that nobody reads",
         "390 px: crushed: a longer name",
         "390 px: no sign that it moves sideways: moves without a sign",

@@ -45,6 +45,7 @@ STYLES = {
     "#gone{top:0}": "",
     "a{--used:1; --gone:url(a;b) x;top:0}": "a{--used:1;top:0}",
     ":root{--gone:0}": ":root{}",
+    ":root{--line-3:0;--gone-3:0}": ":root{--line-3:0;}",
     "a:not(.gone, :is(.gone)){top:0}": "a:not(.gone, :is(.gone)){top:0}",
     ".gone:is(.used, a){top:0}": "",
     '[class*=".gone"]{top:0}': '[class*=".gone"]{top:0}',
@@ -58,7 +59,7 @@ STYLES = {
 
 @pytest.mark.parametrize("style", STYLES)
 def test_only_rules_that_may_apply_are_left(style):
-    assert trimming.trim_style(style, {"used", "--used"}) == STYLES[style]
+    assert trimming.trim_style(style, {"used", "--used", "--line-", "--"}) == STYLES[style]
 
 
 def test_the_lines_of_a_long_signature_are_no_definitions():

@@ -26,9 +26,13 @@ _FEATURES = ["calt", "ccmp", "kern", "liga", "mark", "tnum"]  # the last one is 
 def trim_style(text: str, words: set[str]) -> str:
     """Drop comments, rules that need a class or an id which isn't in the words, and custom properties.
 
-    Words are those of pages and scripts, and what styles ask for by ``var``. Licences, which begin with
-    ``/*!``, stay.
+    Words are those of pages and scripts, and what styles ask for by ``var``. A script may put a property's
+    name together, of ``--line-`` and a number for example. Licences, which begin with ``/*!``, stay.
     """
+    begun = tuple(word for word in words if word.startswith("--") and word.endswith("-") and word.strip("-"))
+
+    def needed(declared: re.Match[str]) -> str:
+        return declared[0] if declared[1] in words or declared[1].startswith(begun) else ""
 
     def kept(found: re.Match[str]) -> str:
         if found[1] is None:
@@ -36,8 +40,7 @@ def trim_style(text: str, words: set[str]) -> str:
         selectors = _INSIDE.sub("", _INSIDE.sub("", found[1])).split(",")
         if not any(words.issuperset(_NEEDED.findall(selector)) for selector in selectors):
             return ""
-        content = _PROPERTY.sub(lambda declared: declared[0] if declared[1] in words else "", found[2])
-        return f"{found[1]}{{{content}}}"
+        return f"{found[1]}{{{_PROPERTY.sub(needed, found[2])}}}"
 
     return _COMMENT_OR_RULE.sub(kept, text)
 

@@ -78,7 +78,7 @@ class _Looped:
         starts = [place(one, gradient, loop.PICK) for one, gradient in zip(masked, gradients, strict=True)]
         for dtype, end in ends.items():
             if dtype not in memory or len(memory[dtype]) < end:
-                memory[dtype] = torch.empty(end, dtype=dtype)
+                memory[dtype] = torch.empty(end, dtype=dtype, device="cpu")
         bases = {dtype: memory[dtype].data_ptr() for dtype in ends}
         placed = [*(tensor for _, _, tensor, _ in self._kept), *gradients]
         self._table = np.array(rows, np.int64).reshape(-1, 7)
