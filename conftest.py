@@ -55,6 +55,8 @@ def pytest_cmdline_main(config):
 
 def pytest_terminal_summary(terminalreporter, config):
     """Say why tests were skipped, and so what brings them back."""
+    if hasattr(config, "workerinput"):  # whoever gave xdist's workers their tests says it
+        return
     skipped = [" ".join(report.longrepr[2].split()) for report in terminalreporter.getreports("skipped")]
     reasons = [reason.removeprefix("Skipped: ") for reason in skipped]
     if config.option.skipped:

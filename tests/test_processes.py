@@ -82,8 +82,9 @@ def test_collecting_both_frameworks_fails(run):
     assert "collecting the tests imported tensorflow too; remedy: import it in a test" in ended.stderr
 
 
-def test_each_framework_has_a_process_and_skips_come_last(run, tmp_path):
-    ended = run(ONE_EACH)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_framework_has_a_process_and_skips_come_last(run, tmp_path, workers):
+    ended = run(ONE_EACH, f"--numprocesses={workers}")
     assert ended.returncode == 0, ended.stdout
     torch, tensorflow, none = ((tmp_path / name).read_text() for name in ("torch", "tensorflow", "none"))
     assert torch != tensorflow == none

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.kernels._turns import Region, compiled, parts, pointer, take_turns
+from gradtricks._core.kernels.turns import Region, compiled, parts, pointer, take_turns
 
 KEEP, KEEP_AND_CLEAR, PICK, PUT_BACK = range(4)
 

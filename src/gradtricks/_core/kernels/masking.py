@@ -9,7 +9,7 @@ import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 from numpy.typing import DTypeLike, NDArray
 
-from gradtricks._core.kernels._turns import Region, compiled, more_of, parts, pointer, take_turns
+from gradtricks._core.kernels.turns import Region, compiled, more_of, parts, pointer, take_turns
 from gradtricks._core.masking import one_minus_exp
 
 Array = NDArray[np.floating]
