@@ -23,7 +23,7 @@ test: $(READY)
 
 # It runs itself with each framework in turn, and ends with what was skipped.
 pytest: $(READY)
-	$(BIN)/pytest --numprocesses 3 --dist worksteal --cov
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --cov
 
 lint: $(READY)
 	$(BIN)/ruff check
