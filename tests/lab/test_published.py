@@ -339,10 +339,11 @@ def test_what_has_no_witness_is_not_judged(published, project, lay_out):
     told = json.loads(manifest.read_text())
     (witness,) = told["witnesses"].values()
     others = {"parameters": witness["parameters"] | {"rate": 0.3}, "results": '{"loss": 17.0}'}
-    for witnesses in ({}, {"": witness | {"results": "{}"}}, {"": witness | others}):
+    untold = ({}, {"": witness | {"results": "{}"}}, {"": witness | others})
+    for witnesses in (*untold, told["witnesses"] | {"torch": witness}):  # whose run has failed
         manifest.write_text(json.dumps(told | {"witnesses": witnesses}))
         lay_out()
-        assert "The notebook's quick run can't judge today's code" in page.read_text()
+        assert "The notebook's quick runs can't judge today's code" in page.read_text()
 
 
 def test_a_sweep_file_asking_for_other_runs_is_said(published, project, lay_out):

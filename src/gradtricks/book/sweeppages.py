@@ -36,7 +36,10 @@ from gradtricks.lab.sweeps.sweep import Sweep
 __all__ = ["sweep_files"]
 
 _JUDGED = {
-    "": "The notebook's quick run can't judge today's code: no results of then, or other parameters now.",
+    "": (
+        "The notebook's quick runs can't judge today's code: there are no results of then, other parameters "
+        "now, or no run that finished."
+    ),
     "the same numbers": "In the notebook's quick run, today's code gives the same numbers, bit for bit.",
     "the same within tolerance": (
         "In the notebook's quick run, today's code gives the same numbers up to one part in 100,000."

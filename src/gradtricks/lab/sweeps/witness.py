@@ -9,7 +9,8 @@ from gradtricks.lab.runs.reproduction import compare, is_near
 from gradtricks.lab.storage.manifests import Witness
 from gradtricks.lab.storage.records import StoredRun
 
-Standing = Literal["", "the same numbers", "the same within tolerance", "another processor", "other numbers"]
+# From the best to the worst.
+Standing = Literal["the same numbers", "the same within tolerance", "", "another processor", "other numbers"]
 
 
 def witnesses_of(runs: Iterable[StoredRun]) -> dict[str, Witness]:
@@ -30,14 +31,16 @@ def judge(witnesses: Mapping[str, Witness], runs: Iterable[StoredRun]) -> Standi
 
     A parameter or a result that is new doesn't count; a result that is gone is another number. Of several
     backends the worst one is said. Nothing is known where the numbers are others on another processor, and
-    nothing is said where no result was recorded, or a parameter has another value.
+    nothing is said where no result was recorded, a parameter has another value, or no run has finished.
     """
     now = {run.parameters.get("backend", ""): run for run in runs}
-    found = [_standing(then, now[backend]) for backend, then in witnesses.items() if backend in now]
+    found = [_standing(then, now.get(backend)) for backend, then in witnesses.items()]
     return max(found, key=get_args(Standing).index, default="")
 
 
-def _standing(then: Witness, run: StoredRun) -> Standing:
+def _standing(then: Witness, run: StoredRun | None) -> Standing:
+    if run is None:
+        return ""
     before, now = decode(json.loads(then.results)), run.results
     asked = run.record["parameters"]
     if not before or any(asked.get(name, value) != value for name, value in then.parameters.items()):
