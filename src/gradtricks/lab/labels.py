@@ -53,8 +53,8 @@ def label_lines(*panels: Axes, at_end: bool = False) -> None:
 def _write(axes: Axes, name: str, color: Any, at: tuple[int, int], shift: Sequence[float], va: str) -> None:
     """Write a name so many points from a corner of the axes."""
     x, y = (round(float(part), 1) for part in shift)
-    beside = {"xycoords": "axes fraction", "textcoords": "offset points", "va": va}
-    axes.annotate(name, at, (x, y), color=color, fontsize=SMALLEST, **beside)  # type: ignore[arg-type]
+    beside: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": va}
+    axes.annotate(name, at, (x, y), color=color, fontsize=SMALLEST, **beside)
 
 
 def _named(axes: Axes) -> list[_Named]:
@@ -77,14 +77,14 @@ def _whole(axes: Axes) -> Figure:
     return cast(Figure, axes.get_figure(root=True))
 
 
-def _scale(axes: Axes) -> float:
+def _scale(axes: Any) -> float:
     """Return pixels per point."""
     return _whole(axes).dpi / 72
 
 
 def _points_of(line: Line2D) -> np.ndarray:
     """Return a line's points [N, 2], so dense that nothing fits between them."""
-    corners = line.get_transform().transform(line.get_xydata()) / _scale(line.axes)  # type: ignore[arg-type]
+    corners = line.get_transform().transform(line.get_xydata()) / _scale(line.axes)
     corners = corners[np.isfinite(corners).all(axis=1)]
     if line.get_linestyle() == "None" or len(corners) < 2:
         return corners
@@ -100,7 +100,7 @@ def _markers_of(line: Line2D) -> np.ndarray:
     """Return the upper, lower, left and right ends of a line's markers."""
     if line.get_marker() in ("None", None, "", " "):
         return _NOTHING
-    centres = line.get_transform().transform(line.get_xydata()) / _scale(line.axes)  # type: ignore[arg-type]
+    centres = line.get_transform().transform(line.get_xydata()) / _scale(line.axes)
     ends = line.get_markersize() / 2 * np.array([[[0, 1], [0, -1], [1, 0], [-1, 0]]])
     return (centres[np.isfinite(centres).all(axis=1), None] + ends).reshape(-1, 2)
 
