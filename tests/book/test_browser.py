@@ -103,10 +103,13 @@ SETTLE = """async () => {
     scrollTo(0, 0);
 }"""
 # The page, and what had come when it was loaded; the search's index comes later.
+# A page is loaded without the pictures that wait for the reader; a busy machine happens to have them earlier.
 NEEDED = """() => {
     const [page] = performance.getEntriesByType("navigation");
     const parts = [page, ...performance.getEntriesByType("resource")];
-    return parts.filter((part) => part.responseEnd <= page.loadEventStart).map((part) => part.name);
+    const waiting = new Set([...document.querySelectorAll("img[loading=lazy]")].map((image) => image.src));
+    return parts.filter((part) => part.responseEnd <= page.loadEventStart && !waiting.has(part.name))
+        .map((part) => part.name);
 }"""
 # Where the answer of a chapter ends, in the tab that is longest; 0 where there is none.
 ANSWER_ENDS = """async () => {
