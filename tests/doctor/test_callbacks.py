@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gradtricks.doctor.flight import BrokenTrainingError
+from gradtricks.doctor.flight import BrokenTrainingError, ReplayedError, replayed
 
 NUM_BATCHES, SIZE = 6, 2
 X = np.random.default_rng(0).normal(size=(NUM_BATCHES * SIZE, 4)).astype(np.float32)
@@ -37,6 +37,17 @@ def check_broken(raised, told, step, kind="GT201"):
     cause = raised.value.diagnosis.causes[0]
     assert (cause.id, "sqrt" in cause.place.code) == (kind, True)
     assert f"gradient of step {step} isn't finite" in told.text
+
+
+def check_replayed(raised, train):
+    """Whatever batches a training gets, the broken update is the one that is done again."""
+    before = replayed.set(raised.value.snapshot)
+    try:
+        with pytest.raises(ReplayedError) as again:
+            train()
+    finally:
+        replayed.reset(before)
+    assert again.value.diagnosis.causes[0].place == raised.value.diagnosis.causes[0].place
 
 
 # Hugging Face.
@@ -85,7 +96,7 @@ def test_a_trainer_of_hugging_face_is_watched_in_torch(in_torch, tmp_path, told,
     plain = trainer_of(torch, tmp_path, FINE, **options)
     plain.train()
     watched = trainer_of(torch, tmp_path, FINE, **options)
-    callback = callbacks.FlightCallback(watched)
+    callback = callbacks.FlightCallback(watched, folder=tmp_path)
     watched.add_callback(callback)
     watched.train()
     assert weights(watched.model) == weights(plain.model)
@@ -93,11 +104,12 @@ def test_a_trainer_of_hugging_face_is_watched_in_torch(in_torch, tmp_path, told,
     assert all(0 < norm < math.inf for norm in callback.recorder.norms)
 
     broken = trainer_of(torch, tmp_path, BROKEN, **options)
-    broken.add_callback(callbacks.FlightCallback(broken))
+    broken.add_callback(callbacks.FlightCallback(broken, folder=tmp_path))
     with pytest.raises(BrokenTrainingError) as raised:
         broken.train()
     check_broken(raised, told, 3 // num_accumulated)
     assert all(p.isfinite().all() for p in broken.model.parameters())
+    check_replayed(raised, watched.train)
 
 
 def grpo_trainer(torch, folder, *, broken=False):
@@ -146,7 +158,7 @@ def test_a_trainer_of_trl_is_watched_in_torch(in_torch, tmp_path, told):
     (_, callbacks), torch = library("transformers"), in_torch.framework
     plain, watched, broken = (grpo_trainer(torch, tmp_path, broken=each) for each in (False, False, True))
     for each in (watched, broken):
-        each.add_callback(callbacks.FlightCallback(each))
+        each.add_callback(callbacks.FlightCallback(each, folder=None))
     for each in (plain, watched):
         torch.manual_seed(1)  # of what is drawn as an answer
         each.train()
@@ -220,14 +232,15 @@ def fit_lightning(torch, folder, shift, callbacks, *, by_hand=False, **options):
 def test_a_trainer_of_lightning_is_watched_in_torch(in_torch, tmp_path, told, options):
     _, callbacks = library("lightning")
     torch, num_accumulated = in_torch.framework, options.get("accumulate_grad_batches", 1)
-    callback = callbacks.FlightCallback()
+    callback = callbacks.FlightCallback(folder=tmp_path)
     plain = fit_lightning(torch, tmp_path, FINE, [], **options)
     assert fit_lightning(torch, tmp_path, FINE, [callback], **options) == plain
     assert len(callback.recorder.norms) == callback.recorder.num_steps == NUM_BATCHES // num_accumulated
 
     with pytest.raises(BrokenTrainingError) as raised:
-        fit_lightning(torch, tmp_path, BROKEN, [callbacks.FlightCallback()], **options)
+        fit_lightning(torch, tmp_path, BROKEN, [callbacks.FlightCallback(folder=tmp_path)], **options)
     check_broken(raised, told, 3 // num_accumulated)
+    check_replayed(raised, lambda: fit_lightning(torch, tmp_path, FINE, [callback], **options))
 
 
 # Keras.
@@ -251,16 +264,17 @@ def fit_keras(model, shift, callbacks=()):
 
 
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"jit_compile": False}], ids=str)
-def test_a_fit_of_keras_is_watched_in_tensorflow(in_tensorflow, caplog, options):
+def test_a_fit_of_keras_is_watched_in_tensorflow(in_tensorflow, tmp_path, caplog, options):
     _, callbacks = library("keras")
     tf = in_tensorflow.framework
     plain = fit_keras(keras_model(tf, **options), FINE)
-    callback, model = callbacks.FlightCallback(), keras_model(tf, **options)
+    callback, model = callbacks.FlightCallback(folder=tmp_path), keras_model(tf, **options)
     assert fit_keras(model, FINE, [callback]) == plain
     assert len(callback.recorder.norms) == callback.recorder.num_steps == NUM_BATCHES
     with pytest.raises(BrokenTrainingError) as raised:
         fit_keras(model, BROKEN, [callback])
     check_broken(raised, caplog, 3)
+    check_replayed(raised, lambda: fit_keras(model, FINE, [callback]))
     # Nobody looks any more.
     assert not np.isfinite(fit_keras(model, BROKEN)[0]).all()
 

@@ -146,11 +146,11 @@ def test_a_loop_of_others_begins_and_ends_steps_in_torch(in_torch):
     training = made(in_torch)
     with in_torch.doctor.FlightRecorder(training.model, training.optimizer, folder=None) as recorder:
         fine, bad = in_torch.tensor(DATA[0]), in_torch.tensor(BAD)
-        recorder.begin(lambda: training.step(fine))
+        recorder.begin(lambda: training.step(fine), [])
         training.step(fine)
         recorder.end()
         before = training.state()
-        recorder.begin(lambda: training.step(bad))
+        recorder.begin(lambda: training.step(bad), [])
         with pytest.raises(BrokenTrainingError, match="gradient of step 1 isn't finite") as raised:
             training.step(bad)  # the update itself says so
     assert raised.value.diagnosis.kinds == ("not finite, forward",)

@@ -77,10 +77,8 @@ class Recording:
                 before the step, and there are no gradients, so a handler may leave the batch out.
         """
         check_callable("function", function)
-        if (file := replayed.get()) is not None:
-            batch = self._load(file)
-            raise ReplayedError(self._observe(lambda: function(*batch)))
-        self.begin(lambda: function(*batch), batch)
+        given = [*batch]
+        self.begin(lambda: function(*given), given)
         left, result, self.within = False, None, True
         try:
             result = function(*batch)
@@ -93,13 +91,16 @@ class Recording:
         self.end()
         return result
 
-    def begin(self, again: Callable[[], Any], batch: tuple[Any, ...] = ()) -> None:
+    def begin(self, again: Callable[[], Any], batch: list[Any]) -> None:
         """Begin a step whose parts somebody else's loop runs, as callbacks do; `end` ends it.
 
         Args:
-            again: Does the whole step once more, when it is broken.
-            batch: As for `step`; without one, no snapshot should be kept.
+            again: Does the whole step once more with what is in the batch, when the step is broken.
+            batch: What a snapshot keeps, and what a replay puts that into. It may be filled meanwhile.
         """
+        if (file := replayed.get()) is not None:
+            batch[:] = self._load(file)
+            raise ReplayedError(self._observe(again))
         self.again, self.batch = again, batch
         self._keep()
 
@@ -150,11 +151,11 @@ class Recording:
         """Put that back, and drop all gradients."""
 
     @abstractmethod
-    def _save(self, path: Path, batch: tuple[Any, ...]) -> Path:
+    def _save(self, path: Path, batch: list[Any]) -> Path:
         """Write what a step begins with; return the file."""
 
     @abstractmethod
-    def _load(self, path: Path) -> tuple[Any, ...]:
+    def _load(self, path: Path) -> list[Any]:
         """Read that back into models, optimizers and random states; return the batch."""
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,10 +14,11 @@ class FlightCallback(Callback):
     """Looks at the gradients of each update of a `Trainer`, as `FlightRecorder` does.
 
     Where one isn't finite, the update isn't made. All batches of the update are run again under full
-    observation, and the cause goes to the logger ``lightning.pytorch``. No snapshot is kept.
+    observation, and the cause goes to the logger ``lightning.pytorch``.
 
     Args:
         every: At every how many updates to look.
+        folder: Where snapshots of broken updates go, as `FlightRecorder` has it; None keeps none.
 
     Raises:
         BrokenTrainingError: From ``trainer.fit(...)``. The gradient isn't finite.
@@ -24,15 +26,15 @@ class FlightCallback(Callback):
 
     recorder: FlightRecorder
 
-    def __init__(self, *, every: int = 1) -> None:
-        self.every = every
-        self.given: list[tuple[Any, ...]] = []  # to the training step, since the last update
+    def __init__(self, *, every: int = 1, folder: Path | str | None = "flight") -> None:
+        self.every, self.folder = every, folder
+        self.given: list[Any] = []  # to the training step, since the last update
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         """Look at the trainer's optimizers."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self.recorder = FlightRecorder(
-            module, trainer.optimizers, scaler=scaler, every=self.every, folder=None
+            module, trainer.optimizers, scaler=scaler, every=self.every, folder=self.folder
         )
         self.recorder.logger = logging.getLogger("lightning.pytorch")
         self.num_updates = -1  # of the trainer, when the step began
@@ -46,7 +48,7 @@ class FlightCallback(Callback):
         if self.num_updates != trainer.global_step:
             self.num_updates = trainer.global_step
             self.given.clear()
-            self.recorder.begin(lambda: self._again(trainer, module))
+            self.recorder.begin(lambda: self._again(trainer, module), self.given)
 
     def on_train_batch_end(
         self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -2,6 +2,7 @@
 
 import logging
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
@@ -13,11 +14,12 @@ class FlightCallback(TrainerCallback):
     """Looks at the gradients of each update of a `Trainer`, as `FlightRecorder` does.
 
     Where one isn't finite, the update isn't made. All batches of the update are run again under full
-    observation, and the cause goes to the logger ``transformers.trainer``. No snapshot is kept.
+    observation, and the cause goes to the logger ``transformers.trainer``.
 
     Args:
         trainer: The one that it is added to.
         every: At every how many updates to look.
+        folder: Where snapshots of broken updates go, as `FlightRecorder` has it; None keeps none.
 
     Raises:
         BrokenTrainingError: From ``trainer.train()``. The gradient isn't finite.
@@ -25,9 +27,9 @@ class FlightCallback(TrainerCallback):
 
     recorder: FlightRecorder
 
-    def __init__(self, trainer: Trainer, *, every: int = 1) -> None:
-        self.trainer, self.every = trainer, every
-        self.given: list[tuple[Any, ...]] = []  # to the training step, since the last update
+    def __init__(self, trainer: Trainer, *, every: int = 1, folder: Path | str | None = "flight") -> None:
+        self.trainer, self.every, self.folder = trainer, every, folder
+        self.given: list[Any] = []  # to the training step, since the last update
         self.original = trainer.training_step
         trainer.training_step = self._training_step
 
@@ -36,13 +38,15 @@ class FlightCallback(TrainerCallback):
         self.on_train_end(args, state, control)
         optimizer = getattr(seen["optimizer"], "optimizer", seen["optimizer"])
         scaler = self.trainer.accelerator.scaler
-        self.recorder = FlightRecorder(seen["model"], optimizer, scaler=scaler, every=self.every, folder=None)
+        self.recorder = FlightRecorder(
+            seen["model"], optimizer, scaler=scaler, every=self.every, folder=self.folder
+        )
         self.recorder.logger = logging.getLogger("transformers.trainer")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **seen: Any) -> None:
         """Begin an update."""
         self.given.clear()
-        self.recorder.begin(self._again)
+        self.recorder.begin(self._again, self.given)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **seen: Any) -> None:
         """End it."""
@@ -55,10 +59,10 @@ class FlightCallback(TrainerCallback):
 
     def _training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
         # The trainer takes out of the inputs what the model isn't given. Those of TRL may be a list.
-        self.given.append((model, copy(inputs), *rest))
+        self.given.append((copy(inputs), *rest))
         return self.original(model, inputs, *rest)
 
     def _again(self) -> None:
-        for model, inputs, *rest in self.given:
-            self.original(model, copy(inputs), *rest)
+        for inputs, *rest in self.given:
+            self.original(self.trainer.model_wrapped, copy(inputs), *rest)
         self.recorder.optimizers[0].step()

@@ -94,7 +94,7 @@ class FlightRecorder(Recording):
             self.norms.append(float(self.norm))
         return bool(self.spoilt)
 
-    def _save(self, path: Path, batch: tuple[Any, ...]) -> Path:
+    def _save(self, path: Path, batch: list[Any]) -> Path:
         file = path.with_suffix(".pickle")
         values = [[v.numpy() for v in each.variables] for each in (*self.models, *self.optimizers)]
         others = [value for _, value in self.kept]
@@ -103,7 +103,7 @@ class FlightRecorder(Recording):
         file.write_bytes(pickle.dumps(kept))
         return file
 
-    def _load(self, path: Path) -> tuple[Any, ...]:
+    def _load(self, path: Path) -> list[Any]:
         kept = pickle.loads(path.read_bytes())  # noqa: S301  # one's own, as the docstring says
         for each in self.optimizers:
             each.build(self._trained())

@@ -98,13 +98,13 @@ class FlightRecorder(Recording):
         for each in self.optimizers:
             each.zero_grad()
 
-    def _save(self, path: Path, batch: tuple[Any, ...]) -> Path:
+    def _save(self, path: Path, batch: list[Any]) -> Path:
         file = path.with_suffix(".pt")
         states = [[each.state_dict() for each in them] for them in (self.models, self.optimizers)]
         torch.save({"states": states, "random": self.random, "scaler": self.scaled, "batch": batch}, file)
         return file
 
-    def _load(self, path: Path) -> tuple[Any, ...]:
+    def _load(self, path: Path) -> list[Any]:
         kept = torch.load(path, weights_only=False)
         for them, states in zip((self.models, self.optimizers), kept["states"]):
             for each, state in zip(them, states, strict=True):
