@@ -12,7 +12,7 @@ import pytest
 from scipy.special import log_softmax
 
 from gradtricks._load import BACKENDS
-from gradtricks.agents import evaluation, load, pong, ppo
+from gradtricks.agents import evaluation, filters, load, pong, ppo
 from gradtricks.agents.evaluation import FrozenPolicy
 from gradtricks.agents.training import History, NotFiniteError
 from gradtricks.lab.storage.published import Published
@@ -74,7 +74,9 @@ def apply_by_matrix(weights, observations, mirror):
             hidden = np.maximum(hidden @ weights["second"] + weights["second_bias"], 0)
         return hidden @ weights["heads"]
 
-    if "pixels" in weights:
+    if "screen" in weights:
+        first, seen, mirrored = weights["screen"], filters.apply_filters(weights, observations), None
+    elif "pixels" in weights:
         first, seen, mirrored = weights["pixels"], observations.astype(float), None
     elif "cells" in weights:
         first = weights["cells"][:-1]
@@ -144,6 +146,33 @@ def test_pixels_are_means_of_squares_and_how_they_changed():
     assert seen.shape == (1, pong.PIXELS.inputs)
 
 
+def test_the_screen_is_averaged_and_seen_twice():
+    frames = np.random.default_rng(0).integers(0, 256, (2, 1, *pong.FRAME_SHAPE)).astype(np.uint8)
+    before, after = pictures = pong.average(frames)
+    for picture, frame in zip(pictures, frames[:, 0], strict=True):
+        assert picture[1, 2] == pytest.approx(frame[5:10, 8:12].mean(), abs=0.5)
+    seen = pong.SCREEN.compare(before[None], after[None])
+    np.testing.assert_array_equal(seen, np.stack([after, before], axis=-1)[None])
+    assert seen.shape[1:] == filters.PICTURE
+
+
+def test_filters_are_weighted_sums_of_what_is_around_a_place():
+    weights = {name: value + 0.1 for name, value in filters.draw_filters(np.random.default_rng(0)).items()}
+    dark, noisy = np.zeros(filters.PICTURE), np.random.default_rng(1).integers(0, 256, filters.PICTURE)
+    found = filters.apply_filters(weights, np.stack([dark, noisy]).astype(np.uint8))
+    assert found.shape == (2, filters.num_features())
+    hidden = (noisy - noisy.mean((0, 1))) / np.sqrt(1 + noisy.var((0, 1)))
+    for name, side, _ in filters.LAYERS:
+        kernel, bias, sums = weights[name], weights[f"{name}_bias"], {}
+        for row in range(0, hidden.shape[0] - side + 1, 2):
+            for column in range(0, hidden.shape[1] - side + 1, 2):
+                part = hidden[row : row + side, column : column + side]
+                sums[row // 2, column // 2] = np.maximum((part[..., None] * kernel).sum((0, 1, 2)) + bias, 0)
+        hidden = np.array(list(sums.values())).reshape(*np.add(max(sums), 1), -1)
+    np.testing.assert_allclose(found[1], hidden.ravel(), rtol=1e-10)
+    assert np.isfinite(found[0]).all()
+
+
 def test_the_last_move_is_known_beside_the_places():
     games, rng = make_games(view="places", max_frames=80), np.random.default_rng(0)
     assert not games.observations[:, -1].any()
@@ -181,7 +210,8 @@ def test_places_tell_the_motion_of_what_was_seen_twice():
 
 
 @pytest.mark.parametrize(
-    ("view", "mirror"), [("cells", True), ("cells", False), ("places", True), ("pixels", False)]
+    ("view", "mirror"),
+    [("cells", True), ("cells", False), ("places", True), ("pixels", False), ("screen", False)],
 )
 def test_the_network_is_a_product_of_matrices(agents, view, mirror):
     weights, observations = draw(view, mirror), some_observations(view)
@@ -223,7 +253,9 @@ def loss_by_matrix(weights, batch, entropy, mirror):
     return loss + OPTIONS.value_cost * np.square(values - batch.targets).mean()
 
 
-@pytest.mark.parametrize(("view", "mirror"), [("cells", True), ("places", True), ("pixels", False)])
+@pytest.mark.parametrize(
+    ("view", "mirror"), [("cells", True), ("places", True), ("pixels", False), ("screen", False)]
+)
 def test_a_step_goes_down_the_slope_of_the_papers_loss(agents, view, mirror):
     weights, batch = draw(view, mirror, scale=0.3), some_minibatch(view)
     learner = agents.PPOLearner(weights, OPTIONS, mirror=mirror, device="cpu")
@@ -308,6 +340,7 @@ def test_options_that_cant_be_are_refused(name, value):
         (draw() | {"second": np.zeros((8, 4))}, r"missing or unknown: \['second_bias'\]"),
         (draw("places") | {"second": np.zeros((8, 5))}, r"weights\['second'\]"),
         (draw("pixels", mirror=False), "mirror must be False for pixels"),
+        (draw("screen", mirror=False), "mirror must be False for screen"),
     ],
 )
 def test_weights_that_arent_the_networks_are_refused(agents, weights, message):
@@ -318,7 +351,7 @@ def test_weights_that_arent_the_networks_are_refused(agents, weights, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"view": "all"}, "view must be one of 'cells', 'places', 'pixels'; got 'all'"),
+        ({"view": "all"}, "view must be one of 'cells', 'places', 'pixels', 'screen'; got 'all'"),
         ({"hidden_units": 1}, "hidden_units"),
         ({"second_units": 1}, "second_units must be 0, or at least 2 with a mirror; got 1"),
     ],
@@ -413,7 +446,7 @@ def test_games_of_another_view_are_refused():
 
 @pytest.mark.parametrize("view", pong.VIEWS)
 def test_a_frozen_policy_is_saved_and_loaded(tmp_path, view):
-    mirror = view != "pixels"
+    mirror = view not in ("pixels", "screen")
     policy = FrozenPolicy.freeze(draw(view, mirror), mirror=mirror, about={"seed": 3})
     policy.save(tmp_path / "policy.safetensors")
     loaded, observations = FrozenPolicy.load(tmp_path / "policy.safetensors"), some_observations(view)

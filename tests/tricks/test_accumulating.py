@@ -181,3 +181,18 @@ def test_a_dataset_in_a_function_is_refused_in_tensorflow(in_tensorflow, convert
             inside()
     loss, (gradient,) = tricks.accumulate_gradients(tf.function(function), [weight], convert(parts))
     assert (float(loss), float(gradient)) == (6.0, 3.0)
+
+
+def test_a_fused_optimizer_takes_the_gradients_in_torch(in_torch):
+    torch, ends = in_torch.framework, []
+    slopes = torch.arange(-3.0, 3.0).reshape(3, 2)
+    for fused in (False, True):
+        weight = torch.zeros(2, 3, requires_grad=True)
+        _, [weight.grad] = in_torch.tricks.accumulate_gradients(
+            lambda part, weight=weight: ((weight.T * slopes).sum(), part), [weight], [1, 2]
+        )
+        assert weight.grad.stride() == weight.stride()
+        torch.optim.Adam([weight], fused=fused).step()
+        ends.append(weight.detach())
+    assert_close(ends[1], ends[0])
+    assert_close(ends[0].sign(), -slopes.T.sign())

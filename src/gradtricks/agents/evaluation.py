@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
+from gradtricks.agents.filters import apply_filters
 from gradtricks.agents.pong import (
     CELLS,
     MIRRORED,
     NO_CELL,
+    SCREEN,
     VIEWS,
     PongGames,
     mirror_cells,
@@ -125,7 +127,8 @@ class FrozenPolicy(Frozen):
         if self.view is CELLS:
             sum_rows(weights["cells"], observations, NO_CELL, hidden)
         else:
-            hidden += observations @ weights[self._first]
+            seen = apply_filters(weights, observations) if self.view is SCREEN else observations
+            hidden += seen @ weights[self._first]
         hidden = np.maximum(hidden, 0)
         if "second" in weights:
             hidden = np.maximum(hidden @ weights["second"] + weights["second_bias"], 0)

@@ -9,6 +9,7 @@ from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks.agents import filters
 
 ACTIONS = (0, 2, 3)  # of ALE's six: stay, up, down
 _SIGNS = np.array([0, -1, 1])  # of these, in the direction of the screen's rows
@@ -263,7 +264,25 @@ PIXELS = View(
     "the whole screen, coarse",
     tuple(range(6)),
 )
-VIEWS = {"cells": CELLS, "places": PLACES, "pixels": PIXELS}
+
+
+def average(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Average the whole of screens ``[N, 1, 210, 160]`` over five rows by four columns, ``[N, 42, 40]``."""
+    check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
+    rows, columns = filters.PICTURE[:2]
+    parts = frames.reshape(len(frames), rows, FRAME_SHAPE[0] // rows, columns, FRAME_SHAPE[1] // columns)
+    return np.rint(parts.sum(axis=2, dtype=np.uint16).mean(axis=3) / parts.shape[2]).astype(np.uint8)
+
+
+# Needs none either; what is learned about one place of the screen holds for all.
+SCREEN = View(
+    average,
+    lambda before, after: np.stack([after, before], axis=-1),
+    filters.num_features(),
+    "the whole screen, by filters",
+    tuple(range(6)),
+)
+VIEWS = {"cells": CELLS, "places": PLACES, "pixels": PIXELS, "screen": SCREEN}
 
 
 def sample_actions(logits: Array, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
+from gradtricks.agents.filters import draw_filters, shapes
 from gradtricks.agents.pong import NO_CELL, VIEWS, PongGames, sample_actions
 from gradtricks.agents.training import Chance, History, Part, Snapshots, check_loss
 
@@ -147,8 +148,9 @@ def draw_weights(
 
     Returns:
         ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, ``places``
-        ``[22, units]`` or ``pixels`` ``[2688, units]``; ``bias`` ``[units]``; perhaps ``second`` and
-        ``second_bias``; and ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
+        ``[22, units]``, ``pixels`` ``[2688, units]``, or ``screen`` ``[2304, units]`` with those of
+        `gradtricks.agents.filters`; ``bias`` ``[units]``; perhaps ``second`` and ``second_bias``; and
+        ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
     """
     check_choice("view", view, tuple(VIEWS))
     inputs, actions = VIEWS[view].inputs, VIEWS[view].actions
@@ -164,6 +166,8 @@ def draw_weights(
         weights["cells"][NO_CELL] = 0
     # So that units bend everywhere.
     weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)
+    if view == "screen":
+        weights |= draw_filters(rng)
     if further:
         weights["second"] = rng.normal(0, (2 / units) ** 0.5, (units, further))
         weights["second_bias"] = np.zeros(further)
@@ -174,13 +178,16 @@ def draw_weights(
 def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
     """Return the name of the view; raise ValueError unless names and shapes are those of `draw_weights`."""
     first = next((name for name in VIEWS if name in weights), "cells")
-    if mirror and first == "pixels":
-        raise ValueError("mirror must be False for pixels, which know no court; got True")
+    if mirror and first in ("pixels", "screen"):
+        raise ValueError(f"mirror must be False for {first}, which knows no court; got True")
     second = {"second", "second_bias"} if "second" in weights else set()
-    if difference := sorted({first, "bias", "heads", *second} ^ set(weights)):
+    filters = shapes() if first == "screen" else {}
+    if difference := sorted({first, "bias", "heads", *second, *filters} ^ set(weights)):
         raise ValueError(
             f"weights must be named as draw_weights names them; missing or unknown: {difference}"
         )
+    for name, shape in filters.items():
+        check_shape(f"weights[{name!r}]", weights[name].shape, shape, "a filter's")
     inputs, actions = VIEWS[first].inputs, VIEWS[first].actions
     for kernel, bias in ((first, "bias"), ("second", "second_bias"))[: 2 if second else 1]:
         check_shape(f"weights[{bias!r}]", weights[bias].shape, (None,), "[units]")

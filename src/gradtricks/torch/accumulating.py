@@ -64,7 +64,7 @@ def accumulate_gradients(
         asked = wanted if total.requires_grad else []
         gradients = torch.autograd.grad(total, asked, allow_unused=True) if asked else ()
         for place, gradient in enumerate(gradients):
-            sums[place] = _added(sums[place], gradient)
+            sums[place] = _added(sums[place], gradient, wanted[place])
         loss = stopped(total) + (0 if loss is None else loss)
         weights = weights + weight
     _check(loss, weights, sums)
@@ -85,12 +85,17 @@ def _as_pair(found: object) -> tuple[torch.Tensor, float | torch.Tensor]:
     return total, weight.to(total.dtype)
 
 
-def _added(total: torch.Tensor | None, gradient: torch.Tensor | None) -> torch.Tensor | None:
+def _added(
+    total: torch.Tensor | None, gradient: torch.Tensor | None, parameter: torch.Tensor
+) -> torch.Tensor | None:
     if gradient is None:
         return total
     wide = at_least_float32(gradient.to_dense() if gradient.is_sparse else gradient)
-    # A copy, because a framework may hand out one tensor as the gradient of two.
-    return wide.clone() if total is None else total.add_(wide)
+    if total is not None:
+        return total.add_(wide)
+    # A copy, because a framework may hand out one tensor as the gradient of two. It lies in memory as the
+    # parameter does, as backward has it: Adam(fused=True) on the CPU takes both in the order of memory.
+    return torch.empty_like(parameter, dtype=wide.dtype).copy_(wide)
 
 
 def _check(loss: torch.Tensor | None, weights: float | torch.Tensor, sums: list[torch.Tensor | None]) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import conv2d, embedding_bag
 
 import gradtricks.torch as tricks
+from gradtricks.agents.filters import LAYERS, STEP
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
 from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
 from gradtricks.agents.torch.learners import Trainable
@@ -64,7 +65,7 @@ class PPOLearner(Trainable, BaseLearner):
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
         clipped, _ = tricks.clip_by_global_norm(gradients, self.options.max_norm)
         for weight, gradient in zip(self.weights.values(), clipped):
-            weight.grad = gradient
+            weight.grad = gradient.contiguous()
         self._optimizer.param_groups[0]["lr"] = learning_rate
         self._optimizer.step()
         return loss
@@ -83,8 +84,19 @@ class PPOLearner(Trainable, BaseLearner):
         if "cells" in weights:
             hidden = embedding_bag(observations, weights["cells"], mode="sum", padding_idx=NO_CELL)
         else:
-            hidden = observations @ weights[self.view]
+            seen = self._filtered(observations) if self.view == "screen" else observations
+            hidden = seen @ weights[self.view]
         hidden = (hidden + weights["bias"]).relu()
         if "second" in weights:
             hidden = (hidden @ weights["second"] + weights["second_bias"]).relu()
         return hidden @ weights["heads"]
+
+    def _filtered(self, pictures: Tensor) -> Tensor:
+        hidden = pictures.float()
+        hidden = hidden - hidden.mean((1, 2), keepdim=True)
+        hidden = hidden / (1 + hidden.square().mean((1, 2), keepdim=True)).sqrt()
+        hidden = hidden.permute(0, 3, 1, 2)  # which leaves it in memory as it is
+        for name, _, _ in LAYERS:
+            kernels = self.weights[name].permute(3, 2, 0, 1)
+            hidden = conv2d(hidden, kernels, self.weights[f"{name}_bias"], stride=STEP).relu()
+        return hidden.permute(0, 2, 3, 1).flatten(1)
