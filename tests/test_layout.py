@@ -263,7 +263,7 @@ MOST_LINES = {
     "src/gradtricks/reference": 1_636,
     "src/gradtricks/_core": 1_621,
     "src/gradtricks/doctor": 5_391,
-    "src/gradtricks/agents": 4_326,
+    "src/gradtricks/agents": 4_325,
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_609,
     "src/gradtricks/book": 2_677,

@@ -148,7 +148,7 @@ def test_pixels_are_means_of_squares_and_how_they_changed():
 
 def test_the_screen_is_averaged_and_seen_twice():
     frames = np.random.default_rng(0).integers(0, 256, (2, 1, *pong.FRAME_SHAPE)).astype(np.uint8)
-    before, after = pictures = pong.average(frames)
+    before, after = pictures = filters.average(frames)
     for picture, frame in zip(pictures, frames[:, 0], strict=True):
         assert picture[1, 2] == pytest.approx(frame[5:10, 8:12].mean(), abs=0.5)
     seen = pong.SCREEN.compare(before[None], after[None])

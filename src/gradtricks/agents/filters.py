@@ -5,12 +5,22 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from gradtricks._core.checks import check_shape
+
 Array = NDArray[np.floating]
 
 PICTURE = (42, 40, 2)  # rows, columns, and the screens after and before a decision
 STEP = 2  # pixels from one place of a filter to the next
 # Name, side, filters of the layer.
 LAYERS = (("filters", 5, 16), ("more_filters", 3, 32))
+
+
+def average(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Average the whole of screens ``[N, 1, 210, 160]`` over five rows by four columns, ``[N, 42, 40]``."""
+    rows, columns = PICTURE[:2]
+    check_shape("frames", frames.shape, (None, 1, 5 * rows, 4 * columns), "grey Atari screens")
+    sums = frames.reshape(-1, rows, 5, columns, 4).sum(axis=2, dtype=np.uint16)
+    return np.rint(sums.mean(axis=3) / 5).astype(np.uint8)
 
 
 def shapes() -> dict[str, tuple[int, ...]]:

@@ -265,18 +265,9 @@ PIXELS = View(
     tuple(range(6)),
 )
 
-
-def average(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Average the whole of screens ``[N, 1, 210, 160]`` over five rows by four columns, ``[N, 42, 40]``."""
-    check_shape("frames", frames.shape, (None, 1, *FRAME_SHAPE), "grey Atari screens")
-    rows, columns = filters.PICTURE[:2]
-    parts = frames.reshape(len(frames), rows, FRAME_SHAPE[0] // rows, columns, FRAME_SHAPE[1] // columns)
-    return np.rint(parts.sum(axis=2, dtype=np.uint16).mean(axis=3) / parts.shape[2]).astype(np.uint8)
-
-
 # Needs none either; what is learned about one place of the screen holds for all.
 SCREEN = View(
-    average,
+    filters.average,
     lambda before, after: np.stack([after, before], axis=-1),
     filters.num_features(),
     "the whole screen, by filters",

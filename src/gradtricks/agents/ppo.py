@@ -147,10 +147,9 @@ def draw_weights(
         mirror: Build the court's symmetry in, for cells and places.
 
     Returns:
-        ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, ``places``
-        ``[22, units]``, ``pixels`` ``[2688, units]``, or ``screen`` ``[2304, units]`` with those of
-        `gradtricks.agents.filters`; ``bias`` ``[units]``; perhaps ``second`` and ``second_bias``; and
-        ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
+        ``float32`` arrays: the view's ``[inputs, units]``, where the last row of ``cells`` is zero; for
+        ``screen`` those of `gradtricks.agents.filters` too; ``bias``; perhaps ``second`` and ``second_bias``;
+        and ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
     """
     check_choice("view", view, tuple(VIEWS))
     inputs, actions = VIEWS[view].inputs, VIEWS[view].actions
@@ -164,8 +163,7 @@ def draw_weights(
     weights = {view: rng.normal(0, (2 / seen) ** 0.5, (inputs, units))}
     if view == "cells":
         weights["cells"][NO_CELL] = 0
-    # So that units bend everywhere.
-    weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)
+    weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)  # bend everywhere
     if view == "screen":
         weights |= draw_filters(rng)
     if further:
