@@ -177,7 +177,7 @@ class MaskedAdam(torch.optim.Optimizer):
         Args:
             parameter: One of the optimizer's parameters.
             trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
-                None lets all of them move.
+                None lets all of them move. One on another device is copied, which waits.
         """
         check_given(self, parameter)
         if trainable_mask is None:
