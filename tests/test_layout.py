@@ -246,6 +246,8 @@ def test_notebooks_import_agents_from_facades_only(path):
 
 def test_compiled_loops_are_named_by_their_files(monkeypatch):
     for path in Path(kernels.__file__).parent.glob("[a-z]*.py"):
+        if path.stem == "launches" and not importlib.util.find_spec("triton"):
+            continue
         monkeypatch.delattr(kernels, path.stem, raising=False)  # as before anybody has asked
         assert Path(getattr(kernels, path.stem).__file__) == path
     assert not hasattr(kernels, "gone")
@@ -258,16 +260,16 @@ def test_modules_of_lab_engine_and_book_have_distinct_names():
 
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
-    "src/gradtricks/torch": 5_005,
+    "src/gradtricks/torch": 5_291,
     "src/gradtricks/tensorflow": 4_455,
     "src/gradtricks/reference": 1_636,
-    "src/gradtricks/_core": 1_621,
+    "src/gradtricks/_core": 1_776,
     "src/gradtricks/doctor": 5_391,
     "src/gradtricks/agents": 4_325,
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_609,
     "src/gradtricks/book": 2_677,
-    "tests": 28_899,
+    "tests": 29_121,
 }
 
 

@@ -30,6 +30,7 @@ class TestSteps(Substitute):
         Row("floor_straight_through", at_halves, domains=X),
         Row("round_straight_through", at_halves, domains=X),
         Row("soft_floor", steps(0.05, 3.0), domains=X | {"temperature": number(1e-30, tensor=BROADCAST)}),
+        Row("soft_floor", steps(0.01, 0.24)),
         Row(
             "piecewise_linear_floor",
             steps(0.01, 1.0),
@@ -103,6 +104,29 @@ def test_a_cold_soft_floor_is_the_floor_off_the_integers(backend, temperature):
     x = np.linspace(-3.95, 3.95, 80)
     value = backend.tricks.soft_floor(backend.tensor([*x, 2.0]), temperature)
     np.testing.assert_allclose(backend.array(value), [*np.floor(x), 1.5], rtol=0, atol=1e-20)
+
+
+def test_a_soft_floor_takes_twice_the_operations_of_its_line(in_torch):
+    from devices_torch import calls_of
+
+    torch, x = in_torch.framework, in_torch.framework.ones(4, device="meta", requires_grad=True)
+    ours, line = (
+        calls_of(lambda y=y: torch.autograd.grad(y(), x, torch.ones_like(x)))
+        for y in (
+            lambda: in_torch.tricks.soft_floor(x, 0.05),
+            lambda: x.detach().floor() + torch.sigmoid((x - x.detach().floor() - 0.5) / 0.05),
+        )
+    )
+    made = ["aten.promote_types.default", "aten.ones_like.default"]  # of dtypes, and the tests' own
+    counts = [sum(name not in made for name in names) for names in (ours, line)]
+    assert counts[0] <= 2 * counts[1]
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.2, 1.0])
+def test_a_soft_floor_is_differentiated_again(in_torch, temperature):
+    torch = in_torch.framework
+    x = torch.linspace(-1.3, 1.3, 12, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: in_torch.tricks.soft_floor(x, temperature), x)
 
 
 def test_sigmoids_and_waves_meet(backend):

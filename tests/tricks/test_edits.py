@@ -56,7 +56,9 @@ def _torch_product():
 
     from gradtricks.torch._loops import as_operation
 
-    return as_operation("product", "(Tensor x, Tensor y) -> Tensor", np.multiply, torch.mul)
+    return as_operation(
+        "product", "(Tensor x, Tensor y) -> Tensor", np.multiply, torch.mul, elsewhere=torch.mul
+    )
 
 
 def _product_cotangents(gradient, output, x, y):

@@ -1,6 +1,5 @@
 """masked_adam_step, MaskedAdam and MaskedOptimizer."""
 
-import contextlib
 import copy
 import io
 import pickle
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from agreeing import assert_close, assert_compiled_for_all_numbers
-from backends import COMPILER, TRACER
+from backends import TRACER
 from domains import LONG, bools, floating, integers, number
 from gradtricks import reference
 from suites import Row, Step, Suite
@@ -985,63 +984,6 @@ def test_a_step_count_of_another_dtype_goes_by_tensors(in_torch):
         assert optimizer.state[parameter]["step"] == 2
         paths.append(parameter.detach())
     torch.testing.assert_close(*paths)
-
-
-@pytest.mark.skipif(COMPILER != "inductor", reason="takes a C++ compiler")
-def test_the_compiled_step_of_a_gpu_on_a_cpu(in_torch, monkeypatch):
-    from gradtricks.torch import _in_place
-
-    torch, tricks = in_torch.framework, in_torch.tricks
-    random = np.random.default_rng(0)
-    gradients, masks = random.normal(size=(5, 2, 3)), random.random((5, 2, 3)) < 0.5
-    masks[:2] = True
-    paths = []
-    monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
-    for compiled in (True, False):
-        monkeypatch.setattr(_in_place, "_is_worth_compiling", lambda _, so=compiled: so)
-        torch._dynamo.utils.counters.clear()
-        parameter = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
-        optimizer = tricks.MaskedAdam([parameter], amsgrad=True, weight_decay=0.1, maximize=True)
-        path = []
-        for count, (gradient, mask) in enumerate(zip(gradients, masks, strict=True), 1):
-            rate = torch.tensor(0.1 / count, dtype=torch.float64)
-            optimizer.param_groups[0]["lr"] = rate if count % 2 else float(rate)
-            optimizer.set_trainable_mask(parameter, torch.tensor(mask))
-            parameter.grad = torch.tensor(gradient)
-            optimizer.step()
-            path.append(parameter.detach().numpy().copy())
-        paths.append(path)
-        compilations = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-        assert compilations == (2 if compiled else 0)  # with steps of its own, and without
-    np.testing.assert_allclose(*paths, rtol=1e-12)
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_whether_a_gpu_s_compiler_works_is_tried_once(in_torch, monkeypatch, works):
-    from gradtricks.torch import _in_place
-
-    torch, tried = in_torch.framework, []
-
-    def compiler(function):
-        tried.append(function)
-        if not works:
-            raise RuntimeError("no compiler")
-        return lambda x: x
-
-    _in_place._can_compile.cache_clear()
-    monkeypatch.setattr(torch, "compile", compiler)
-    monkeypatch.setattr(torch, "ones", lambda *_, device: device)
-    said = contextlib.nullcontext() if works else pytest.warns(match="MaskedAdam is slow here.*no compiler")
-    with said:
-        assert _in_place._can_compile() is works
-    assert _in_place._can_compile() is works
-    assert len(tried) == 1
-    monkeypatch.undo()
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-    sizes = 2**16 - 1, 2**16
-    assert [_in_place._is_worth_compiling([torch.zeros(size)] * 7) for size in sizes] == [False, works]
-    assert not _in_place._is_worth_compiling([torch.zeros(2**8, 2**9).T for _ in range(7)])
-    _in_place._can_compile.cache_clear()
 
 
 def test_autograd_notices_that_a_parameter_was_edited(in_torch):

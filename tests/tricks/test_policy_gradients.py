@@ -124,11 +124,21 @@ def small_blocks(monkeypatch, pytestconfig):
 
 @pytest.mark.usefixtures("small_blocks")
 class TestBlocks(Loss):
-    rows = tuple(row for row in TestLosses.rows if row.name == "policy_gradient_loss")
+    rows = tuple(row for row in TestLosses.rows if row.name in ("policy_gradient_loss", "entropy_loss"))
+    rows += (Row("entropy_loss", possible, inputs=2, empties=False, ranks=(1, 2)),)
+
+
+BY_BLOCKS = {
+    "policy_gradient_loss": lambda tricks, logits, ones: tricks.policy_gradient_loss(
+        logits, ones.long() - 1, ones, ones
+    ),
+    "entropy_loss": lambda tricks, logits, ones: tricks.entropy_loss(logits, ones),
+}
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_make_nothing_larger_than_the_logits_in_torch(in_torch):
+@pytest.mark.parametrize("name", BY_BLOCKS)
+def test_blocks_make_nothing_larger_than_the_logits_in_torch(in_torch, name):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     torch, sizes = in_torch.framework, []
@@ -139,19 +149,22 @@ def test_blocks_make_nothing_larger_than_the_logits_in_torch(in_torch):
             sizes.extend([result.untyped_storage().nbytes()] if isinstance(result, torch.Tensor) else [])
             return result
 
-    logits, ones = torch.zeros(100, 4, dtype=torch.bfloat16, requires_grad=True), torch.ones(100)
+    logits, ones = torch.randn(100, 4, dtype=torch.bfloat16), torch.ones(100)
+    narrow, wide = (x.clone().requires_grad_() for x in (logits, logits.double()))
     with Sizes():
-        loss = in_torch.tricks.policy_gradient_loss(logits, torch.zeros(100).long(), ones, ones)
-        (gradient,) = torch.autograd.grad(loss, logits)
+        loss = BY_BLOCKS[name](in_torch.tricks, narrow, ones)
+        (gradient,) = torch.autograd.grad(loss, narrow)
     assert max(sizes) == logits.nbytes
-    torch.testing.assert_close(gradient[0].tolist(), [-0.0075, *[0.0025] * 3], rtol=1e-2, atol=0)
+    (expected,) = torch.autograd.grad(BY_BLOCKS[name](in_torch.tricks, wide, ones.double()), wide)
+    torch.testing.assert_close(gradient, expected.bfloat16(), rtol=1e-2, atol=1e-6)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_take_batches_of_gradients_in_torch(in_torch):
+@pytest.mark.parametrize("name", BY_BLOCKS)
+def test_blocks_take_batches_of_gradients_in_torch(in_torch, name):
     torch = in_torch.framework
     logits, scale = torch.randn(6, 4, requires_grad=True), torch.tensor([1.0, -3.0])
-    loss = in_torch.tricks.policy_gradient_loss(logits, torch.zeros(6).long(), torch.arange(6.0))
+    loss = BY_BLOCKS[name](in_torch.tricks, logits, torch.ones(6))
     (one,) = torch.autograd.grad(loss, logits, retain_graph=True)
     (both,) = torch.autograd.grad(loss, logits, scale, is_grads_batched=True)
     torch.testing.assert_close(both, torch.stack([one, -3 * one]))

@@ -38,7 +38,7 @@ def alone(draw):
 
 
 STRENGTH = {"regularization_strength": 0.3}
-ROWS = {"ranks": (1, 3), "rtol": 1e-9, "atol": 1e-9, "waits": True}
+ROWS = {"ranks": (1, 3), "rtol": 1e-9, "atol": 1e-9}
 OF_RANKS = {"x": floating(), "regularization_strength": number(SMALLEST, tensor=SCALAR)}
 OF_RANKS |= {"axis": axes(2, several=False)}
 OF_BOTH, BOTH = OF_RANKS | {"y": floating("x"), "soft_y": flag}, ROWS | {"tensors": 2}
@@ -103,6 +103,25 @@ def test_slopes_stay_on_their_device_in_torch(in_torch):
     x = in_torch.framework.ones(2, 3, device="meta")
     with OneDevice():
         assert ranking._hard_rank(x).device == ranking._deviations(x, x.long(), x[0, 0]).device == x.device
+
+
+@pytest.mark.usefixtures("on_a_device")
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (0, 0)])
+def test_of_nothing_there_are_no_ranks_on_a_device(in_torch, shape):
+    x = in_torch.framework.zeros(shape)
+    assert in_torch.tricks.soft_rank(x, regularization_strength=1.0).shape == shape
+    correlation = in_torch.tricks.spearman_correlation(x, x)
+    assert correlation.tolist() == [0.0] * shape[0]
+
+
+def test_a_doubled_row_takes_thirty_operations_more_on_a_device(in_torch):
+    from devices_torch import calls_of
+
+    counts = []
+    for n in (64, 128, 1024):
+        x = in_torch.framework.ones(2, n, device="meta")
+        counts.append(len(calls_of(lambda x=x: in_torch.tricks.soft_rank(x, regularization_strength=1.0))))
+    assert counts[1] - counts[0] == (counts[2] - counts[1]) / 3 <= 32
 
 
 X = np.array([[1.5, -2.0, 0.1, 0.3], [0.2, 0.25, 0.9, -0.4]])

@@ -1,8 +1,6 @@
-"""Steps of Adam under masks, in place: one pass on a CPU, compiled on a GPU, small tensors as one."""
+"""Steps of Adam under masks, in place: one pass on a CPU, one launch on a GPU, else small tensors as one."""
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,14 +8,11 @@ import torch
 from gradtricks._core import kernels
 from gradtricks.torch._addresses import has_address, is_plain, parallel_region
 from gradtricks.torch._joining import join, write
+from gradtricks.torch._launching import Adam, can_launch, fits_a_launch, launch
 from gradtricks.torch._tensors import at_least_float32
-
-_LARGE = 2**16  # elements from which on a GPU a compiled step is worth its compilation
 
 _JOINED = 2**24  # elements of small tensors that are stepped as one
 _LOOPED = torch.float32, torch.float64
-
-Adam = Callable[..., Any]
 
 
 def step_in_place(
@@ -39,7 +34,7 @@ def step_in_place(
     options["maximize"] = group["maximize"]
     rate = group["lr"].reshape(()) if isinstance(group["lr"], torch.Tensor) else group["lr"]
     loops: dict[torch.dtype, list[list[Any]]] = {}
-    joined: dict[object, list[list[Any]]] = {}
+    others: dict[tuple[bool, object], list[list[Any]]] = {}
     for parameter, gradient, state in given:
         largest = state["max_exp_avg_sq"] if group["amsgrad"] else None
         tensors = [parameter, gradient, state["exp_avg"], state["exp_avg_sq"], largest]
@@ -47,12 +42,22 @@ def step_in_place(
         if found_inf is None and _fits_the_loop(tensors, state["step"]):
             loops.setdefault(parameter.dtype, []).append([*tensors, state["step"]])
         else:
-            joined.setdefault(_kind_of(tensors, state["step"]), []).append([*tensors, state["step"]])
+            kind = fits_a_launch(tensors, state["step"]), _kind_of(tensors, state["step"])
+            others.setdefault(kind, []).append([*tensors, state["step"]])
     for dtype, rows in loops.items():
         _in_one_pass(dtype, rows, rate, options)
-    for rows in joined.values():
-        for some in _portions(rows):
-            _by_tensors(adam, some, rate, options, found_inf)
+    for (fits, _), rows in others.items():
+        steps, is_finite = [row[-1] for row in rows], None
+        taken: int | torch.Tensor = 1
+        if found_inf is not None:
+            is_finite = found_inf.to(rows[0][0].device, non_blocking=True) == 0
+            taken = is_finite.to(steps[0].dtype)
+        if fits and can_launch(_by_tensors, adam, rows, is_finite):
+            launch(rows, rate, options, is_finite)
+        else:
+            for some in _portions(rows):
+                _by_tensors(adam, some, rate, options, is_finite)
+        torch._foreach_add_(steps, taken)
 
 
 def _fits_the_loop(tensors: list[Any], step: torch.Tensor) -> bool:
@@ -116,28 +121,16 @@ def _by_tensors(
     rows: list[list[Any]],
     rate: float | torch.Tensor,
     options: dict[str, Any],
-    found_inf: torch.Tensor | None,
+    is_finite: torch.Tensor | None,
 ) -> None:
     *columns, masks, steps = zip(*rows, strict=True)
-    mask = join(masks)
-    taken: int | torch.Tensor = 1
-    count = _count_of(columns[0], steps)
-    if found_inf is not None:
-        is_finite = found_inf.to(count.device, non_blocking=True) == 0
-        mask, taken = mask & is_finite, is_finite.to(steps[0].dtype)
+    mask = join(masks) if is_finite is None else join(masks) & is_finite
     edited = [None if column[0] is None else join(column) for column in columns]
-    tensors = [*edited, mask]
-    if _is_worth_compiling(tensors):
-        if not isinstance(rate, torch.Tensor):  # numbers that change would be compiled anew
-            rate = torch.full((), rate, dtype=torch.float64, device=count.device)
-        _program(adam, **options)(_flat(tensors), count, rate)
-    else:
-        _replace(adam, tensors, count, rate, **options)
+    _replace(adam, [*edited, mask], _count_of(columns[0], steps), rate, **options)
     if len(rows) > 1:
         for column, new in zip(columns, edited, strict=True):
             if new is not None and column is not columns[1]:
                 write(new, column)
-    torch._foreach_add_(steps, taken)
 
 
 def _count_of(parameters: Sequence[torch.Tensor], steps: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -147,33 +140,6 @@ def _count_of(parameters: Sequence[torch.Tensor], steps: Sequence[torch.Tensor])
     if steps[0].is_cpu:
         return torch.full((), int(steps[0]), device=device)  # without a copy, which would wait
     return join([step.int().expand(p.numel()) for step, p in zip(steps, parameters, strict=True)])
-
-
-def _is_worth_compiling(tensors: list[Any]) -> bool:
-    parameter, *_ = known = [t for t in tensors if t is not None]
-    if torch.compiler.is_compiling() or not all(map(is_plain, known)) or not parameter.is_cuda:
-        return False
-    gaps = not all(t.is_contiguous() for t in known if t is not tensors[1])
-    return not gaps and parameter.numel() >= _LARGE and _can_compile()
-
-
-@cache
-def _program(adam: Adam, **options: Any) -> Callable[..., None]:
-    # Isolated, since PyTorch compiles a function for eight situations, and all options share this one.
-    return torch.compile(  # type: ignore[call-overload]
-        partial(_replace, adam, **options), dynamic=True, isolate_recompiles=True
-    )
-
-
-@cache
-def _can_compile() -> bool:
-    try:
-        torch.compile(torch.neg)(torch.ones(2, device="cuda"))
-    except RuntimeError as error:  # no Triton, no C compiler, no headers of Python
-        said = f"MaskedAdam is slow here, since PyTorch can't compile for the GPU: {error}"
-        warnings.warn(said, stacklevel=2)
-        return False
-    return True
 
 
 def _replace(
@@ -195,7 +161,3 @@ def _replace(
     for old, value in zip((parameter, m, v, own_steps, v_max), new):
         if old is not None:
             old.copy_(value)
-
-
-def _flat(tensors: list[Any]) -> list[Any]:
-    return [None if t is None else t.detach().resolve_neg().contiguous().view(-1) for t in tensors]

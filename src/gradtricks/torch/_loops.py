@@ -15,8 +15,8 @@ def as_operation(
     loop: Callable[..., Any],
     shapes: Callable[..., Any],
     *,
+    elsewhere: Callable[..., Any],
     batch_axis: int = 0,
-    elsewhere: Callable[..., torch.Tensor] | None = None,
 ) -> Callable[..., Any]:
     """Make an operation of a compiled loop, for every device, tracer and batch.
 
@@ -26,9 +26,8 @@ def as_operation(
         loop: Takes arrays, float32 at least, and options; returns an array or a tuple of them, none of which
             is one of those that came in.
         shapes: Takes tensors without values and options, and returns such tensors.
+        elsewhere: The same in PyTorch's operations, for tensors that aren't on the CPU.
         batch_axis: Where the loop takes a batch, 0 or -1. A scalar that isn't batched stays one.
-        elsewhere: The same in PyTorch's operations, for tensors that aren't on the CPU. Without it they are
-            copied there and back, which a CUDA graph can't do.
 
     Returns:
         A function of tensors and options. What it returns is in the dtype of the first tensor, unless it
@@ -39,8 +38,7 @@ def as_operation(
         arrays = (at_least_float32(a).numpy(force=True) if isinstance(a, torch.Tensor) else a for a in args)
         return _each(lambda array: _as_tensor(array, args[0]), loop(*arrays))
 
-    tags = () if elsewhere else (torch.Tag.cudagraph_unsafe,)
-    operation = torch.library.custom_op(f"gradtricks::{name}", run, mutates_args=(), schema=schema, tags=tags)
+    operation = torch.library.custom_op(f"gradtricks::{name}", run, mutates_args=(), schema=schema)
     operation.register_fake(shapes)
 
     @operation.register_vmap
@@ -58,7 +56,7 @@ def as_operation(
         return results, _each(lambda result: batch_axis % result.ndim, results)
 
     def called(*args: Any) -> Any:
-        if elsewhere is not None and not on_cpu(args[0]):
+        if not on_cpu(args[0]):
             return elsewhere(*args)
         # PyTorch's dispatcher takes longer than a short loop.
         readable = is_readable(*[arg for arg in args if isinstance(arg, torch.Tensor)])

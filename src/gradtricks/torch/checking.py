@@ -43,7 +43,7 @@ def check_gradient(
             found and allowed for. It is called some 20 times for each element that is moved; what it changes
             by the way, such as running statistics, stays.
         inputs: A floating-point tensor of any shape, or a sequence of them. They are copied to float64 on
-            their device.
+            their device. Results are compared on the CPU, so each call waits for the device.
         surrogate: The function whose derivative the gradient is meant to be, where that isn't ``function``.
         rtol: Relative error that passes; at least the square root of the function's rounding noise, of which
             no more than 1e-3 counts.

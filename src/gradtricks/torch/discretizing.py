@@ -21,6 +21,7 @@ from gradtricks._core.structures import map_structure, pairs
 from gradtricks.torch._edits import intercept, substitute
 from gradtricks.torch._modes import in_plain_reverse
 from gradtricks.torch._tensors import (
+    are_ordinary,
     as_coefficient,
     as_floating,
     as_tensor,
@@ -118,6 +119,13 @@ def soft_floor(x: Any, temperature: float | torch.Tensor) -> Any:
 def _soft_floor(x: Any, temperature: float | torch.Tensor) -> torch.Tensor:
     x = as_floating("x", x)
     heat = as_coefficient("temperature", temperature, x, low=1e-30)
+    # Compilers fuse what is done, and transforms want to see it.
+    if not isinstance(temperature, torch.Tensor) and temperature < _WARM and are_ordinary(x):
+        return _with_few_operations(x, heat, float(temperature))
+    return _by_operations(x, heat, temperature)
+
+
+def _by_operations(x: torch.Tensor, heat: torch.Tensor, temperature: float | torch.Tensor) -> torch.Tensor:
     whole, part = _floor_and_part(x)
     side = torch.where(part < 0, 1, -1)
     if isinstance(temperature, torch.Tensor) or torch.compiler.is_compiling():
@@ -126,6 +134,30 @@ def _soft_floor(x: Any, temperature: float | torch.Tensor) -> torch.Tensor:
     else:
         above = (_sigmoids if temperature < _WARM else _waves)(part, side, heat, temperature)
     return _with_dense_gradient((whole + above).to(x.dtype))
+
+
+def _with_few_operations(x: torch.Tensor, heat: torch.Tensor, temperature: float) -> torch.Tensor:
+    # Each step counts by what is missing beyond it, the nearest first, then the one on the other side, and so
+    # on with alternating signs. What isn't finite is infinitely far from all steps.
+    wide = at_least_float32(x.detach())
+    part = (wide - wide.round()).nan_to_num(nan=math.inf)
+    near, terms = part.abs() * (-1 / temperature), []
+    for place in range(max(2, math.ceil(2 * temperature * _reach(part)))):
+        far = -((place + 1) // 2) / temperature
+        terms.append(torch.sigmoid(far - near if place % 2 else near + far if place else near))
+    missing = sum((-term if place % 2 else term for place, term in enumerate(terms[2:])), terms[0] - terms[1])
+    value = (wide.floor() - torch.copysign(missing, part)).to(x.dtype)
+
+    def rule(gradient: torch.Tensor, x: torch.Tensor, *terms: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():  # the gradient is differentiated again
+            again = _by_operations(x, heat, temperature)
+            return torch.autograd.grad(again, x, gradient, create_graph=True)[0]
+        wide = at_least_float32(gradient)
+        slopes = [torch.ops.aten.sigmoid_backward(wide, term) for term in terms]
+        return (sum(slopes[1:], slopes[0]) * (1 / temperature)).to(gradient.dtype)
+
+    # A clone, since a view couldn't be edited in place.
+    return intercept(x, rule, x, *terms, tracked=True, value=value).clone()
 
 
 def piecewise_linear_floor(x: Any, width: float | torch.Tensor) -> Any:
@@ -240,12 +272,17 @@ _WARM = 0.25
 def _sigmoids(part: torch.Tensor, side: torch.Tensor, heat: torch.Tensor, hottest: float) -> torch.Tensor:
     # Steps above count by what is there of them already, steps below by what is still missing; the nearest is
     # to one side. Beyond the last pair less than one rounding error remains.
-    count = math.ceil(max(1, hottest * math.log(2 / torch.finfo(part.dtype).eps)) - 0.5)
+    count = math.ceil(max(1, hottest * _reach(part)) - 0.5)
     total = torch.zeros_like(part)
     for step in range(count, 0, -1):
         rising = torch.sigmoid((part - step) / heat)
         total = total + (rising - torch.sigmoid((-step - part) / heat))
     return total + side * torch.sigmoid(side * part / heat)
+
+
+def _reach(part: torch.Tensor) -> float:
+    # At so many temperatures from a step less than half a rounding error of it is missing.
+    return math.log(2 / torch.finfo(part.dtype).eps)
 
 
 def _waves(part: torch.Tensor, side: torch.Tensor, heat: torch.Tensor, coldest: float) -> torch.Tensor:

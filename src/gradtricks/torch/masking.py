@@ -93,7 +93,6 @@ def masked_adam_step(
     m, v, largest = m.to(wide), v.to(wide), largest.to(wide)
     # What a frozen element's gradient holds must not reach anything, the backward pass included.
     gradient = torch.where(trainable_mask, -gradient if maximize else gradient, 0).to(wide)
-    # Mask the moments first; the compiled step then reads one array fewer.
     new_m = torch.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
     new_v = torch.where(trainable_mask, beta_2 * v + (1 - beta_2) * gradient.square(), v)
     largest = new_v if v_max is None else torch.where(trainable_mask, torch.maximum(largest, new_v), largest)
@@ -122,8 +121,10 @@ class MaskedAdam(torch.optim.Optimizer):
     ``differentiable``; its ``state_dict`` can be loaded. ``step`` counts the parameter's steps. Besides, the
     state has ``trainable_mask`` and, once that has changed, ``own_steps``, the count of each element; until
     then all trainable ones have taken ``step``. Contiguous parameters are updated in one pass over memory,
-    in place: float32 and float64 on a CPU, and large ones on a GPU, by what PyTorch compiles at the first
-    step. Elsewhere small parameters are laid end to end, so that they take no more operations than one.
+    in place: float32 and float64 on a CPU, and all of a group in one launch on a GPU that Triton knows,
+    where frozen rows aren't read. Before its first launch a process compares one with PyTorch's operations,
+    which waits for the device. Elsewhere, and while a CUDA graph is captured, small parameters are laid end
+    to end, so that they take no more operations than one.
 
     With ``capturable=True`` counts lie on the device of their parameter, so that a CUDA graph may capture a
     step, and a GradScaler leaves it to the step to unscale gradients and to skip, without a wait. Tests
@@ -176,7 +177,7 @@ class MaskedAdam(torch.optim.Optimizer):
         Args:
             parameter: One of the optimizer's parameters.
             trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
-                None lets all of them move.
+                None lets all of them move. One on another device is copied, which waits.
         """
         check_given(self, parameter)
         if trainable_mask is None:
@@ -195,7 +196,7 @@ class MaskedAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step with the gradients that the parameters hold, and return what ``closure`` returned."""
-        # What the host does, and the count that a compiled step takes, would be those of the capture.
+        # What the host does, and the counts that it keeps, would be those of the capture.
         eager = not torch.compiler.is_compiling() and not self._step_supports_amp_scaling
         if eager and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(

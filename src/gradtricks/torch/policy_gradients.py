@@ -11,7 +11,7 @@ import math
 import torch
 
 from gradtricks._core.checks import check_number, check_shape
-from gradtricks.torch._blocks import log_probability
+from gradtricks.torch._blocks import log_probability, negative_entropy
 from gradtricks.torch._modes import stopped
 from gradtricks.torch._recursions import accumulate, as_coefficient, as_rewards, bounded
 from gradtricks.torch._tensors import (
@@ -228,7 +228,8 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
     """Average ``-w * H(pi)``; minimising it keeps the policy from becoming sure too soon.
 
     Backward, the logits get ``w * pi * (log pi + H)`` over the count. An action with a logit of ``-inf`` is
-    impossible and adds nothing.
+    impossible and adds nothing. Logits of a large vocabulary are taken by blocks, as in
+    `policy_gradient_loss`.
 
     Args:
         logits_t: ``[..., A]``, unnormalised log-probabilities, floating-point.
@@ -242,11 +243,10 @@ def entropy_loss(logits_t: torch.Tensor, w_t: torch.Tensor | None = None) -> tor
         tensor(-0.6931)
     """
     logits_t = _as_logits(logits_t)
-    log_pi = at_least_float32(logits_t).log_softmax(-1)
-    negative_entropy = product(log_pi.exp(), log_pi).sum(-1)
+    costs = negative_entropy(logits_t)
     if w_t is not None:
-        negative_entropy = negative_entropy * _as_factor("w_t", w_t, logits_t)
-    return negative_entropy.mean()
+        costs = costs * _as_factor("w_t", w_t, logits_t)
+    return costs.mean()
 
 
 def _as_logits(logits_t: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from gradtricks._core import kernels
 from gradtricks._core.checks import check_axis, check_flag, check_number, check_shape
+from gradtricks.torch import _pooling
 from gradtricks.torch._edits import intercept, with_slope
 from gradtricks.torch._loops import as_operation
 from gradtricks.torch._modes import stopped
@@ -39,8 +40,8 @@ def soft_rank(
         axis: The elements along it are ranked against each other.
 
     Returns:
-        Shape and dtype of ``x``, computed in float64. Waits for the device:
-        ranks are found on the CPU, so a CUDA graph leaves them out. The gradient doesn't wait.
+        Shape and dtype of ``x``, computed in float64. On a GPU by about 30 operations for each doubling of a
+        row, without a wait.
 
     References:
         Fast differentiable sorting and ranking, https://arxiv.org/abs/2002.08871, quadratic regularization.
@@ -80,7 +81,7 @@ def spearman_correlation(
     Returns:
         Shape of ``x`` without ``axis``, in the dtype of ``x`` or float32 if that is wider. Within [-1, 1] up
         to rounding. Where all elements of ``x`` or of ``y`` are equal, the value and the gradient are 0;
-        where one of them is NaN or infinite, NaN. Waits for the device, as `soft_rank` does.
+        where one of them is NaN or infinite, NaN.
 
     Example:
         >>> x, y = torch.tensor([0.0, 1.0, 3.0, 9.0]), torch.tensor([1.0, 2.0, 4.0, 3.0])
@@ -117,12 +118,14 @@ _pooled = as_operation(
     "(Tensor x, Tensor strength) -> (Tensor, Tensor)",
     lambda x, strength: kernels.ranking.soft_ranks(x, strength, threads=torch.get_num_threads()),
     lambda x, strength: (_like(x), _like(x).long()),
+    elsewhere=_pooling.pooled,
 )
 _gaps = as_operation(
     "gaps",
     "(Tensor x) -> (Tensor, Tensor)",
     lambda x: kernels.ranking.usual_gaps(x),
     lambda x: (x.new_empty((*x.shape[:-1], 1)), _like(x)),
+    elsewhere=_pooling.usual_gaps,
 )
 
 

@@ -40,7 +40,8 @@ def input_gradients(
             least. A difference up to 64 units in the last place of the sample's largest derivative, and one
             of the batch's, counts as rounding; a function that rounds more is allowed more. A coupling whose
             parts cancel under the weights passes too. Without, the derivatives are those of
-            sums over the samples. Compiled or under a transform a check costs two backward passes.
+            sums over the samples. Compiled or under a transform a check costs two backward passes; elsewhere
+            it waits for the device, once where nothing is amiss.
 
     Returns:
         Shape and dtype of ``x``. Where nothing can be raised, compiled or under a transform, coupled samples

@@ -51,15 +51,16 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
     check_choice("baseline", baseline, _BASELINES)
     check_choice("scale", scale, _SCALES)
     _tokens.check_axis("rewards", rewards)
-    wide, size = stopped(at_least_float32(rewards)), rewards.shape[-1]
-    advantages = wide if baseline == "none" else _centered(wide)
+    size = rewards.shape[-1]
+    if baseline == "leave_one_out" and size < 2:
+        raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
+    if scale == "none":
+        wide = stopped(at_least_float32(rewards))
+        advantages = wide if baseline == "none" else _centered(wide)
+    else:
+        advantages = _scaled(stopped(rewards), baseline, scale)
     if baseline == "leave_one_out":
-        if size < 2:
-            raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
         advantages = advantages * (size / (size - 1))
-    if scale != "none":
-        std, constant = _deviation(wide if scale == "group" else wide.flatten())
-        advantages = torch.where(constant, 0, advantages / std)
     return advantages.to(rewards.dtype, copy=baseline == scale == "none")
 
 
@@ -288,9 +289,16 @@ def _centered(x: torch.Tensor) -> torch.Tensor:
     return x - x.mean(-1, keepdim=True)
 
 
-def _deviation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    # With whether all are equal, up to rounding. Squares of float32 would overflow.
+def _scaled(x: torch.Tensor, baseline: str, scale: str) -> torch.Tensor:
+    # Squares of float32 would overflow. The mean that comes with a deviation has no rounding error where all
+    # elements are equal.
     wide = as_wide(x)
-    std = (wide - wide[..., :1]).std(-1, correction=0, keepdim=True).to(x.dtype)
-    magnitude = torch.linalg.vector_norm(x, torch.inf, -1, keepdim=True)
-    return std, std <= _ROUNDING * torch.finfo(x.dtype).eps * magnitude
+    std, mean = torch.std_mean(wide, -1, correction=0, keepdim=True)
+    if scale == "batch":
+        std = wide.flatten().std(correction=0)
+    largest = torch.linalg.vector_norm(
+        wide, torch.inf, -1 if scale == "group" else None, keepdim=scale == "group"
+    )
+    rounding = _ROUNDING * torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
+    centered = wide if baseline == "none" else wide - mean
+    return (centered / std).masked_fill(std <= rounding * largest, 0)

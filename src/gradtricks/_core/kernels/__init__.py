@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-_FILES = ("freezing", "masking", "policy_gradients", "ranking", "turns")
+_FILES = ("freezing", "launches", "masking", "policy_gradients", "ranking", "turns")
 
 
 def __getattr__(name: str) -> Any:
