@@ -1,14 +1,16 @@
 from .boards import RULES, BoardGames
 from .cartpole import OBSERVATION_SCALE, OBSERVATION_SIZE, CartPoleGames, collect_episodes
+from .deciding import GumbelOptions, SearchOptions
 from .frozen import FrozenAgent
 from .loop import History, NotFiniteError, Options, train
 from .network import SearchNetwork, draw_weights
 from .players import find_lost_ends, meet
 from .replay import ReplayBuffer, value_targets
 from .scales import CORNERS, LABELS, LOOKS, choose, learning_curve
-from .searching import RootFnOutput, search
-from .selfplay import SearchOptions, play_to_the_end
+from .searching import search
+from .selfplay import play_to_the_end
 from .supports import Support, transform_value
+from .trees import RootFnOutput
 
 __all__ = [
     "CORNERS",
@@ -20,6 +22,7 @@ __all__ = [
     "BoardGames",
     "CartPoleGames",
     "FrozenAgent",
+    "GumbelOptions",
     "History",
     "NotFiniteError",
     "Options",
