@@ -1,6 +1,6 @@
 """Games that an agent plays against itself or alone, each move chosen by search, and what it remembers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -141,15 +141,25 @@ class SelfPlay:
 
 
 def play_to_the_end(network: SearchNetwork, search: Search, games: Games) -> Array:
-    """Play games of one player to their ends, without noise.
+    """Play games of one player to their ends by search, without noise, and return their returns, ``[N]``."""
+    rng = np.random.default_rng(0)  # which nothing is drawn from
+    return play_out(lambda seen: search.choose(network, seen, rng).action, games)
+
+
+def play_out(choose: Callable[[Array], NDArray[np.int64]], games: Games) -> Array:
+    """Play games of one player to their ends.
+
+    Args:
+        choose: Chooses actions ``[B]`` for observations ``[B, O]``, those of the games that aren't over.
+        games: From their beginning.
 
     Returns:
         ``[N]``, their returns.
     """
-    count, rng = len(games.playing), np.random.default_rng(0)  # which nothing is drawn from
+    count = len(games.playing)
     returns, going_on, actions = np.zeros(count), np.arange(count), np.zeros(count, np.int64)
     while len(going_on):
-        actions[going_on] = search.choose(network, games.observations[going_on], rng).action
+        actions[going_on] = choose(games.observations[going_on])
         returns[going_on] += games.step(actions)[going_on]
         # A game that is over begins anew, without anybody looking.
         going_on = going_on[games.playing[going_on]]
