@@ -1,7 +1,7 @@
-"""Proximal policy optimization on Pong: options, weights, and the loop of rollouts, returns and updates."""
+"""Proximal policy optimization: options, weights, and the loop of rollouts, returns and updates."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
-from gradtricks.agents.pong import NO_CELL, VIEWS, PongGames, sample_actions
+from gradtricks.agents import pong
+from gradtricks.agents.muzero.cartpole import CartPoleGames, CartView
 from gradtricks.agents.training import Chance, History, Part, Snapshots, check_loss
 
 Array = NDArray[np.floating]
-
+Games = pong.PongGames | CartPoleGames
+VIEWS: dict[str, pong.View | CartView] = {**pong.VIEWS, "cart": CartView()}
 ADAM_EPSILON = 1e-5
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
 
@@ -72,7 +74,7 @@ class Minibatch(NamedTuple):
     """Decisions to take one step of Adam on: arrays, or within a learner the tensors of its framework.
 
     Attributes:
-        observations: ``[B, ...]``, what one of `gradtricks.agents.pong.VIEWS` sees.
+        observations: ``[B, ...]``, what one of `VIEWS` sees.
         actions: ``[B]``, indices into the view's moves.
         log_probs: ``[B]``, of the actions when they were chosen.
         advantages: ``[B]``.
@@ -142,13 +144,13 @@ def draw_weights(
         seed: Of the generator.
         hidden_units: Units of the hidden layer; with ``mirror`` there are half as many weights.
         second_units: Units of a second one behind it; 0 leaves it out.
-        view: A name in `gradtricks.agents.pong.VIEWS`.
+        view: A name in `VIEWS`.
         mirror: Build the court's symmetry in, for cells and places.
 
     Returns:
-        ``float32`` arrays: ``cells`` ``[6401, units]``, of which the last row stays zero, ``places``
-        ``[22, units]`` or ``pixels`` ``[2688, units]``; ``bias`` ``[units]``; perhaps ``second`` and
-        ``second_bias``; and ``heads`` ``[units, A + 1]`` for the logits of the moves and the value.
+        ``float32`` arrays: ``cells`` ``[6401, units]``, the last row zero, ``places`` ``[22, units]``,
+        ``pixels`` ``[2688, units]`` or ``cart`` ``[4, units]``; ``bias`` ``[units]``; perhaps ``second`` and
+        ``second_bias``; and ``heads`` ``[units, A + 1]``, the moves' logits and the value.
     """
     check_choice("view", view, tuple(VIEWS))
     inputs, actions = VIEWS[view].inputs, VIEWS[view].actions
@@ -161,7 +163,7 @@ def draw_weights(
     seen = 40 if view == "cells" else inputs  # some forty are lit in two pictures
     weights = {view: rng.normal(0, (2 / seen) ** 0.5, (inputs, units))}
     if view == "cells":
-        weights["cells"][NO_CELL] = 0
+        weights["cells"][pong.NO_CELL] = 0
     # So that units bend everywhere.
     weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)
     if further:
@@ -174,8 +176,8 @@ def draw_weights(
 def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
     """Return the name of the view; raise ValueError unless names and shapes are those of `draw_weights`."""
     first = next((name for name in VIEWS if name in weights), "cells")
-    if mirror and first == "pixels":
-        raise ValueError("mirror must be False for pixels, which know no court; got True")
+    if mirror and first not in ("cells", "places"):
+        raise ValueError(f"mirror must be False for {first}, where no court is known; got True")
     second = {"second", "second_bias"} if "second" in weights else set()
     if difference := sorted({first, "bias", "heads", *second} ^ set(weights)):
         raise ValueError(
@@ -193,15 +195,16 @@ def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
 
 def train(
     learner: BaseLearner,
-    games: PongGames,
+    games: Games,
     *,
     decisions: int,
     anneal_decisions: int | None = None,
     stop_at: float | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
+    good_enough: Callable[[], bool] | None = None,
 ) -> History:
-    """Play and learn in turns, for a number of decisions or until most points are won.
+    """Play and learn in turns, for a number of decisions or until the agent is good enough.
 
     Args:
         learner: The agent; it changes.
@@ -212,6 +215,7 @@ def train(
         stop_at: Share of the last 1,000 points that, when it is won, ends training; None never does.
         seed: Of the choice of actions and of the order in which they are learned from.
         checkpoint: A file to go on from if it is there, and to save to now and then.
+        good_enough: Asked after each rollout's updates; True ends the training.
 
     Raises:
         ValueError: An option is out of range, or the games or the checkpoint don't fit.
@@ -236,8 +240,9 @@ def train(
         rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
         losses = [learner.update(batch, rate=rate, entropy=remaining) for batch in batches]
-        history.add_loss(check_loss(float(np.mean(losses))))
-        if enough is not None and history.share_won(_ENOUGH_POINTS) >= enough:
+        loss, ended = check_loss(float(np.mean(losses))), good_enough is not None and good_enough()
+        history.add_loss(loss)  # after the trial, which takes time too
+        if ended or (enough is not None and history.share_won(_ENOUGH_POINTS) >= enough):
             break
         snapshots.save_if_due(rollout + 1, history.seconds[-1])
     return history
@@ -255,12 +260,12 @@ class _Decisions(NamedTuple):
     going_on: NDArray[np.bool_]  # False where the decision ended its game
 
 
-def _play(learner: BaseLearner, games: PongGames, history: History, rng: np.random.Generator) -> _Decisions:
+def _play(learner: BaseLearner, games: Games, history: History, rng: np.random.Generator) -> _Decisions:
     rows = []
     for _ in range(learner.options.rollout_steps):
         observations, playing = games.observations, games.playing
         logits, values = learner.infer(observations)
-        actions = sample_actions(logits, rng)
+        actions = pong.sample_actions(logits, rng)
         log_probs = np.take_along_axis(log_softmax(logits, axis=-1), actions[:, None], axis=1)[:, 0]
         rewards = games.step(actions)
         rows.append((observations, actions, log_probs, values, playing, rewards, games.playing))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.muzero.boards import RULES, Boards
-from gradtricks.agents.muzero.cartpole import ACTIONS, OBSERVATION_SIZE, CartPoleGames
+from gradtricks.agents.muzero.cartpole import ACTIONS, OBSERVATION_SIZE, CartPoleGames, CartView
 from gradtricks.agents.muzero.deciding import Search, SearchOptions
 from gradtricks.agents.muzero.network import SearchNetwork
 from gradtricks.agents.muzero.players import Player, look_ahead, meet
@@ -90,7 +90,7 @@ class FrozenAgent(Frozen):
     @property
     def seen(self) -> str:
         """What it sees of its game, in a few words."""
-        return "the board" if self.game in RULES else "where cart and pole are, and how they move"
+        return "the board" if self.game in RULES else CartView().seen
 
     def player(self, search: Search | None = None) -> Player:
         """Return a player of its board game; ``search`` says how moves are chosen, if not as it learned to.
