@@ -8,7 +8,8 @@ import pytest
 from gradtricks.agents.muzero import players
 from gradtricks.agents.muzero.boards import CONNECT_FOUR, TIC_TAC_TOE, BoardGames
 from gradtricks.agents.muzero.players import look_ahead, rate_moves
-from gradtricks.agents.muzero.searching import RootFnOutput, muzero_policy
+from gradtricks.agents.muzero.searching import muzero_policy
+from gradtricks.agents.muzero.trees import RootFnOutput
 from gradtricks.agents.training import Snapshots
 
 step, find_winners, legal_actions = TIC_TAC_TOE.step, TIC_TAC_TOE.find_winners, TIC_TAC_TOE.legal_actions

@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gradtricks.agents.checkpoints import EVALUATION_SEED
 from gradtricks.agents.muzero.boards import CONNECT_FOUR, TIC_TAC_TOE
+from gradtricks.agents.muzero.cartpole import CartPoleGames
+from gradtricks.agents.muzero.deciding import GumbelOptions, SearchOptions
 from gradtricks.agents.muzero.frozen import FrozenAgent
 from gradtricks.agents.muzero.network import draw_weights
-from gradtricks.agents.muzero.selfplay import SearchOptions
+from gradtricks.agents.muzero.selfplay import play_to_the_end
 from gradtricks.agents.muzero.supports import Support
 from gradtricks.lab.storage.published import Published
 
@@ -38,6 +41,17 @@ def test_what_is_loaded_plays_as_what_was_saved(tmp_path):
     assert (loaded.game, loaded.search, loaded.about["seed"]) == ("CartPole-v1", agent.search, 7)
     np.testing.assert_array_equal(loaded.play(5), agent.play(5))
     assert loaded.play(12, 1).tolist() != loaded.play(12, 2).tolist()
+
+
+def test_an_agent_plays_by_another_search():
+    agent, fewer = cartpole_agent(), SearchOptions(num_simulations=1)
+    np.testing.assert_array_equal(agent.play(5, search=agent.search), agent.play(5))
+    expected = play_to_the_end(agent.network, fewer, CartPoleGames(5, seed=EVALUATION_SEED))
+    np.testing.assert_array_equal(agent.play(5, search=fewer), expected)
+    search = GumbelOptions(num_simulations=3, discount=1.0, two_players=True)
+    assert len(board_agent(TIC_TAC_TOE).play(5, search=search)) == 5
+    with pytest.raises(ValueError, match="remedy: GumbelOptions\\(two_players=True\\)"):
+        board_agent(TIC_TAC_TOE).player(GumbelOptions())
 
 
 def test_what_cant_play_is_refused():

@@ -14,6 +14,7 @@ from scipy.special import log_softmax
 from gradtricks._load import BACKENDS
 from gradtricks.agents import evaluation, filters, load, pong, ppo
 from gradtricks.agents.evaluation import FrozenPolicy
+from gradtricks.agents.muzero.cartpole import CartPoleGames
 from gradtricks.agents.training import History, NotFiniteError
 from gradtricks.lab.storage.published import Published
 from gradtricks.reference import (
@@ -341,6 +342,7 @@ def test_options_that_cant_be_are_refused(name, value):
         (draw("places") | {"second": np.zeros((8, 5))}, r"weights\['second'\]"),
         (draw("pixels", mirror=False), "mirror must be False for pixels"),
         (draw("screen", mirror=False), "mirror must be False for screen"),
+        (draw("cart", mirror=False), "mirror must be False for cart"),
     ],
 )
 def test_weights_that_arent_the_networks_are_refused(agents, weights, message):
@@ -351,7 +353,7 @@ def test_weights_that_arent_the_networks_are_refused(agents, weights, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"view": "all"}, "view must be one of 'cells', 'places', 'pixels', 'screen'; got 'all'"),
+        ({"view": "all"}, "view must be one of 'cells', 'places', 'pixels', 'screen', 'cart'; got 'all'"),
         ({"hidden_units": 1}, "hidden_units"),
         ({"second_units": 1}, "second_units must be 0, or at least 2 with a mirror; got 1"),
     ],
@@ -364,9 +366,10 @@ def test_networks_that_cant_be_drawn_are_refused(options, message):
 class _Valuing:
     """Values everything at five, and estimates as the reference does."""
 
-    mirror, view = False, "cells"
+    mirror = False
 
-    def __init__(self, **options):
+    def __init__(self, view="cells", **options):
+        self.view = view
         self.options = replace(OPTIONS, discount=1.0, **options)
 
     def update(self, batch, *, rate, entropy):
@@ -442,6 +445,32 @@ def test_games_of_another_view_are_refused():
 
 
 # Frozen.
+
+
+def test_views_of_the_other_game_are_refused():
+    with pytest.raises(ValueError, match=r"learner's view, VIEWS\['cart'\]; got observations \(2, 22\)"):
+        ppo.train(_Valuing("cart"), make_games(view="places"), decisions=4)
+    with pytest.raises(ValueError, match=r"see CartPole; got VIEWS\['cells'\], which is Pong's; remedy:"):
+        ppo.train(_Valuing(), CartPoleGames(2), decisions=4)
+    with pytest.raises(
+        ValueError, match="view must be one of 'cells', 'places', 'pixels', 'screen'; got 'cart'"
+    ):
+        FrozenPolicy(draw("cart", mirror=False), mirror=False)
+
+
+def test_cartpole_is_learned_until_a_trial_is_passed(agents):
+    options = replace(OPTIONS, rollout_steps=64, minibatch_size=128, epochs=6, reset_at_points=False)
+    weights = ppo.draw_weights(2, hidden_units=UNITS, view="cart", mirror=False)
+    learner, trials = agents.PPOLearner(weights, options, mirror=False, device="cpu"), []
+
+    def good_enough():
+        trials.append(len(trials))
+        return len(trials) == 8
+
+    history = ppo.train(learner, CartPoleGames(16, seed=1), decisions=16_384, seed=1, good_enough=good_enough)
+    assert (len(trials), history.decisions, len(history.losses)) == (8, 8 * 64 * 16, 8)
+    third = len(history.game_returns) // 3
+    assert np.mean(history.game_returns[-third:]) > 1.5 * np.mean(history.game_returns[:third])
 
 
 @pytest.mark.parametrize("view", pong.VIEWS)

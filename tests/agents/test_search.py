@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradtricks.agents.muzero.searching import RootFnOutput, muzero_policy, search
+from gradtricks.agents.muzero.searching import muzero_policy, search
+from gradtricks.agents.muzero.trees import RootFnOutput
 
 MCTX = json.loads((Path(__file__).parents[1] / "data" / "mctx_trees.json").read_text())
 

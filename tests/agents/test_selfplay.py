@@ -11,11 +11,12 @@ from gradtricks.agents import load
 from gradtricks.agents.muzero import loop
 from gradtricks.agents.muzero.boards import TIC_TAC_TOE, BoardGames
 from gradtricks.agents.muzero.cartpole import OBSERVATION_SCALE, CartPoleGames
+from gradtricks.agents.muzero.deciding import GumbelOptions, SearchOptions
 from gradtricks.agents.muzero.frozen import FrozenAgent
 from gradtricks.agents.muzero.loop import Options, train
 from gradtricks.agents.muzero.network import SearchNetwork, draw_weights
 from gradtricks.agents.muzero.replay import ReplayBuffer
-from gradtricks.agents.muzero.selfplay import SearchOptions, SelfPlay, play_to_the_end
+from gradtricks.agents.muzero.selfplay import SelfPlay, play_to_the_end
 from gradtricks.agents.muzero.supports import Support
 from gradtricks.agents.training import History, NotFiniteError
 
@@ -88,6 +89,15 @@ class TestSelfPlay:
         remembered = replay.state()["column/observations"][: len(replay)]
         every = {row.tobytes() for part in seen for row in part}
         assert {row.tobytes() for row in remembered} <= every
+
+    def test_remembers_the_policy_that_a_search_found(self):
+        search, replay = GumbelOptions(num_simulations=2), ReplayBuffer(500, support=SUPPORT)
+        play = SelfPlay(CartPoleGames(4, seed=2), replay, search, piece_steps=1, rng=np.random.default_rng(0))
+        observations = play.games.observations
+        play.move(NETWORK, 1.0)
+        play.move(NETWORK, 1.0)  # before which the pieces of the first are full
+        chosen = search.choose(NETWORK, observations, np.random.default_rng(0), noise=True)
+        np.testing.assert_allclose(replay.state()["column/policies"][:4], chosen.action_weights, rtol=1e-6)
 
     def test_pieces_end_as_games_do(self):
         play, replay = make_play(100)

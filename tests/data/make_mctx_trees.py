@@ -19,7 +19,7 @@ OUTPUT = Path(__file__).with_name("mctx_trees.json")
 NOTICE = (
     "'published' is taken, rearranged, from mctx/_src/tests/test_data/muzero_qtransform_tree.json of "
     "https://github.com/google-deepmind/mctx. Copyright 2021 DeepMind Technologies Limited. "
-    "Licensed under the Apache License, Version 2.0. 'generated' was made by make_mctx_trees.py."
+    "Licensed under the Apache License, Version 2.0. 'generated' and 'gumbel' are of make_mctx_trees.py."
 )
 ROOTS, STATES = 4, 24
 TWO_PLAYERS = {"discount": 1.0, "two_players": True}
@@ -29,6 +29,13 @@ CASES = [  # actions, and what our search takes beside a model
     (5, {"num_simulations": 40, "discount": 0.8, "min_value": -3.5, "max_value": 3.5}),
     (2, {"num_simulations": 60, "discount": 0.997, "qtransform": "by_parent_and_siblings"}),
     (4, {"num_simulations": 50, **TWO_PLAYERS, "qtransform": "by_parent_and_siblings"}),
+]
+GUMBEL_CASES = [  # likewise, for Gumbel MuZero's policy
+    (2, {"num_simulations": 2, "discount": 0.9, "considered_actions": 16}),
+    (5, {"num_simulations": 16, **TWO_PLAYERS, "considered_actions": 4}),
+    (9, {"num_simulations": 50, **TWO_PLAYERS, "considered_actions": 16}),
+    (6, {"num_simulations": 23, "discount": 0.997, "considered_actions": 3}),
+    (4, {"num_simulations": 8, "discount": 1.0, "considered_actions": 1}),
 ]
 
 
@@ -53,15 +60,39 @@ def generate(seed, actions, options):
     import functools
 
     import jax
-    import jax.numpy as jnp
     import mctx
 
     jax.config.update("jax_enable_x64", True)
     model = make_model(seed, actions)
+    given = arguments(model, options)
+    if considered := options.get("considered_actions"):
+        output = mctx.gumbel_muzero_policy(*given, max_num_considered_actions=considered)
+        policy = {"gumbel": output.search_tree.extra_data.root_gumbel.tolist()}
+        policy |= {"action": output.action.tolist(), "action_weights": output.action_weights.tolist()}
+    else:
+        bounds = {name: options[name] for name in ("min_value", "max_value") if name in options}
+        qtransform = getattr(mctx, f"qtransform_{options.get('qtransform', 'by_min_max')}")
+        qtransform = functools.partial(qtransform, **bounds)
+        output, policy = mctx.muzero_policy(*given, qtransform=qtransform, dirichlet_fraction=0.0), {}
+    tree, summary = output.search_tree, output.search_tree.summary()
+    found = {
+        "parents": tree.parents.tolist(),
+        "action_from_parent": tree.action_from_parent.tolist(),
+        "visit_counts": summary.visit_counts.astype(int).tolist(),
+        "value": np.round(summary.value, 12).tolist(),
+        "qvalues": np.round(summary.qvalues, 12).tolist(),
+    }
+    return {"options": options, "model": model, "tree": found, **policy}
+
+
+def arguments(model, options):
+    """Return what both of mctx's policies take first."""
+    import jax
+    import jax.numpy as jnp
+    import mctx
+
     tables = {name: jnp.array(x) for name, x in model.items()}
     discount = -options["discount"] if options.get("two_players") else options["discount"]
-    bounds = {name: options[name] for name in ("min_value", "max_value") if name in options}
-    qtransform = getattr(mctx, f"qtransform_{options.get('qtransform', 'by_min_max')}")
 
     def predict(states):
         return {name: tables[name][states] for name in ("prior_logits", "value")}
@@ -71,25 +102,9 @@ def generate(seed, actions, options):
         discounts = jnp.full_like(reward, discount)
         return mctx.RecurrentFnOutput(reward=reward, discount=discounts, **predict(following)), following
 
-    output = mctx.muzero_policy(
-        (),
-        jax.random.PRNGKey(0),
-        mctx.RootFnOutput(embedding=tables["root"], **predict(tables["root"])),
-        recurrent_fn,
-        options["num_simulations"],
-        tables["invalid_actions"],
-        qtransform=functools.partial(qtransform, **bounds),
-        dirichlet_fraction=0.0,
-    )
-    tree, summary = output.search_tree, output.search_tree.summary()
-    found = {
-        "parents": tree.parents.tolist(),
-        "action_from_parent": tree.action_from_parent.tolist(),
-        "visit_counts": summary.visit_counts.astype(int).tolist(),
-        "value": np.round(summary.value, 12).tolist(),
-        "qvalues": np.round(summary.qvalues, 12).tolist(),
-    }
-    return {"options": options, "model": model, "tree": found}
+    root = mctx.RootFnOutput(embedding=tables["root"], **predict(tables["root"]))
+    invalid = tables["invalid_actions"]
+    return (), jax.random.PRNGKey(0), root, recurrent_fn, options["num_simulations"], invalid
 
 
 def rearrange(published):
@@ -124,8 +139,10 @@ def main():
     else:
         published = json.loads(OUTPUT.read_text())["published"]
     generated = [generate(seed, *case) for seed, case in enumerate(CASES)]
+    gumbel = [generate(seed, *case) for seed, case in enumerate(GUMBEL_CASES)]
     versions = {name: version(name) for name in ("jax", "mctx")}
     content = {"notice": NOTICE, "versions": versions, "published": published, "generated": generated}
+    content["gumbel"] = gumbel
     OUTPUT.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 

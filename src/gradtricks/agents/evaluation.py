@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_integer, check_number
+from gradtricks._core.checks import check_choice, check_integer, check_number
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.filters import apply_filters
 from gradtricks.agents.pong import (
@@ -85,6 +85,7 @@ class FrozenPolicy(Frozen):
         self._first = check_weights(self._wide, mirror=self.mirror)
         if scale is not None:
             self._wide["cells"] *= scale
+        check_choice("view", self._first, tuple(VIEWS))
         self.view = VIEWS[self._first]
 
     @classmethod

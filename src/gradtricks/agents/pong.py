@@ -114,7 +114,7 @@ class PongGames:
         self.playing = ~(terminated | truncated)
         return np.asarray(rewards, np.float32)
 
-    def check_view(self, view: View, name: str) -> None:
+    def check_view(self, view: object, name: str) -> None:
         """Raise unless ``view``, a learner's, is the games' own; ``name`` is what this module calls it."""
         if view != self._view:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""Proximal policy optimization on Pong: options, weights, and the loop of rollouts, returns and updates."""
+"""Proximal policy optimization: options, weights, and the loop of rollouts, returns and updates."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
+from gradtricks.agents import pong
 from gradtricks.agents.filters import draw_filters, shapes
-from gradtricks.agents.pong import NO_CELL, VIEWS, PongGames, sample_actions
+from gradtricks.agents.muzero.cartpole import CartPoleGames, CartView
 from gradtricks.agents.training import Chance, History, Part, Snapshots, check_loss
 
 Array = NDArray[np.floating]
-
+Games = pong.PongGames | CartPoleGames
+VIEWS: dict[str, pong.View | CartView] = {**pong.VIEWS, "cart": CartView()}
 ADAM_EPSILON = 1e-5
 _ENOUGH_POINTS = 1000  # to say how many are won to a percent or so
 
@@ -73,7 +75,7 @@ class Minibatch(NamedTuple):
     """Decisions to take one step of Adam on: arrays, or within a learner the tensors of its framework.
 
     Attributes:
-        observations: ``[B, ...]``, what one of `gradtricks.agents.pong.VIEWS` sees.
+        observations: ``[B, ...]``, what one of `VIEWS` sees.
         actions: ``[B]``, indices into the view's moves.
         log_probs: ``[B]``, of the actions when they were chosen.
         advantages: ``[B]``.
@@ -124,10 +126,7 @@ class BaseLearner(Part):
 
     @abstractmethod
     def update(self, minibatch: Minibatch, *, rate: float = 1.0, entropy: float = 1.0) -> float:
-        """Take one step of Adam and return the loss before it.
-
-        The learning rate is multiplied by ``rate``, and the cost of the entropy by ``entropy``.
-        """
+        """Take one step of Adam, its rate and the entropy's cost multiplied; return the loss before it."""
 
 
 def draw_weights(
@@ -135,15 +134,14 @@ def draw_weights(
 ) -> dict[str, Array]:
     """Draw the weights of the network, the same for both frameworks.
 
-    For cells, the hidden layer adds up a row of its matrix for each one that is lit. With ``mirror`` half of
-    the units see the court and the other half, with the same weights, see it upside down; the policy then
-    prefers up in one exactly as it prefers down in the other.
+    For cells, the hidden layer adds up a row of its matrix for each that is lit. With ``mirror`` half of the
+    units see the court upside down with the same weights: one prefers up exactly as the other does down.
 
     Args:
         seed: Of the generator.
         hidden_units: Units of the hidden layer; with ``mirror`` there are half as many weights.
         second_units: Units of a second one behind it; 0 leaves it out.
-        view: A name in `gradtricks.agents.pong.VIEWS`.
+        view: A name in `VIEWS`.
         mirror: Build the court's symmetry in, for cells and places.
 
     Returns:
@@ -162,7 +160,7 @@ def draw_weights(
     seen = 40 if view == "cells" else inputs  # some forty are lit in two pictures
     weights = {view: rng.normal(0, (2 / seen) ** 0.5, (inputs, units))}
     if view == "cells":
-        weights["cells"][NO_CELL] = 0
+        weights["cells"][pong.NO_CELL] = 0
     weights["bias"] = rng.normal(0, 1, units) if view == "places" else np.zeros(units)  # bend everywhere
     if view == "screen":
         weights |= draw_filters(rng)
@@ -176,14 +174,12 @@ def draw_weights(
 def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
     """Return the name of the view; raise ValueError unless names and shapes are those of `draw_weights`."""
     first = next((name for name in VIEWS if name in weights), "cells")
-    if mirror and first in ("pixels", "screen"):
-        raise ValueError(f"mirror must be False for {first}, which knows no court; got True")
+    if mirror and first not in ("cells", "places"):
+        raise ValueError(f"mirror must be False for {first}, where no court is known; got True")
     second = {"second", "second_bias"} if "second" in weights else set()
     filters = shapes() if first == "screen" else {}
     if difference := sorted({first, "bias", "heads", *second, *filters} ^ set(weights)):
-        raise ValueError(
-            f"weights must be named as draw_weights names them; missing or unknown: {difference}"
-        )
+        raise ValueError(f"weights must be named as draw_weights does it; missing or unknown: {difference}")
     for name, shape in filters.items():
         check_shape(f"weights[{name!r}]", weights[name].shape, shape, "a filter's")
     inputs, actions = VIEWS[first].inputs, VIEWS[first].actions
@@ -198,25 +194,26 @@ def check_weights(weights: Mapping[str, Array], *, mirror: bool) -> str:
 
 def train(
     learner: BaseLearner,
-    games: PongGames,
+    games: Games,
     *,
     decisions: int,
     anneal_decisions: int | None = None,
     stop_at: float | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
+    good_enough: Callable[[], bool] | None = None,
 ) -> History:
-    """Play and learn in turns, for a number of decisions or until most points are won.
+    """Play and learn in turns, for a number of decisions or until the agent is good enough.
 
     Args:
         learner: The agent; it changes.
         games: Where it plays, from their beginning.
         decisions: How many decisions to make at most, over all games; whole rollouts, at least one.
-        anneal_decisions: After how many the cost of the entropy has fallen to zero; None takes all
-            ``decisions``.
+        anneal_decisions: After how many the cost of the entropy has fallen to zero; None: after all.
         stop_at: Share of the last 1,000 points that, when it is won, ends training; None never does.
         seed: Of the choice of actions and of the order in which they are learned from.
         checkpoint: A file to go on from if it is there, and to save to now and then.
+        good_enough: Asked after each rollout's updates; True ends the training.
 
     Raises:
         ValueError: An option is out of range, or the games or the checkpoint don't fit.
@@ -241,8 +238,9 @@ def train(
         rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)
         losses = [learner.update(batch, rate=rate, entropy=remaining) for batch in batches]
-        history.add_loss(check_loss(float(np.mean(losses))))
-        if enough is not None and history.share_won(_ENOUGH_POINTS) >= enough:
+        loss, ended = check_loss(float(np.mean(losses))), good_enough is not None and good_enough()
+        history.add_loss(loss)  # after the trial, which takes time too
+        if ended or (enough is not None and history.share_won(_ENOUGH_POINTS) >= enough):
             break
         snapshots.save_if_due(rollout + 1, history.seconds[-1])
     return history
@@ -260,12 +258,12 @@ class _Decisions(NamedTuple):
     going_on: NDArray[np.bool_]  # False where the decision ended its game
 
 
-def _play(learner: BaseLearner, games: PongGames, history: History, rng: np.random.Generator) -> _Decisions:
+def _play(learner: BaseLearner, games: Games, history: History, rng: np.random.Generator) -> _Decisions:
     rows = []
     for _ in range(learner.options.rollout_steps):
         observations, playing = games.observations, games.playing
         logits, values = learner.infer(observations)
-        actions = sample_actions(logits, rng)
+        actions = pong.sample_actions(logits, rng)
         log_probs = np.take_along_axis(log_softmax(logits, axis=-1), actions[:, None], axis=1)[:, 0]
         rewards = games.step(actions)
         rows.append((observations, actions, log_probs, values, playing, rewards, games.playing))

@@ -1,7 +1,7 @@
 """Real CartPole-v1: many games side by side, and episodes played by a soft hand-written controller."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -16,6 +16,14 @@ Array = NDArray[np.floating]
 ACTIONS = 2
 OBSERVATION_SIZE = 4
 OBSERVATION_SCALE = np.array([0.3, 0.6, 0.1, 0.5], np.float32)  # usual position, speed, angle, its rate
+
+
+class CartView(NamedTuple):
+    """How an agent sees the game, as `gradtricks.agents.pong.View` says it of Pong."""
+
+    inputs: int = OBSERVATION_SIZE
+    seen: str = "where cart and pole are, and how they move"
+    actions: tuple[int, ...] = tuple(range(ACTIONS))
 
 
 class CartPoleGames:
@@ -50,6 +58,13 @@ class CartPoleGames:
         self.observations = observations / OBSERVATION_SCALE
         self.playing, self.ended = ~(terminated | truncated), terminated
         return rewards
+
+    def check_view(self, view: object, name: str) -> None:
+        """Raise unless ``view``, a learner's, is `CartView`; ``name`` is what its module calls it."""
+        if view != CartView():
+            raise ValueError(
+                f"learner must see CartPole; got {name}, which is Pong's; remedy: draw_weights(view='cart')"
+            )
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all that is needed to go on, under names for `restore`."""

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_choice, check_shape
 from gradtricks.agents.checkpoints import EVALUATION_SEED, Frozen
 from gradtricks.agents.muzero.boards import RULES, Boards
-from gradtricks.agents.muzero.cartpole import ACTIONS, OBSERVATION_SIZE, CartPoleGames
+from gradtricks.agents.muzero.cartpole import ACTIONS, OBSERVATION_SIZE, CartPoleGames, CartView
+from gradtricks.agents.muzero.deciding import Search, SearchOptions
 from gradtricks.agents.muzero.network import SearchNetwork
 from gradtricks.agents.muzero.players import Player, look_ahead, meet
-from gradtricks.agents.muzero.selfplay import SearchOptions, play_to_the_end
+from gradtricks.agents.muzero.selfplay import play_to_the_end
 from gradtricks.agents.muzero.supports import Support
 
 GAMES = ("CartPole-v1", *RULES)
@@ -67,8 +68,15 @@ class FrozenAgent(Frozen):
         support, search = Support(*about["support"]), SearchOptions(**about["search"])
         return cls(weights, game=about["game"], support=support, search=search, about=about)
 
-    def play(self, games: int = 100, seed: int = EVALUATION_SEED) -> NDArray[np.floating]:
+    def play(
+        self, games: int = 100, seed: int = EVALUATION_SEED, *, search: Search | None = None
+    ) -> NDArray[np.floating]:
         """Play games without noise, always with the most visited action.
+
+        Args:
+            games: How many.
+            seed: Of the games.
+            search: How moves are chosen, if not as the agent learned to.
 
         Returns:
             ``[games]``, their returns; in a board game, where the opponent looks ahead, those of
@@ -76,28 +84,27 @@ class FrozenAgent(Frozen):
         """
         if self.game in RULES:
             rules = RULES[self.game]
-            return meet(rules, self.player(), look_ahead(rules), games, seed).astype(float)
-        return play_to_the_end(self.network, self.search, CartPoleGames(games, seed=seed))
+            return meet(rules, self.player(search), look_ahead(rules), games, seed).astype(float)
+        return play_to_the_end(self.network, search or self.search, CartPoleGames(games, seed=seed))
 
     @property
     def seen(self) -> str:
         """What it sees of its game, in a few words."""
-        return "the board" if self.game in RULES else "where cart and pole are, and how they move"
+        return "the board" if self.game in RULES else CartView().seen
 
-    def player(self) -> Player:
-        """Return a player of its board game.
+    def player(self, search: Search | None = None) -> Player:
+        """Return a player of its board game; ``search`` says how moves are chosen, if not as it learned to.
 
         Raises:
             ValueError: It plays alone.
         """
         if self.game not in RULES:
             raise ValueError(f"game must be one for two players; got {self.game!r}; remedy: play")
-        rules = RULES[self.game]
+        rules, search = RULES[self.game], search or self.search
+        search.check_players(True)
 
         def play(boards: Boards, rng: np.random.Generator) -> NDArray[np.int64]:
             invalid = ~rules.legal_actions(boards)
-            return self.search.choose(
-                self.network, rules.observe(boards), rng, invalid_actions=invalid
-            ).action
+            return search.choose(self.network, rules.observe(boards), rng, invalid_actions=invalid).action
 
         return play

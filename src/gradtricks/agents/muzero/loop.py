@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from gradtricks._core.checks import check_integer, check_number, check_shape
+from gradtricks.agents.muzero.deciding import Search, SearchOptions
 from gradtricks.agents.muzero.network import BaseLearner, SearchNetwork
 from gradtricks.agents.muzero.replay import ReplayBuffer
-from gradtricks.agents.muzero.selfplay import Games, SearchOptions, SelfPlay
+from gradtricks.agents.muzero.selfplay import Games, SelfPlay
 from gradtricks.agents.muzero.supports import CARTPOLE_SUPPORT, Support
 from gradtricks.agents.training import Chance, Part, Snapshots, check_loss
 from gradtricks.agents.training import History as History  # what a training returns, and what it raises
@@ -40,7 +41,7 @@ class Options:
         piece_steps: Longest piece of a game that is remembered at once.
     """
 
-    search: SearchOptions = field(default_factory=SearchOptions)
+    search: Search = field(default_factory=SearchOptions)
     num_unroll_steps: int = 5
     batch_size: int = 128
     updates_per_move: int = 2

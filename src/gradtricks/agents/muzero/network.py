@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from gradtricks._core.checks import check_choice, check_integer, check_number, check_shape
 from gradtricks.agents.muzero.cartpole import ACTIONS, OBSERVATION_SIZE
 from gradtricks.agents.muzero.replay import Batch
-from gradtricks.agents.muzero.searching import RecurrentFnOutput, RootFnOutput
 from gradtricks.agents.muzero.supports import CARTPOLE_SUPPORT, Support, expected_value
+from gradtricks.agents.muzero.trees import RecurrentFnOutput, RootFnOutput
 from gradtricks.agents.training import Part
 
 Array = NDArray[np.floating]

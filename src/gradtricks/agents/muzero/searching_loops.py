@@ -17,7 +17,7 @@ def select(
     """Walk from each root to an edge that has no node yet.
 
     Args:
-        tree: A `gradtricks.agents.muzero.searching.Tree`, of B roots.
+        tree: A `gradtricks.agents.muzero.trees.Tree`, of B roots.
         invalid_actions: ``[B, A]``, never taken at the root.
         exploration: ``[N + 1]``, weight of the prior at a node with so many visits.
         by_siblings: Compare a node's Q-values with one another, not with all of the tree.

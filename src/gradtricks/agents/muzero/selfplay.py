@@ -1,16 +1,15 @@
 """Games that an agent plays against itself or alone, each move chosen by search, and what it remembers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradtricks._core.checks import check_integer, check_number
+from gradtricks._core.checks import check_integer
+from gradtricks.agents.muzero.deciding import Search
 from gradtricks.agents.muzero.network import SearchNetwork
 from gradtricks.agents.muzero.replay import Episode, ReplayBuffer
-from gradtricks.agents.muzero.searching import PolicyOutput, muzero_policy
 from gradtricks.agents.training import Part
 
 Array = NDArray[np.floating]
@@ -47,68 +46,6 @@ class Games(Part, Protocol):
         """Make one step in every game and return the rewards, ``[N]``, of those who made it."""
 
 
-@dataclass(frozen=True)
-class SearchOptions:
-    """How moves are chosen.
-
-    Attributes:
-        num_simulations: Nodes of each tree.
-        discount: Of a reward per step between it and the move.
-        qtransform: See `gradtricks.agents.muzero.searching.search`.
-        pb_c_init: Weight of the prior.
-        two_players: Players alternate, and one's gain is the other's loss.
-        dirichlet_fraction: Share of noise in the priors of the root while training.
-        dirichlet_alpha: Concentration of this noise.
-        min_value: The game's worst value, where it is known; small differences near a draw then aren't taken
-            for large ones.
-        max_value: The best one, likewise.
-    """
-
-    num_simulations: int = 25
-    discount: float = 0.99
-    qtransform: str = "by_parent_and_siblings"
-    pb_c_init: float = 1.25
-    two_players: bool = False
-    dirichlet_fraction: float = 0.25
-    dirichlet_alpha: float = 0.5
-    min_value: float | None = None
-    max_value: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what can't be; the search checks the rest."""
-        check_integer("num_simulations", self.num_simulations, low=1)
-        for name in ("discount", "pb_c_init", "dirichlet_fraction", "dirichlet_alpha"):
-            check_number(name, getattr(self, name), low=0)
-
-    def check_players(self, two_players: bool) -> None:
-        """Raise unless the search is for as many players as the game."""
-        if self.two_players != two_players:
-            raise ValueError(
-                f"search must have two_players={two_players}, as the games do; got {self.two_players}; "
-                f"remedy: SearchOptions(two_players={two_players})"
-            )
-
-    def choose(
-        self,
-        network: SearchNetwork,
-        observations: Array,
-        rng: np.random.Generator,
-        *,
-        invalid_actions: NDArray[np.bool_] | None = None,
-        temperature: float = 0.0,
-        noise: bool = False,
-    ) -> PolicyOutput:
-        """Search from observations ``[B, ...]``, with noise in the priors or without, and choose actions.
-
-        See `gradtricks.agents.muzero.searching.muzero_policy`.
-        """
-        options = vars(self) if noise else {**vars(self), "dirichlet_fraction": 0.0}
-        root = network.look(observations)
-        return muzero_policy(
-            root, network.imagine, rng, invalid_actions=invalid_actions, temperature=temperature, **options
-        )
-
-
 class SelfPlay:
     """Plays games side by side, and hands them to the replay in pieces.
 
@@ -130,7 +67,7 @@ class SelfPlay:
         self,
         games: Games,
         replay: ReplayBuffer,
-        search: SearchOptions,
+        search: Search,
         *,
         piece_steps: int,
         rng: np.random.Generator,
@@ -203,16 +140,26 @@ class SelfPlay:
         self._pieces = {name: state[name].copy() for name in _COLUMNS}
 
 
-def play_to_the_end(network: SearchNetwork, search: SearchOptions, games: Games) -> Array:
-    """Play games of one player to their ends, without noise, always with the most visited action.
+def play_to_the_end(network: SearchNetwork, search: Search, games: Games) -> Array:
+    """Play games of one player to their ends by search, without noise, and return their returns, ``[N]``."""
+    rng = np.random.default_rng(0)  # which nothing is drawn from
+    return play_out(lambda seen: search.choose(network, seen, rng).action, games)
+
+
+def play_out(choose: Callable[[Array], NDArray[np.int64]], games: Games) -> Array:
+    """Play games of one player to their ends.
+
+    Args:
+        choose: Chooses actions ``[B]`` for observations ``[B, O]``, those of the games that aren't over.
+        games: From their beginning.
 
     Returns:
         ``[N]``, their returns.
     """
-    count, rng = len(games.playing), np.random.default_rng(0)  # which nothing is drawn from
+    count = len(games.playing)
     returns, going_on, actions = np.zeros(count), np.arange(count), np.zeros(count, np.int64)
     while len(going_on):
-        actions[going_on] = search.choose(network, games.observations[going_on], rng).action
+        actions[going_on] = choose(games.observations[going_on])
         returns[going_on] += games.step(actions)[going_on]
         # A game that is over begins anew, without anybody looking.
         going_on = going_on[games.playing[going_on]]
