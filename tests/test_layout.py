@@ -259,7 +259,7 @@ def test_modules_of_lab_engine_and_book_have_distinct_names():
 # A room may shrink. If one has to grow, say in the commit what it can do now that is worth so much.
 MOST_LINES = {
     "src/gradtricks/torch": 5_000,
-    "src/gradtricks/tensorflow": 4_581,
+    "src/gradtricks/tensorflow": 4_637,
     "src/gradtricks/reference": 1_636,
     "src/gradtricks/_core": 1_621,
     "src/gradtricks/doctor": 5_382,
@@ -267,7 +267,7 @@ MOST_LINES = {
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_609,
     "src/gradtricks/book": 2_677,
-    "tests": 29_046,
+    "tests": 29_081,
 }
 
 
