@@ -90,6 +90,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         # Small parameters count them from the start, which is less work than to ask.
         known = ["ones" if is_small(v) else "zeros" for v in variables]
         self._differ = [self.add_variable((), how, "bool", name="differ") for how in known]
+        self._adopted = False
         self._trainable_mask = [self._add(v, "bool", "trainable_mask", "ones") for v in variables]
         summed = variables if self.rounding == "compensated" else []
         self._compensations = [self._add(v, v.dtype, "compensation") for v in summed]
@@ -115,14 +116,27 @@ class MaskedAdam(keras.optimizers.Optimizer):
         mask = tf.broadcast_to(mask, parameter.shape)
         old = tf.convert_to_tensor(self._trainable_mask[index])
         taken = tf.convert_to_tensor(self._step[index])
-
-        def differ() -> None:
-            self._own_steps[index].assign(tf.where(old, taken, 0))
-            self._differ[index].assign(True)
-
         known = tf.convert_to_tensor(self._differ[index])
-        tf.cond((taken > 0) & ~known & tf.reduce_any(mask != old), differ, tf.no_op)
+        changed = (taken > 0) & ~known & tf.reduce_any(mask != old)
+        tf.cond(changed, lambda: self._begin_own_steps(index), tf.no_op)
         self._trainable_mask[index].assign(mask)
+
+    def _begin_own_steps(self, index: int) -> None:
+        taken = tf.where(tf.convert_to_tensor(self._trainable_mask[index]), self._step[index].value, 0)
+        self._own_steps[index].assign(taken)
+        self._differ[index].assign(True)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the state; Keras calls this."""
+        super().load_own_variables(store)
+        self._adopt_older_state()
+
+    def _adopt_older_state(self) -> None:
+        # Earlier versions kept no own steps of small parameters until a mask changed.
+        for index, variable in enumerate(self._trainable_variables):
+            if is_small(variable) and not tf.convert_to_tensor(self._differ[index]):
+                self._begin_own_steps(index)
+        self._adopted = True
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         """Take one step; Keras calls this, and everybody who has gradients at hand, one for each variable."""
@@ -146,6 +160,9 @@ class MaskedAdam(keras.optimizers.Optimizer):
                 together.setdefault(kind, []).append((gradient, variable))
             else:
                 alone.append((gradient, variable))
+        if together and not self._adopted:
+            with tf.init_scope():  # a checkpoint may have been restored meanwhile
+                self._adopt_older_state()
         for pairs in together.values():
             self._step_together(pairs, learning_rate)
         if alone:
