@@ -81,8 +81,8 @@ def bounds_of(clip: Any, costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def weights_of(log_pi: tf.Tensor, old: tf.Tensor, weight: tf.Tensor, level: str, clip: Any) -> tf.Tensor:
     """Return ratios as constants, bounded on both sides."""
-    bounds = _bounds(clip, log_pi, "two", (2,))
-    return tf.exp(log_ratio_of(tf.stop_gradient(log_pi), old, weight, level, *bounds, moves=False))
+    lowest, highest = _bounds(clip, log_pi, "two", (2,))
+    return tf.exp(log_ratio_of(tf.stop_gradient(log_pi), old, weight, level, lowest, highest, moves=False))
 
 
 def difference(log_pi: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
