@@ -1175,6 +1175,38 @@ def test_keras_fit_save_and_load(in_tensorflow, jit_compile, kind, tmp_path):
     np.testing.assert_array_equal(loaded.layers[0].kernel.numpy(), kernel.numpy())
 
 
+@pytest.mark.parametrize("way", ["loaded", "restored"])
+def test_the_state_of_an_earlier_version_keeps_its_counts(in_tensorflow, way, tmp_path):
+    tf, random = in_tensorflow.framework, np.random.default_rng(0)
+    mask, gradients = np.array([True, False, True]), random.normal(size=(6, 3))
+    first, second = (in_tensorflow.parameter(np.ones(3)) for _ in range(2))
+    saved, fresh = (in_tensorflow.masked_adam(each, RATE) for each in (first, second))
+    saved.set_trainable_mask(first, tf.constant(mask))
+    for gradient in gradients[:3]:
+        in_tensorflow.apply(saved, first, gradient)
+    # So it was: small parameters had one count for all of their elements until a mask changed.
+    known = {v.name: v for v in saved.variables}
+    known["step"].assign(3)
+    known["own_steps"].assign(np.zeros(3, np.int32))
+    known["differ"].assign(False)
+    if way == "loaded":
+        store = {}
+        saved.save_own_variables(store)
+        fresh.load_own_variables(store)
+    else:
+        fresh = tf.train.Checkpoint(optimizer=fresh)
+        fresh.read(tf.train.Checkpoint(optimizer=saved).write(str(tmp_path / "state"))).assert_consumed()
+        fresh = fresh.optimizer
+    second.assign(first)
+    step = tf.function(lambda gradient: fresh.apply([gradient]))
+    masks = [mask] * 4 + [np.ones(3, bool)] * 2
+    path = reference_run(np.ones(3), gradients, masks)
+    for each, gradient, wanted in zip(masks[3:], gradients[3:], path[3:], strict=True):
+        fresh.set_trainable_mask(second, tf.constant(each))
+        step(tf.constant(gradient))
+        np.testing.assert_allclose(second.numpy(), wanted, **TOLERANCE)
+
+
 def test_what_keras_wrapper_refuses_and_passes_on(in_tensorflow):
     tf, tricks = in_tensorflow.framework, in_tensorflow.tricks
     sgd = tf.keras.optimizers.SGD(0.1)

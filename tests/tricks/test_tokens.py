@@ -299,8 +299,11 @@ def test_padding_may_hold_anything(backend, ratio, normalize):
 
     spoilt = (log_probs, -np.inf), (old, np.nan), (advantages[..., None], np.nan)
     value, gradients = value_and_gradient(*(np.where(mask, x, y) for x, y in spoilt))
-    expected, slopes = value_and_gradient(log_probs, old, advantages)
+    each = np.broadcast_to(advantages[..., None], mask.shape)
+    expected, slopes = value_and_gradient(log_probs, old, each)
     assert_close([value, *gradients], [expected, *slopes], rtol=0, atol=0)
+    whole = value_and_gradient(log_probs, old, np.where(mask.any(-1), advantages, np.nan))
+    assert_close([value, *gradients], [whole[0], *whole[1]], rtol=1e-14, atol=1e-15)
     averages = (
         backend.tricks.average_tokens(backend.tensor(x), backend.tensor(mask), normalize=normalize)
         for x in (np.where(mask, log_probs, np.nan), log_probs)

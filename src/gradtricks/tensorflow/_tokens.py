@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradtricks._core.checks import check_choice, check_log_probability, check_shape
-from gradtricks.tensorflow._edits import is_readable, substitute
+from gradtricks.tensorflow._edits import intercept, is_readable, substitute
 from gradtricks.tensorflow._tensors import (
     as_floating,
     as_ranked,
@@ -18,39 +18,71 @@ from gradtricks.tensorflow._tensors import (
 )
 
 
-def averaged(x: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
-    """Average over the last axis and over the others, as `average_tokens` says."""
-    sums, weights = tf.reduce_sum(x * weight, -1), tf.reduce_sum(weight, -1)
+def averaged(weighted: tf.Tensor, weight: tf.Tensor, normalize: str) -> tf.Tensor:
+    """Average over the last axis what has been weighted, and over the others, as `average_tokens` says."""
+    sums, weights = tf.reduce_sum(weighted, -1), tf.reduce_sum(weight, -1)
     if normalize == "token":
         return tf.reduce_sum(sums) / nonzero(tf.reduce_sum(weights))
     return tf.reduce_mean(sums / nonzero(weights) if normalize == "sequence" else sums)
 
 
-def log_ratio_of(log_pi: tf.Tensor, old: tf.Tensor, counted: tf.Tensor, level: str) -> tf.Tensor:
-    """Return the bounded logarithm of the ratio of each token, of its answer, or its mean over the answer."""
-    log_ratio = tf.where(counted, bounded(difference(log_pi, old)), 0)
+def log_ratio_of(
+    log_pi: tf.Tensor,
+    old: tf.Tensor,
+    weight: tf.Tensor,
+    level: str,
+    lowest: float | tf.Tensor = -math.inf,
+    highest: float | tf.Tensor = math.inf,
+    moves: bool = True,
+) -> tf.Tensor:
+    """Return the bounded logarithm of the ratio of each token, of its answer, or its mean over the answer.
+
+    That of a token that doesn't count may be anything, NaN too. Bounds are scalars or broadcast to tokens.
+    """
+    limit = tf.constant(_limit(log_pi), log_pi.dtype)
+    lowest, highest = tf.maximum(-limit, lowest), tf.minimum(limit, highest)
+    d = difference(tf.stop_gradient(log_pi), old)
+    possible = moves and tf.stop_gradient(log_pi) >= log_pi.dtype.min
     if level == "token":
-        return log_ratio
-    sums = tf.reduce_sum(log_ratio, -1, keepdims=True)
+        return _within(log_pi, d, lowest, highest, possible)
+    counted = weight != 0
+    d = _within(log_pi, tf.where(counted, d, 0), -limit, limit, possible & counted)
+    sums = tf.reduce_sum(d, -1, keepdims=True)
     if level == "sequence_mean":
         sums /= nonzero(tf.reduce_sum(tf.cast(counted, sums.dtype), -1, keepdims=True))
-    return bounded(sums)
+    sums += tf.zeros_like(lowest)  # each token may have bounds of its own
+    return _within(sums, tf.stop_gradient(sums), lowest, highest, True)
 
 
-def clipped_ratio(log_ratio: tf.Tensor, costs: tf.Tensor, clip: Any) -> tf.Tensor:
-    """Return the ratio that costs are multiplied with: bounded on the side to which they push it."""
-    if clip is not None:
-        lowest, highest, *most = _bounds(clip, log_ratio, "two or three", (2, 3))
-        log_ratio = tf.where(costs < 0, tf.minimum(log_ratio, highest), tf.maximum(log_ratio, lowest))
-        for bound in most:
-            log_ratio = tf.where(costs > 0, tf.minimum(log_ratio, bound), log_ratio)
-    return tf.exp(log_ratio)
+def _within(x: tf.Tensor, value: tf.Tensor, lowest: Any, highest: Any, moving: Any) -> tf.Tensor:
+    # The value within bounds, and within them the slope of x where it moves. As one edit this takes half of
+    # the time of a maximum and a minimum, each with its slope.
+    bounded = tf.minimum(tf.maximum(value, lowest), highest)
+    if moving is False:
+        return bounded
+    inside = (bounded == value) & moving
+    return intercept(x, lambda g, inside: tf.where(inside, g, 0), inside, linear=True, value=bounded)
 
 
-def clipped_weight(log_ratio: tf.Tensor, clip: Any) -> tf.Tensor:
-    """Return the ratio as a constant, bounded on both sides."""
-    lowest, highest = _bounds(clip, log_ratio, "two", (2,))
-    return tf.exp(tf.stop_gradient(tf.minimum(tf.maximum(log_ratio, lowest), highest)))
+def weighted(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """Multiply two tensors of one shape, of which the second has no gradient; times 0 anything is 0."""
+    product = tf.math.multiply_no_nan(tf.stop_gradient(x), weight)  # its own slope would take a pass more
+    return intercept(x, tf.math.multiply_no_nan, weight, linear=True, value=product)
+
+
+def bounds_of(clip: Any, costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the logarithms that bound a ratio on the side to which costs push it, in their shape."""
+    infinity = tf.fill(tf.shape(costs), tf.constant(math.inf, costs.dtype))
+    if clip is None:
+        return -infinity, infinity
+    low, high, *most = _bounds(clip, costs, "two or three", (2, 3))
+    return tf.where(costs < 0, -infinity, low), tf.where(costs < 0, high, most[0] if most else infinity)
+
+
+def weights_of(log_pi: tf.Tensor, old: tf.Tensor, weight: tf.Tensor, level: str, clip: Any) -> tf.Tensor:
+    """Return ratios as constants, bounded on both sides."""
+    lowest, highest = _bounds(clip, log_pi, "two", (2,))
+    return tf.exp(log_ratio_of(tf.stop_gradient(log_pi), old, weight, level, lowest, highest, moves=False))
 
 
 def difference(log_pi: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
@@ -61,8 +93,12 @@ def difference(log_pi: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 def bounded(d: tf.Tensor, *, above: bool = True) -> tf.Tensor:
     """Bound logarithms below, and above, so that products of two exponentials don't overflow."""
-    limit = math.log(finfo(d.dtype).max) / 2
+    limit = _limit(d)
     return tf.minimum(tf.maximum(d, -limit), limit if above else math.inf)
+
+
+def _limit(d: tf.Tensor) -> float:
+    return math.log(finfo(d.dtype).max) / 2
 
 
 def _k3(d: tf.Tensor) -> tf.Tensor:
@@ -102,12 +138,12 @@ def as_tokens(name: str, x: object) -> tf.Tensor:
     return given
 
 
-def check_log_probs(counted: tf.Tensor, **values: tf.Tensor) -> None:
+def check_log_probs(weight: tf.Tensor, **values: tf.Tensor) -> None:
     """Raise if a token that counts has a log-probability above 0, where values can be looked at."""
     for name, value in values.items():
         x = tf.convert_to_tensor(value)
         if is_readable(x) and not tf.reduce_max(x) <= 0:  # padding may be NaN
-            highest = tf.reduce_max(tf.where(counted, x, -1))
+            highest = tf.reduce_max(tf.where(weight != 0, x, -1))
             check_log_probability(name, float(highest), finfo(x.dtype).eps)
 
 
@@ -128,13 +164,15 @@ def as_other(name: str, value: Any, given: tf.Tensor) -> tf.Tensor:
     return tf.stop_gradient(tf.cast(value, at_least_float32(given).dtype))
 
 
-def costs_of(advantages: Any, counted: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
-    """Return minus the advantage of each token that counts, from one for each answer or for each token."""
+def costs_of(advantages: Any, given: tf.Tensor) -> tf.Tensor:
+    """Return minus the advantages, one for each token, or one for each answer as ``[..., 1]``."""
     advantages = as_ranked("advantages", advantages)
     if advantages.shape.rank < given.shape.rank:
         check_shape("advantages", advantages.shape, given.shape[:-1], "log_probs without its last axis")
-        advantages = tf.broadcast_to(advantages[..., None], tf.shape(given))
-    return tf.where(counted, -as_other("advantages", advantages, given), 0)
+        advantages = advantages[..., None]
+    else:
+        check_shape("advantages", advantages.shape, given.shape, "log_probs")
+    return -tf.stop_gradient(tf.cast(advantages, at_least_float32(given).dtype))
 
 
 def _bounds(clip: Any, log_ratio: tf.Tensor, words: str, counts: tuple[int, ...]) -> list[tf.Tensor]:

@@ -8,17 +8,12 @@ Where an element is trainable, and t counts the steps that it has taken itself::
 Where it is frozen, nothing of it changes: parameter, m, v and t stay as they are.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Any
-
-import keras
 import tensorflow as tf
 
 from gradtricks._core.checks import check_broadcast, check_shape
-from gradtricks.tensorflow._adam import as_options, bias_correction, is_small, shaped, stepper, wide_dtype
+from gradtricks.tensorflow._adam import adam_step, as_options
+from gradtricks.tensorflow._masked_adam import MaskedAdam as MaskedAdam
 from gradtricks.tensorflow._masked_optimizer import MaskedOptimizer as MaskedOptimizer
-from gradtricks.tensorflow._masked_optimizer import index_of, where_trainable
 from gradtricks.tensorflow._tensors import TENSORS, as_floating, as_integers, as_mask, as_moments
 
 
@@ -69,223 +64,16 @@ def masked_adam_step(
     parameter, gradient = as_floating("parameter", parameter), as_floating("gradient", gradient)
     m, v, step = as_moments("m", m), as_moments("v", v), as_integers("step", step)
     check_broadcast("step", step.shape, parameter.shape, "parameter")
-    largest = v if v_max is None else as_moments("v_max", v_max)
-    for name, tensor in {"gradient": gradient, "m": m, "v": v, "v_max": largest}.items():
+    v_max = None if v_max is None else as_moments("v_max", v_max)
+    for name, tensor in {
+        "gradient": gradient,
+        "m": m,
+        "v": v,
+        "v_max": v if v_max is None else v_max,
+    }.items():
         check_shape(name, tensor.shape, parameter.shape, "parameter")
-    options = as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
-    learning_rate, beta_1, beta_2, epsilon, weight_decay = options
-    trainable_mask = as_mask(trainable_mask, parameter)
-    dtypes = m.dtype, v.dtype, largest.dtype
-    wide = tf.float64 if tf.float64 in (*dtypes, parameter.dtype, gradient.dtype) else tf.float32
-    m, v, largest = tf.cast(m, wide), tf.cast(v, wide), tf.cast(largest, wide)
+    learning_rate, *others = as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay)
     if isinstance(learning_rate, TENSORS):
         check_broadcast("learning_rate", learning_rate.shape, parameter.shape, "parameter")
-        learning_rate = tf.cast(learning_rate, wide)  # of a number, this would take digits away
-    # What a frozen element's gradient holds must not reach anything, the backward pass included.
-    gradient = tf.cast(where_trainable(trainable_mask, -gradient if maximize else gradient), wide)
-    # Mask the moments first; the compiled step then reads one array fewer.
-    new_m = tf.where(trainable_mask, beta_1 * m + (1 - beta_1) * gradient, m)
-    new_v = tf.where(trainable_mask, beta_2 * v + (1 - beta_2) * tf.square(gradient), v)
-    largest = new_v if v_max is None else tf.where(trainable_mask, tf.maximum(largest, new_v), largest)
-    new_step = step + 1
-    correction_1, correction_2 = bias_correction(beta_1, new_step, m), bias_correction(beta_2, new_step, m)
-    # Quotients are dear, so this has one: numerator and denominator are taken times correction_2.
-    second = largest * correction_2
-    moving = second > 0  # at 0 the root has no slope; there it counts as 0
-    one, zero = tf.ones([], wide), tf.zeros([], wide)
-    root = tf.where(moving, tf.sqrt(tf.where(moving, second, one)), zero)
-    root = tf.where(trainable_mask, correction_1 * (root + epsilon * correction_2), one)
-    update = learning_rate * correction_2 * new_m / root
-    moved = tf.cast(parameter, wide) * (1 - learning_rate * weight_decay) - update
-    new_parameter = tf.where(trainable_mask, tf.cast(moved, parameter.dtype), parameter)
-    new_m, new_v, largest = (tf.cast(x, dtype) for x, dtype in zip((new_m, new_v, largest), dtypes))
-    new_step = tf.where(trainable_mask, new_step, step)
-    return new_parameter, new_m, new_v, new_step, None if v_max is None else largest
-
-
-@keras.saving.register_keras_serializable(package="gradtricks")
-class MaskedAdam(keras.optimizers.Optimizer):
-    """Adam in which elements can be frozen and thawed at every step.
-
-    Zeroing a gradient doesn't freeze under Adam: the moments of earlier steps keep moving the element.
-    Here a frozen element keeps everything, and thaws as if nothing had happened.
-
-    Arguments are those of ``keras.optimizers.Adam`` but for ``use_ema`` and ``gradient_accumulation_steps``,
-    which would move frozen elements; ``epsilon`` is added after the bias correction, and frozen elements
-    don't count when norms are taken. Large parameters are updated by a computation that XLA compiles, small
-    ones all in one. Under a ``LossScaleOptimizer`` set the mask of its ``inner_optimizer``; it skips a step
-    where any gradient isn't finite, a frozen element's included.
-
-    Example:
-        >>> weight = tf.Variable(tf.zeros(2))
-        >>> optimizer = MaskedAdam(learning_rate=0.1)
-        >>> optimizer.build([weight])
-        >>> optimizer.set_trainable_mask(weight, tf.constant([True, False]))
-        >>> optimizer.apply([tf.ones(2)])
-        >>> weight.numpy().round(4)
-        array([-0.1,  0. ], dtype=float32)
-    """
-
-    def __init__(
-        self,
-        learning_rate: Any = 1e-3,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-        amsgrad: bool = False,
-        weight_decay: float | None = None,
-        **options: Any,
-    ) -> None:
-        for name in ("use_ema", "gradient_accumulation_steps"):
-            if options.get(name):
-                raise ValueError(
-                    f"{name} would move frozen elements; got {options[name]}; remedy: leave it out"
-                )
-        if isinstance(learning_rate, TENSORS) and learning_rate.shape.num_elements() != 1:
-            got = tuple(learning_rate.shape)
-            raise ValueError(f"learning_rate must be a number or have one element; got shape {got}")
-        numbers = as_options(learning_rate, beta_1, beta_2, epsilon, weight_decay or 0.0)
-        options.setdefault("name", "masked_adam")
-        super().__init__(learning_rate=learning_rate, **options)
-        _, self.beta_1, self.beta_2, self.epsilon, decay = numbers
-        self.amsgrad = bool(amsgrad)
-        # The base class would decay frozen elements too, so it never learns of the weight decay.
-        self._decay = None if weight_decay is None else decay
-
-    def build(self, variables: Sequence[Any]) -> None:
-        """Create the state of each variable."""
-        if self.built:
-            return
-        super().build(variables)
-        self._momentums = [self._add(v, wide_dtype(v), "momentum") for v in variables]
-        self._velocities = [self._add(v, wide_dtype(v), "velocity") for v in variables]
-        hatted = variables if self.amsgrad else []
-        self._velocity_hats = [self._add(v, wide_dtype(v), "velocity_hat") for v in hatted]
-        self._step = [self.add_variable((), "zeros", "int32", name="step") for _ in variables]
-        # Own steps say nothing until elements differ in them, which is when a mask first changes after a
-        # step.
-        self._own_steps = [self._add(v, "int32", "own_steps") for v in variables]
-        # Small parameters count them from the start, which is less work than to ask.
-        known = ["ones" if is_small(v) else "zeros" for v in variables]
-        self._differ = [self.add_variable((), how, "bool", name="differ") for how in known]
-        self._trainable_mask = [self._add(v, "bool", "trainable_mask", "ones") for v in variables]
-
-    def set_trainable_mask(self, parameter: Any, trainable_mask: tf.Tensor | None) -> None:
-        """Say which elements of a parameter may move, from the next step on.
-
-        Args:
-            parameter: One of the optimizer's parameters.
-            trainable_mask: True where an element may move; bool, broadcasts to the shape of ``parameter``.
-                None lets all of them move.
-
-        Raises:
-            ValueError: A mask for a parameter with a constraint, which would move frozen elements.
-        """
-        index = index_of(self, parameter)
-        if trainable_mask is not None and parameter.constraint is not None:
-            raise ValueError(
-                "parameter must have no constraint, which would move frozen elements; got "
-                f"{type(parameter.constraint).__name__}; remedy: MaskedOptimizer(keras.optimizers.Adam())"
-            )
-        mask = as_mask(tf.constant(True) if trainable_mask is None else trainable_mask, parameter)
-        mask = tf.broadcast_to(mask, parameter.shape)
-        old = tf.convert_to_tensor(self._trainable_mask[index])
-        taken = tf.convert_to_tensor(self._step[index])
-
-        def differ() -> None:
-            self._own_steps[index].assign(tf.where(old, taken, 0))
-            self._differ[index].assign(True)
-
-        known = tf.convert_to_tensor(self._differ[index])
-        tf.cond((taken > 0) & ~known & tf.reduce_any(mask != old), differ, tf.no_op)
-        self._trainable_mask[index].assign(mask)
-
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
-        """Take one step; Keras calls this, and everybody who has gradients at hand, one for each variable."""
-        if trainable_variables is not None:
-            self.build(list(trainable_variables))
-        if self.clipnorm is not None or self.global_clipnorm is not None:
-            variables = self._trainable_variables if trainable_variables is None else trainable_variables
-            masks = [self._trainable_mask[self._get_variable_index(v)] for v in variables]
-            grads = [g if g is None else where_trainable(m, g) for m, g in zip(masks, grads, strict=True)]
-        return super().apply(grads, trainable_variables)
-
-    def _backend_update_step(
-        self, grads: Sequence[Any], trainable_variables: Any, learning_rate: Any
-    ) -> None:
-        # One by one, small variables cost more in calls than in arithmetic. Replicas take theirs one by one.
-        together: dict[Any, list[Any]] = {}
-        alone = []
-        for gradient, variable in zip(grads, trainable_variables, strict=True):
-            if is_small(variable) and not tf.distribute.has_strategy():
-                kind = gradient.dtype, variable.dtype, self._use_weight_decay(variable)
-                together.setdefault(kind, []).append((gradient, variable))
-            else:
-                alone.append((gradient, variable))
-        for pairs in together.values():
-            self._step_together(pairs, learning_rate)
-        if alone:
-            given, variables = zip(*alone, strict=True)
-            super()._backend_update_step(given, variables, learning_rate)
-
-    def _step_together(self, pairs: Sequence[tuple[Any, Any]], learning_rate: Any) -> None:
-        gradients, variables = zip(*pairs, strict=True)
-        indices = [self._get_variable_index(variable) for variable in variables]
-
-        def of(state: list[Any]) -> list[Any]:
-            return [state[index].value for index in indices]
-
-        def flat(tensors: Sequence[Any]) -> tf.Tensor:
-            return tf.concat([shaped(tensor, [-1]) for tensor in tensors], 0)
-
-        sizes = [math.prod(variable.shape) for variable in variables]
-        take_step = stepper(masked_adam_step, sum(sizes), **self._options_of(variables[0]))
-        masks, hats = of(self._trainable_mask), of(self._velocity_hats) if self.amsgrad else None
-        moments, steps = (of(self._momentums), of(self._velocities)), of(self._own_steps)
-        new = take_step(
-            *map(flat, (variables, gradients, *moments, steps, masks)),
-            v_max=None if hats is None else flat(hats),
-            learning_rate=tf.cast(learning_rate, moments[0][0].dtype),
-        )
-        for state, values in zip((variables, *moments, steps, hats), new, strict=True):
-            if state is not None:
-                for old, value in zip(state, tf.split(values, sizes), strict=True):
-                    old.assign(shaped(value, old.shape))
-
-    def _options_of(self, variable: Any) -> dict[str, float]:
-        decay = (self._decay or 0.0) if self._use_weight_decay(variable) else 0.0
-        betas = {"beta_1": self.beta_1, "beta_2": self.beta_2}
-        return {**betas, "epsilon": self.epsilon, "weight_decay": decay}
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Take one step of one variable; Keras calls this."""
-        index, options = self._get_variable_index(variable), self._options_of(variable)
-        take_step = stepper(_step_by_tensors, variable.shape.num_elements(), **options)
-        moments = self._momentums[index].value, self._velocities[index].value
-        v_max = self._velocity_hats[index].value if self.amsgrad else None
-        mask, rate = self._trainable_mask[index].value, tf.cast(learning_rate, moments[0].dtype)
-        arguments = variable, tf.convert_to_tensor(gradient), *moments, mask, v_max, rate
-        step, own_steps = self._step[index].value, self._own_steps[index].value
-        tf.cond(
-            self._differ[index].value,
-            lambda: take_step(own_steps, *arguments, counting=True),
-            lambda: take_step(step, *arguments, counting=False),
-        )
-        step.assign_add(1)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments that make an equal optimizer."""
-        options = {"beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
-        return {**super().get_config(), **options, "amsgrad": self.amsgrad, "weight_decay": self._decay}
-
-    def _add(self, like: Any, dtype: str, name: str, initializer: str = "zeros") -> Any:
-        return self.add_variable(like.shape, initializer, dtype, name=name)
-
-
-def _step_by_tensors(step: tf.Variable, *arguments: Any, counting: bool, **options: Any) -> None:
-    parameter, gradient, m, v, mask, v_max, rate = arguments
-    state = parameter, m, v, step if counting else None, v_max
-    new = masked_adam_step(parameter, gradient, m, v, step, mask, v_max=v_max, learning_rate=rate, **options)
-    for old, value in zip(state, new, strict=True):
-        if old is not None:
-            old.assign(value)
+    arguments = parameter, gradient, m, v, step, as_mask(trainable_mask, parameter), v_max
+    return adam_step(*arguments, learning_rate, *others, maximize=maximize)

@@ -135,16 +135,17 @@ def token_policy_loss(
     _tokens.check_surrogate(surrogate, ratio, clip)
     given = _tokens.as_tokens("log_probs", log_probs)
     log_pi, weight = at_least_float32(given), _tokens.as_mask(mask, given)
-    counted, old = weight != 0, _tokens.as_other("old_log_probs", old_log_probs, given)
-    _tokens.check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
-    costs = _tokens.costs_of(advantages, counted, given)
-    if ratio == "none":
-        return _tokens.averaged(tf.where(costs != 0, log_pi, 0) * costs, weight, normalize)
-    log_ratio = _tokens.log_ratio_of(log_pi, old, counted, ratio)
+    old = _tokens.as_other("old_log_probs", old_log_probs, given)
+    _tokens.check_log_probs(weight, log_probs=log_probs, old_log_probs=old_log_probs)
+    costs = _tokens.costs_of(advantages, given)
+    x, counts = log_pi, weight
     if surrogate == "cispo":
-        costs_of_weights = _tokens.clipped_weight(log_ratio, clip) * costs
-        return _tokens.averaged(tf.where(costs != 0, log_pi, 0) * costs_of_weights, weight, normalize)
-    return _tokens.averaged(_tokens.clipped_ratio(log_ratio, costs, clip) * costs, weight, normalize)
+        costs *= _tokens.weights_of(log_pi, old, weight, ratio, clip)
+    elif ratio != "none":
+        x = tf.exp(_tokens.log_ratio_of(log_pi, old, weight, ratio, *_tokens.bounds_of(clip, costs)))
+        if x.shape[-1] == 1:  # one ratio for all tokens of an answer
+            counts = tf.reduce_sum(weight, -1, keepdims=True)
+    return _tokens.averaged(_tokens.weighted(x, tf.math.multiply_no_nan(costs, counts)), weight, normalize)
 
 
 def kl_penalty(
@@ -253,11 +254,11 @@ def importance_weights(
     highest = math.inf if truncate is None else check_number("truncate", truncate, low=0)
     low, high = check_interval("mask_outside", mask_outside, low=0)
     given = _tokens.as_tokens("log_probs", log_probs)
-    log_pi, counted = tf.stop_gradient(at_least_float32(given)), _tokens.as_mask(mask, given) != 0
+    log_pi, weight = tf.stop_gradient(at_least_float32(given)), _tokens.as_mask(mask, given)
     old = _tokens.as_other("old_log_probs", old_log_probs, given)
-    _tokens.check_log_probs(counted, log_probs=log_probs, old_log_probs=old_log_probs)
-    rho = tf.exp(_tokens.log_ratio_of(log_pi, old, counted, level))
-    return tf.where(counted & (rho >= low) & (rho <= high), tf.minimum(rho, highest), 0)
+    _tokens.check_log_probs(weight, log_probs=log_probs, old_log_probs=old_log_probs)
+    rho = tf.exp(_tokens.log_ratio_of(log_pi, old, weight, level))
+    return tf.where((weight != 0) & (rho >= low) & (rho <= high), tf.minimum(rho, highest), 0)
 
 
 def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -> tf.Tensor:
@@ -283,7 +284,7 @@ def average_tokens(x: tf.Tensor, mask: tf.Tensor, *, normalize: str = "token") -
     check_choice("normalize", normalize, _NORMALIZATIONS)
     given = _tokens.as_tokens("x", x)
     weight = _tokens.as_mask(mask, given)
-    return _tokens.averaged(tf.where(weight != 0, at_least_float32(given), 0), weight, normalize)
+    return _tokens.averaged(_tokens.weighted(at_least_float32(given), weight), weight, normalize)
 
 
 def _centered(x: tf.Tensor, axis: int) -> tf.Tensor:
