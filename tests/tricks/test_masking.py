@@ -808,7 +808,7 @@ def test_tensors_laid_end_to_end_take_the_steps_of_each(in_torch, monkeypatch, c
     from gradtricks.torch import _in_place
 
     torch, tricks = in_torch.framework, in_torch.tricks
-    monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+    monkeypatch.setattr(_in_place, "_row_of", lambda *_: None)
     monkeypatch.setattr(_in_place, "_JOINED", portion)
     shapes = [(3, 2), (5,), (), (7,), (0,), (2, 2)]
     random = np.random.default_rng(0)
@@ -868,7 +868,7 @@ def test_a_capturable_step_unscales_and_skips_by_itself(in_torch, monkeypatch, l
 
     torch, tricks = in_torch.framework, in_torch.tricks
     if not looped:
-        monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+        monkeypatch.setattr(_in_place, "_row_of", lambda *_: None)
     paths = []
     for capturable in (False, True):
         parameter = torch.nn.Parameter(torch.ones(3))
@@ -996,7 +996,7 @@ def test_the_compiled_step_of_a_gpu_on_a_cpu(in_torch, monkeypatch):
     gradients, masks = random.normal(size=(5, 2, 3)), random.random((5, 2, 3)) < 0.5
     masks[:2] = True
     paths = []
-    monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+    monkeypatch.setattr(_in_place, "_row_of", lambda *_: None)
     for compiled in (True, False):
         monkeypatch.setattr(_in_place, "_is_worth_compiling", lambda _, so=compiled: so)
         torch._dynamo.utils.counters.clear()
