@@ -76,7 +76,7 @@ def launches(request, in_torch, monkeypatch):
     stand_in = SimpleNamespace(BLOCK=found.BLOCK, masked_adam_steps=counted)
     monkeypatch.setitem(vars(kernels), "launches", stand_in)
     monkeypatch.setattr(_launching, "_has_triton", lambda: True)
-    monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+    monkeypatch.setattr(_in_place, "_row_of", lambda *_: None)
     monkeypatch.setattr(in_torch.framework.Tensor, "is_cuda", True, raising=False)
     monkeypatch.setattr(in_torch.framework.cuda, "is_current_stream_capturing", lambda: False)
     _launching._agrees.cache_clear()

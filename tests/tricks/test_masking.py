@@ -807,7 +807,7 @@ def test_tensors_laid_end_to_end_take_the_steps_of_each(in_torch, monkeypatch, c
     from gradtricks.torch import _in_place
 
     torch, tricks = in_torch.framework, in_torch.tricks
-    monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+    monkeypatch.setattr(_in_place, "_row_of", lambda *_: None)
     monkeypatch.setattr(_in_place, "_JOINED", portion)
     shapes = [(3, 2), (5,), (), (7,), (0,), (2, 2)]
     random = np.random.default_rng(0)
@@ -867,7 +867,7 @@ def test_a_capturable_step_unscales_and_skips_by_itself(in_torch, monkeypatch, l
 
     torch, tricks = in_torch.framework, in_torch.tricks
     if not looped:
-        monkeypatch.setattr(_in_place, "_fits_the_loop", lambda *_: False)
+        monkeypatch.setattr(_in_place, "_row_of", lambda *_: None)
     paths = []
     for capturable in (False, True):
         parameter = torch.nn.Parameter(torch.ones(3))

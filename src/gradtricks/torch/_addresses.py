@@ -1,7 +1,7 @@
 """Which tensors compiled loops may edit by their addresses, and in whose threads."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +18,19 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def has_address(tensor: torch.Tensor) -> bool:
     """Say whether elements lie one behind the other in the memory of the CPU."""
     return is_plain(tensor) and tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
+
+
+def addresses_of(tensors: Sequence[torch.Tensor | None], shape: torch.Size) -> list[int] | None:
+    """Return where tensors begin, 0 for None; or None unless all have an address and this shape."""
+    addresses = []
+    for tensor in tensors:
+        if tensor is None:
+            addresses.append(0)
+        elif tensor.shape == shape and has_address(tensor):
+            addresses.append(tensor.data_ptr())
+        else:
+            return None
+    return addresses
 
 
 @cache

@@ -1,23 +1,28 @@
 """Steps of Adam under masks, in place: one pass on a CPU, one launch on a GPU, else small tensors as one."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from gradtricks._core import kernels
-from gradtricks.torch._addresses import has_address, is_plain, parallel_region
+from gradtricks.torch._adam_state import SHAPED
+from gradtricks.torch._addresses import addresses_of, is_plain, parallel_region
 from gradtricks.torch._joining import join, write
 from gradtricks.torch._launching import Adam, can_launch, fits_a_launch, launch
+from gradtricks.torch._masked_optimizer import check_state
 from gradtricks.torch._tensors import at_least_float32
 
 _JOINED = 2**24  # elements of small tensors that are stepped as one
 _LOOPED = torch.float32, torch.float64
 
+Given = tuple[torch.Tensor, torch.Tensor, dict[str, Any]]
+Row = TypeVar("Row", list[Any], Given)
+
 
 def step_in_place(
     adam: Adam,
-    given: list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]],
+    given: list[Given],
     group: dict[str, Any],
     found_inf: torch.Tensor | None,
 ) -> None:
@@ -33,19 +38,23 @@ def step_in_place(
     options = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon, "l2": l2, "weight_decay": decay}
     options["maximize"] = group["maximize"]
     rate = group["lr"].reshape(()) if isinstance(group["lr"], torch.Tensor) else group["lr"]
-    loops: dict[torch.dtype, list[list[Any]]] = {}
+    by_tensors = found_inf is not None or torch.compiler.is_compiling()
+    loops: dict[torch.dtype, list[tuple[list[int], torch.Tensor, torch.Tensor]]] = {}
     others: dict[tuple[bool, object], list[list[Any]]] = {}
     for parameter, gradient, state in given:
         largest = state["max_exp_avg_sq"] if group["amsgrad"] else None
-        tensors = [parameter, gradient, state["exp_avg"], state["exp_avg_sq"], largest]
-        tensors += [state.get("own_steps"), state["trainable_mask"]]
-        if found_inf is None and _fits_the_loop(tensors, state["step"]):
-            loops.setdefault(parameter.dtype, []).append([*tensors, state["step"]])
-        else:
-            kind = fits_a_launch(tensors, state["step"]), _kind_of(tensors, state["step"])
-            others.setdefault(kind, []).append([*tensors, state["step"]])
-    for dtype, rows in loops.items():
-        _in_one_pass(dtype, rows, rate, options)
+        mask, step = state["trainable_mask"], state["step"]
+        shaped = [state["exp_avg"], state["exp_avg_sq"], largest, state.get("own_steps"), mask]
+        row = None if by_tensors else _row_of(parameter, gradient, shaped, step)
+        if row is not None:
+            loops.setdefault(parameter.dtype, []).append(row)
+            continue
+        check_state(SHAPED, state, parameter)
+        tensors = [parameter, gradient, *shaped]
+        kind = fits_a_launch(tensors, step), _kind_of(tensors, step)
+        others.setdefault(kind, []).append([*tensors, step])
+    for dtype, looped in loops.items():
+        _in_one_pass(dtype, looped, rate, options)
     for (fits, _), rows in others.items():
         steps, is_finite = [row[-1] for row in rows], None
         taken: int | torch.Tensor = 1
@@ -55,38 +64,39 @@ def step_in_place(
         if fits and can_launch(_by_tensors, adam, rows, is_finite):
             launch(rows, rate, options, is_finite)
         else:
-            for some in _portions(rows):
+            for some in portions(rows):
                 _by_tensors(adam, some, rate, options, is_finite)
         torch._foreach_add_(steps, taken)
 
 
-def _fits_the_loop(tensors: list[Any], step: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling() or step.dtype != torch.float32 or not step.is_cpu:
-        return False
-    dtype = tensors[0].dtype  # the loop can't in half precision
-    if dtype not in _LOOPED or tensors[2].dtype != dtype:
-        return False
-    # A gradient with gaps, or of another dtype, is copied.
-    gradient = tensors[1]
-    for tensor in tensors:
-        if tensor is not None and tensor is not gradient and not has_address(tensor):
-            return False
-    return is_plain(gradient) and gradient.is_cpu
+def _row_of(
+    parameter: torch.Tensor, gradient: torch.Tensor, shaped: list[Any], step: torch.Tensor
+) -> tuple[list[int], torch.Tensor, torch.Tensor] | None:
+    # What the loop takes of a parameter, and what must live until it has ended; None where it can't.
+    dtype, shape = parameter.dtype, parameter.shape
+    if dtype not in _LOOPED or shaped[0].dtype != dtype:  # the loop can't in half precision
+        return None
+    if step.dtype != torch.float32 or not step.is_cpu or not gradient.is_cpu or not is_plain(gradient):
+        return None
+    addresses = addresses_of([parameter, *shaped], shape)
+    if addresses is None:
+        return None
+    at_gradient = addresses_of([gradient], shape) if gradient.dtype == dtype else None
+    if at_gradient is None:  # one with gaps, or of another dtype, is copied
+        gradient = gradient.to(dtype).resolve_neg().contiguous()
+        at_gradient = [gradient.data_ptr()]
+    row = [parameter.numel(), addresses[0], *at_gradient, *addresses[1:], step.data_ptr()]
+    return row, parameter, gradient
 
 
 def _in_one_pass(
     dtype: torch.dtype,
-    rows: list[list[Any]],
+    rows: list[tuple[list[int], torch.Tensor, torch.Tensor]],
     rate: float | torch.Tensor,
     options: dict[str, Any],
 ) -> None:
-    addresses = []
-    for row in rows:
-        if row[1].dtype != dtype or not has_address(row[1]):
-            row[1] = row[1].to(dtype).resolve_neg().contiguous()  # kept until the loop has ended
-        addresses.append([row[0].numel(), *[0 if t is None else t.data_ptr() for t in row]])
     kernels.masking.masked_adam_steps(
-        addresses,
+        [row for row, _, _ in rows],
         str(dtype).removeprefix("torch."),
         learning_rate=float(rate),
         threads=torch.get_num_threads(),
@@ -94,7 +104,7 @@ def _in_one_pass(
         **options,
     )
     # Autograd must notice that the parameters were edited.
-    torch.autograd.graph.increment_version([row[0] for row in rows])
+    torch.autograd.graph.increment_version([parameter for _, parameter, _ in rows])
 
 
 def _kind_of(tensors: list[Any], step: torch.Tensor) -> object:
@@ -105,9 +115,9 @@ def _kind_of(tensors: list[Any], step: torch.Tensor) -> object:
     return parameter.device, taken, tuple(t if t is None else t.dtype for t in tensors)
 
 
-def _portions(rows: list[list[Any]]) -> Iterator[list[list[Any]]]:
-    # Tensors that are joined are copied, so not all of a large model at once.
-    some: list[list[Any]] = []
+def portions(rows: list[Row]) -> Iterator[list[Row]]:
+    """Part rows, each with a parameter in front, since tensors that are joined are copied."""
+    some: list[Row] = []
     for row in rows:
         if some and sum(each[0].numel() for each in some) + row[0].numel() > _JOINED:
             yield some

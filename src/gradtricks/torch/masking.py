@@ -10,16 +10,17 @@ Where it is frozen, nothing of it changes: parameter, m, v and t stay as they ar
 
 from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from gradtricks._core.checks import check_broadcast, check_shape
 from gradtricks._core.masking import check_options
-from gradtricks.torch._addresses import is_plain
+from gradtricks.torch._adam_state import SHAPED, complete, complete_for, loaded, may_differ
 from gradtricks.torch._in_place import step_in_place
 from gradtricks.torch._masked_optimizer import MaskedOptimizer as MaskedOptimizer
 from gradtricks.torch._masked_optimizer import check_given, check_rate, check_state, dense, loss_of, mask_for
+from gradtricks.torch._rounded import check_rounding, step_rounded
 from gradtricks.torch._tensors import (
     as_floating,
     as_integers,
@@ -30,7 +31,6 @@ from gradtricks.torch._tensors import (
 )
 
 _CPU = torch.device("cpu")
-_SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "own_steps", "trainable_mask")
 
 
 def masked_adam_step(
@@ -126,6 +126,11 @@ class MaskedAdam(torch.optim.Optimizer):
     which waits for the device. Elsewhere, and while a CUDA graph is captured, small parameters are laid end
     to end, so that they take no more operations than one.
 
+    With ``rounding`` a step of parameters in bfloat16 or float16 is taken in float32, from copies that live
+    as long as the step, and then rounded: ``"stochastic"`` by `round_stochastically`, with noise of the
+    default generator, which replicas have to seed alike; ``"compensated"`` by `add_compensated`, which keeps
+    ``compensation`` in the state, in bfloat16. ``None`` rounds to nearest, and loses small steps.
+
     With ``capturable=True`` counts lie on the device of their parameter, so that a CUDA graph may capture a
     step, and a GradScaler leaves it to the step to unscale gradients and to skip, without a wait. Tests
     have a device without values for that, and none has captured a step on a GPU.
@@ -155,9 +160,10 @@ class MaskedAdam(torch.optim.Optimizer):
         maximize: bool = False,
         capturable: bool = False,
         decoupled_weight_decay: bool = False,
+        rounding: Literal["stochastic", "compensated"] | None = None,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        options |= {"maximize": maximize, "capturable": capturable}
+        options: dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        options |= {"amsgrad": amsgrad, "maximize": maximize, "capturable": capturable, "rounding": rounding}
         super().__init__(params, options | {"decoupled_weight_decay": decoupled_weight_decay})
 
     @property
@@ -170,6 +176,8 @@ class MaskedAdam(torch.optim.Optimizer):
         check_rate(options["lr"])
         _as_options(options["lr"], *options["betas"], options["eps"], options["weight_decay"])
         super().add_param_group(param_group)
+        for parameter in param_group["params"]:
+            check_rounding(options["rounding"], parameter)
 
     def set_trainable_mask(self, parameter: torch.Tensor, trainable_mask: torch.Tensor | None) -> None:
         """Say which elements of a parameter may move, from the next step on.
@@ -189,7 +197,7 @@ class MaskedAdam(torch.optim.Optimizer):
         self._state_of(parameter)
         old = state["trainable_mask"]
         # From the first change on, elements differ in how many steps they have taken.
-        if "own_steps" not in state and _may_differ(old, mask, state["step"]):
+        if "own_steps" not in state and may_differ(old, mask, state["step"]):
             state["own_steps"] = old.int() * state["step"].int()
         old.copy_(mask)  # memory that is new costs more than the copy
 
@@ -216,7 +224,8 @@ class MaskedAdam(torch.optim.Optimizer):
             given = [(p, dense(gradient), self._checked_state_of(p, group)) for p, gradient in pairs]
             if scale is not None and pairs:
                 torch._foreach_div_([gradient for _, gradient in pairs], scale)
-            step_in_place(masked_adam_step, given, group, found_inf)
+            take = step_rounded if group["rounding"] else step_in_place
+            take(masked_adam_step, given, group, found_inf)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -227,7 +236,7 @@ class MaskedAdam(torch.optim.Optimizer):
             state_dict = given  # as other hooks have made it
             for group, saved_group in zip(self.param_groups, given["param_groups"]):
                 for parameter, index in zip(group["params"], saved_group["params"]):
-                    check_state(_SHAPED, given["state"].get(index, {}), parameter)
+                    check_state(SHAPED, given["state"].get(index, {}), parameter)
 
         with self.register_load_state_dict_pre_hook(check):
             super().load_state_dict(state_dict)
@@ -237,13 +246,8 @@ class MaskedAdam(torch.optim.Optimizer):
                 group.setdefault(name, default)  # of an older Adam
             for parameter, index in zip(group["params"], saved_group["params"], strict=True):
                 for name, value in state_dict["state"].get(index, {}).items():
-                    saved = torch.as_tensor(value)
-                    place, dtype = parameter.device, saved.dtype
-                    if name == "step":
-                        place, dtype = self._place_of_steps(parameter), torch.float32
-                    elif dtype.is_floating_point:
-                        dtype = _wide_dtype(parameter)
-                    self.state[parameter][name] = saved.detach().to(place, dtype, copy=True)
+                    place = self._place_of_steps(parameter)
+                    self.state[parameter][name] = loaded(name, value, parameter, place)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become the copy."""
@@ -251,35 +255,18 @@ class MaskedAdam(torch.optim.Optimizer):
         self.defaults.pop("differentiable", None)  # the base class adds it, for optimizers that have it
 
     def _checked_state_of(self, parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, Any]:
+        check_rounding(group["rounding"], parameter)
         state = self._state_of(parameter)
-        if group["amsgrad"] and "max_exp_avg_sq" not in state:
-            state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
-        check_state(_SHAPED, state, parameter)  # the loop would read and write past its end
+        complete_for(group, state, parameter)
         return state
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
-        state, place = self.state[parameter], self._place_of_steps(parameter)
-        if "exp_avg" not in state:
-            as_floating("every parameter", parameter)
-            state["step"] = torch.zeros((), dtype=torch.float32, device=place)
-            state["exp_avg"] = torch.zeros_like(parameter, dtype=_wide_dtype(parameter), requires_grad=False)
-            state["exp_avg_sq"] = torch.zeros_like(state["exp_avg"])
-        if "trainable_mask" not in state:  # nor has the state of torch.optim.Adam
-            state["trainable_mask"] = torch.ones_like(state["exp_avg"], dtype=torch.bool)
-        if state["step"].device != place:  # since the groups have become capturable, or no longer are
-            state["step"] = state["step"].to(place)
-        return state
+        return complete(self.state[parameter], parameter, self._place_of_steps(parameter))
 
     def _place_of_steps(self, parameter: torch.Tensor) -> torch.device:
         if parameter.is_cpu or not self._step_supports_amp_scaling:
             return _CPU
         return parameter.device
-
-
-def _may_differ(old: torch.Tensor, new: torch.Tensor, step: torch.Tensor) -> bool:
-    if not old.is_cpu or not is_plain(old):
-        return True  # to know would wait for the device
-    return bool(step) and not torch.equal(old, new.expand_as(old))
 
 
 def _as_options(learning_rate: float | torch.Tensor, *others: float) -> list[Any]:
@@ -291,7 +278,3 @@ def _as_options(learning_rate: float | torch.Tensor, *others: float) -> list[Any
 def _bias_correction(beta: float, step: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     # 1 - beta**t in float32 would lose four digits at t = 1; the steps differ between elements.
     return -torch.expm1(step.to(like.dtype) * filled(beta - 1, like.dtype, like.device).log1p())
-
-
-def _wide_dtype(parameter: torch.Tensor) -> torch.dtype:
-    return torch.promote_types(parameter.dtype, torch.float32)
