@@ -12,11 +12,37 @@ from gradtricks.torch._tensors import (
     as_floating,
     as_scalar,
     as_tensor,
+    as_wide,
     at_least_float32,
     clamped,
     is_readable,
     nonzero,
 )
+
+_ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
+
+
+def centered(x: torch.Tensor) -> torch.Tensor:
+    """Subtract the mean of each group."""
+    # Less the first, so that the mean of equal elements has no rounding error.
+    x = x - x[..., :1]
+    return x - x.mean(-1, keepdim=True)
+
+
+def scaled(x: torch.Tensor, baseline: str, scale: str) -> torch.Tensor:
+    """Subtract the mean of each group unless the baseline is none, and divide by a deviation."""
+    # Squares of float32 would overflow. The mean that comes with a deviation has no rounding error where all
+    # elements are equal.
+    wide = as_wide(x)
+    std, mean = torch.std_mean(wide, -1, correction=0, keepdim=True)
+    if scale == "batch":
+        std = wide.flatten().std(correction=0)
+    largest = torch.linalg.vector_norm(
+        wide, torch.inf, -1 if scale == "group" else None, keepdim=scale == "group"
+    )
+    rounding = _ROUNDING * torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
+    less = wide if baseline == "none" else wide - mean
+    return (less / std).masked_fill(std <= rounding * largest, 0)
 
 
 def averaged(x: torch.Tensor, weight: torch.Tensor, normalize: str) -> torch.Tensor:

@@ -11,12 +11,11 @@ import torch
 from gradtricks._core.checks import check_choice, check_interval, check_number
 from gradtricks.torch import _tokens
 from gradtricks.torch._modes import stopped
-from gradtricks.torch._tensors import as_floating, as_wide, at_least_float32
+from gradtricks.torch._tensors import as_floating, at_least_float32
 
 _BASELINES, _SCALES = ("mean", "leave_one_out", "none"), ("none", "group", "batch")
 _LEVELS = ("token", "sequence", "sequence_mean")
 _RATIOS, _NORMALIZATIONS = (*_LEVELS, "none"), ("token", "sequence", "batch")
-_ROUNDING = 16  # a spread below this many units in the last place is rounding, not signal
 
 
 def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: str = "none") -> torch.Tensor:
@@ -56,9 +55,9 @@ def group_advantages(rewards: torch.Tensor, *, baseline: str = "mean", scale: st
         raise ValueError("leave_one_out must have groups of at least 2 answers; got 1")
     if scale == "none":
         wide = stopped(at_least_float32(rewards))
-        advantages = wide if baseline == "none" else _centered(wide)
+        advantages = wide if baseline == "none" else _tokens.centered(wide)
     else:
-        advantages = _scaled(stopped(rewards), baseline, scale)
+        advantages = _tokens.scaled(stopped(rewards), baseline, scale)
     if baseline == "leave_one_out":
         advantages = advantages * (size / (size - 1))
     return advantages.to(rewards.dtype, copy=baseline == scale == "none")
@@ -281,24 +280,3 @@ def average_tokens(x: torch.Tensor, mask: torch.Tensor, *, normalize: str = "tok
     given = _tokens.as_tokens("x", x)
     weight = _tokens.as_mask(mask, given)
     return _tokens.averaged(torch.where(weight != 0, at_least_float32(given), 0), weight, normalize)
-
-
-def _centered(x: torch.Tensor) -> torch.Tensor:
-    # Less the first, so that the mean of equal elements has no rounding error.
-    x = x - x[..., :1]
-    return x - x.mean(-1, keepdim=True)
-
-
-def _scaled(x: torch.Tensor, baseline: str, scale: str) -> torch.Tensor:
-    # Squares of float32 would overflow. The mean that comes with a deviation has no rounding error where all
-    # elements are equal.
-    wide = as_wide(x)
-    std, mean = torch.std_mean(wide, -1, correction=0, keepdim=True)
-    if scale == "batch":
-        std = wide.flatten().std(correction=0)
-    largest = torch.linalg.vector_norm(
-        wide, torch.inf, -1 if scale == "group" else None, keepdim=scale == "group"
-    )
-    rounding = _ROUNDING * torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps
-    centered = wide if baseline == "none" else wide - mean
-    return (centered / std).masked_fill(std <= rounding * largest, 0)
