@@ -372,6 +372,26 @@ def test_a_failed_quick_run_is_said_before_long_ones(project):
     assert not (project / "experiments" / FOLDER).exists()
 
 
+def test_a_sweep_that_needs_a_gpu_is_left_out_without_one(project, monkeypatch):
+    tools = project / "tools"
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    tools.mkdir()
+    listing = tools / "nvidia-smi"
+    (project / "experiments" / "game.sweep.yaml").write_text(f"gpu: true\n{RATES}")
+    for answer in ("exit 9", "exit 0"):  # of a driver that doesn't work, and of one that sees no card
+        listing.write_text(f"#!/bin/sh\n{answer}\n")
+        listing.chmod(0o755)
+        said = invoke("publish", "experiments/game.sweep.yaml")
+        assert said == "game: left out. Its runs need a GPU, and nvidia-smi lists none here.\n"
+    assert not (project / "_build").exists()
+    said = invoke("publish")
+    assert "game: left out." in said
+    assert "game_steps: 3 done" in said
+    listing.write_text("#!/bin/sh\necho Card A\necho Card B\n")
+    assert "\nGPU: Card A, Card B\n" in invoke("publish", "experiments/game.sweep.yaml")
+    assert Published(project / "experiments" / FOLDER).plans() == ["game", "game_steps"]
+
+
 def test_former_runs_are_replaced_when_all_new_ones_are_there(published, project):
     former = tree(published)
     (project / "experiments" / "game.sweep.yaml").write_text(

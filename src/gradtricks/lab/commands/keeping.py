@@ -33,6 +33,7 @@ def publish(
     finished, they replace its former ones in experiments/published, which belongs
     into git, and which [bold]--store experiments/published[/bold] shows. Runs that a
     [bold]sweep[/bold] has done in the same store, on a cluster for example, aren't done again.
+    A sweep that says [bold]gpu: true[/bold] is left out where there is no GPU.
     """
     from gradtricks.lab.commands import publishing
 

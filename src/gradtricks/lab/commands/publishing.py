@@ -17,7 +17,7 @@ from gradtricks.lab.runs.execution import RunError
 from gradtricks.lab.runs.kernels import Kernels
 from gradtricks.lab.runs.planning import Spec, parse_notebook, plan_runs
 from gradtricks.lab.runs.progress import execute_shown
-from gradtricks.lab.runs.provenance import describe_source
+from gradtricks.lab.runs.provenance import describe_source, find_gpus
 from gradtricks.lab.runs.reproduction import Difference, Verdict
 from gradtricks.lab.runs.reproduction import reproduce as repeat
 from gradtricks.lab.storage import DEFAULT_STORE
@@ -86,7 +86,8 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
     """Run published sweeps as `sweep` does, and keep their runs with the sources, in ``published/``.
 
     That is done for each sweep when all its runs have finished; its former runs are replaced. Before them the
-    notebook's quick runs are done, as the book does them, by which later code is judged.
+    notebook's quick runs are done, as the book does them, by which later code is judged. Sweeps that
+    need a GPU are left out where there is none.
 
     Args:
         files: Of the sweeps; none means all in ``experiments/`` that say ``published: true``.
@@ -100,13 +101,17 @@ def publish(files: Sequence[str | Path] = (), **options: Any) -> Iterator[SweepR
         RunError: A quick run failed, and nothing else was begun.
         StoreError: The runs can't be kept.
     """
-    planned_sweeps = plan_published(files)
-    notebooks = dict.fromkeys(planned.notebook for planned in planned_sweeps)
+    planned_sweeps, gpus = plan_published(files), find_gpus()
+    possible = [planned for planned in planned_sweeps if gpus or not planned.gpu]
+    notebooks = dict.fromkeys(planned.notebook for planned in possible)
     quick = {notebook: _quick_runs(notebook, **options) for notebook in notebooks}
     for planned in planned_sweeps:
+        if planned not in possible:
+            yield SweepResult(planned.name, str(options.get("store", DEFAULT_STORE)), (), gpus=())
+            continue
         found = sweep(planned, **options)
         kept = None if found.failed else str(keep(planned, found.finished, quick[planned.notebook]))
-        yield replace(found, published=kept)
+        yield replace(found, published=kept, gpus=gpus if planned.gpu else None)
 
 
 def _quick_runs(notebook: Path, store: str | Path = DEFAULT_STORE, **options: Any) -> list[StoredRun]:

@@ -151,12 +151,15 @@ def forecast(planned: "Sweep", *, store: str, workers: int | None) -> Renderable
 
 
 def report(result: "SweepResult") -> RenderableType:
-    """Say how many runs of a sweep are done, where, and why some failed."""
+    """Say how many runs of a sweep are done, where, and why some failed, or that it needs a GPU."""
+    if result.gpus == ():
+        return Text(f"{result.name}: left out. Its runs need a GPU, and nvidia-smi lists none here.")
     found = sum(run.stored is not None and not run.worker for run in result.runs)
     before = f" ({found} of them kept from before)" if found else ""
     done = f"{len(result.runs) - len(result.failed)} done{before}"
     lines = [f"{result.name}: {done}, {len(result.failed)} failed."]
     lines.append(f"Runs: {near(result.store)}")
+    lines += [f"GPU: {', '.join(result.gpus)}"] if result.gpus else []
     lines += [f"Published: {near(result.published)}"] if result.published else []
     lines += [f"Plot: {path}" for path in result.plots]
     lines += [f"No plot: {result.unplotted}"] if result.unplotted else []

@@ -57,6 +57,16 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def find_gpus() -> tuple[str, ...]:
+    """Name the GPUs that NVIDIA's driver lists; none where there is no ``nvidia-smi``."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(line.strip() for line in listed.splitlines())
+
+
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()

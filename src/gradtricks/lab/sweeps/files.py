@@ -65,6 +65,7 @@ class SweepFile(BaseModel, extra="forbid", frozen=True):
     labels: dict[str, str] = {}
     threads: Annotated[int, Field(ge=1)] | None = None  # of a run
     published: bool = False  # its runs take too long for the book's build, which shows those that are kept
+    gpu: bool = False  # its runs need a GPU: ``gradtricks publish`` leaves them out where there is none
 
     def factors(self) -> Iterator[Factor]:
         """Yield the lists whose product the configurations are; those that could be long aren't made yet."""

@@ -28,6 +28,7 @@ class SweepResult:
         plots: Files of its plots.
         unplotted: Why there are none; None where there are some.
         published: Where `publish` has kept its runs; None where it hasn't.
+        gpus: Names of the GPUs here, of a published sweep that needs one; without any it was left out.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SweepResult:
     plots: tuple[Path, ...] = ()
     unplotted: str | None = None
     published: str | None = None
+    gpus: tuple[str, ...] | None = None
 
     @property
     def finished(self) -> list[StoredRun]:

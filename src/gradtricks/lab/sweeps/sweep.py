@@ -44,6 +44,7 @@ class Sweep:
     labels: Mapping[str, str] = field(default_factory=dict)  # words for names and values on its page
     path: Path | None = None  # of the file
     published: bool = False  # whether the book's build leaves its runs to ``gradtricks publish``
+    gpu: bool = False  # whether its runs need a GPU
     witnesses: Mapping[str, Witness] = field(default_factory=dict)  # of published runs, to judge them by
     standing: str = ""  # of published runs, how today's quick runs judge them
     replanned: bool = False  # whether the published runs are others than its file asks for now
@@ -157,6 +158,7 @@ def _plan(
         meanings=file.shown if isinstance(file.shown, dict) else {},
         labels=file.labels,
         published=file.published,
+        gpu=file.gpu,
         cases={spec.request: case for spec, case in zip(specs, cases)},
         threads=file.threads,
     )
