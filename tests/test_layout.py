@@ -172,6 +172,7 @@ def test_every_stem_is_everywhere(stem):
 
 
 AGENTS = {"pong", "pong_sign", "pong_won", "muzero", "muzero_trained", "tictactoe", "tokens_learning"}
+COMPARED = {"benchmarks", "benchmarks_judged", "lab_benchmarks", "debuggers", "debuggers_judged"}
 SCALES = {"scales_with_adam", "scales_with_momentum", "scales_on_boards"}
 
 
@@ -180,7 +181,7 @@ def test_no_stem_is_missing_a_reference():
         stems = {path.stem for path in (room / name).glob("[a-z]*.py")}
         assert stems == {stem for stem, (home, _) in HOMES.items() if home == room}
     notebooks = {path.stem for path in (ROOT / "experiments").glob("*.ipynb")}
-    assert notebooks == {*HOMES, *AGENTS, *SCALES, "benchmarks", "benchmarks_judged", "lab_benchmarks"}
+    assert notebooks == {*HOMES, *AGENTS, *SCALES, *COMPARED}
 
 
 def cells(notebook):
