@@ -48,9 +48,7 @@ class Trainer:
         for epoch in range(self.max_epoch):
             losses = self.train_epoch()
             first, last = sum(losses[:19]) / 19, sum(losses[-19:]) / 19
-            print(
-                f"epoch {epoch}: loss {first:.4f} at its start, {last:.4f} at its end, val {self.val_loss:.4f}"
-            )
+            print(f"{epoch}: loss {first:.4f} at its start, {last:.4f} at its end, val {self.val_loss:.3f}")
 
 
 model = nn.Sequential(
