@@ -1,5 +1,6 @@
 """The comparison of debuggers: its cases, its rules, and its errors."""
 
+import importlib
 import subprocess
 from types import SimpleNamespace
 
@@ -111,6 +112,24 @@ def test_anomaly_mode_shows_the_training_s_own_lines(tmp_path):
     (finding,) = told["faulty hidden_kept"]["findings"]
     assert {place["file"] for place in finding["lines"]} == {"faulty.py"}
     assert "a second time" in told["faulty hidden_kept"]["ended"]
+
+
+def test_torch_models_are_handed_over_once_with_optimizer_and_inputs(monkeypatch):
+    torch, attaching = importlib.import_module("torch"), importlib.import_module("adapters.attaching")
+    monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
+    handed, x = [], torch.ones(4, 2)
+    attaching.on_first_forward(lambda *given: handed.append(given))
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with torch.no_grad():
+        model(x)
+    assert handed == []
+    for _ in range(2):
+        model[0](x)
+        model(x)
+    ((outermost, trained_by, inputs),) = handed
+    assert (outermost is model, trained_by is optimizer, inputs) == (True, True, ())
 
 
 def test_a_name_that_is_no_case_s_is_refused(tmp_path):
