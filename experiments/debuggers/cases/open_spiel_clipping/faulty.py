@@ -46,6 +46,4 @@ for update in range(200):
     loss, norm = agent.pi_update(states, actions, returns)
     largest = max(largest, norm.item())
     if update % 25 == 24:
-        print(
-            f"update {update} loss {loss:.3f} return {returns.mean():.2f} largest policy gradient {largest:.3f}"
-        )
+        print(f"update {update} loss {loss:.3f} return {returns.mean():.2f} largest gradient {largest:.3f}")

@@ -27,6 +27,4 @@ for step in range(150):
     nn.utils.clip_grad_norm_(policy.parameters(), 0.3)
     optimizer.step()
     if step % 25 == 24:
-        print(
-            f"step {step} loss {loss.item():.4f} reward {rewards.mean():.3f} advantage {advantages.mean():.3f}"
-        )
+        print(f"step {step} loss {loss:.4f} reward {rewards.mean():.3f} advantage {advantages.mean():.3f}")
