@@ -9,7 +9,6 @@ VERSIONS = {
     "torch_audit": "torch-audit==0.3.0",
     "guardtower": "guardtower==0.1.0",
     "torchmortem": "torchmortem==0.1.1",
-    "traincheck": "traincheck==0.2.0",
 }
 OWN = ("gradtricks", "detect_anomaly")  # what this project's own environment has
 CLAIMED = {"tensorflow": ("gradtricks",), "torch": (*OWN, *VERSIONS)}
