@@ -33,6 +33,4 @@ for epoch in range(60):
         error, regularization = train(symmetry[i : i + 25], energy[i : i + 25])
     if epoch % 12 == 11:
         test = float(tf.reduce_mean(tf.square(model(symmetry[100:]) - energy[100:])))
-        print(
-            f"epoch {epoch} loss {float(error):.4f} regularization {float(regularization):.4f} test {test:.4f}"
-        )
+        print(f"{epoch}: loss {float(error):.4f} regularization {float(regularization):.4f} test {test:.4f}")
