@@ -268,7 +268,7 @@ MOST_LINES = {
     "src/gradtricks/warm": 1_525,
     "src/gradtricks/lab": 7_609,
     "src/gradtricks/book": 2_677,
-    "tests": 28_897,
+    "tests": 29_068,
 }
 
 
