@@ -1,0 +1,65 @@
+"""Say what a tool found in a case, by the rules of the comparison and by what was judged by reading."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from scipy.stats import binomtest
+
+from comparing import Finding, new_findings, right_lines
+from reports import HERE, SEEN, Case
+
+# From the best to the worst. The first two name the cause; for the last one a row is missing in judged.csv.
+LEVELS = ("cause and line", "cause", "half", "something else", "nothing", "not judged yet")
+VERDICTS = {"yes": "cause", "half": "half", "no": "something else"}
+
+
+def read_verdicts(path: Path = HERE / "judged.csv") -> dict[tuple[str, str, str], tuple[str, str]]:
+    """Return what was judged by reading: rules and verdict, by tool, framework and case.
+
+    Raises:
+        ValueError: A verdict is none of yes, half and no.
+    """
+    verdicts = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["verdict"] not in VERDICTS:
+                raise ValueError(
+                    f"verdict must be one of {', '.join(VERDICTS)}; got {row['verdict']} for {row['tool']} "
+                    f"on {row['case']} in {path.name}"
+                )
+            verdicts[row["tool"], row["framework"], row["case"]] = row["rules"], row["verdict"]
+    return verdicts
+
+
+def rules_of(findings: list[Finding]) -> str:
+    """Return the tool's names of the rules that spoke, in alphabetical order."""
+    return " ".join(sorted({each["rule"] for each in findings}))
+
+
+def level(case: Case, tool: str, reports: Mapping[str, list[Finding]], verdicts: Mapping) -> str:
+    """Return which of `LEVELS` a tool reached in a case.
+
+    A verdict counts only while the same rules speak, so that none outlives the finding that it was passed on.
+    """
+    new = new_findings(reports[f"faulty {case.name}"], reports.get(f"healthy {case.name}, cured", []))
+    if not new:
+        return "nothing"
+    rules, verdict = verdicts.get((tool, case.framework, case.name), ("", ""))
+    if rules != rules_of(new):
+        return "not judged yet"
+    named = VERDICTS[verdict]
+    return "cause and line" if named == "cause" and (right_lines(case, new) or not case.lines) else named
+
+
+def share(count: int, total: int) -> list[float]:
+    """Return a share, and the ends of its 95 % interval by Wilson; NaN of nothing."""
+    if not total:
+        return [float("nan")] * 3
+    interval = binomtest(count, total).proportion_ci(method="wilson")
+    return [count / total, float(interval.low), float(interval.high)]
+
+
+def was_seen(case: Case) -> bool:
+    """Whether the doctor was developed with this case."""
+    return case.origin in SEEN

@@ -1,0 +1,7 @@
+"""A training of the tests as a script with PyTorch, which a tool may look for among its imports."""
+
+import torch  # noqa: F401
+
+from replaying import train
+
+train()

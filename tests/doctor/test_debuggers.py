@@ -1,0 +1,170 @@
+"""The comparison of debuggers: its cases, its rules, and its errors."""
+
+import importlib
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+import comparing
+import environments
+import judging
+import reports
+
+CASE = reports.Case("one", "handed", "torch", "https://x.org", "a cause", (3, "sqrt("), "faulty.py", (), ())
+PLACE = {"file": "faulty.py", "line": 3, "code": "loss = model(x)"}
+
+
+def said(rule="A", words="layer 1 of 2", *places):
+    return {"rule": rule, "words": words, "lines": [*places]}
+
+
+@pytest.mark.parametrize("framework", reports.FRAMEWORKS)
+def test_cases_have_threads_scripts_and_lines_that_exist(framework):
+    cases = reports.read_cases(framework)
+    assert len({case.name for case in cases}) == len(cases) >= 25
+    for case in cases:
+        assert case.url.startswith("https://")
+        script = reports.Path(case.faulty[0])
+        assert case.healthy is None or reports.Path(case.healthy[0]).is_file()
+        source = (script.parent if case.file == "faulty.py" else reports.TESTS) / case.file
+        text = source.read_text()
+        for line in case.lines:
+            assert line in text if isinstance(line, str) else text.splitlines()[line - 1].strip(), case.name
+
+
+def test_sixty_healthy_trainings_are_of_one_framework_each():
+    healthy = {framework: reports.read_healthy(framework) for framework in reports.FRAMEWORKS}
+    assert sum(map(len, healthy.values())) >= 60
+    assert "script maml" in healthy["torch"]
+    assert "script gan_fit" in healthy["tensorflow"]
+    assert all("test mlp_adam" in each for each in healthy.values())
+
+
+def test_a_finding_counts_unless_the_twin_has_it():
+    twin = [said("A", "layer 3 of 40 in 1e-5 s"), said("B")]
+    assert comparing.new_findings([said("A", "layer 1 of 2 in 0.3 s"), said("B"), said("C")], twin) == [
+        said("C")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "right"),
+    [({}, True), ({"line": 4}, False), ({"line": 4, "code": "y.sqrt()"}, True), ({"file": "b.py"}, False)],
+)
+def test_a_line_may_be_blamed_by_number_or_code(change, right):
+    finding = said("A", "x", PLACE | change)
+    assert comparing.right_lines(CASE, [finding]) == ([finding] if right else [])
+
+
+@pytest.mark.parametrize(
+    ("findings", "judged", "reached"),
+    [
+        ([said("A", "x", PLACE)], ("A", "yes"), "cause and line"),
+        ([said("A")], ("A", "yes"), "cause"),
+        ([said("A"), said("B", "y", PLACE)], ("A B", "half"), "half"),
+        ([said("A")], ("A", "no"), "something else"),
+        ([said("A")], ("B", "yes"), "not judged yet"),
+        ([], ("A", "yes"), "nothing"),
+    ],
+)
+def test_a_verdict_counts_while_the_same_rules_speak(findings, judged, reached):
+    verdicts = {("tool", "torch", "one"): judged}
+    assert judging.level(CASE, "tool", {"faulty one": findings}, verdicts) == reached
+
+
+def test_a_case_without_a_line_needs_the_cause_only():
+    case = reports.Case(**vars(CASE) | {"lines": ()})
+    verdicts = {("tool", "torch", "one"): ("A", "yes")}
+    assert judging.level(case, "tool", {"faulty one": [said("A")]}, verdicts) == "cause and line"
+    assert judging.was_seen(case)
+
+
+def test_verdicts_are_of_cases_and_tools_that_exist(tmp_path):
+    names = {(each, case.name) for each in reports.FRAMEWORKS for case in reports.read_cases(each)}
+    for tool, framework, case in judging.read_verdicts():
+        assert tool in environments.CLAIMED[framework]
+        assert (framework, case) in names
+    path = tmp_path / "judged.csv"
+    path.write_text("tool,framework,case,rules,verdict,words,by\nours,torch,one,A,maybe,x,us\n")
+    with pytest.raises(ValueError, match="one of yes, half, no; got maybe for ours on one in judged"):
+        judging.read_verdicts(path)
+
+
+def test_a_share_has_an_interval():
+    assert judging.share(5, 10) == pytest.approx([0.5, 0.2366, 0.7634], abs=1e-4)
+    assert [each != each for each in judging.share(0, 0)] == [True] * 3
+
+
+def test_a_tool_s_findings_come_back_by_name(backend, tmp_path):
+    names = {"torch": "double_softmax", "tensorflow": "layers_in_lambda"}
+    name = names[backend.name]
+    told = comparing.run_tool("gradtricks", backend.name, [name], tmp_path)
+    assert [*told] == [f"faulty {name}", f"healthy {name}, cured"]
+    (case,) = [each for each in reports.read_cases(backend.name) if each.name == name]
+    assert comparing.right_lines(case, told[f"faulty {name}"]["findings"])
+    assert told[f"healthy {name}, cured"]["findings"] == []
+    assert all(each["seconds"] > 0 for each in told.values())
+
+
+def test_anomaly_mode_shows_the_training_s_own_lines(tmp_path):
+    told = comparing.run_tool("detect_anomaly", "torch", ["hidden_kept"], tmp_path)
+    (finding,) = told["faulty hidden_kept"]["findings"]
+    assert {place["file"] for place in finding["lines"]} == {"faulty.py"}
+    assert "a second time" in told["faulty hidden_kept"]["ended"]
+
+
+def test_torch_models_are_handed_over_once_with_optimizer_and_inputs(monkeypatch):
+    torch, attaching = importlib.import_module("torch"), importlib.import_module("adapters.attaching")
+    monkeypatch.setattr(torch.nn.Module, "__call__", torch.nn.Module.__call__)
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
+    handed, x = [], torch.ones(4, 2)
+    attaching.on_first_forward(lambda *given: handed.append(given))
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with torch.no_grad():
+        model(x)
+    assert handed == []
+    for _ in range(2):
+        model[0](x)
+        model(x)
+    ((outermost, trained_by, inputs),) = handed
+    assert (outermost is model, trained_by is optimizer, inputs) == (True, True, ())
+
+
+def test_a_name_that_is_no_case_s_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="only must have names of cases or healthy trainings; got nowhere"):
+        comparing.run_tool("gradtricks", "torch", ["nowhere"], tmp_path)
+
+
+def test_a_tool_whose_process_ends_early_is_an_error(tmp_path, monkeypatch):
+    ended = SimpleNamespace(stdout="", stderr="ImportError: torch")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(RuntimeError, match="expected 2 reports of gradtricks; got 0 and ImportError"):
+        comparing.run_tool("gradtricks", "torch", ["hidden_kept"], tmp_path)
+
+
+def test_a_tool_that_nobody_compares_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="tool must be one of gradtricks, detect_anomaly, torch_audit"):
+        environments.make_environment("nothing", tmp_path)
+
+
+def test_an_environment_is_made_once(tmp_path, monkeypatch):
+    asked = []
+
+    def run(command, **_):
+        asked.append(command[1:3])
+        (tmp_path / "guardtower").mkdir(exist_ok=True)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    python = environments.make_environment("guardtower", tmp_path)
+    assert python == environments.make_environment("guardtower", tmp_path)
+    assert asked == [["-m", "venv"], ["-m", "pip"]]
+
+
+def test_a_tool_that_pip_cannot_install_is_an_error(tmp_path, monkeypatch):
+    failed = SimpleNamespace(returncode=1, stderr="no index")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(RuntimeError, match=r"to install guardtower==0\.1\.0; got no index"):
+        environments.make_environment("guardtower", tmp_path)
