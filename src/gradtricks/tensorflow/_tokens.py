@@ -66,8 +66,7 @@ def _within(x: tf.Tensor, value: tf.Tensor, lowest: Any, highest: Any, moving: A
 
 def weighted(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Multiply two tensors of one shape, of which the second has no gradient; times 0 anything is 0."""
-    product = tf.math.multiply_no_nan(tf.stop_gradient(x), weight)  # its own slope would take a pass more
-    return intercept(x, tf.math.multiply_no_nan, weight, linear=True, value=product)
+    return tf.math.multiply_no_nan(x, tf.stop_gradient(weight))
 
 
 def bounds_of(clip: Any, costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
