@@ -16,6 +16,7 @@ FRAMEWORKS = "torch", "tensorflow"
 collect_ignore = [
     "src/gradtricks/tensorflow/__init__.py",  # what it exports wraps what has the examples
     "src/gradtricks/doctor/callbacks",  # each imports a library, and has no examples
+    "src/gradtricks/_core/kernels/launches.py",  # likewise
 ]
 
 

@@ -90,7 +90,7 @@ class MaskedAdam(keras.optimizers.Optimizer):
         # Small parameters count them from the start, which is less work than to ask.
         known = ["ones" if is_small(v) else "zeros" for v in variables]
         self._differ = [self.add_variable((), how, "bool", name="differ") for how in known]
-        self._adopted = False
+        self._adopted = not tf.executing_eagerly()  # what a graph creates can't be read before it runs
         self._trainable_mask = [self._add(v, "bool", "trainable_mask", "ones") for v in variables]
         summed = variables if self.rounding == "compensated" else []
         self._compensations = [self._add(v, v.dtype, "compensation") for v in summed]
