@@ -1,4 +1,4 @@
-"""Lit cells of Atari screens, their centres, and sums over lists of cells: loops compiled by Numba."""
+"""Lit cells of Atari screens, their centres, means of blocks, sums over lists of cells: compiled loops."""
 
 import numba
 import numpy as np
@@ -72,6 +72,27 @@ def find_centres(
                 centres[screen, band, 0] = count
                 centres[screen, band, 1] = columns / count
                 centres[screen, band, 2] = rows / count
+
+
+@numba.njit(nogil=True, cache=True)
+def average_blocks(screens: NDArray[np.uint8], height: int, width: int, means: NDArray[np.uint8]) -> None:
+    """Write the rounded mean luminance of each block of pixels.
+
+    Args:
+        screens: ``[N, rows, columns]``.
+        height: Rows of a block; divides the screen's.
+        width: Columns of a block; divides the screen's.
+        means: ``[N, rows / height, columns / width]``, written over.
+    """
+    for screen in range(len(screens)):
+        for row in range(means.shape[1]):
+            sums = np.zeros(screens.shape[2], np.uint16)
+            for y in range(row * height, (row + 1) * height):
+                for x in range(len(sums)):  # a loop that the compiler turns into few instructions
+                    sums[x] += screens[screen, y, x]
+            for column in range(means.shape[2]):
+                total = sums[column * width : (column + 1) * width].sum()
+                means[screen, row, column] = (2 * total + height * width) // (2 * height * width)
 
 
 @numba.njit(nogil=True, cache=True)

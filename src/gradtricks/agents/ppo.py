@@ -42,6 +42,7 @@ class Options:
         learning_rate: Of Adam in the beginning.
         final_rate: Share of the learning rate left once the entropy's cost is zero; it falls linearly.
         max_norm: Gradients of greater norm are scaled down to it.
+        bfloat16: The view ``screen``'s filters compute in 16 bits; weights and all else keep 32.
         sign: +1 minimises the loss; -1 flips the sign of its reward term, which is the usual mistake.
     """
 
@@ -58,6 +59,7 @@ class Options:
     learning_rate: float = 2e-3
     final_rate: float = 1.0
     max_norm: float = 0.5
+    bfloat16: bool = False
     sign: int = 1
 
     def __post_init__(self) -> None:
@@ -115,6 +117,10 @@ class BaseLearner(Part):
     @abstractmethod
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
         """Copy the weights to the device, and make the framework's Adam of them."""
+
+    @abstractmethod
+    def settle(self, background: Array) -> None:
+        """Begin with a mean screen ``[42, 40]`` as the background, for the view ``screen``."""
 
     @abstractmethod
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
@@ -234,6 +240,8 @@ def train(
     snapshots = Snapshots(checkpoint, training, parts)
     for rollout in range(snapshots.restore(), rollouts):
         decided = _play(learner, games, history, rng)
+        if learner.view == "screen" and not rollout:  # its moves are as good as random, so the clip holds
+            learner.settle(decided.observations[..., 0].mean(axis=(0, 1)))
         remaining = max(1 - rollout / annealed, 0)
         rate = options.final_rate + (1 - options.final_rate) * remaining
         batches = _minibatches(_processed(learner, decided, games.observations), options, rng)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tensorflow import Tensor
 
 import gradtricks.tensorflow as tricks
-from gradtricks.agents.filters import LAYERS, STEP
+from gradtricks.agents.filters import CONTRAST, LAYERS, STEP
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
 from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
 from gradtricks.agents.tensorflow.learners import Adam, Trainable
@@ -25,6 +25,10 @@ class PPOLearner(Trainable, BaseLearner):
         with tf.device(self.device):
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
         self._graphs: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+    def settle(self, background: Array) -> None:
+        """Begin with a mean screen ``[42, 40]`` as the background."""
+        self.weights["background"].assign(background)
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
@@ -94,19 +98,21 @@ class PPOLearner(Trainable, BaseLearner):
         if "cells" in weights:
             lit = tf.cast(observations != NO_CELL, weights["cells"].dtype)[..., None]
             hidden = tf.reduce_sum(tf.gather(weights["cells"], observations) * lit, axis=1)
+        elif self.view == "screen":
+            hidden = self._filtered(observations)
         else:
-            seen = self._filtered(observations) if self.view == "screen" else observations
-            hidden = seen @ weights[self.view]
+            hidden = observations @ weights[self.view]
         hidden = tf.nn.relu(hidden + weights["bias"])
         if "second" in weights:
             hidden = tf.nn.relu(hidden @ weights["second"] + weights["second_bias"])
         return hidden @ weights["heads"]
 
     def _filtered(self, pictures: Tensor) -> Tensor:
-        hidden = tf.cast(pictures, tf.float32)
-        hidden -= tf.reduce_mean(hidden, axis=(1, 2), keepdims=True)
-        hidden /= tf.sqrt(1 + tf.reduce_mean(tf.square(hidden), axis=(1, 2), keepdims=True))
+        after, before = tf.unstack(tf.cast(pictures, tf.float32), axis=-1)
+        hidden = tf.stack([after - self.weights["background"], after - before], axis=-1) / CONTRAST
+        kind = tf.bfloat16 if self.options.bfloat16 else tf.float32
+        weights = {name: tf.cast(weight, kind) for name, weight in self.weights.items()}
+        hidden = tf.cast(hidden, kind)
         for name, _, _ in LAYERS:
-            hidden = tf.nn.conv2d(hidden, self.weights[name], STEP, "VALID")
-            hidden = tf.nn.relu(hidden + self.weights[f"{name}_bias"])
-        return tf.reshape(hidden, [len(hidden), -1])
+            hidden = tf.nn.relu(tf.nn.conv2d(hidden, weights[name], STEP, "VALID") + weights[f"{name}_bias"])
+        return tf.cast(tf.reshape(hidden, [len(hidden), -1]) @ weights["screen"], tf.float32)

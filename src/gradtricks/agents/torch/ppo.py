@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, embedding_bag
 
 import gradtricks.torch as tricks
-from gradtricks.agents.filters import LAYERS, STEP
+from gradtricks.agents.filters import CONTRAST, LAYERS, STEP
 from gradtricks.agents.pong import MIRRORED, NO_CELL, mirror_cells, mirror_places
 from gradtricks.agents.ppo import ADAM_EPSILON, BaseLearner, Minibatch
 from gradtricks.agents.torch.learners import Trainable
@@ -26,6 +26,11 @@ class PPOLearner(Trainable, BaseLearner):
         self._begin(weights, device, partial(torch.optim.Adam, eps=ADAM_EPSILON, fused=True))
         upside_down = mirror_cells() if "cells" in weights else mirror_places()
         self._mirror = torch.as_tensor(upside_down, device=self.device)
+
+    def settle(self, background: Array) -> None:
+        """Begin with a mean screen ``[42, 40]`` as the background."""
+        with torch.no_grad():
+            self.weights["background"].copy_(torch.as_tensor(background))
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
@@ -83,20 +88,20 @@ class PPOLearner(Trainable, BaseLearner):
         weights = self.weights
         if "cells" in weights:
             hidden = embedding_bag(observations, weights["cells"], mode="sum", padding_idx=NO_CELL)
+        elif self.view == "screen":
+            hidden = self._filtered(observations)
         else:
-            seen = self._filtered(observations) if self.view == "screen" else observations
-            hidden = seen @ weights[self.view]
+            hidden = observations @ weights[self.view]
         hidden = (hidden + weights["bias"]).relu()
         if "second" in weights:
             hidden = (hidden @ weights["second"] + weights["second_bias"]).relu()
         return hidden @ weights["heads"]
 
     def _filtered(self, pictures: Tensor) -> Tensor:
-        hidden = pictures.float()
-        hidden = hidden - hidden.mean((1, 2), keepdim=True)
-        hidden = hidden / (1 + hidden.square().mean((1, 2), keepdim=True)).sqrt()
-        hidden = hidden.permute(0, 3, 1, 2)  # which leaves it in memory as it is
-        for name, _, _ in LAYERS:
-            kernels = self.weights[name].permute(3, 2, 0, 1)
-            hidden = conv2d(hidden, kernels, self.weights[f"{name}_bias"], stride=STEP).relu()
-        return hidden.permute(0, 2, 3, 1).flatten(1)
+        after, before = pictures.float().unbind(-1)
+        hidden = torch.stack([after - self.weights["background"], after - before], 1) / CONTRAST
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.bfloat16):
+            for name, _, _ in LAYERS:
+                kernels = self.weights[name].permute(3, 2, 0, 1)
+                hidden = conv2d(hidden, kernels, self.weights[f"{name}_bias"], stride=STEP).relu()
+            return (hidden.permute(0, 2, 3, 1).flatten(1) @ self.weights["screen"]).float()
