@@ -120,7 +120,7 @@ class BaseLearner(Part):
 
     @abstractmethod
     def settle(self, background: Array) -> None:
-        """Begin with a mean screen ``[42, 40]`` as the background, for the view ``screen``."""
+        """Take a mean screen ``[42, 40]`` as the background of the view ``screen``, which nothing learns."""
 
     @abstractmethod
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:

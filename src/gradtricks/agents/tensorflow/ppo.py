@@ -21,14 +21,27 @@ class PPOLearner(Trainable, BaseLearner):
     """See `gradtricks.agents.ppo.BaseLearner`; `pong.ipynb` shows `estimate`, `loss` and `descend`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        self._begin(weights, device, Adam(self.options.learning_rate, epsilon=ADAM_EPSILON))
+        learned = {name: value for name, value in weights.items() if name != "background"}
+        self._begin(learned, device, Adam(self.options.learning_rate, epsilon=ADAM_EPSILON))
         with tf.device(self.device):
             self._mirror = tf.constant(mirror_cells() if "cells" in weights else mirror_places())
+            self._background = tf.Variable(weights.get("background", 0.0), trainable=False)
         self._graphs: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def settle(self, background: Array) -> None:
-        """Begin with a mean screen ``[42, 40]`` as the background."""
-        self.weights["background"].assign(background)
+        """Take a mean screen ``[42, 40]`` as the background, which nothing learns."""
+        self._background.assign(background)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of the weights, and of the optimizer's state."""
+        kept = {"background": self._background.numpy()} if self.view == "screen" else {}
+        return super().state() | kept
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state` returned, of a learner made with the same arguments."""
+        super().restore(state)
+        if self.view == "screen":
+            self.settle(state["background"])
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
@@ -109,7 +122,7 @@ class PPOLearner(Trainable, BaseLearner):
 
     def _filtered(self, pictures: Tensor) -> Tensor:
         after, before = tf.unstack(tf.cast(pictures, tf.float32), axis=-1)
-        hidden = tf.stack([after - self.weights["background"], after - before], axis=-1) / CONTRAST
+        hidden = tf.stack([after - self._background, after - before], axis=-1) / CONTRAST
         kind = tf.bfloat16 if self.options.bfloat16 else tf.float32
         weights = {name: tf.cast(weight, kind) for name, weight in self.weights.items()}
         hidden = tf.cast(hidden, kind)

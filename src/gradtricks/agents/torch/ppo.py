@@ -23,14 +23,26 @@ class PPOLearner(Trainable, BaseLearner):
     """See `gradtricks.agents.ppo.BaseLearner`; `pong.ipynb` shows `estimate`, `loss` and `descend`."""
 
     def _place(self, weights: Mapping[str, Array], device: str) -> None:
-        self._begin(weights, device, partial(torch.optim.Adam, eps=ADAM_EPSILON, fused=True))
+        learned = {name: value for name, value in weights.items() if name != "background"}
+        self._begin(learned, device, partial(torch.optim.Adam, eps=ADAM_EPSILON, fused=True))
         upside_down = mirror_cells() if "cells" in weights else mirror_places()
         self._mirror = torch.as_tensor(upside_down, device=self.device)
+        self._background = torch.tensor(weights.get("background", 0.0), device=self.device)
 
     def settle(self, background: Array) -> None:
-        """Begin with a mean screen ``[42, 40]`` as the background."""
-        with torch.no_grad():
-            self.weights["background"].copy_(torch.as_tensor(background))
+        """Take a mean screen ``[42, 40]`` as the background, which nothing learns."""
+        self._background.copy_(torch.as_tensor(background))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of the weights, and of the optimizer's state."""
+        kept = {"background": self._background.cpu().numpy().copy()} if self.view == "screen" else {}
+        return super().state() | kept
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state` returned, of a learner made with the same arguments."""
+        super().restore(state)
+        if self.view == "screen":
+            self.settle(state["background"])
 
     def infer(self, observations: NDArray[Any]) -> tuple[Array, Array]:
         """Return logits ``[N, A]`` and values ``[N]`` for ``[N, ...]``."""
@@ -99,7 +111,8 @@ class PPOLearner(Trainable, BaseLearner):
 
     def _filtered(self, pictures: Tensor) -> Tensor:
         after, before = pictures.float().unbind(-1)
-        hidden = torch.stack([after - self.weights["background"], after - before], 1) / CONTRAST
+        hidden = torch.stack([after - self._background, after - before], -1) / CONTRAST
+        hidden = hidden.permute(0, 3, 1, 2)  # which leaves it in memory as it is
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.bfloat16):
             for name, _, _ in LAYERS:
                 kernels = self.weights[name].permute(3, 2, 0, 1)
