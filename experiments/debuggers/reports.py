@@ -18,7 +18,8 @@ class Case:
 
     Attributes:
         name: What it is called.
-        origin: ``ours`` or ``handed``, which the doctor was developed with, ``collected`` or ``traincheck``.
+        origin: ``ours`` or ``handed``, which the doctor was developed with, ``collected``, ``collected2`` or
+            ``traincheck``.
         framework: ``torch`` or ``tensorflow``.
         url: The thread.
         cause: The fault, in words.
