@@ -149,6 +149,18 @@ def test_a_tool_that_nobody_compares_is_refused(tmp_path):
         environments.make_environment("nothing", tmp_path)
 
 
+def test_a_tool_that_learns_gets_cases_with_a_twin_beside_them(tmp_path, monkeypatch):
+    def run(command, **options):
+        names = [reports.Path(line[0]).name for line in reports.json.loads(options["input"])]
+        assert set(names) == {"faulty.py", "healthy.py"}
+        return SimpleNamespace(stdout="[]\n" * len(names), stderr="")
+
+    monkeypatch.setattr(comparing, "make_environment", lambda *_: "python")
+    monkeypatch.setattr(subprocess, "run", run)
+    told = comparing.run_tool("traincheck", "torch", [], tmp_path)
+    assert {"faulty forum_84911", "healthy hidden_kept, cured"} <= told.keys()
+
+
 def test_an_environment_is_made_once(tmp_path, monkeypatch):
     asked = []
 
